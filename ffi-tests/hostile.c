@@ -1,5 +1,7 @@
 /* Declarations and selectors that are refused, with the reason; structs of older and of later headers; no handles. */
 #include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "objects.h"
 
@@ -334,6 +336,51 @@ static void test_arrays_step_by_their_size(void)
     CHECK(cache == NULL && strstr(error.message, "options.fields[1]") != NULL);
 }
 
+/* The last bytes that can be read are those of the second element: whatever size it says, nothing behind it is read. */
+static void test_rubbish_size_of_a_later_element(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const uint32_t sizes[] = {0, 12, sizeof(watchcore_change) - 8, sizeof(watchcore_change) + 8, 4096, UINT32_MAX};
+    watchcore_cache_options expecting = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_writer *writer = NULL, *loader = NULL;
+    watchcore_cache *cache = embedded(&writer), *empty = NULL;
+    watchcore_loading *loading = NULL;
+    watchcore_change *changes;
+    uint64_t count = 9;
+    size_t i;
+    char *room = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == (char *)MAP_FAILED || mprotect(room + page, page, PROT_NONE) != 0) {
+        perror("mmap");
+        exit(2);
+    }
+    changes = (watchcore_change *)(void *)(room + page) - 2;
+    changes[0] = exact("/a", "1", 1, 1, 1);
+    changes[1] = exact("/b", "1", 1, 1, 1);
+    expecting.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&expecting, &empty, &error));
+    CHECK_OK(watchcore_writer_new(empty, &loader, &error));
+    CHECK_OK(watchcore_loading_new(loader, 1, &loading, &error));
+    for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        changes[1].size = sizes[i];
+        BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+        CHECK(strstr(error.message, "changes[1] has size") != NULL);
+        BAD(watchcore_writer_resync(writer, 1, changes, 2, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
+        BAD(watchcore_writer_load(loader, 1, changes, 2, &error));
+        BAD(watchcore_loading_add(loading, loader, changes, 2, &error));
+    }
+    CHECK_OK(watchcore_cache_count(cache, NULL, NULL, &count, NULL, NULL, &error));
+    CHECK(count == 0);
+    changes[1].size = changes[0].size;
+    CHECK_OK(watchcore_loading_add(loading, loader, changes, 2, &error));
+    CHECK_OK(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    watchcore_loading_free(loading);
+    watchcore_writer_free(loader);
+    watchcore_cache_free(empty);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+    CHECK(munmap(room, 2 * page) == 0);
+}
+
 int main(void)
 {
     RUN(test_null);
@@ -342,5 +389,6 @@ int main(void)
     RUN(test_hostile_selectors);
     RUN(test_older_sizes);
     RUN(test_arrays_step_by_their_size);
+    RUN(test_rubbish_size_of_a_later_element);
     return check_finish("hostile");
 }

@@ -141,8 +141,32 @@ pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
 /// As for `read_struct`.
 #[cold]
 unsafe fn read_other_struct<T: Sized32>(pointer: *const T) -> Result<T> {
-    // SAFETY: at least the size is readable.
-    let size = unsafe { size_of_struct(pointer)? };
+    // SAFETY: at least the size is readable, and then as many bytes as it says.
+    unsafe { copy_other_struct(pointer, size_of_struct(pointer)?) }
+}
+
+/// A copy of a struct of `size` bytes, whatever it says itself.
+///
+/// # Safety
+///
+/// `size` comes from `size_of_struct`, and as many bytes are readable at `pointer`, which is aligned.
+#[inline]
+unsafe fn copy_struct<T: Sized32>(pointer: *const T, size: usize) -> Result<T> {
+    if size == size_of::<T>() {
+        // SAFETY: as many bytes are readable; every bit pattern is a T.
+        return Ok(unsafe { pointer.read() });
+    }
+    // SAFETY: the same contract.
+    unsafe { copy_other_struct(pointer, size) }
+}
+
+/// `copy_struct` of a struct that is shorter or longer than the one known here.
+///
+/// # Safety
+///
+/// As for `copy_struct`.
+#[cold]
+unsafe fn copy_other_struct<T: Sized32>(pointer: *const T, size: usize) -> Result<T> {
     let known = size_of::<T>();
     if size > known {
         // SAFETY: `size` bytes are readable.
@@ -160,44 +184,64 @@ unsafe fn read_other_struct<T: Sized32>(pointer: *const T) -> Result<T> {
     Ok(copy)
 }
 
-/// Copies of the elements of an array of the caller, which steps by the `size` of its first element. `most`: no
-/// more than so many are read.
+/// What is wrong with an element of an array of the caller.
+#[cold]
+pub(super) fn in_array(what: &str, index: usize, why: &Error) -> Error {
+    invalid(format!("{what}[{index}]: {}", why.message()))
+}
+
+/// What `one` makes of copies of the elements of an array of the caller, which steps by the `size` of its first element.
 ///
 /// # Safety
 ///
-/// `count` elements of the first one's size are readable.
-pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
+/// `count` elements of the first one's size are readable. What a later one says of its size may be rubbish: it is compared
+/// with the first one's before anything else of that element is read.
+pub(super) unsafe fn map_array<T: Sized32, U>(
+    array: *const T,
+    count: usize,
+    what: &str,
+    one: impl Fn(usize, T) -> Result<U>,
+) -> Result<Vec<U>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    if count > most {
-        return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
-    }
-    let at = |index: usize, e: Error| Err(invalid(format!("{what}[{index}]: {}", e.message())));
     // SAFETY: at least one element is there.
-    let stride = match unsafe { size_of_struct(array) } {
-        Ok(stride) => stride,
-        Err(e) => return at(0, e),
-    };
+    let stride = unsafe { size_of_struct(array) }.map_err(|e| in_array(what, 0, &e))?;
+    if count > isize::MAX as usize / stride {
+        return Err(invalid(format!("{what} has an impossible length ({count}).")));
+    }
     let mut out = Vec::with_capacity(count);
     for index in 0..count {
-        // SAFETY: the element lies inside the array; its `size` is compared before the rest is read.
+        // SAFETY: the element lies inside the array, for `stride` bytes.
         let element = unsafe {
             let element = array.byte_add(index * stride);
             let size = element.cast::<u32>().read() as usize;
             if size != stride {
-                return Err(invalid(format!(
-                    "{what}[{index}] has size {size}, the first has {stride}. Give all the same."
-                )));
+                return Err(of_another_size(what, index, size, stride));
             }
-            read_struct(element)
+            copy_struct(element, stride)
         };
-        match element {
-            Ok(element) => out.push(element),
-            Err(e) => return at(index, e),
-        }
+        out.push(one(index, element.map_err(|e| in_array(what, index, &e))?)?);
     }
     Ok(out)
+}
+
+#[cold]
+fn of_another_size(what: &str, index: usize, size: usize, stride: usize) -> Error {
+    invalid(format!("{what}[{index}] has size {size}, the first has {stride}. Give all the same."))
+}
+
+/// Copies of the elements of an array, as `map_array` reads them. `most`: no more than so many are read.
+///
+/// # Safety
+///
+/// As for `map_array`.
+pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
+    if count > most {
+        return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
+    }
+    // SAFETY: the same contract.
+    unsafe { map_array(array, count, what, |_, element| Ok(element)) }
 }
 
 /// Checks an out-struct before the work is done.

@@ -5,9 +5,9 @@
 //! Of an embedded cache. There is one writer at a time. Each call of watchcore_writer_apply is one revision: readers
 //! see all of it or nothing.
 
-use super::bytes::{Sized32, read_struct, slice, watchcore_bytes};
+use super::bytes::{Sized32, in_array, map_array, read_struct, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, try_handle, try_out, try_own, try_struct};
+use super::contract::{frame, free, out_or_null, try_handle, try_out, try_own};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
 use watchcore::{Change, Error, Record, Result, ResyncReason, Writer};
@@ -100,21 +100,30 @@ struct Element<'a> {
     value: Option<&'a [u8]>,
 }
 
-/// Copies an element of an array of changes.
+/// A copied element of an array of changes, with what it points to.
 ///
 /// # Safety
 ///
-/// As many bytes of it are readable as its size says, and the bytes it points to during `'a`.
+/// The bytes it points to are readable during `'a`.
 #[inline]
-unsafe fn element<'a>(at: *const watchcore_change, index: usize) -> Result<Element<'a>> {
-    let named = |e: Error| invalid(format!("changes[{index}]: {}", e.message()));
-    // SAFETY: the same contract.
-    let change = unsafe { read_struct(at) }.map_err(named)?;
+unsafe fn element<'a>(index: usize, change: watchcore_change) -> Result<Element<'a>> {
+    let named = |e: Error| in_array("changes", index, &e);
     // SAFETY: the same contract.
     let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
     let (key, value) = (key.map_err(named)?, value.map_err(named)?);
     let Some(key) = key else { return Err(invalid(format!("changes[{index}] has no key. Give one."))) };
     Ok(Element { index, change, key, value })
+}
+
+/// Copies the only element of an array of changes.
+///
+/// # Safety
+///
+/// As many bytes of it are readable as its size says, and the bytes it points to during `'a`.
+#[inline]
+unsafe fn only<'a>(change: *const watchcore_change) -> Result<Element<'a>> {
+    // SAFETY: the same contract.
+    unsafe { element(0, read_struct(change).map_err(|e| in_array("changes", 0, &e))?) }
 }
 
 /// Copies the elements of an array that steps by its own `size`, and turns each into what the core takes.
@@ -127,26 +136,8 @@ unsafe fn convert<'a, T>(
     count: usize,
     one: impl Fn(Element<'a>) -> Result<T>,
 ) -> Result<Vec<T>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    let stride = try_struct!(changes).size as usize;
-    // Checks that the whole array can exist before a byte of the second element is read.
-    // SAFETY: only the length and the pointer are looked at, as bytes.
-    unsafe { slice::<u8>(changes.cast(), count.saturating_mul(stride), "changes")? };
-    let mut out = Vec::with_capacity(count);
-    for index in 0..count {
-        // SAFETY: the element lies inside the array.
-        let element = unsafe { element(changes.byte_add(index * stride), index)? };
-        let size = element.change.size;
-        if size as usize != stride {
-            return Err(invalid(format!(
-                "changes[{index}] has size {size}, the first has {stride}. Give all the same."
-            )));
-        }
-        out.push(one(element)?);
-    }
-    Ok(out)
+    // SAFETY: the same contract.
+    unsafe { map_array(changes, count, "changes", |index, change| one(element(index, change)?)) }
 }
 
 impl<'a> Element<'a> {
@@ -257,7 +248,7 @@ pub unsafe extern "C" fn watchcore_writer_apply(
         if count == 1 {
             // The common case takes no list.
             // SAFETY: the contract.
-            return writer.apply(revision, [unsafe { element(changes, 0)? }.change()?]);
+            return writer.apply(revision, [unsafe { only(changes)? }.change()?]);
         }
         // SAFETY: the contract.
         writer.apply(revision, unsafe { convert(changes, count, Element::change)? })
