@@ -1,7 +1,10 @@
 /* A forked child has the memory but not the threads: every call answers UNSUPPORTED, every free does nothing, and
    the parent's handles go on. */
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,8 +99,67 @@ static void test_child_is_refused_and_parent_goes_on(void)
     watchcore_cache_free(cache);
 }
 
+static atomic_int stop;
+static atomic_ulong asked;
+
+static void *ask_all_the_time(void *cache)
+{
+    uint64_t revision = 0;
+    while (!atomic_load(&stop) && watchcore_cache_position(cache, &revision, NULL, NULL, NULL) == WATCHCORE_OK) {
+        atomic_fetch_add(&asked, 1);
+    }
+    return NULL;
+}
+
+/* What another thread was inside of at the fork stays as it was for ever: the child must wait for nothing of it. */
+static void test_child_of_a_busy_process_is_refused(void)
+{
+    enum { THREADS = 2, SECONDS = 30 };
+    const int rounds = watchcore_debug_count != NULL ? 20 : 2; /* the test build alone has a lock for its handles */
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_snapshot *snapshot = NULL;
+    pthread_t threads[THREADS];
+    int round, i, wstatus = 0;
+    CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
+    for (i = 0; i < THREADS; i++) {
+        if (pthread_create(&threads[i], NULL, ask_all_the_time, cache) != 0) {
+            perror("pthread_create");
+            exit(2);
+        }
+    }
+    for (round = 0; round < rounds && !check_broken; round++) {
+        const unsigned long before = atomic_load(&asked);
+        pid_t child;
+        while (atomic_load(&asked) < before + 100) {
+            sched_yield();
+        }
+        child = fork();
+        if (child == 0) {
+            uint64_t revision = 0;
+            int good;
+            alarm(SECONDS); /* the end of one that hangs */
+            good = watchcore_cache_position(cache, &revision, NULL, NULL, NULL) == WATCHCORE_UNSUPPORTED;
+            good = watchcore_writer_progress(writer, 9, NULL) == WATCHCORE_UNSUPPORTED && good;
+            watchcore_snapshot_free(snapshot);
+            kill(getpid(), good ? SIGKILL : SIGABRT); /* no look for leaks, see above */
+        }
+        CHECK(child > 0 && waitpid(child, &wstatus, 0) == child);
+        CHECK(WIFSIGNALED(wstatus) && WTERMSIG(wstatus) == SIGKILL);
+    }
+    atomic_store(&stop, 1);
+    for (i = 0; i < THREADS; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK_OK(watchcore_writer_progress(writer, 9, &error));
+    watchcore_snapshot_free(snapshot);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 int main(void)
 {
     RUN(test_child_is_refused_and_parent_goes_on);
+    RUN(test_child_of_a_busy_process_is_refused);
     return check_finish("fork");
 }

@@ -155,7 +155,7 @@ impl<O: Object> Clone for Live<O> {
 impl<O: Object> Copy for Live<O> {}
 
 impl<O: Object> Live<O> {
-    /// The handle that a pointer of C names, if it is one.
+    /// The handle that a pointer of C names, if it is one. In a child there is none.
     ///
     /// # Safety
     ///
@@ -163,6 +163,10 @@ impl<O: Object> Live<O> {
     /// frees while the value is used (or, of an exclusive one, that `free` leaves to the thread inside).
     #[inline]
     unsafe fn check(pointer: *mut O, what: &str) -> Result<Live<O>> {
+        // First: a lock that another thread of the parent held at the fork is held for ever in the child.
+        if !same_process() {
+            return Err(forked());
+        }
         let Some(handle) = NonNull::new(pointer.cast::<Handle<O>>()).filter(|handle| handle.is_aligned()) else {
             return Err(wrong::<O>(what, "is NULL or not aligned"));
         };
@@ -192,12 +196,6 @@ impl<O: Object> Live<O> {
         // SAFETY: as in `head`.
         unsafe { (*self.0.as_ptr()).own.get() }
     }
-
-    /// Refuses every handle in a child.
-    #[inline]
-    fn check_process(&self) -> Result<()> {
-        if same_process() { Ok(()) } else { Err(forked()) }
-    }
 }
 
 #[cold]
@@ -223,7 +221,6 @@ pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O>);
 pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O, what: &str) -> Result<SharedGuard<'a, O>> {
     // SAFETY: the same contract.
     let handle = unsafe { Live::<O>::check(pointer.cast_mut(), what)? };
-    handle.check_process()?;
     // Relaxed: a hint; a panic at this moment may be seen by the next call.
     if handle.head().state.load(Ordering::Relaxed) & POISONED != 0 {
         return Err(poisoned::<O>(what));
@@ -270,7 +267,6 @@ pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O>);
 pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O, what: &str) -> Result<Guard<'a, O>> {
     // SAFETY: the same contract.
     let handle = unsafe { Live::<O>::check(pointer, what)? };
-    handle.check_process()?;
     // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
     if let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
         return Err(refused::<O>(before, what));
@@ -337,14 +333,11 @@ impl<O: Object> Drop for Guard<'_, O> {
 /// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
 pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
     let body = || {
-        if pointer.is_null() {
+        if pointer.is_null() || !same_process() {
             return true;
         }
         // SAFETY: nobody else frees it.
         let Ok(handle) = (unsafe { Live::<O>::check(pointer, "handle") }) else { return false };
-        if handle.check_process().is_err() {
-            return true;
-        }
         if !debug::died(pointer as usize, O::KIND) {
             return false;
         }
