@@ -12,6 +12,7 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
+use tracing::subscriber::Interest;
 use watchcore::{Code, Error, Result};
 
 /// No message at all.
@@ -49,6 +50,7 @@ pub unsafe extern "C" fn watchcore_log_set(
 }
 
 struct Sink {
+    level: u32,
     function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
     context: *mut c_void,
 }
@@ -60,7 +62,7 @@ unsafe impl Sync for Sink {}
 
 /// Read while a message goes out, so that replacing waits for that.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
-/// A copy of the level, so that a message nobody wants costs one load.
+/// A copy of its level, stored with it, so that a message that nobody wants takes no lock.
 static LEVEL: AtomicU32 = AtomicU32::new(WATCHCORE_LOG_OFF);
 
 thread_local! {
@@ -83,14 +85,20 @@ fn set(function: watchcore_log_function, context: *mut c_void, level: u32) -> Re
         ));
     }
     check_process()?;
-    let sink = function.filter(|_| level != WATCHCORE_LOG_OFF).map(|function| Sink { function, context });
+    let sink = function.filter(|_| level != WATCHCORE_LOG_OFF).map(|function| Sink { level, function, context });
     if sink.is_some() {
         install()?;
     }
-    LEVEL.store(if sink.is_some() { level } else { WATCHCORE_LOG_OFF }, Ordering::Relaxed);
-    *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
-    tracing::callsite::rebuild_interest_cache();
+    replace(sink);
     Ok(())
+}
+
+/// The one place that changes what is set: the level with the function, whoever else changes it meanwhile.
+fn replace(sink: Option<Sink>) {
+    let mut now = SINK.write().unwrap_or_else(PoisonError::into_inner);
+    // Relaxed: who reads it looks again under the lock.
+    LEVEL.store(sink.as_ref().map_or(WATCHCORE_LOG_OFF, |sink| sink.level), Ordering::Relaxed);
+    *now = sink;
 }
 
 /// Becomes the process's collector, once.
@@ -124,11 +132,19 @@ const OWN: [&str; 2] = ["watchcore", "watchcore_etcd"];
 /// The library's own messages, not those of crates beneath it.
 struct Collector;
 
+fn is_own(metadata: &tracing::Metadata<'_>) -> bool {
+    metadata.is_event() && metadata.target().split("::").next().is_some_and(|name| OWN.contains(&name))
+}
+
 impl tracing::Subscriber for Collector {
+    /// What is remembered for each place that says something: never where it is not the library's. The level is asked
+    /// anew for each message: an answer of before could be remembered after it has changed.
+    fn register_callsite(&self, metadata: &'static tracing::Metadata<'static>) -> Interest {
+        if is_own(metadata) { Interest::sometimes() } else { Interest::never() }
+    }
+
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event()
-            && number(metadata.level()) <= LEVEL.load(Ordering::Relaxed)
-            && metadata.target().split("::").next().is_some_and(|name| OWN.contains(&name))
+        number(metadata.level()) <= LEVEL.load(Ordering::Relaxed) && is_own(metadata)
     }
 
     fn event(&self, event: &tracing::Event<'_>) {
@@ -137,10 +153,11 @@ impl tracing::Subscriber for Collector {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
+        let level = number(event.metadata().level());
         let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sink) = &*sink {
+        // It may be another one than when the message was let pass.
+        if let Some(sink) = sink.as_ref().filter(|sink| level <= sink.level) {
             INSIDE.set(true);
-            let level = number(event.metadata().level());
             // The function is foreign: what unwinds out of it must not reach the code that wrote the message.
             let called = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: it may be called until it is taken away, which waits for this lock.
@@ -162,18 +179,36 @@ impl tracing::Subscriber for Collector {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Runs `body` with a log function for the messages of this thread.
+/// What the unit tests of log functions do: one at a time.
 #[cfg(all(test, not(loom)))]
-pub(super) fn with_function(
-    function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
-    context: *mut c_void,
-    body: impl FnOnce(),
-) {
-    *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Sink { function, context });
-    LEVEL.store(WATCHCORE_LOG_ERROR, Ordering::Relaxed);
-    tracing::subscriber::with_default(Collector, body);
-    LEVEL.store(WATCHCORE_LOG_OFF, Ordering::Relaxed);
-    *SINK.write().unwrap_or_else(PoisonError::into_inner) = None;
+pub(super) mod testing {
+    use super::*;
+
+    type Function = unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize);
+
+    /// Runs `body` with a log function for the messages of this thread.
+    pub(crate) fn with_function(function: Function, context: *mut c_void, level: u32, body: impl FnOnce()) {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        set_function(function, context, level);
+        tracing::subscriber::with_default(Collector, body);
+        replace(None);
+    }
+
+    /// In `body`: another one.
+    pub(crate) fn set_function(function: Function, context: *mut c_void, level: u32) {
+        replace(Some(Sink { level, function, context }));
+    }
+
+    /// In `body`: whether the level is that of the function, and stays so while nobody can change the function.
+    pub(crate) fn level_is_the_functions(looks: usize) -> bool {
+        let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
+        let level = sink.as_ref().map_or(WATCHCORE_LOG_OFF, |sink| sink.level);
+        (0..looks).all(|_| {
+            std::thread::yield_now();
+            LEVEL.load(Ordering::Relaxed) == level
+        })
+    }
 }
 
 /// "message, name=value, ...".

@@ -6,13 +6,17 @@ use super::cache::{watchcore_cache, watchcore_cache_free, watchcore_cache_new, w
 use super::declare::{watchcore_attribute, watchcore_index};
 use super::error::{WATCHCORE_INVALID_ARGUMENT, WATCHCORE_OK, watchcore_error};
 use super::filter::watchcore_filter;
+use super::log::testing::{level_is_the_functions, set_function, with_function};
+use super::log::{WATCHCORE_LOG_ERROR, WATCHCORE_LOG_TRACE, WATCHCORE_LOG_WARN};
 use super::read::{watchcore_cache_list, watchcore_page, watchcore_page_free, watchcore_read_options, watchcore_text};
 use super::snapshot::{watchcore_snapshot, watchcore_snapshot_count, watchcore_snapshot_free, watchcore_snapshot_new};
 use super::subscription::{
     watchcore_subscription, watchcore_subscription_free, watchcore_subscription_new, watchcore_subscription_options,
 };
 use proptest::prelude::*;
+use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use watchcore::{Cache, Code, Filter, Labels, Read, ReadOptions};
 
 /// A panic payload whose drop panics.
@@ -54,17 +58,88 @@ fn no_payload_unwinds_into_c() {
 /// A log function that panics: the message is delivered, and the code that wrote it continues.
 #[test]
 fn log_function_may_panic() {
-    unsafe extern "C-unwind" fn panics(context: *mut std::ffi::c_void, _: u32, _: *const std::ffi::c_char, _: usize) {
-        // SAFETY: the test's counter.
-        unsafe { (*context.cast::<std::sync::atomic::AtomicU32>()).fetch_add(1, std::sync::atomic::Ordering::Relaxed) };
+    unsafe extern "C-unwind" fn panics(context: *mut c_void, level: u32, text: *const c_char, length: usize) {
+        // SAFETY: the same contract.
+        unsafe { counts(context, level, text, length) };
         std::panic::panic_any(Bomb);
     }
-    let calls = std::sync::atomic::AtomicU32::new(0);
-    super::log::with_function(panics, (&raw const calls).cast_mut().cast(), || {
+    let calls = AtomicU32::new(0);
+    with_function(panics, of(&calls), WATCHCORE_LOG_ERROR, || {
         tracing::error!("one");
         tracing::error!("two");
     });
     assert_eq!(calls.into_inner(), 2, "the second is not taken for one of the function's own");
+}
+
+/// A log function that counts its calls.
+unsafe extern "C-unwind" fn counts(context: *mut c_void, _: u32, _: *const c_char, _: usize) {
+    // SAFETY: the test's counter, see `of`.
+    unsafe { (*context.cast::<AtomicU32>()).fetch_add(1, Relaxed) };
+}
+
+fn of(calls: &AtomicU32) -> *mut c_void {
+    (&raw const *calls).cast_mut().cast()
+}
+
+/// Another function is set while a message is on its way: it is given none beyond its own level.
+#[test]
+fn message_on_its_way_to_another_log_function() {
+    struct Sets<'a>(&'a AtomicU32, u32);
+    impl std::fmt::Debug for Sets<'_> {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            set_function(counts, of(self.0), self.1);
+            Ok(())
+        }
+    }
+    let (first, second) = (AtomicU32::new(0), AtomicU32::new(0));
+    with_function(counts, of(&first), WATCHCORE_LOG_TRACE, || {
+        tracing::warn!(set = ?Sets(&second, WATCHCORE_LOG_ERROR), "not for the second one");
+        assert_eq!(second.load(Relaxed), 0);
+        set_function(counts, of(&first), WATCHCORE_LOG_TRACE);
+        tracing::warn!(set = ?Sets(&second, WATCHCORE_LOG_WARN), "for the second one");
+        assert_eq!(second.load(Relaxed), 1);
+    });
+    assert_eq!(first.into_inner(), 0);
+}
+
+/// What a place has to say is asked for anew each time, so that a level is never that of before.
+#[test]
+fn level_of_a_log_function_changes() {
+    let calls = AtomicU32::new(0);
+    with_function(counts, of(&calls), WATCHCORE_LOG_ERROR, || {
+        for (level, expected) in [(WATCHCORE_LOG_ERROR, 0), (WATCHCORE_LOG_WARN, 1), (WATCHCORE_LOG_ERROR, 1)] {
+            set_function(counts, of(&calls), level);
+            tracing::warn!("one place");
+            assert_eq!(calls.load(Relaxed), expected, "at level {level}");
+        }
+    });
+}
+
+/// Log functions are set on two threads at once: a function comes with its level.
+#[test]
+fn log_functions_set_at_once() {
+    const ROUNDS: usize = if cfg!(miri) { 2 } else { 50 };
+    let calls = AtomicU32::new(0);
+    with_function(counts, of(&calls), WATCHCORE_LOG_ERROR, || {
+        let (sets, looked) = (AtomicU32::new(0), AtomicBool::new(false));
+        let set_others = || {
+            while !looked.load(Relaxed) {
+                let levels = WATCHCORE_LOG_ERROR..=WATCHCORE_LOG_TRACE;
+                set_function(counts, of(&calls), levels.start() + sets.fetch_add(1, Relaxed) % levels.end());
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(set_others);
+            scope.spawn(set_others);
+            let agree = (0..ROUNDS).all(|_| {
+                std::thread::yield_now();
+                level_is_the_functions(if cfg!(miri) { 10 } else { 500 })
+            });
+            looked.store(true, Relaxed);
+            assert!(agree, "the level of one with the function of another");
+        });
+    });
 }
 
 fn bytes(of: &[u8]) -> watchcore_bytes {
