@@ -301,12 +301,11 @@ func (c *subscriptionCore) sleep(ctx context.Context) {
 // join puts it into the wake set. The caller looks again afterwards: a close from before
 // woke nobody.
 func (c *subscriptionCore) join() error {
-	set, err := theWaker.start()
+	awake := make(chan struct{}, 1)
+	set, tag, err := theWaker.join(awake)
 	if err != nil {
 		return err
 	}
-	awake := make(chan struct{}, 1)
-	tag := theWaker.join(awake)
 	if err := failed(C.wc_set_add_subscription(set, c.handle, C.uint64_t(tag))); err != nil {
 		theWaker.leave(tag)
 		return err

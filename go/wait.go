@@ -68,12 +68,11 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	if position, done, err := tryWaiter(w); done || err != nil {
 		return position, err
 	}
-	set, err := theWaker.start()
+	awake := make(chan struct{}, 1)
+	set, tag, err := theWaker.join(awake)
 	if err != nil {
 		return Position{}, err
 	}
-	awake := make(chan struct{}, 1)
-	tag := theWaker.join(awake)
 	defer theWaker.leave(tag)
 	if err := failed(C.wc_set_add_waiter(set, w, C.uint64_t(tag))); err != nil {
 		return Position{}, err

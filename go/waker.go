@@ -19,30 +19,26 @@ import (
 // runtime's poller and one goroutine for the whole process, so that a waiting
 // goroutine costs no thread.
 type waker struct {
-	start func() (*C.watchcore_wakeset, error) // with the first that waits; it never ends
-	set   *C.watchcore_wakeset
+	mu      sync.Mutex
+	set     *C.watchcore_wakeset // nil: nobody has waited yet, or there was no descriptor left
+	members []chan struct{}      // by tag: one token, look again; nil: nobody's
+	free    []uint32             // tags that were left
+
+	// Of the goroutine that runs:
 	file  *os.File        // never closed: the descriptor is the set's
 	conn  syscall.RawConn // nil: the descriptor cannot be polled, one thread waits
 	tags  [256]C.uint64_t // that are listed
 	count C.size_t        // how many of them
-
-	mu      sync.Mutex
-	members []chan struct{} // by tag: one token, look again; nil: nobody's
-	free    []uint32        // tags that were left
 }
 
-var theWaker = newWaker()
+var theWaker = &waker{members: make([]chan struct{}, 1)} // no tag is 0
 
-func newWaker() *waker {
-	w := &waker{members: make([]chan struct{}, 1)} // no tag is 0
-	w.start = sync.OnceValues(w.open)
-	return w
-}
-
-func (w *waker) open() (*C.watchcore_wakeset, error) {
+// open is called with the lock, until it has succeeded once: what it makes never ends.
+func (w *waker) open() error {
+	var set *C.watchcore_wakeset
 	var fd C.int32_t
-	if err := failed(C.wc_set(&w.set, &fd)); err != nil {
-		return nil, err
+	if err := failed(C.wc_set(&set, &fd)); err != nil {
+		return err
 	}
 	// Never w.file.Fd(): it would make the descriptor blocking.
 	w.file = os.NewFile(uintptr(fd), "watchcore-wakeset")
@@ -50,22 +46,29 @@ func (w *waker) open() (*C.watchcore_wakeset, error) {
 	if err == nil && w.file.SetReadDeadline(time.Time{}) == nil {
 		w.conn = conn
 	}
-	go w.run()
-	return w.set, nil
+	w.set = set
+	go w.run(set)
+	return nil
 }
 
-// join gives tokens to what waits at a channel with room for one. The waker holds nothing
-// that owns a handle, so that what nobody can reach any more is still found to be so.
-func (w *waker) join(awake chan struct{}) (tag uint32) {
+// join gives tokens to what waits at a channel with room for one, once it is in the set
+// under the tag. The waker holds nothing that owns a handle, so that what nobody can reach
+// any more is still found to be so.
+func (w *waker) join(awake chan struct{}) (set *C.watchcore_wakeset, tag uint32, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.set == nil {
+		if err := w.open(); err != nil {
+			return nil, 0, err
+		}
+	}
 	if last := len(w.free) - 1; last >= 0 {
 		tag, w.free = w.free[last], w.free[:last]
 		w.members[tag] = awake
-		return tag
+		return w.set, tag, nil
 	}
 	w.members = append(w.members, awake)
-	return uint32(len(w.members) - 1)
+	return w.set, uint32(len(w.members) - 1), nil
 }
 
 // leave frees a tag. A late token for the goroutine that had it wakes the next one that
@@ -92,14 +95,14 @@ func (w *waker) give(tag uint32) {
 	}
 }
 
-func (w *waker) run() {
+func (w *waker) run(set *C.watchcore_wakeset) {
 	// The descriptor is only a hint: where no tag is listed the set is armed, and false lets
 	// the goroutine wait for the next edge.
-	listed := func(uintptr) bool { return w.take() }
+	listed := func(uintptr) bool { return w.take(set) }
 	for {
 		if w.conn == nil || w.conn.Read(listed) != nil {
-			must(C.wc_set_wait(w.set))
-			w.take()
+			must(C.wc_set_wait(set))
+			w.take(set)
 		}
 		w.mu.Lock()
 		for _, tag := range w.tags[:w.count] {
@@ -110,8 +113,8 @@ func (w *waker) run() {
 }
 
 // take takes the tags that are listed. False: none is, and the set is armed.
-func (w *waker) take() bool {
-	must(C.wc_set_take(w.set, &w.tags[0], C.size_t(len(w.tags)), &w.count))
+func (w *waker) take(set *C.watchcore_wakeset) bool {
+	must(C.wc_set_take(set, &w.tags[0], C.size_t(len(w.tags)), &w.count))
 	return w.count != 0
 }
 
