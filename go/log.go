@@ -70,7 +70,8 @@ var levels = [...]slog.Level{
 	C.WATCHCORE_LOG_TRACE: LevelTrace,
 }
 
-// logging is how the process's messages are handed out now.
+// logging is how the process's messages are handed out now. No code of the program is called
+// with the lock, and no handler waited for: a handler may make a cache.
 var logging struct {
 	sync.Mutex
 	now    *bridge
@@ -94,50 +95,58 @@ type bridge struct {
 // too many wait is lost, and one warning says how many. A message is cut at 16 KiB.
 //
 // When SetLogger returns, the logger given before has seen all that was said until then
-// and is not called any more. So its handler must not call SetLogger itself. It is
-// ErrUnsupported where the process collects the library's messages in another way.
+// and is not called any more. So its handler must not call SetLogger itself; it may call
+// everything else. It is ErrUnsupported where the process collects the library's messages
+// in another way.
 func SetLogger(logger *slog.Logger) error {
+	most := mostOf(logger)
 	logging.Lock()
-	defer logging.Unlock()
-	logging.chosen = true
-	return setLogger(logger)
+	unused, err := setLogger(logger, most)
+	logging.Unlock()
+	unused.end()
+	return err
 }
 
 // logToDefault is called before there is a cache: what goes wrong should be seen. Where
 // it cannot be had the program goes on without.
 func logToDefault() {
+	most := mostOf(nil)
+	var unused *bridge
 	logging.Lock()
-	defer logging.Unlock()
 	if !logging.chosen {
-		logging.chosen = true
-		_ = setLogger(nil)
+		unused, _ = setLogger(nil, most)
 	}
+	logging.Unlock()
+	unused.end()
 }
 
-// setLogger is called with the lock.
-func setLogger(logger *slog.Logger) error {
-	most := C.uint32_t(C.WATCHCORE_LOG_OFF)
-	for level := C.uint32_t(C.WATCHCORE_LOG_ERROR); level <= C.WATCHCORE_LOG_TRACE; level++ {
+// mostOf is the library's level of the most that a logger takes.
+func mostOf(logger *slog.Logger) C.uint32_t {
+	for level := C.uint32_t(C.WATCHCORE_LOG_TRACE); level > C.WATCHCORE_LOG_OFF; level-- {
 		if orDefault(logger).Enabled(context.Background(), levels[level]) {
-			most = level
+			return level
 		}
 	}
+	return C.WATCHCORE_LOG_OFF
+}
+
+// setLogger is called with the lock. It returns what is used no longer, which the caller has
+// to end without it.
+func setLogger(logger *slog.Logger, most C.uint32_t) (unused *bridge, err error) {
+	logging.chosen = true
 	var next *bridge
 	var to *C.struct_wc_log
 	if most != C.WATCHCORE_LOG_OFF {
-		var err error
 		if next, err = newBridge(logger); err != nil {
-			return err
+			return nil, err
 		}
 		to = next.c
 	}
 	if err := failed(C.wc_log_set(to, most)); err != nil {
-		next.end()
-		return err
+		return next, err
 	}
-	logging.now.end()
-	logging.now = next
-	return nil
+	unused, logging.now = logging.now, next
+	return unused, nil
 }
 
 func orDefault(logger *slog.Logger) *slog.Logger {

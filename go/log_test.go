@@ -181,3 +181,54 @@ func TestSlowLogger(t *testing.T) {
 	check(t, watchcore.SetLogger(slog.New(slog.DiscardHandler)))
 	t.Logf("%d messages came", s.count(""))
 }
+
+// A handler that does not come to its end holds up who sets another logger, and nobody
+// else: caches can be made meanwhile, also by the handler.
+func TestStuckLogger(t *testing.T) {
+	defer quiet(t)
+	cache, writer := embedded(t)
+	warn := func() { // a subscription is closed for its lag
+		t.Helper()
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 1})
+		for range 2 {
+			check(t, writer.Apply(cache.Revision()+1, watchcore.Put("/a", "")))
+		}
+		_, err := sub.Poll(0)
+		wantError(t, "poll", err, watchcore.ErrLagged)
+	}
+	made := make(chan error, 2)
+	makeOne := func() {
+		another, err := watchcore.New(watchcore.Config{})
+		if err == nil {
+			err = another.Close()
+		}
+		made <- err
+	}
+	first, second := listen(slog.LevelWarn), listen(slog.LevelWarn)
+	inside, goOn := make(chan struct{}), make(chan bool)
+	defer close(goOn)
+	var once sync.Once
+	first.wait = func() {
+		once.Do(func() {
+			close(inside)
+			if <-goOn {
+				makeOne()
+			}
+		})
+	}
+	check(t, watchcore.SetLogger(slog.New(first)))
+	warn()
+	bounded.Receive(t, "a line in the handler", inside)
+	set := make(chan error, 1)
+	go func() { set <- watchcore.SetLogger(slog.New(second)) }()
+	bounded.Eventually(t, "the second one is told", func() bool {
+		warn()
+		return second.count("") > 0
+	})
+	go makeOne()
+	check(t, bounded.Receive(t, "a cache made meanwhile", made))
+	want(t, "ends of SetLogger before that of the handler", len(set), 0)
+	goOn <- true
+	check(t, bounded.Receive(t, "a cache made by the handler", made))
+	check(t, bounded.Receive(t, "the end of SetLogger", set))
+}
