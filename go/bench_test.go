@@ -294,7 +294,8 @@ func BenchmarkDecoder(b *testing.B) {
 	value := fmt.Sprintf(`{"metadata":{"name":"a","labels":{"app":"web"}},"data":%q}`, strings.Repeat("v", 2000))
 	cache := window(b, n, value)
 	decode := func(_, value []byte) (made map[string]any, err error) {
-		return made, json.Unmarshal(value, &made)
+		err = json.Unmarshal(value, &made)
+		return made, err
 	}
 	through := func(decoder *watchcore.Decoder[map[string]any]) func(*watchcore.Batch) uint64 {
 		return func(batch *watchcore.Batch) (sum uint64) {

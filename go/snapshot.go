@@ -174,5 +174,8 @@ func (s *Snapshot) walk(keys Range, options SelectOptions) (*C.watchcore_iterato
 		return nil, err
 	}
 	var walk *C.watchcore_iterator
-	return walk, failed(C.wc_iterator(p, &given, &walk))
+	if err := failed(C.wc_iterator(p, &given, &walk)); err != nil {
+		return nil, err
+	}
+	return walk, nil
 }

@@ -200,7 +200,8 @@ func ExampleDecodeError() {
 	defer cache.Close()
 	_ = writer.Apply(2, watchcore.Put("/pods/red/a", `{"node":`))
 	var refused *informer.DecodeError
-	fmt.Println(errors.As(<-reported, &refused), refused.Key, refused.Revision)
+	is := errors.As(<-reported, &refused)
+	fmt.Println(is, refused.Key, refused.Revision)
 	pod, _ := pods.Lister().Get("/pods/red/a")
 	fmt.Println(pod.Value.Phase)
 	// Output:

@@ -45,7 +45,8 @@ const byService = "service"
 // newResolver follows the services of a cache.
 func newResolver(cache *watchcore.Cache) (*resolver, error) {
 	instances, err := informer.New(cache, func(_ string, value []byte) (i instance, err error) {
-		return i, json.Unmarshal(value, &i)
+		err = json.Unmarshal(value, &i)
+		return i, err
 	}, informer.Options[instance]{
 		Range: watchcore.RangePrefix("/services/"),
 		// Only instances that may be called are in the index; the others stay in the lister.
