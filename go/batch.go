@@ -113,8 +113,9 @@ func (b *Batch) lender() *loan {
 // but for Position, Continues and what was cloned.
 //
 // Of the batch that its subscription handed out last the memory (of at most four
-// segments of the log) is freed with the subscription's next Poll or Next, or with its
-// end; that of an initial state, and of any other batch, at once.
+// segments of the log; with WholeRevisions, of all in which its revision lies) is freed
+// with the subscription's next Poll or Next, or with its end; that of an initial state,
+// and of any other batch, at once.
 //
 // A batch that is not released is released by the garbage collector some time
 // after neither it nor one of its events is reachable, but for one of which a view

@@ -31,8 +31,13 @@
 //
 // # Waiting
 //
-// No call waits inside the library: a waiting goroutine costs no thread. A
-// cancelled context ends a wait at once; nothing is lost by that, and the error is the
+// A goroutine that waits for events, for a revision or for the first listing waits in Go,
+// not inside the library, and costs no thread. (Where the system cannot poll the library's
+// descriptor, one thread waits for all of them.) [Cache.Close] and [Cache.StopFeeder] of a
+// cache that etcd feeds, and [Open] where it fails, do wait inside, for at most 2 s: until
+// no call to etcd is under way.
+//
+// A cancelled context ends a wait at once; nothing is lost by that, and the error is the
 // context's. A read with [ReadAtLeast] or [ReadExact] waits for its revision as long as
 // ReadOptions.WaitTimeout says, beside its context: then it is [ErrFutureRevision], with
 // the revision that was asked for and the one that the cache has.

@@ -185,7 +185,7 @@ var rooms = sync.Pool{New: func() any { return new(room) }}
 // found is wc_found.
 type found struct {
 	revision                uint64
-	kept                    *keyValue // the library's: fill gives it back
+	kept                    *keyValue // the library's until release
 	found, length           uint64
 	create, mod, generation uint64
 	lease                   int64

@@ -309,7 +309,8 @@ int32_t watchcore_shutdown(int64_t timeout_ms,
 // ===========================================================================================================
 // 4. Log messages
 //
-// Without a log function the library writes nothing, anywhere.
+// Without a log function the library writes nothing, anywhere. A panic inside is the exception, with a log
+// function, too: Rust's runtime writes it to standard error.
 // ===========================================================================================================
 
 // No message at all. Since 0.1.

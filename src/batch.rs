@@ -20,8 +20,8 @@ use std::ops::Range;
 ///
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
 /// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
-/// keeps one segment of it alive, filtered at most four. A batch of an initial state keeps the log from its making on,
-/// as a snapshot does.
+/// keeps one segment of it alive, filtered at most four, or all in which its one revision lies where whole revisions were
+/// asked for. A batch of an initial state keeps the log from its making on, as a snapshot does.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start};
@@ -82,7 +82,8 @@ impl OwnedEvents {
         unsafe { Event::of_log(&self.events) }
     }
 
-    /// Whether an event of this segment would be from a fifth: a batch keeps at most four alive.
+    /// Whether an event of this segment would be from a fifth: a batch keeps at most four alive, but for one revision that is
+    /// wanted whole.
     fn is_full_for(&self, segment: &SegmentRef) -> bool {
         self.segments.len() == 4 && !self.holds(segment)
     }

@@ -1,8 +1,9 @@
 //! Building a batch: how much goes into one, and where it may end.
 //!
 //! Every batch that is no view is built here: scans, chains, initial states, differences. A builder knows
-//! the most events that were asked for, and that a batch keeps at most four segments alive; it knows where
-//! the revision begins that is being gathered, so that a batch can end there. The life of one:
+//! the most events that were asked for, and that a batch keeps at most four segments alive (but for one revision that is
+//! longer than either, where whole ones were asked for); it knows where the revision begins that is being gathered, so that
+//! a batch can end there. The life of one:
 //!
 //! 1. [`BatchBuilder::begin_revision`] at the first event of each revision, with what it takes to go back;
 //! 2. [`BatchBuilder::fits`], then a push, for each event;

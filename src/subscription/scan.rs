@@ -106,7 +106,8 @@ impl Awake<'_> {
         Batch::view(segment, run.start..self.cursor.seq(), continues, self.position())
     }
 
-    /// Filtered: a compact array of the events that pass, from at most four segments.
+    /// Filtered: a compact array of the events that pass, from at most four segments, or of one revision that is wanted
+    /// whole.
     fn gather(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         if self.cursor.seq() >= frontier.head {
             return Ok(Batch::empty(self.position()));

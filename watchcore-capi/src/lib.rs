@@ -7,7 +7,7 @@
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
 //! | process | the library as a whole: versions, shutdown |
-//! | handle | opaque handles: kind, process, busy, poisoned, freed |
+//! | handle | opaque handles: kind, busy, poisoned, freed; whether this is a forked child |
 //! | frame | the boundary that no panic crosses |
 //! | bytes | byte strings and sized structs of the caller |
 //! | error | codes, the error struct |
@@ -29,10 +29,10 @@
 //! is writable and need not be initialised, but for the `size` of a struct. Nothing of the caller's is kept after the
 //! call, but for the log function and its context, which stay valid until they are replaced.
 //!
-//! *Handles* come from the library, one for each `_new`, `_start` or `_writer`, and belong to the caller until they
-//! are given to `_free`, once, and never used after. What a function lends (an item of a page, an index's name) is
-//! valid as long as the handle that it came from, or until the release that the header names. A pointer that is no
-//! handle, or one of another kind, points to at least 12 readable bytes.
+//! *Handles* come from the library, by `_new` or `_start`, or as the page or the text that a call answers, and belong to
+//! the caller until they are given to `_free`, once, and never used after. What a function lends (an item of a page, an
+//! index's name) is valid as long as the handle that it came from, or until the release that the header names. A pointer
+//! that is no handle, or one of another kind, points to at least 8 readable bytes.
 //!
 //! *Threads.* A const handle may be used by many threads at once, another by one at a time: that is detected and
 //! answered BUSY, not promised. What is promised is the end: no call with a const handle begins once `_free` began, and

@@ -2,7 +2,8 @@
 //!
 //! # In the header: Log messages
 //!
-//! Without a log function the library writes nothing, anywhere.
+//! Without a log function the library writes nothing, anywhere. A panic inside is the exception, with a log function, too:
+//! Rust's runtime writes it to standard error.
 
 use super::contract::frame;
 use super::error::{invalid, panic_text, unsupported, watchcore_error};
