@@ -25,6 +25,7 @@ use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
+use crate::foreign;
 use crate::heap::{HeapBytes, One};
 use crate::log::buckets::Requests;
 use crate::log::ring::{LogEnd, Ring, Run};
@@ -37,7 +38,6 @@ use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Releas
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
 use crate::worker::{self, Need};
 use crossbeam_utils::CachePadded;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Instant, SystemTime};
@@ -230,7 +230,7 @@ impl Inner {
         self.broken.store(true, Release);
         self.hubs.notify(self);
         // The collector of messages is foreign code: while a panic unwinds, a panic of its own may not get out.
-        let _ = catch_unwind(AssertUnwindSafe(|| tracing::error!(cache = self.name, "{error}")));
+        foreign::report(|| tracing::error!(cache = self.name, "{error}"));
     }
 
     /// The error that stopped the writer, if one did.
