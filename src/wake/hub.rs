@@ -16,6 +16,7 @@ use super::tables::{FewWakeUps, LeftOutside, Tables};
 use super::turn::Turn;
 use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
+use crate::foreign;
 use crate::log::buckets::{Bucket, Router};
 use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
 use crossbeam_utils::CachePadded;
@@ -186,7 +187,7 @@ impl Hub {
             return;
         };
         // A panic here is a fault of ours. It is the writer's thread: what it publishes stands already.
-        let woken = crate::foreign::guard(|| {
+        let woken = foreign::guard(|| {
             turn.answer_events();
             self.look_at_few(&**cache)
         });
@@ -327,10 +328,10 @@ impl Hub {
         drop(turn);
         // A waker that does not return holds up those whom this thread wakes, and no others.
         WakeUp::call_all(woken);
-        if wakes_source && crate::foreign::guard(|| cache.wake_source()).is_none() {
-            tracing::error!("a source panicked when it was woken; the notifier continues");
+        if wakes_source && foreign::guard(|| cache.wake_source()).is_none() {
+            foreign::report(|| tracing::error!("a source panicked when it was woken; the notifier continues"));
         }
-        crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
+        foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()
     }
