@@ -43,7 +43,7 @@ func processorTime(of int) time.Duration {
 type section struct {
 	begun   time.Time
 	process time.Duration
-	waited  time.Duration // processor time of the measuring thread that is not counted
+	waited  time.Duration // processor time of waiting that is not counted
 	paused  time.Duration // time on the wall that is not counted
 }
 

@@ -1,4 +1,4 @@
-//! watchcore: pages of counted versions, and snapshots that are walked in place.
+//! watchcore: pages that a token keeps, and snapshots that are walked in place.
 
 use super::{Keyed, Ordered, Reader, walk};
 use crate::load::{self, touched};

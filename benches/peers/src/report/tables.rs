@@ -11,10 +11,11 @@ Medians. The ratio is watchcore's figure over that of the best peer in the same 
 ahead, in bold it is behind (in the row of two threads, where more is better, the other way round). A goal is in bold \
 where it is missed.
 
-A floor is a bare program of the same run that does only what the row asks of any machine: it copies, touches the same \
-lines of memory and wakes, and has no checks, filters, errors or reclamation. It is no peer, for nobody could use it, \
-and the ratio leaves it out. A floor in bold is above the goal: in that run the machine itself refused the goal, \
-whatever the library does. What each floor does stands in the table of its row.
+A floor is a bare program of the same run that does the row's work in the way in which this library does it, and has \
+no checks, filters, errors or reclamation. It is no peer, for nobody could use it, and the ratio leaves it out. A floor \
+in bold is above the goal, and nobody in the row is below it: in that run this way did not lead to the goal, whatever \
+the library does. Where somebody is below it, it bounds nothing. What each floor does stands in the table of its row. A \
+figure without a range was taken once.
 
 ";
 
@@ -40,10 +41,11 @@ fn best<'a>(row: &Row, cases: impl Iterator<Item = &'a Case>) -> Option<(&'a Cas
     cases.map(|case| (case, case.figures().median)).min_by(|a, b| row.figure.order(a.1, b.1))
 }
 
-/// One cell: the floor, in bold where it refuses the goal.
-fn floor(row: &Row, floor: Option<(&Case, f64)>, goal: Option<f64>) -> String {
+/// One cell: the floor, in bold where it refuses the goal. `others`: the best figures of all others.
+fn floor(row: &Row, floor: Option<(&Case, f64)>, others: &[Option<f64>], goal: Option<f64>) -> String {
     floor.map_or("-".to_string(), |(_, value)| {
-        let refused = goal.is_some_and(|goal| row.figure.order(value, goal).is_gt());
+        let is_above = |other: f64| row.figure.order(value, other).is_gt();
+        let refused = goal.is_some_and(is_above) && !others.iter().copied().flatten().any(is_above);
         let floor = row.figure.show(value);
         if refused { format!("**{floor}**") } else { floor }
     })
@@ -67,7 +69,8 @@ fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal:
         let goal = row.figure.show(goal);
         if missed { format!("**{goal}**") } else { goal }
     });
-    let floor_cell = floor(row, best(row, cases().filter(|case| case.is_floor())), goal);
+    let others = [ours, peer].map(|best| best.map(|(_, value)| value));
+    let floor_cell = floor(row, best(row, cases().filter(|case| case.is_floor())), &others, goal);
     format!("{} | {peer_cell} | {ratio} | {goal_cell} | {floor_cell}", cell(ours.map(|(_, value)| value)))
 }
 

@@ -18,7 +18,7 @@ use watchcore::Start;
 const BTREE: &str = "RwLock<BTreeMap>";
 const BTREE_COPIED: &str = "RwLock<BTreeMap>, copied";
 const PUBLISHED: &str = "the new version of the map is published under an RwLock";
-const COUNTED: &str = "a page that counts each object";
+const PAGED: &str = "a page of addresses, kept by one token";
 const LOCKED: &str = "walked in place under the lock: writers wait meanwhile";
 const COPIED: &str = "a Vec that counts each object, made under the lock";
 const WALKED: &str = "a snapshot, walked in place";
@@ -53,25 +53,25 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("get-together", BTREE, "", get_together::<BTree>),
     Contestant::new("get-together", "papaya", NO_LOCK, get_together::<Papaya>),
     Contestant::new("get-together", "imbl", "under the RwLock", get_together::<Imbl>),
-    Contestant::new("list", "watchcore, page", COUNTED, list::<Watchcore, Pages>),
+    Contestant::new("list", "watchcore, page", PAGED, list::<Watchcore, Pages>),
     Contestant::new("list", "watchcore, snapshot", WALKED, list::<Watchcore, Walks>),
     Contestant::new("list", BTREE, LOCKED, list::<BTree, btree::Shared>),
     Contestant::new("list", BTREE_COPIED, COPIED, list::<BTree, btree::Copied>),
     Contestant::new("list", "imbl", WALKED, list::<Imbl, imbl::Shared>),
     Contestant::new("list", "floor", FLOOR_LIST, list::<Floor<false>, Lister>),
-    Contestant::new("list-touched", "watchcore, page", COUNTED, list_touched::<Watchcore, Pages>),
+    Contestant::new("list-touched", "watchcore, page", PAGED, list_touched::<Watchcore, Pages>),
     Contestant::new("list-touched", "watchcore, snapshot", WALKED, list_touched::<Watchcore, Walks>),
     Contestant::new("list-touched", BTREE, LOCKED, list_touched::<BTree, btree::Shared>),
     Contestant::new("list-touched", BTREE_COPIED, COPIED, list_touched::<BTree, btree::Copied>),
     Contestant::new("list-touched", "imbl", WALKED, list_touched::<Imbl, imbl::Shared>),
     Contestant::new("list-touched", "floor", FLOOR_LIST, list_touched::<Floor<false>, Lister>),
-    Contestant::new("prefix", "watchcore, page", COUNTED, prefix::<Watchcore, Pages>),
+    Contestant::new("prefix", "watchcore, page", PAGED, prefix::<Watchcore, Pages>),
     Contestant::new("prefix", "watchcore, snapshot", WALKED, prefix::<Watchcore, Walks>),
     Contestant::new("prefix", BTREE, LOCKED, prefix::<BTree, btree::Shared>),
     Contestant::new("prefix", BTREE_COPIED, COPIED, prefix::<BTree, btree::Copied>),
     Contestant::new("prefix", "imbl", WALKED, prefix::<Imbl, imbl::Shared>),
     Contestant::new("prefix", "floor", FLOOR_LIST, prefix::<Floor<false>, Lister>),
-    Contestant::new("prefix-touched", "watchcore, page", COUNTED, prefix_touched::<Watchcore, Pages>),
+    Contestant::new("prefix-touched", "watchcore, page", PAGED, prefix_touched::<Watchcore, Pages>),
     Contestant::new("prefix-touched", "watchcore, snapshot", WALKED, prefix_touched::<Watchcore, Walks>),
     Contestant::new("prefix-touched", BTREE, LOCKED, prefix_touched::<BTree, btree::Shared>),
     Contestant::new("prefix-touched", BTREE_COPIED, COPIED, prefix_touched::<BTree, btree::Copied>),
