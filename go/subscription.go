@@ -143,7 +143,7 @@ func (s *Subscription) Position() Position {
 type Lag struct {
 	Events    uint64        // events of the log that it has not looked at; too many, perhaps, once its place has left the window
 	Revisions uint64        // revisions that it has not looked at
-	Age       time.Duration // of the oldest of them
+	Age       time.Duration // since it was last seen to have everything, some milliseconds less at most; zero if it has
 }
 
 // Lag is how far the subscription is behind; zero when it is closed.

@@ -1450,7 +1450,7 @@ typedef struct watchcore_lag {
     uint64_t events;
     // Revisions that it has not looked at.
     uint64_t revisions;
-    // The age of the oldest of them.
+    // Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
     uint64_t age_ms;
 } watchcore_lag;
 #define WATCHCORE_LAG_INITIALIZER \
@@ -1604,7 +1604,7 @@ typedef struct watchcore_subscription_info {
     uint64_t lag_events;
     // Revisions that it has not looked at.
     uint64_t lag_revisions;
-    // The age of the oldest of them.
+    // Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
     uint64_t lag_age_ms;
     // WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
     uint32_t read_path;

@@ -152,7 +152,7 @@ pub struct watchcore_lag {
     pub events: u64,
     /// Revisions that it has not looked at.
     pub revisions: u64,
-    /// The age of the oldest of them.
+    /// Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
     pub age_ms: u64,
 }
 

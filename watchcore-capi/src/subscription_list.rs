@@ -79,7 +79,7 @@ pub struct watchcore_subscription_info {
     pub lag_events: u64,
     /// Revisions that it has not looked at.
     pub lag_revisions: u64,
-    /// The age of the oldest of them.
+    /// Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
     pub lag_age_ms: u64,
     /// WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
     pub read_path: u32,
