@@ -17,11 +17,10 @@ use super::Inner;
 use super::consumer::{Consumer, OPEN};
 use super::registry::{Figures, Unread};
 use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
-use crate::data::event::Phase;
 use crate::data::numbered::numbered;
 use crate::log::buckets::Bucket;
-use crate::log::ring::{Located, Ring};
-use crate::reclaim::{self, Guard};
+use crate::log::ring::Located;
+use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::sys::clock;
 use crate::wake::Rest;
@@ -183,7 +182,7 @@ impl Consumer {
                 continue;
             }
             // Below the window: a revision longer than the log is written, and all below the head has left.
-            return above < oldest || above == oldest && newest_left(ring, oldest, &pin) > asked;
+            return above < oldest || above == oldest && ring.newest_left(oldest, &pin) > asked;
         }
     }
 
@@ -253,25 +252,6 @@ impl Consumer {
 
 fn losses_of(word: u64) -> u64 {
     (word & ALL_LOSSES) / A_LOSS
-}
-
-/// The highest revision of which something may have left, `oldest` being the first event of the window. Revisions that do
-/// not exist have not left.
-fn newest_left(ring: &Ring, oldest: u64, pin: &Guard) -> u64 {
-    let below_first = match ring.locate(oldest, pin) {
-        Located::Segment(segment) if oldest < ring.head() => {
-            let first = segment.event(oldest);
-            match first.resync() {
-                Some(mark) if mark.phase == Phase::Begin => mark.from,
-                // A revision that has left in part has left.
-                _ => first.revision() - u64::from(first.is_first()),
-            }
-        }
-        _ => u64::MAX,
-    };
-    // Of the same history `oldest_revision` knows of compactions, and of revisions that do not exist.
-    let reset_since = ring.epochs(pin).reset_above(oldest).is_some();
-    if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
 }
 
 /// What one look at a subscription found.

@@ -30,7 +30,7 @@ pub(crate) use super::retention::RetentionToken;
 use super::retention::{Ages, LogClock};
 use super::writer::{RingWriter, WindowLimits};
 use crate::attribute::schema::Schema;
-use crate::data::event::Event;
+use crate::data::event::{Event, Phase};
 use crate::heap::{One, System};
 use crate::log::epochs::{EpochView, Epochs};
 use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
@@ -225,6 +225,25 @@ impl Ring {
     /// To be loaded after root, inside the pin. Acquire: partner of the store in `evict`.
     pub(crate) fn oldest_seq(&self) -> u64 {
         self.oldest_seq.load(Acquire)
+    }
+
+    /// The highest revision of which something may have left, `oldest` being the first event of the window. Revisions that do
+    /// not exist have not left.
+    pub(crate) fn newest_left(&self, oldest: u64, pin: &Guard) -> u64 {
+        let below_first = match self.locate(oldest, pin) {
+            Located::Segment(segment) if oldest < self.head() => {
+                let first = segment.event(oldest);
+                match first.resync() {
+                    Some(mark) if mark.phase == Phase::Begin => mark.from,
+                    // A revision that has left in part has left.
+                    _ => first.revision() - u64::from(first.is_first()),
+                }
+            }
+            _ => u64::MAX,
+        };
+        // Of the same history `oldest_revision` knows of compactions, and of revisions that do not exist.
+        let reset_since = self.epochs(pin).reset_above(oldest).is_some();
+        if reset_since { below_first } else { below_first.min(self.oldest_revision() - 1) }
     }
 
     /// Whether no event from `head` on has left, `oldest` being what [`Ring::oldest_seq`] said under this pin: also where

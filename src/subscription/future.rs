@@ -20,12 +20,10 @@ mod tests;
 use super::awake::{Awake, Frontier};
 use super::own::SubscriptionPhase;
 use super::{Halt, Loss, OnLag, Step};
-use crate::data::event::Phase as End;
 use crate::error::say;
 use crate::log::epochs::EpochChange;
-use crate::log::ring::Located;
 use crate::position::Position;
-use crate::reclaim::{self, Guard};
+use crate::reclaim;
 use crate::sync::{Acquire, SeqCst, lock};
 use crate::wake::Interest;
 
@@ -119,7 +117,7 @@ impl Awake<'_> {
             // then may have been above the asked revision; else there is a newer head to look at.
             let unseen =
                 matches!(self.own.phase(), SubscriptionPhase::Future(start) if start.looked_to < frontier.head);
-            let lost = frontier.closed && unseen && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
+            let lost = frontier.closed && unseen && inner.ring.newest_left(inner.ring.oldest_seq(), &pin) > asked;
             return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
         };
         if now.revision >= asked {
@@ -172,31 +170,12 @@ impl Awake<'_> {
         // Where something has left since the wait began, and nothing of the window lies before the first
         // event above the asked revision, more above it may have left.
         let may_be_lost = seq <= oldest && self.cursor.seq() < oldest;
-        let lost = !inner.ring.has_all_from(seq, oldest, &pin) || (may_be_lost && self.has_left(oldest, &pin) > asked);
+        let lost = !inner.ring.has_all_from(seq, oldest, &pin)
+            || (may_be_lost && inner.ring.newest_left(oldest, &pin) > asked);
         if lost {
             return Err(Halt::Lost(self.loss()));
         }
         Ok((seq, epochs.at(seq).epoch))
-    }
-
-    /// The highest revision of which something may have left, `oldest` being the first event of the window.
-    /// Revisions that do not exist have not left.
-    fn has_left(&self, oldest: u64, pin: &Guard) -> u64 {
-        let ring = &self.inner().ring;
-        let below_first = match ring.locate(oldest, pin) {
-            Located::Segment(segment) if oldest < ring.head() => {
-                let first = segment.event(oldest);
-                match first.resync() {
-                    Some(mark) if mark.phase == End::Begin => mark.from,
-                    // A revision that has left in part has left.
-                    _ => first.revision() - u64::from(first.is_first()),
-                }
-            }
-            _ => u64::MAX,
-        };
-        // Of the same history `oldest` knows of compactions, and of revisions that do not exist.
-        let reset_since = ring.epochs(pin).reset_above(oldest).is_some();
-        if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
     }
 
     /// FUTURE_REVISION where the source has said that the revision does not exist.
