@@ -294,10 +294,14 @@ impl Inner {
         lock(&self.info).source.clone()
     }
 
-    /// Wakes the source, if there is one: it asks for what is wanted now.
-    pub(crate) fn wake_source(&self) -> bool {
-        let source = lock(&self.info).source.clone();
-        source.inspect(|source| source.wake()).is_some()
+    /// Wakes the source, if there is one: it asks for what is wanted now. Foreign code: a panic of it, or of its last drop,
+    /// is counted and logged, and whoever asks goes on.
+    pub(crate) fn wake_source(&self) {
+        let Some(source) = lock(&self.info).source.clone() else { return };
+        if foreign::guard(|| source.wake()).is_none() {
+            foreign::report(|| tracing::error!(cache = self.name, "a source panicked when it was woken"));
+        }
+        foreign::drop_guarded(source, "a source");
     }
 
     pub(crate) fn has_source(&self) -> bool {
@@ -496,8 +500,8 @@ impl Watched for Inner {
         self.registry.enforce_limits(self.is_closed())
     }
 
-    fn wake_source(&self) -> bool {
-        Inner::wake_source(self)
+    fn wake_source(&self) {
+        Inner::wake_source(self);
     }
 
     fn trusts_wakers(&self) -> bool {

@@ -29,7 +29,8 @@ use crate::error::Error;
 /// ```
 pub trait Source: Send + Sync {
     /// Somebody asks for progress or for a consistent read: see [`crate::Writer::demand`]. Must be cheap
-    /// and must not block; called from any thread.
+    /// and must not block; called from any thread. A panic here is caught, counted in
+    /// [`Stats::caught_panics`](crate::Stats::caught_panics) and logged; who asked goes on waiting.
     fn wake(&self);
 
     /// What the source counts beyond its [`SourceReport`], for [`Cache`](crate::Cache)s' metrics: calls `each` once for

@@ -328,8 +328,8 @@ impl Hub {
         drop(turn);
         // A waker that does not return holds up those whom this thread wakes, and no others.
         WakeUp::call_all(woken);
-        if wakes_source && foreign::guard(|| cache.wake_source()).is_none() {
-            foreign::report(|| tracing::error!("a source panicked when it was woken; the notifier continues"));
+        if wakes_source {
+            cache.wake_source();
         }
         foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };

@@ -80,8 +80,8 @@ pub(crate) trait Watched: Send + Sync {
     fn newest_mark(&self) -> u64;
     /// Closes the subscriptions that are too far behind; when to look again.
     fn enforce_lag_limits(&self) -> Option<Instant>;
-    /// Asks the source, if there is one, to look at what is wanted.
-    fn wake_source(&self) -> bool;
+    /// Asks the source, if there is one, to look at what is wanted. It does not panic.
+    fn wake_source(&self);
     /// Whether a publisher may call the wakers of tasks itself.
     fn trusts_wakers(&self) -> bool;
     fn hubs(&self) -> &Hubs;

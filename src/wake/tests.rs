@@ -101,9 +101,8 @@ impl Watched for Log {
         None
     }
 
-    fn wake_source(&self) -> bool {
-        call(&self.source);
-        true
+    fn wake_source(&self) {
+        crate::foreign::guard(|| call(&self.source));
     }
 
     fn trusts_wakers(&self) -> bool {

@@ -308,6 +308,42 @@ fn a_wait_with_a_source_asks_it_at_once() {
     assert_eq!(waits.end().unwrap(), 8);
 }
 
+struct Breaks;
+impl Source for Breaks {
+    fn wake(&self) {
+        panic!("a source");
+    }
+}
+
+#[test]
+fn source_that_panics_is_asked_by_whoever_waits_and_harms_nobody() {
+    let (cache, mut writer) = unloaded();
+    writer.attach(Arc::new(Breaks)).unwrap();
+    let panics = || cache.stats().caught_panics;
+    let mut asked = panics();
+    let mut more = || {
+        let before = std::mem::replace(&mut asked, panics());
+        assert!(asked > before, "nobody asked");
+    };
+    let mut waiter = cache.waiter(Want::Consistent).unwrap();
+    more();
+    writer.load(5, []).unwrap();
+    let mut early = cache.subscribe(Start::StateAtLeast(8)).open().unwrap();
+    let waits = cache.clone();
+    let waits = spawn(move || waits.wait_until(8, BOUND).map(|position| position.revision));
+    until("it is asked for", || writer.demand().progress_until == 8);
+    let sleeps = spawn(move || early.wait(BOUND).map(|_| drain(&mut early).len()));
+    until("both sleep", || cache.stats().waiting == 2);
+    more();
+    writer.progress(8).unwrap();
+    writer.serve_consistent(writer.demand().consistent, 8);
+    assert_eq!(waits.end().unwrap(), 8);
+    assert_eq!(sleeps.end().unwrap(), 1, "the end of an empty state");
+    assert_eq!(waiter.poll().unwrap().map(|position| position.revision), Some(8));
+    cache.close();
+    more();
+}
+
 #[test]
 fn a_failure_before_the_first_listing_ends_every_wait() {
     let (cache, mut writer) = unloaded();

@@ -82,8 +82,8 @@
 //            and answers BUSY. _free while another thread is inside such a function is allowed: the handle
 //            is closed and the thread inside frees it on leaving. A waiting function of a const handle
 //            (watchcore_cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
-// Blocking   A function blocks only where its comment says so: those take a `timeout_ms`: -1 waits for ever,
-//            0 does not wait. For each there is a way that never blocks: section @SECTION:wakeset@.
+// Blocking   A function blocks only where its comment says so. Those that wait for news take a `timeout_ms`: -1
+//            waits for ever, 0 does not wait. For each there is a way that never blocks: section @SECTION:wakeset@.
 // Callbacks  None, but for the log function: a program asks, on its own threads.
 // Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
 // Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers
