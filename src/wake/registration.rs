@@ -278,7 +278,9 @@ impl Sleeper<'_> {
     pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
         let hub = cache.hubs().of(self.seat.code());
         self.unpark(cache.hubs());
-        if self.seat.is_announced() {
+        // The wait may have ended, and what it announced been forgotten, while it listed its time.
+        let is_listed = self.seat.times().is_some_and(|times| times.listed().is_some());
+        if is_listed || self.seat.is_announced() {
             hub.post(cache, Message::Leave(self.count()));
             let is_wanted = match &self.own.interest {
                 Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),

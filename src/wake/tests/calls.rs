@@ -122,3 +122,19 @@ fn revision_that_is_replaced_is_wanted_no_more() {
         assert_eq!(log.hub().highest_revision_wanted(), wanted);
     }
 }
+
+/// Its consumer lists a deadline just behind the end of its wait, when the tables have forgotten it, and is dropped.
+#[test]
+fn deadline_goes_with_its_consumer() {
+    let (log, hour) = (Log::alone(), Duration::from_secs(3600));
+    let next = || log.hub().pass(&(log.clone() as Arc<dyn Watched>));
+    let mut seat = OwnSeat::new();
+    let mut sleeper = seat.sleeper(FilterCode::Own);
+    sleeper.wait_for(revision(10));
+    let due = Due { deadline: Some(Instant::now() + hour), ..Due::default() };
+    assert!(sleeper.park(&log, 50, Waker::Thread(current_thread()), &due).is_ok());
+    assert!(next().is_some());
+    seat.seat().unwrap().announce_anew();
+    seat.sleeper(FilterCode::Own).leave(&log);
+    assert_eq!(next(), None);
+}
