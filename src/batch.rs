@@ -194,7 +194,8 @@ impl Batch {
     }
 
     /// Whether it ends inside a revision: that is longer than an eighth of a segment or than the
-    /// asked maximum, and continues in the next batch.
+    /// asked maximum, and continues in the next batch. An empty one that continues is a part of an initial state, see
+    /// [`SubscribeBuilder::initial_batch_bytes`](crate::SubscribeBuilder::initial_batch_bytes).
     pub fn continues(&self) -> bool {
         self.continues
     }

@@ -88,6 +88,26 @@ impl<T> Kept<T> {
             .extend(tried.into_iter().filter(|(version, _)| unsafe { version.get() }.is_some_and(|kv| wanted(&kv))));
     }
 
+    /// Leaves those whose keys and values have so many bytes together, or the first one; the key of the next.
+    pub(crate) fn cut(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        if bytes == usize::MAX {
+            // Without a look at each of them.
+            return None;
+        }
+        let mut left = bytes;
+        let next = self.entries.iter().enumerate().find_map(|(at, (version, _))| {
+            // SAFETY: I9: the keeper keeps it; see the module.
+            let kv = unsafe { version.get() }?;
+            let length = kv.key().len() + kv.value().map_or(0, <[u8]>::len);
+            let fits = at == 0 || length <= left;
+            left = left.saturating_sub(length);
+            (!fits).then(|| (at, kv.key().to_vec()))
+        });
+        let (at, key) = next?;
+        self.entries.truncate(at);
+        Some(key)
+    }
+
     /// What came with them.
     pub(crate) fn each_with(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, with)| with)

@@ -223,7 +223,7 @@ impl ListRequest {
     fn answer(self, cache: &Cache, exact: Option<(Position, u64)>) -> Result<Page> {
         let read = |at: At<'_>| {
             let mut scan = Scan::new(at, &self.range, self.start.clone());
-            let kept = scan.matching(&self.matcher, self.limit, |_| ())?;
+            let kept = scan.matching(&self.matcher, self.limit, usize::MAX, |_| ())?;
             Ok((kept, remaining(scan, self.counts)?))
         };
         let Ok((position, (kept, remaining))) = cache.read_at(exact, read) else {

@@ -114,12 +114,13 @@ impl<'a> Scan<'a> {
         self.visit(taken, room, |taken, view, slot| taken.extend(pick(view, slot, view.live(slot))))
     }
 
-    /// The live key-values that a filter lets pass, up to `most`, each with what `with` makes of its slot. Those taken
-    /// before the head left are lost with it.
+    /// The live key-values that a filter lets pass, up to `most`, of so many pages of keys, each with what `with` makes of
+    /// its slot. Those taken before the head left are lost with it.
     pub(crate) fn matching<T>(
         &mut self,
         matcher: &Matcher,
         most: usize,
+        mut pages: usize,
         with: impl Fn(SlotRef<'_>) -> T,
     ) -> std::result::Result<Kept<T>, Left> {
         let inner = match self.at {
@@ -127,7 +128,8 @@ impl<'a> Scan<'a> {
             At::Held(snapshot) => snapshot.inner(),
         };
         let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
-        while !self.over && kept.len() < most {
+        while !self.over && kept.len() < most && pages > 0 {
+            pages -= 1;
             let before = kept.len();
             let room = |kept: &Kept<T>| most - kept.len();
             self.visit(&mut kept, room, |kept, view, slot| {

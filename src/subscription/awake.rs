@@ -132,15 +132,17 @@ impl<'s> Awake<'s> {
     /// limits each time: it is closed by that.
     #[inline]
     fn answered(&mut self, batch: &Batch, frontier: &Frontier, at: Option<u64>) {
-        if !batch.is_empty() {
+        // An empty one that continues has looked at a part of the state.
+        let is_all = batch.is_empty() && !batch.continues();
+        if !is_all {
             self.handed_out(batch, frontier);
         }
         let now = match at {
             Some(at) => at,
-            None if batch.is_empty() => clock::soon(),
+            None if is_all => clock::soon(),
             None => return,
         };
-        if batch.is_empty() {
+        if is_all {
             self.shared.polled_at(now);
         }
         if self.has_everything(frontier) {

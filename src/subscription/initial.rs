@@ -25,15 +25,17 @@ pub(super) struct Initial {
     /// All but the mark.
     done: bool,
     at: Position,
+    /// The most bytes of a batch; `usize::MAX`: as many as there are.
+    batch_bytes: usize,
 }
 
 impl Awake<'_> {
-    pub(super) fn initial(&mut self, head: u64, at: Position) {
+    pub(super) fn initial(&mut self, head: u64, at: Position, batch_bytes: usize) {
         let keeps_keys = self.own.on_lag.needs_delivered_keys();
         self.cursor.begin_at(head, Position { epoch: at.epoch, revision: 0 });
         let cold = self.own.cold();
         cold.delivered = keeps_keys.then(Box::default);
-        cold.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
+        cold.phase = SubscriptionPhase::Initial(Box::new(Initial { at, batch_bytes, ..Initial::default() }));
     }
 
     /// The next page of the initial state, or its end mark.
@@ -41,12 +43,12 @@ impl Awake<'_> {
         let SubscriptionPhase::Initial(initial) = self.own.phase() else {
             return Ok(Batch::empty(self.position()));
         };
-        let (at, mut done) = (initial.at, initial.done);
+        let (at, batch_bytes, mut done) = (initial.at, initial.batch_bytes, initial.done);
         let mut batch = BatchBuilder::new(max, false, ());
         if !done {
             let mut came = Vec::new();
             // Runs predicates. What follows of it is stored when it has returned.
-            let Ok(next) = self.initial_objects(initial.next.clone(), &mut batch, &mut came) else {
+            let Ok(next) = self.initial_objects(initial.next.clone(), batch_bytes, &mut batch, &mut came) else {
                 let (oldest, current) = self.shared.inner.window();
                 return Err(Halt::Lost(Loss {
                     from: 1,
@@ -70,7 +72,8 @@ impl Awake<'_> {
             batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor.seq(), at);
         }
-        Ok(batch.finish(self.position()))
+        let continues = !done && batch.is_empty();
+        Ok(batch.continues(continues).finish(self.position()))
     }
 
     /// Gathers objects of the state from a key on, and the keys to record as delivered; where they continue, `None` at
@@ -78,6 +81,7 @@ impl Awake<'_> {
     fn initial_objects(
         &self,
         from: Option<Vec<u8>>,
+        batch_bytes: usize,
         batch: &mut BatchBuilder,
         came: &mut Vec<SlotCount>,
     ) -> Result<Option<Vec<u8>>, Left> {
@@ -91,18 +95,25 @@ impl Awake<'_> {
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor.seq()), &range, from);
         let most = if shows { batch.room() } else { usize::MAX };
+        let pages = if batch_bytes == usize::MAX { usize::MAX } else { 1 };
+        let mut cut = None;
         let kind = matcher.delivered_kind(Kind::Added);
         let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
         let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags };
         if keeps_keys {
-            let kept = scan.matching(matcher, most, |slot| slot.counted())?;
+            let mut kept = scan.matching(matcher, most, pages, |slot| slot.counted())?;
+            if shows {
+                cut = kept.cut(batch_bytes);
+            }
             came.extend(kept.each_with().cloned());
             if shows {
                 batch.push_kept(kept, made);
             }
         } else {
-            batch.push_kept(scan.matching(matcher, most, |_| ())?, made);
+            let mut kept = scan.matching(matcher, most, pages, |_| ())?;
+            cut = kept.cut(batch_bytes);
+            batch.push_kept(kept, made);
         }
-        Ok(scan.into_next())
+        Ok(cut.or_else(|| scan.into_next()))
     }
 }

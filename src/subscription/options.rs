@@ -81,6 +81,8 @@ pub(super) struct StartOptions {
     pub(super) start: Start,
     /// How long `StateAtLeast` waits.
     pub(super) timeout: Duration,
+    /// The most bytes of a batch of the initial state; `usize::MAX`: as many as there are.
+    pub(super) batch_bytes: usize,
 }
 
 /// What an open subscription needs of its options.
@@ -128,7 +130,7 @@ impl Cache {
         SubscribeBuilder {
             cache: self.clone(),
             options: Options {
-                start: StartOptions { start, timeout: DEFAULT_WAIT },
+                start: StartOptions { start, timeout: DEFAULT_WAIT, batch_bytes: usize::MAX },
                 bookmark_interval: None,
                 whole_revisions: false,
                 stop_on_resync: false,
@@ -226,6 +228,26 @@ impl SubscribeBuilder {
     /// How long `StateAtLeast` waits (default 3 s).
     pub fn start_timeout(mut self, timeout: Duration) -> SubscribeBuilder {
         self.options.start.timeout = timeout;
+        self
+    }
+
+    /// Cuts the initial state into batches of at most so many bytes of keys and values, or of one object; 0 (the default)
+    /// is no limit. For who hands each one on before the next, and keeps none: a batch of that state keeps the log. A
+    /// poll looks at 1024 keys then. Where it shows none of them its batch is empty and
+    /// [`Batch::continues`](crate::Batch::continues): poll again.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+    /// let mut one = cache.subscribe(Start::State).initial_batch_bytes(3).open()?;
+    /// let lengths = [one.poll(64)?.len(), one.poll(64)?.len()];
+    /// assert_eq!(lengths, [1, 2], "the second one with the mark that ends the state");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn initial_batch_bytes(mut self, bytes: usize) -> SubscribeBuilder {
+        self.options.start.batch_bytes = if bytes == 0 { usize::MAX } else { bytes };
         self
     }
 

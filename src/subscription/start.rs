@@ -42,10 +42,10 @@ impl Awake<'_> {
                     self.live(snapshot.head(), snapshot.position());
                 }
             }
-            Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
+            Start::State if late => self.initial(inner.ring.first_seq(), self.listing(), options.batch_bytes),
             Start::State => {
                 let (position, head) = inner.now(&reclaim::pin());
-                self.initial(head, position);
+                self.initial(head, position, options.batch_bytes);
             }
             Start::StateAtLeast(_) => {
                 // It begins above all that is there: it is behind nothing.
@@ -83,9 +83,12 @@ impl Awake<'_> {
         Position { epoch: epochs.first_epoch, revision: epochs.listing }
     }
 
+    fn start_options(&self) -> Option<&StartOptions> {
+        self.own.cold.as_ref().and_then(|cold| cold.start.as_deref())
+    }
+
     pub(super) fn start(&self) -> Option<Start> {
-        let start = self.own.cold.as_ref().and_then(|cold| cold.start.as_ref());
-        start.map(|options| options.start)
+        self.start_options().map(|options| options.start)
     }
 
     pub(super) fn live(&mut self, seq: u64, position: Position) {
@@ -121,14 +124,16 @@ impl Awake<'_> {
             self.share();
             return Ok(began);
         }
-        if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
-            (self.own.phase(), self.start())
+        if let (
+            SubscriptionPhase::Revision { until },
+            Some(&StartOptions { start: Start::StateAtLeast(revision), batch_bytes, .. }),
+        ) = (self.own.phase(), self.start_options())
         {
             // Closed by its owner while it waited: it ends.
             let ended = self.shared.end.load(Acquire) != OPEN;
             let (position, head) = self.shared.inner.now(&reclaim::pin());
             if position.revision >= revision && !ended {
-                self.initial(head, position);
+                self.initial(head, position, batch_bytes);
                 self.share();
             } else if frontier.closed {
                 return Err(say::closed("subscription").into());

@@ -182,7 +182,7 @@ impl Awake<'_> {
         let mut may_yield = true;
         loop {
             match self.poll(STREAM_BATCH) {
-                Ok(batch) if batch.is_empty() => {}
+                Ok(batch) if batch.is_empty() && !batch.continues() => {}
                 Ok(batch) => return Some(Some(Ok(batch))),
                 Err(error) if error.code() == Code::Closed => return Some(None),
                 Err(error) => return Some(Some(Err(error))),

@@ -234,6 +234,65 @@ fn state_gives_everything_then_its_mark_then_what_comes() {
 }
 
 #[test]
+fn state_in_small_batches_is_the_state() {
+    const KEYS: usize = 3000;
+    let keys: Vec<String> = (0..KEYS).map(|at| format!("/{at:05}")).collect();
+    let values: Vec<String> = (0..KEYS).map(|at| "x".repeat(at * at % 97)).collect();
+    let whole: Vec<String> = keys.iter().zip(&values).map(|(key, value)| format!("5 ADDED {key}={value}")).collect();
+    let last = |filter: &Filter| filter.clone().predicate(|kv| kv.key() == b"/02999" || kv.key() == b"/new");
+    for (policy, loads_late) in
+        [(OnLag::Stop, false), (OnLag::Stop, true), (OnLag::Resnapshot, false), (OnLag::Conflate, true)]
+    {
+        let (cache, mut writer) = unloaded();
+        let open = |bytes, filter| {
+            cache.subscribe(Start::State).filter(filter).on_lag(policy).initial_batch_bytes(bytes).open().unwrap()
+        };
+        let load = |writer: &mut Writer| {
+            writer.load(5, keys.iter().zip(&values).map(|(key, value)| record(key, value, 5, 5, 1))).unwrap();
+        };
+        if !loads_late {
+            load(&mut writer);
+        }
+        let mut all = [1, 100, 2000, 1 << 20, 0].map(|bytes| (bytes, open(bytes, Filter::any())));
+        let mut one = open(1 << 20, last(&Filter::any()));
+        if loads_late {
+            load(&mut writer);
+        }
+        writer.apply(6, [Change::put("/new", "6"), Change::put("/00000", "6")]).unwrap();
+        for (bytes, state) in &mut all {
+            let bytes = if *bytes == 0 { usize::MAX } else { *bytes };
+            let mut seen = Vec::new();
+            while state.position().revision == 0 {
+                let batch = state.poll(700).unwrap();
+                let objects = batch.events().iter().filter(|event| event.is_initial_state());
+                let sizes: Vec<usize> =
+                    objects.map(|event| event.key().len() + event.value().unwrap_or_default().len()).collect();
+                assert!(!sizes.is_empty() || state.position().revision > 0, "every key is shown");
+                assert!(sizes.len() <= 1 || sizes.iter().sum::<usize>() <= bytes, "{sizes:?} of {bytes}");
+                seen.extend(lines(&batch));
+            }
+            assert_eq!(seen.pop().as_deref(), Some("5 BOOKMARK"));
+            assert!(seen == whole, "batches of {bytes} bytes, {policy:?}: {} objects", seen.len());
+            assert_eq!(drain(state), ["6 ADDED /new=6", "6 MODIFIED /00000=6"]);
+        }
+        let mut turns = 0;
+        let batch = loop {
+            let batch = one.poll(700).unwrap();
+            if !batch.is_empty() {
+                break batch;
+            }
+            assert!(batch.continues() && one.position().revision == 0);
+            turns += 1;
+        };
+        assert!(turns >= KEYS / 1024, "{turns}");
+        assert_eq!((lines(&batch).len(), batch.continues()), (2, false), "the object and the mark");
+        assert_eq!(drain(&mut one), ["6 ADDED /new=6"]);
+        let mut late = cache.subscribe(Start::StateAtLeast(6)).initial_batch_bytes(100).open().unwrap();
+        assert!((1..=16).contains(&late.poll(700).unwrap().len()), "keys of six bytes");
+    }
+}
+
+#[test]
 fn initial_objects_keep_their_own_revision_and_the_mark_has_the_caches() {
     let (cache, mut writer) = unloaded();
     writer.load(90, [record("/b", "1", 20, 60, 4), record("/a", "1", 70, 70, 1)]).unwrap();

@@ -18,7 +18,7 @@ use crate::resources::watch::{not_ready, random_deadline};
 use crate::resources::watcher;
 use crate::status::Refusal;
 use crate::transport::{self, Stall, sse, websocket};
-use crate::watch::WatchStream;
+use crate::watch::{PIECE_BYTES, WatchStream};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, header};
@@ -113,6 +113,7 @@ fn open(
         // A client that goes on from the revision of its last event has to have all of it: a watch ends behind a batch.
         // Of server-sent events the last of a revision has an id, so it has to be known when it is framed.
         .whole_revisions(true)
+        .initial_batch_bytes(PIECE_BYTES)
         .open()
         .map_err(|error| Refusal::from(&error))?;
     // Each cache of the catalog has them; without, nothing is shared.

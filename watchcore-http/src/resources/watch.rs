@@ -7,7 +7,7 @@ use crate::exchange::Exchange;
 use crate::frame::{Form, ResourceFraming};
 use crate::request::{Params, Selection, StateWait, WatchFrom};
 use crate::status::Refusal;
-use crate::watch::WatchStream;
+use crate::watch::{PIECE_BYTES, WatchStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -66,6 +66,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         // A client that goes on from the revision of its last event has to have all of it. So a watch ends between
         // revisions, and that is behind a batch.
         .whole_revisions(true)
+        .initial_batch_bytes(PIECE_BYTES)
         .bookmarks(params.bookmarks)
         .bookmark_interval(state.bookmark_interval)
         .open();

@@ -16,9 +16,12 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 use watchcore::{Batch, Code, Error, Event, Position, Subscription};
 
-/// At most so much is framed at a time: what a client that does not read costs beside its batch.
-const PIECE_BYTES: usize = 64 << 10;
+/// At most so much is framed at a time: what a client that does not read costs beside its batch. To be said of the
+/// subscription, too ([`SubscribeBuilder::initial_batch_bytes`](watchcore::SubscribeBuilder::initial_batch_bytes)).
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 const PIECE_FRAMES: usize = 64;
+/// After so many events of which none made a frame others have their turn.
+const PIECE_EVENTS: usize = 1024;
 
 /// How the events of a subscription become frames. It has the say over what goes out.
 pub(crate) trait Framing: Send + 'static {
@@ -60,11 +63,15 @@ enum Source {
     Ended,
 }
 
-/// The next batch, as the stream of the subscription gives it. Of the initial state it is only what goes out in one piece:
-/// a batch of it is made for this watch alone, and one whose client never reads should hold little.
+/// The next batch, as the stream of the subscription gives it. Of the initial state it is only what goes out in one piece,
+/// from as many keys as are looked at in a moment: then others have their turn.
 fn poll_batch(subscription: &mut Subscription, context: &mut Context<'_>) -> Poll<Option<Result<Batch, Error>>> {
     if subscription.position().revision == 0 {
         match subscription.poll(PIECE_FRAMES) {
+            Ok(batch) if batch.is_empty() && batch.continues() => {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             // Nothing yet: the stream waits for it.
             Ok(batch) if batch.is_empty() => {}
             Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
@@ -136,10 +143,15 @@ impl WatchStream {
     }
 
     fn fill(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
-        let had = out.len();
+        let (had, mut events) = (out.len(), 0);
         loop {
+            events += self.batch.len();
             if let Some(progress) = self.frame_batch(out, had) {
                 return Poll::Ready(progress);
+            }
+            if events >= PIECE_EVENTS && out.len() == had {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             let subscription = match &mut self.source {
                 Source::Open(subscription) => subscription,
@@ -187,11 +199,18 @@ impl WatchStream {
         }
     }
 
-    /// Frames what is left of the batch; `None`: there is nothing left.
+    /// Frames what is left of the batch, or a piece of it; `None`: there is nothing left, and room for more.
+    ///
+    /// A batch of the initial state goes out whole, for it is no longer than a piece: what holds one holds the log, and
+    /// who asks for the next piece may be a client that never reads.
     fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> Option<Progress> {
+        let of_the_state = self.batch.events().first().is_some_and(Event::is_initial_state);
         let mut bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
         let mut counted = out.len();
         while let Some(event) = self.batch.events().get(self.next) {
+            if !of_the_state && (bytes >= PIECE_BYTES || out.len() - had >= PIECE_FRAMES) {
+                return Some(Progress::More);
+            }
             self.next += 1;
             let is_last = match self.batch.events().get(self.next) {
                 Some(next) => next.revision() != event.revision(),
@@ -202,15 +221,13 @@ impl WatchStream {
             }
             bytes += out[counted..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
             counted = out.len();
-            if bytes >= PIECE_BYTES || out.len() - had >= PIECE_FRAMES {
-                return Some(Progress::More);
-            }
         }
         // Nothing of the log is kept by a batch that was handed out.
         if !self.batch.is_empty() {
             (self.batch, self.next) = (Batch::default(), 0);
         }
-        None
+        let is_piece = of_the_state && out.len() > had || bytes >= PIECE_BYTES || out.len() - had >= PIECE_FRAMES;
+        is_piece.then_some(Progress::More)
     }
 }
 

@@ -1,13 +1,21 @@
 use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
-use watchcore::{Cache, Change, Start};
+use watchcore::{Cache, Change, Filter, Start, SubscribeBuilder};
 
-/// Each event as one frame of its key.
-struct Keys;
+/// Each event as one frame of its key and value; after so many, as none.
+struct Keys(usize);
 
 impl Framing for Keys {
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
-        out.push(Frame::new(64, |bytes| bytes.extend_from_slice(event.key())));
+        if let Some(left) = self.0.checked_sub(1) {
+            self.0 = left;
+            out.push(Frame::new(64, |bytes| {
+                bytes.extend_from_slice(event.key());
+                bytes.extend_from_slice(event.value().unwrap_or_default());
+            }));
+        }
         true
     }
 
@@ -16,22 +24,81 @@ impl Framing for Keys {
     fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
 }
 
-/// A client that never reads has its transport hold what one poll gave, and the stream what is left of the batch.
+/// What a client that never reads has in hand: one piece, and nothing that holds the log.
 #[test]
 fn a_piece_of_the_state_is_held_and_not_all_of_it() {
-    let cache = Cache::builder("/").build().unwrap();
-    let changes: Vec<String> = (0..1000).map(|at| format!("/{at:04}")).collect();
-    cache.writer().unwrap().apply(1, changes.iter().map(|key| Change::put(key, "x"))).unwrap();
-    let place = OpenWatches::new(1, 1).admit(None).unwrap();
-    let subscription = cache.subscribe(Start::State).open().unwrap();
-    let mut stream = WatchStream::new(subscription, Keys, None, place);
-    let context = &mut Context::from_waker(Waker::noop());
-    let mut framed = 0;
-    while framed < 1001 {
-        let mut out = Vec::new();
-        assert_eq!(stream.poll_frames(context, &mut out), Poll::Ready(Progress::More));
-        assert!(stream.batch.len() <= PIECE_FRAMES, "{} events of the state are held", stream.batch.len());
-        framed += out.len();
+    for (objects, length) in [(1000, 1), (100, 5000), (3, 100_000)] {
+        let cache = Cache::builder("/").build().unwrap();
+        let (keys, value) = (keys(objects), vec![b'x'; length]);
+        cache.writer().unwrap().apply(1, keys.iter().map(|key| Change::put(key, &value))).unwrap();
+        let mut stream = stream(cache.subscribe(Start::State));
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut framed = 0;
+        while framed <= objects {
+            let mut out = Vec::new();
+            let progress = stream.poll_frames(context, &mut out);
+            if !out.is_empty() {
+                assert_eq!(progress, Poll::Ready(Progress::More));
+                let bytes = out.iter().map(|frame| frame.payload().len()).sum::<usize>();
+                // The mark that ends the state has neither key nor value.
+                let shown = out.iter().filter(|frame| !frame.payload().is_empty()).count();
+                assert!(shown <= 1 || out.len() <= PIECE_FRAMES && bytes <= PIECE_BYTES, "{bytes} bytes");
+            }
+            // An age in milliseconds: one has to pass.
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(cache.stats().oldest_snapshot, Duration::ZERO, "{framed} of {objects}");
+            framed += out.len();
+        }
+        assert_eq!((framed, stream.poll_frames(context, &mut Vec::new())), (objects + 1, Poll::Pending));
     }
-    assert_eq!((framed, stream.poll_frames(context, &mut Vec::new())), (1001, Poll::Pending));
+}
+
+/// Who shows little of a large state gives way while it looks for that.
+#[test]
+fn state_is_looked_through_in_turns() {
+    let cache = Cache::builder("/").build().unwrap();
+    let keys = keys(10_000);
+    cache.writer().unwrap().apply(1, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
+    let wanted =
+        |length: usize| Filter::any().predicate(move |kv| kv.value().is_some_and(|value| value.len() == length));
+    // The filter shows nothing of it, or the framing.
+    for (filter, framing) in [(wanted(2), Keys(usize::MAX)), (wanted(1), Keys(0))] {
+        let subscription = cache.subscribe(Start::State).filter(filter);
+        let mut stream = framed_by(subscription, framing);
+        let woken = Arc::new(Woken::default());
+        let waker = woken.clone().into();
+        let mut turns = 0;
+        loop {
+            let mut out = Vec::new();
+            let progress = stream.poll_frames(&mut Context::from_waker(&waker), &mut out);
+            if !woken.0.swap(false, Ordering::Relaxed) {
+                assert!(out.len() <= 1, "the mark that ends the state");
+                break;
+            }
+            assert!(progress.is_pending() && out.is_empty());
+            turns += 1;
+        }
+        assert!(turns >= 9, "{turns} turns");
+    }
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("/{at:05}")).collect()
+}
+
+fn framed_by(subscription: SubscribeBuilder, framing: Keys) -> WatchStream {
+    let place = OpenWatches::new(1, 1).admit(None).unwrap();
+    WatchStream::new(subscription.initial_batch_bytes(PIECE_BYTES).open().unwrap(), framing, None, place)
+}
+
+fn stream(subscription: SubscribeBuilder) -> WatchStream {
+    framed_by(subscription, Keys(usize::MAX))
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Woken>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
