@@ -67,8 +67,9 @@ type Config struct {
 	ShareSize int
 
 	// Undecodable is called for each value that Decode refuses; whoever lists or watches goes
-	// on then. Who had an earlier value of that key keeps it until the key has another one or
-	// is deleted. Called on the goroutine of the list or the watch: from many at once. nil:
+	// on then. Who watches and had an earlier value of that key keeps it until the key has another one or
+	// is deleted; a watch that began behind the refused value cannot tell whether its consumer has an earlier one, and ends with
+	// 410 where it would have to. Called on the goroutine of the list or the watch: from many at once. nil:
 	// the list is refused and the watch ends, with a status 500 that names the key.
 	Undecodable func(key string, revision uint64, err error)
 

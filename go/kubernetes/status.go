@@ -22,6 +22,15 @@ var errPreviousLost = &watchcore.Error{
 	Message: "the last value of a deleted key has left the window. List again",
 }
 
+// errNotKnown is a watch that cannot say whether its consumer has an object of a key: see translator.ofRefused.
+func errNotKnown(key string) error {
+	return &watchcore.Error{
+		Code: watchcore.ErrLagged,
+		Message: fmt.Sprintf("the value of %q before this change cannot be decoded, and whether an earlier one was given is "+
+			"not known to this watch. List again", key),
+	}
+}
+
 // StatusError is an error of this package or of watchcore as an API server answers it, so that
 // apierrors.IsResourceExpired and the like, and client-go's reflectors, know what to do. One that is
 // a status already stays as it is; nil is nil. Its message is the error's.

@@ -24,8 +24,29 @@ type translator struct {
 
 // shown is what the consumer has of a key.
 type shown struct {
-	has    bool
+	has    holds
 	object runtime.Object // nil: not decoded, or it has none
+}
+
+// holds says whether the consumer has an object of a key.
+type holds uint8
+
+const (
+	hasNone holds = iota
+	hasOne
+	// notKnown: what the consumer was given last of the key lies before the beginning of this watch and
+	// behind a value that cannot be decoded.
+	notKnown
+)
+
+// ofRefused is what the consumer has of a key whose former value cannot be decoded, so that it was not given
+// that one: nothing, where it was given the state and all since, for what it kept then is in replaced. Others
+// may have one from before.
+func (t *translator) ofRefused() shown {
+	if t.seesState {
+		return shown{}
+	}
+	return shown{has: notKnown}
 }
 
 // translate gives the zero event where the consumer gets nothing.
@@ -43,14 +64,18 @@ func (t *translator) translate(e watchcore.Event) (watch.Event, error) {
 		if err != nil {
 			return watch.Event{}, errCorrupt(e.Key(), e.ModRevision(), err)
 		}
-		if matches && before.has {
+		switch {
+		case matches && before.has == hasOne:
 			return watch.Event{Type: watch.Modified, Object: now}, nil
-		} else if matches {
+		case matches: // who has one without this watch's knowledge replaces it all the same
 			return watch.Event{Type: watch.Added, Object: now}, nil
 		}
 	}
-	if !before.has {
+	switch before.has {
+	case hasNone:
 		return watch.Event{}, nil
+	case notKnown:
+		return watch.Event{}, errNotKnown(e.Key())
 	}
 	if err := stamp(before.object, e.Revision); err != nil {
 		return watch.Event{}, err
@@ -76,22 +101,25 @@ func (t *translator) before(e watchcore.Event) (shown, error) {
 	case e.Type == watchcore.EventAdded, e.Type == watchcore.EventPut && e.PrevValue() == nil:
 		return shown{}, nil
 	case !isDeletion(e) && t.filter == nil && (t.seesState || !lenient):
-		return shown{has: true}, nil
+		return shown{has: hasOne}, nil
 	}
 	object, err := t.l.oldObject(e)
 	switch {
 	case errors.Is(err, errPreviousLost):
 		return shown{}, err
-	case err != nil && lenient: // the consumer was not given it
-		return shown{}, nil
+	case err != nil && lenient:
+		return t.ofRefused(), nil
 	case err != nil:
 		return shown{}, errCorrupt(e.Key(), e.Revision, err)
 	}
 	matches, err := t.filter.matches(object)
-	if err != nil {
+	switch {
+	case err != nil:
 		return shown{}, errCorrupt(e.Key(), e.Revision, err)
+	case !matches:
+		return shown{}, nil
 	}
-	return shown{matches, object}, nil
+	return shown{hasOne, object}, nil
 }
 
 // undecodable leaves the consumer with what it has of the key, and remembers that.
@@ -100,12 +128,16 @@ func (t *translator) undecodable(e watchcore.Event, before shown, why error) err
 		return errCorrupt(e.Key(), e.ModRevision(), why)
 	}
 	t.l.config.Undecodable(e.Key(), e.ModRevision(), why)
-	if before.has && before.object == nil {
+	if before.has == hasOne && before.object == nil {
 		object, err := t.l.oldObject(e)
-		if errors.Is(err, errPreviousLost) {
+		switch {
+		case errors.Is(err, errPreviousLost):
 			return err
+		case err != nil:
+			before = t.ofRefused()
+		default:
+			before.object = object
 		}
-		before = shown{err == nil, object}
 	}
 	if t.replaced == nil {
 		t.replaced = map[string]shown{}
