@@ -35,7 +35,7 @@ func (l *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) {
 // Events are Added, Modified and Deleted by what the selectors let pass: an object that leaves them is
 // Deleted. A Deleted has the last value, with the deletion's revision as resourceVersion. With
 // allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval where the position has moved without an
-// event, and at the end by timeoutSeconds.
+// event, and at the end by timeoutSeconds where everything before it was given.
 //
 // What is wrong with the options is an error of this call. Everything that happens later, or depends
 // on the cache, is an event of type Error with a *metav1.Status (see StatusError), and the end: 410 where the
@@ -112,8 +112,12 @@ type stream struct {
 	begin sync.Once // by the first ResultChan, or by Stop
 }
 
-// errUnwanted says that the watch has ended while there was an event to give.
-var errUnwanted = errors.New("the watch has ended")
+// How a watch ends that was not ended by an error. Only behind the second one the position says what the consumer
+// was given: everything up to it.
+var (
+	errUnwanted    = errors.New("the watch has ended while there was an event to give")
+	errNothingLeft = errors.New("the watch has ended while it waited for events")
+)
 
 func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
 	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, ahead)}
@@ -157,7 +161,11 @@ func (s *stream) forward() error {
 	var last uint64
 	for {
 		batch, err := s.sub.Next(s.ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+		case errors.Is(err, s.ctx.Err()):
+			return errNothingLeft
+		default:
 			return err
 		}
 		own := batch.Clone()
@@ -224,22 +232,32 @@ func (s *stream) send(until context.Context, e watch.Event) bool {
 	}
 }
 
-// end gives the last event, if there is one to give.
+// end gives the last event, if there is one to give: an error, or where the time has ended a wait for events
+// the bookmark of what the consumer has. Neither is waited for longer than the watch lasts: who misses an error asks again
+// from the last event, and meets it again.
 func (s *stream) end(why error) {
-	if s.ctx.Err() == nil {
-		s.send(s.ctx, s.l.errorEvent(why))
-		return
-	}
-	timedOut := errors.Is(s.ctx.Err(), context.DeadlineExceeded) && s.open.Err() == nil
-	if at := s.sub.Position().Revision; timedOut && why != errUnwanted && s.bookmarks && at > 0 {
-		// The consumer was given everything up to the position. A bookmark is a help and need
-		// not be waited for.
-		if last, err := s.bookmark(at, false); err == nil {
-			select {
-			case s.out <- last:
-			default:
+	switch {
+	case s.open.Err() != nil || why == errUnwanted:
+	case why != errNothingLeft:
+		if last := s.l.errorEvent(why); !s.offer(last) {
+			s.send(s.ctx, last)
+		}
+	case s.bookmarks:
+		if at := s.sub.Position().Revision; at > 0 {
+			if last, err := s.bookmark(at, false); err == nil {
+				s.offer(last)
 			}
 		}
+	}
+}
+
+// offer does not wait for the consumer; false: it has no place.
+func (s *stream) offer(e watch.Event) bool {
+	select {
+	case s.out <- e:
+		return true
+	default:
+		return false
 	}
 }
 

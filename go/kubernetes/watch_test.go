@@ -210,6 +210,29 @@ func TestKU20BookmarkAtTheEndLosesNothing(t *testing.T) {
 	takes(t, w, "closed")
 }
 
+// An error that comes while the time ends is no bookmark: behind the position lies what it has kept back.
+func TestKU20ErrorBesideTheEndIsNoBookmark(t *testing.T) {
+	c := newCluster(t, watchcore.Config{})
+	release := make(chan struct{})
+	l := newListWatch(t, c, func(config *kubernetes.Config) {
+		config.Decode = func(key string, value []byte) (kruntime.Object, error) {
+			if strings.HasSuffix(key, "/late") {
+				<-release
+				return nil, errors.New("no pod")
+			}
+			return decodePod(key, value)
+		}
+	})
+	for _, name := range []string{"early", "late", "third"} {
+		c.put("ns", name, nil, "")
+	}
+	w := watching(t, l, metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, TimeoutSeconds: ptr.To(int64(1))})
+	w.ResultChan()
+	bounded.Eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
+	close(release)
+	takes(t, w, "ERROR 500 InternalError", "closed")
+}
+
 // Who goes on from the last event behind the end by time has all of that revision, or none.
 func TestKU20EndIsBetweenRevisions(t *testing.T) {
 	leavesNothing(t)
