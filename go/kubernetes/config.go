@@ -67,10 +67,15 @@ type Config struct {
 	ShareSize int
 
 	// Undecodable is called for each value that Decode refuses; whoever lists or watches goes
-	// on then. Who watches and had an earlier value of that key keeps it until the key has another one or
-	// is deleted; a watch that began behind the refused value cannot tell whether its consumer has an earlier one, and ends with
-	// 410 where it would have to. Called on the goroutine of the list or the watch: from many at once. nil:
-	// the list is refused and the watch ends, with a status 500 that names the key.
+	// on then. A list, and the state by a watch, leaves such a key out: an informer that takes one
+	// anew (after 410) has it deleted. Who watches and had an earlier value of the key keeps
+	// that until the key has another one or is deleted. A watch that began behind the refused
+	// value does not know whether its consumer has an earlier one, and ends with 410 where
+	// that decides. Called on the goroutine of the list or the watch: from many at once. nil: the
+	// list is refused and the watch ends, with a status 500 that names the key.
+	//
+	// What the cache's part of a selector leaves out is not decoded, and so not refused: see
+	// the package's documentation.
 	Undecodable func(key string, revision uint64, err error)
 
 	// BookmarkInterval is how often a watch that allows bookmarks gets one, where its position

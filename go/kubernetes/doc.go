@@ -29,7 +29,10 @@
 //
 // Selectors are evaluated by the cache where it has declared what they ask for (watchcore.Config.Labels and
 // Fields), and objects that do not match are never decoded. The others are evaluated on the decoded object,
-// with the same results.
+// with the same results, but for values that the cache cannot read: for it these have no attributes
+// (Stats.ExtractFailures counts them). An object whose value is broken leaves a selector such as "app=a"
+// as Deleted, and nobody is asked to decode it. Where a broken value has to be a status 500, or reported, in every watch,
+// leave its attributes undeclared, so that all selectors are evaluated here.
 //
 // A revision that has left the window is an event of the watch, and not an error of its opening, for a
 // RetryWatcher ends at the first and repeats the second for ever.
