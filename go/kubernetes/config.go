@@ -55,7 +55,8 @@ type Config struct {
 	// Attributes gives the labels and fields of an object, for those selectors that the cache
 	// cannot evaluate: see Config.Labels and Config.Fields of watchcore. Of an empty object
 	// (the prototype) it must give every field that it knows: a selector of another is
-	// refused. nil: metadata.labels, metadata.name and metadata.namespace.
+	// refused. A panic of it counts as its error. nil: metadata.labels, metadata.name and
+	// metadata.namespace.
 	Attributes func(runtime.Object) (labels.Set, fields.Set, error)
 
 	// Share decodes each value once and gives the same object to all lists and watches: ten
@@ -72,7 +73,7 @@ type Config struct {
 	// that until the key has another one or is deleted. A watch that began behind the refused
 	// value does not know whether its consumer has an earlier one, and ends with 410 where
 	// that decides. Called on the goroutine of the list or the watch: from many at once. nil: the
-	// list is refused and the watch ends, with a status 500 that names the key.
+	// list is refused and the watch ends, with a status 500 that names the key; so they do where it panics.
 	//
 	// What the cache's part of a selector leaves out is not decoded, and so not refused: see
 	// the package's documentation.
@@ -131,11 +132,11 @@ func New(cache *watchcore.Cache, config Config) (*ListWatch, error) {
 	if config.NewList == nil {
 		config.NewList = func() runtime.Object { return &metainternalversion.List{} }
 	}
-	_, known, err := config.Attributes(config.Prototype.DeepCopyObject())
-	if err != nil {
+	l := &ListWatch{cache: cache, config: config}
+	var err error
+	if _, l.known, err = l.attributes(config.Prototype.DeepCopyObject()); err != nil {
 		return nil, fmt.Errorf("kubernetes: Config.Attributes refuses the prototype: %w. It has to give every field that it knows", err)
 	}
-	l := &ListWatch{cache: cache, config: config, known: known}
 	if config.Share {
 		l.shared = watchcore.NewDecoder(func(key, value []byte) (*sharedObject, error) {
 			object, err := l.decode(string(key), append([]byte{}, value...))
@@ -164,18 +165,54 @@ type sharedObject struct {
 	err     error
 }
 
-// decode calls the function of the configuration, whose panic is an error.
-func (l *ListWatch) decode(key string, value []byte) (object runtime.Object, err error) {
+// guarded calls a function of the configuration. It sees values that somebody else wrote, so its panic is
+// an error of the value, and does not end the program.
+func guarded(name string, call func() error) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			object, err = nil, fmt.Errorf("Config.Decode panicked: %v\n%s", panicked, debug.Stack())
+			err = fmt.Errorf("Config.%s panicked: %v\n%s", name, panicked, debug.Stack())
 		}
 	}()
-	object, err = l.config.Decode(key, value)
-	if err == nil && object == nil {
-		err = fmt.Errorf("Config.Decode returned neither an object nor an error")
+	return call()
+}
+
+// decode calls the function of the configuration.
+func (l *ListWatch) decode(key string, value []byte) (object runtime.Object, err error) {
+	err = guarded("Decode", func() error {
+		object, err = l.config.Decode(key, value)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case object == nil:
+		return nil, fmt.Errorf("Config.Decode returned neither an object nor an error")
 	}
-	return object, err
+	return object, nil
+}
+
+// attributes calls the function of the configuration.
+func (l *ListWatch) attributes(object runtime.Object) (byLabel labels.Set, byField fields.Set, err error) {
+	err = guarded("Attributes", func() error {
+		byLabel, byField, err = l.config.Attributes(object)
+		return err
+	})
+	return byLabel, byField, err
+}
+
+// refused reports a value that cannot be decoded. An error ends the list or the watch.
+func (l *ListWatch) refused(key string, revision uint64, why error) error {
+	if l.config.Undecodable == nil {
+		return errCorrupt(key, revision, why)
+	}
+	err := guarded("Undecodable", func() error {
+		l.config.Undecodable(key, revision, why)
+		return nil
+	})
+	if err != nil {
+		return errCorrupt(key, revision, err)
+	}
+	return nil
 }
 
 // stamp sets resourceVersion.

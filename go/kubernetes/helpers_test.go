@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,6 +40,15 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	t.Helper()
 	if got != expected {
 		t.Fatalf("%s: got %v, want %v", what, got, expected)
+	}
+}
+
+func mustContain(t testing.TB, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Fatalf("got %v, want an error with %q", err, word)
+		}
 	}
 }
 

@@ -88,10 +88,9 @@ func (l *ListWatch) objects(page *watchcore.Page, rest *filter) ([]runtime.Objec
 	for kv := range page.All() {
 		object, err := l.item(kv)
 		if err != nil {
-			if l.config.Undecodable == nil {
-				return nil, errCorrupt(kv.Key(), kv.ModRevision(), err)
+			if err := l.refused(kv.Key(), kv.ModRevision(), err); err != nil {
+				return nil, err
 			}
-			l.config.Undecodable(kv.Key(), kv.ModRevision(), err)
 			continue
 		}
 		matches, err := rest.matches(object)

@@ -41,11 +41,11 @@ func (f *filter) matches(object runtime.Object) (bool, error) {
 	return f.labels.Matches(l) && f.fields.Matches(s), nil
 }
 
-// query reads the selectors of a request. What the cache has declared is its part: it has
+// query reads the selectors of a request. Its error is a status where they are wrong, and else the cache's. What the cache has declared is its part: it has
 // the attributes beside each value, so that what does not match is not decoded.
 func (l *ListWatch) query(labelSelector, fieldSelector string) (query, error) {
 	var q query
-	rest := filter{labels.Everything(), fields.Everything(), l.config.Attributes}
+	rest := filter{labels.Everything(), fields.Everything(), l.attributes}
 	left := false
 	byLabel, err := labels.Parse(labelSelector)
 	if err != nil {
@@ -111,5 +111,5 @@ func (l *ListWatch) accepts(selector watchcore.SubscribeOptions) (bool, error) {
 	case errors.Is(err, watchcore.ErrInvalidArgument):
 		return false, nil
 	}
-	return false, l.StatusError(err)
+	return false, err
 }

@@ -124,10 +124,9 @@ func (t *translator) before(e watchcore.Event) (shown, error) {
 
 // undecodable leaves the consumer with what it has of the key, and remembers that.
 func (t *translator) undecodable(e watchcore.Event, before shown, why error) error {
-	if t.l.config.Undecodable == nil {
-		return errCorrupt(e.Key(), e.ModRevision(), why)
+	if err := t.l.refused(e.Key(), e.ModRevision(), why); err != nil {
+		return err
 	}
-	t.l.config.Undecodable(e.Key(), e.ModRevision(), why)
 	if before.has == hasOne && before.object == nil {
 		object, err := t.l.oldObject(e)
 		switch {

@@ -49,11 +49,30 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	if err := valid(&options, true); err != nil {
 		return nil, err
 	}
+	s := l.stream(ctx, timeoutOf(&options))
+	err := s.subscribe(&options)
+	var wrong *apierrors.StatusError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || errors.As(err, &wrong):
+		s.Stop()
+		return nil, err
+	case errors.Is(err, s.ctx.Err()):
+		s.Stop() // by the time, before it began
+	default:
+		s.fail(err)
+	}
+	return s, nil
+}
+
+// subscribe opens the watch. An error that is a status says what is wrong with the options; any other depends on
+// the cache.
+func (s *stream) subscribe(options *metav1.ListOptions) error {
+	l := s.l
 	selected, err := l.query(options.LabelSelector, options.FieldSelector)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s := l.stream(ctx, timeoutOf(&options))
 	s.filter, s.bookmarks = selected.rest, options.AllowWatchBookmarks
 	s.endMark = s.bookmarks && options.SendInitialEvents != nil && *options.SendInitialEvents
 	subscribe := watchcore.SubscribeOptions{
@@ -72,20 +91,10 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	if s.bookmarks {
 		subscribe.BookmarkInterval = l.config.BookmarkInterval
 	}
-	if subscribe.Start, s.seesState, err = l.watchStart(s.ctx, &options); err == nil {
+	if subscribe.Start, s.seesState, err = l.watchStart(s.ctx, options); err == nil {
 		s.sub, err = l.cache.Subscribe(s.ctx, subscribe)
 	}
-	var argument *apierrors.StatusError
-	switch {
-	case err == nil:
-	case ctx.Err() != nil || errors.As(err, &argument):
-		s.Stop()
-		return nil, err
-	default:
-		s.out <- l.errorEvent(err)
-		s.Stop()
-	}
-	return s, nil
+	return err
 }
 
 // Over makes a watch of a subscription of the cache, for programs that choose its options themselves. It
@@ -95,6 +104,9 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 func (l *ListWatch) Over(sub *watchcore.Subscription) watch.Interface {
 	s := l.stream(context.Background(), 0)
 	s.sub, s.bookmarks, s.endMark = sub, true, true
+	if sub == nil {
+		s.fail(apierrors.NewBadRequest("a watch over no subscription was asked for. Give one of Cache.Subscribe"))
+	}
 	return s
 }
 
@@ -130,6 +142,12 @@ func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
 		s.stop = func() { inTime(); end() }
 	}
 	return s
+}
+
+// fail ends a watch that has not begun, with an error as its only event.
+func (s *stream) fail(err error) {
+	s.out <- s.l.errorEvent(err)
+	s.Stop()
 }
 
 // Stop ends the watch.
