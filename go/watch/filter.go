@@ -26,14 +26,16 @@ type FilterFunc[T any] func(in Event[T]) (out Event[T], keep bool)
 // decided by itself, and the table does not apply.
 //
 // What Event.Lost said of an event that is not kept comes with the next one that is. Stop stops w; the
-// filter ends when w does. It has no goroutine until ResultChan is called.
+// filter ends when w does, and behind an event of type Error, of w or of the function: then it stops w. Of several
+// readers one at a time waits for w, so that events pass in their order. It has no goroutine until
+// ResultChan is called.
 func Filter[T any](w Interface[T], f FilterFunc[T]) Puller[T] {
 	return newDerived(w, &filter[T]{f: f})
 }
 
 // FilterByKey is Filter for a watch whose events do not know the old state: it remembers by key what
 // passed. It keeps one object for each key that its consumer has, and goes by what the consumer
-// was given, also where the watch has lost events.
+// was given, also where the watch has lost events, or where the function changed a type.
 func FilterByKey[T any, K comparable](w Interface[T], key func(T) K, f FilterFunc[T]) Puller[T] {
 	return newDerived(w, &keyedFilter[T, K]{f: f, key: key, given: make(map[K]T)})
 }
@@ -86,28 +88,35 @@ type keyedFilter[T any, K comparable] struct {
 func (f *keyedFilter[T, K]) apply(in Event[T]) (Event[T], bool) {
 	key := f.key(in.Object)
 	old, before := f.given[key]
+	out, keep := f.decide(in, old, before)
+	if keep {
+		switch out.Type {
+		case Added, Modified:
+			f.given[key] = out.Object
+		case Deleted:
+			delete(f.given, key)
+		}
+	}
+	return out, keep
+}
+
+// decide is what the consumer is given, who has the old state if there was one before.
+func (f *keyedFilter[T, K]) decide(in Event[T], old T, before bool) (Event[T], bool) {
 	out, now := f.f(in)
-	if in.Type == Deleted {
-		delete(f.given, key)
-		if before && !now {
-			// The consumer has it, and the last state would not have passed.
-			out = in
-			out.Object = old
-		}
-		if before {
-			out.Old, out.HasOld = old, true
-		}
-		return out, before
+	switch {
+	case now && out.Type != in.Type:
+		return out, true
+	case in.Type != Deleted:
+		return boundary(out, now, old, before, in)
+	case !before:
+		return out, false
+	case !now:
+		// The consumer has it, and the last state would not have passed.
+		out = in
+		out.Object = old
 	}
-	if now && out.Type != in.Type {
-		return out, now
-	}
-	if now {
-		f.given[key] = out.Object
-	} else {
-		delete(f.given, key)
-	}
-	return boundary(out, now, old, before, in)
+	out.Old, out.HasOld = old, true
+	return out, true
 }
 
 // derived is a watch over another one, with a step between.
@@ -119,12 +128,16 @@ type derived[T any] struct {
 	stop   sync.Once
 	gone   chan struct{} // closed by Stop
 
-	mu   sync.Mutex // one event passes the step at a time
-	lost uint64     // of events that were not kept
+	// turn has one place: who has it takes an event from the source and passes it, so that events meet the step
+	// in the order in which they were taken. A channel, since a context has to end the wait for it. The
+	// fields below are of who has the turn.
+	turn  chan struct{}
+	lost  uint64 // of events that were not kept
+	ended bool   // by an Error
 }
 
 func newDerived[T any](w Interface[T], s step[T]) *derived[T] {
-	d := &derived[T]{source: w, step: s, gone: make(chan struct{})}
+	d := &derived[T]{source: w, step: s, gone: make(chan struct{}), turn: make(chan struct{}, 1)}
 	// One place, so that an event which was taken from the source before a Stop is still there
 	// for the consumer.
 	d.pump = pump[T]{next: d.pull, room: 1}
@@ -151,7 +164,13 @@ func (d *derived[T]) Next(ctx context.Context) (Event[T], error) {
 }
 
 func (d *derived[T]) pull(ctx context.Context) (Event[T], error) {
-	for {
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return Event[T]{}, ctx.Err()
+	}
+	defer func() { <-d.turn }()
+	for !d.ended {
 		in, err := nextUntil(ctx, d.source, d.gone)
 		if err != nil {
 			return in, err
@@ -160,27 +179,31 @@ func (d *derived[T]) pull(ctx context.Context) (Event[T], error) {
 			return out, nil
 		}
 	}
+	return Event[T]{}, ErrEnded
 }
 
 func (d *derived[T]) pass(in Event[T]) (out Event[T], keep bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.lost += in.Lost
 	out, keep = in, true
 	if in.hasObject() && d.step != nil {
 		out, keep = d.step.apply(in)
 	}
-	if keep {
-		out.Lost, d.lost = d.lost, 0
-		if d.record != nil {
-			d.record(out)
-		}
+	if !keep {
+		return out, false
 	}
-	return out, keep
+	out.Lost, d.lost = d.lost, 0
+	if d.record != nil {
+		d.record(out)
+	}
+	if out.Type == Error && d.step != nil {
+		d.ended = true
+		d.source.Stop()
+	}
+	return out, true
 }
 
-// Recorder passes the events of a watch on and keeps a copy of each: for tests, since its
-// memory grows with every event.
+// Recorder passes the events of a watch on and keeps a copy of each, also of what comes behind an Error: for tests, since
+// its memory grows with every event.
 type Recorder[T any] struct {
 	Interface[T]
 	mu     sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"reflect"
+	"sync/atomic"
 	"testing"
 
 	"watchcore/internal/bounded"
@@ -208,6 +209,122 @@ func TestFilterPassesMarksAndLosses(t *testing.T) {
 	want(t, "the function's type", take(t, w).Type, watch.Added)
 	want(t, "Bookmark", take(t, w).Lost, 2)
 	want(t, "Error", take(t, w).Err, errFive)
+	ends(t, w)
+}
+
+// What a function gave under a type of its own is given like the rest: the filter remembers it, and forgets
+// what it gave as Deleted.
+func TestFilterByKeyGoesByTheTypeThatWasGiven(t *testing.T) {
+	source := watch.NewRaceFreeFake[string]()
+	w := watch.FilterByKey(source, func(object string) string { return object[:1] }, func(e watch.Event[string]) (watch.Event[string], bool) {
+		switch {
+		case e.Object == "a renamed":
+			e.Type = watch.Added
+		case e.Object == "b marked":
+			e.Type = watch.Deleted
+		}
+		return e, true
+	})
+	for _, row := range []struct {
+		send     watch.Event[string]
+		expected watch.Event[string] // the zero one: nothing
+	}{
+		{watch.Event[string]{Type: watch.Modified, Object: "a renamed"}, watch.Event[string]{Type: watch.Added, Object: "a renamed"}},
+		{watch.Event[string]{Type: watch.Deleted, Object: "a"}, watch.Event[string]{Type: watch.Deleted, Object: "a", Old: "a renamed", HasOld: true}},
+		{watch.Event[string]{Type: watch.Added, Object: "b"}, watch.Event[string]{Type: watch.Added, Object: "b"}},
+		{watch.Event[string]{Type: watch.Modified, Object: "b marked"}, watch.Event[string]{Type: watch.Deleted, Object: "b marked"}},
+		{watch.Event[string]{Type: watch.Deleted, Object: "b"}, watch.Event[string]{}},
+		{watch.Event[string]{Type: watch.Modified, Object: "b back"}, watch.Event[string]{Type: watch.Added, Object: "b back"}},
+	} {
+		check(t, source.Send(row.send))
+		check(t, source.Send(watch.Event[string]{Type: watch.Bookmark}))
+		if row.expected.Type != "" {
+			want(t, "behind "+row.send.String(), take(t, w), row.expected)
+		}
+		want(t, "behind "+row.send.String(), take(t, w).Type, watch.Bookmark)
+	}
+}
+
+// An Error that passes a filter, or that it makes, is its end, and that of its source.
+func TestFilterEndsWithAnError(t *testing.T) {
+	noLeak(t)
+	fails := func(e watch.Event[string]) (watch.Event[string], bool) {
+		if e.Object == "fails" {
+			return watch.Event[string]{Type: watch.Error, Err: errFive}, true
+		}
+		return e, true
+	}
+	for name, send := range map[string]watch.Event[string]{
+		"passes": {Type: watch.Error, Err: errFive},
+		"made":   {Type: watch.Added, Object: "fails"},
+	} {
+		for kind, make := range map[string]func(watch.Interface[string]) watch.Puller[string]{
+			"filter": func(w watch.Interface[string]) watch.Puller[string] { return watch.Filter(w, fails) },
+			"by key": func(w watch.Interface[string]) watch.Puller[string] {
+				return watch.FilterByKey(w, func(object string) string { return object }, fails)
+			},
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				source := watch.NewRaceFreeFake[string]()
+				w := make(source)
+				check(t, source.Send(send))
+				check(t, source.Add("behind"))
+				want(t, "Error", take(t, w).Err, errFive)
+				ends(t, w)
+				want(t, "the source is stopped", source.IsStopped(), true)
+				want(t, "events of the channel", len(rest(t, w.ResultChan())), 0)
+
+				source = watch.NewRaceFreeFake[string]()
+				check(t, source.Send(send))
+				check(t, source.Add("behind"))
+				want(t, "events of a channel from the beginning", len(rest(t, make(source).ResultChan())), 1)
+			})
+		}
+	}
+}
+
+// heldSource holds its first event back until it is released, when it has taken it already.
+type heldSource struct {
+	watch.Interface[string]
+	events          []watch.Event[string]
+	taken           atomic.Int64
+	inside, release chan struct{}
+}
+
+func (s *heldSource) Next(context.Context) (watch.Event[string], error) {
+	at := int(s.taken.Add(1)) - 1
+	switch {
+	case at == 0:
+		close(s.inside)
+		<-s.release
+	case at >= len(s.events):
+		return watch.Event[string]{}, watch.ErrEnded
+	}
+	return s.events[at], nil
+}
+
+// Of two readers the second one waits for the first, or for its context: the events pass in their order.
+func TestFilterOfTwoReadersKeepsTheOrder(t *testing.T) {
+	source := &heldSource{
+		Interface: watch.NewEmptyWatch[string](),
+		events:    []watch.Event[string]{{Type: watch.Added, Object: "in"}, {Type: watch.Deleted, Object: "in"}},
+		inside:    make(chan struct{}), release: make(chan struct{}),
+	}
+	w := watch.FilterByKey(source, func(string) string { return "the key" }, isIn)
+	first := make(chan watch.EventType, 1)
+	go func() {
+		e, _ := w.Next(context.Background())
+		first <- e.Type
+	}()
+	bounded.Receive(t, "the first reader", source.inside)
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := w.Next(cancelled)
+	want(t, "the second reader", err, context.Canceled)
+	close(source.release)
+	want(t, "the first event", bounded.Receive(t, "the first event", first), watch.Added)
+	want(t, "the second event", take(t, w).Type, watch.Deleted)
+	ends(t, w)
 }
 
 // In the original the goroutine of a filter whose consumer has gone waits for ever.
