@@ -133,14 +133,17 @@ func (b *Broadcaster[T]) window(length int) int {
 // Action publishes an event. With a watcher of the policy Wait whose queue is full it waits until
 // that one has taken an event or has stopped, or until Shutdown; a watcher's own goroutine must
 // therefore not publish more than its queue holds. The error is ErrBroadcasterStopped.
+//
+// The Err of an event of type Error is the object, if that is an error, or else a *Status with its text. Such an event
+// is one like others: watchers go on behind it until Shutdown.
 func (b *Broadcaster[T]) Action(action EventType, obj T) error {
-	return b.Publish(Event[T]{Type: action, Object: obj})
+	return b.Publish(explained(Event[T]{Type: action, Object: obj}))
 }
 
 // ActionOrDrop publishes an event if that needs no waiting: (false, nil) where it would, also while
 // another publisher waits. The error is ErrBroadcasterStopped.
 func (b *Broadcaster[T]) ActionOrDrop(action EventType, obj T) (bool, error) {
-	blocked, err := b.try(Event[T]{Type: action, Object: obj})
+	blocked, err := b.try(explained(Event[T]{Type: action, Object: obj}))
 	return err == nil && !blocked, err
 }
 

@@ -15,7 +15,8 @@
 // object where that is known, the position behind the event, and how much was lost directly
 // before it. The rules:
 //
-//   - An event of type Error is the last one. Synced says that the initial state was given, Bookmark
+//   - An event of type Error is the last one (but of a Broadcaster, or a fake, which publish what they are
+//     given, and of a Recorder of these). Synced says that the initial state was given, Bookmark
 //     is a position and nothing else.
 //   - Stop may be called at any time, any number of times, by anybody, also by a consumer in the middle
 //     of its loop. It waits for nobody. It ends the wait of the consumer, of a producer that

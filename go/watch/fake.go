@@ -39,9 +39,10 @@ func (s *sender[T]) Delete(lastValue T) error { return s.Action(Deleted, lastVal
 // Error sends an Error event. It does not stop the fake.
 func (s *sender[T]) Error(err error) error { return s.Send(Event[T]{Type: Error, Err: err}) }
 
-// Action sends an event of any type.
+// Action sends an event of any type. The Err of one of type Error is the object, if that is an error, or else a *Status
+// with its text.
 func (s *sender[T]) Action(action EventType, obj T) error {
-	return s.Send(Event[T]{Type: action, Object: obj})
+	return s.Send(explained(Event[T]{Type: action, Object: obj}))
 }
 
 // Send sends an event as it is, with a revision, say.

@@ -195,11 +195,12 @@ func (d *derived[T]) pass(in Event[T]) (out Event[T], keep bool) {
 	if d.record != nil {
 		d.record(out)
 	}
-	if out.Type == Error && d.step != nil {
-		d.ended = true
-		d.source.Stop()
+	if d.step == nil || out.Type != Error {
+		return out, true
 	}
-	return out, true
+	d.ended = true
+	d.source.Stop()
+	return explained(out), true
 }
 
 // Recorder passes the events of a watch on and keeps a copy of each, also of what comes behind an Error: for tests, since

@@ -19,6 +19,9 @@ type Status struct {
 
 // Error is the code with its name, and the message.
 func (s *Status) Error() string {
+	if s == nil {
+		return "no status"
+	}
 	name := http.StatusText(s.Code)
 	if name == "" {
 		name = "unknown status"
@@ -34,13 +37,18 @@ func (s *Status) Error() string {
 }
 
 // HTTPStatus is the code. Other errors with such a method count as a Status, too: see [StatusOf].
-func (s *Status) HTTPStatus() int { return s.Code }
+func (s *Status) HTTPStatus() int {
+	if s == nil {
+		return 0
+	}
+	return s.Code
+}
 
 // StatusOf finds the Status in an error: a *Status, or an error with a method HTTPStatus() int
-// (and, if it likes, RetryAfter() time.Duration), anywhere in its chain.
+// (and, if it likes, RetryAfter() time.Duration), anywhere in its chain. A *Status that is nil is none.
 func StatusOf(err error) (*Status, bool) {
-	if s := (*Status)(nil); errors.As(err, &s) && s != nil {
-		return s, true
+	if s := (*Status)(nil); errors.As(err, &s) {
+		return s, s != nil
 	}
 	var coded interface {
 		error
@@ -54,6 +62,20 @@ func StatusOf(err error) (*Status, bool) {
 		s.RetryAfter = later.RetryAfter()
 	}
 	return s, true
+}
+
+// explained is an event whose Err is set if it is of type Error: where its maker gave an object alone, by that.
+// A status is such an object in apimachinery.
+func explained[T any](e Event[T]) Event[T] {
+	if e.Type != Error || e.Err != nil {
+		return e
+	}
+	if err, is := any(e.Object).(error); is {
+		e.Err = err
+	} else {
+		e.Err = &Status{Code: 500, Message: fmt.Sprintf("the watch failed: %v", e.Object)}
+	}
+	return e
 }
 
 func isCode(err error, codes ...int) bool {

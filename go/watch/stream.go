@@ -13,7 +13,8 @@ import (
 
 // Decoder reads events from a stream, such as the body of an HTTP answer.
 type Decoder[T any] interface {
-	// Decode waits for the next event. io.EOF is the end of the stream.
+	// Decode waits for the next event. io.EOF is the end of the stream. The object of an event of type Error
+	// should be an error; where it cannot be, use an EventDecoder, which sets Err.
 	Decode() (action EventType, object T, err error)
 	// Close closes the stream. A Decode in progress must return an error soon.
 	Close()
@@ -27,7 +28,8 @@ type EventDecoder[T any] interface {
 	Close()
 }
 
-// Reporter makes of a decoder's error what consumers are shown, mostly a *Status.
+// Reporter makes of a decoder's error what consumers are shown, mostly a *Status. Where it answers nil, they
+// are shown what they are without a Reporter.
 type Reporter interface {
 	AsError(err error) error
 }
@@ -36,7 +38,9 @@ type Reporter interface {
 //
 // The end of the stream ends it without an event: io.EOF, and also a connection that broke or timed
 // out, as the original has it; Err tells these apart. Any other error of the decoder comes as one event of
-// type Error, then the end; so does a panic of the decoder.
+// type Error, then the end; so does a panic of the decoder. An event of type Error that was decoded is the end, too: its
+// Err is what the decoder set, or its object where that is an error, such as a *Status, or else a *Status with the code 500 and
+// the object's text.
 //
 // Decode cannot be interrupted but by Close, so the watch has a goroutine from the first Next or
 // ResultChan on. It ends when Decode returns after Stop. Its channel has no places: to add some is
@@ -100,8 +104,8 @@ func (s *StreamWatcher[T]) Next(ctx context.Context) (Event[T], error) {
 	return receive(ctx, s.ResultChan())
 }
 
-// Err is the decoder's error that ended the watch: io.EOF for the regular end; nil while it goes
-// on, and where Stop ended it.
+// Err is the decoder's error that ended the watch, or that of its event of type Error: io.EOF for the regular
+// end; nil while it goes on, and where Stop ended it.
 func (s *StreamWatcher[T]) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,10 +122,20 @@ func (s *StreamWatcher[T]) receive() {
 			s.fail(err)
 			return
 		}
-		if !s.send(e) {
+		if e = explained(e); e.Type == Error {
+			s.ended(e.Err)
+		}
+		if !s.send(e) || e.Type == Error {
 			return
 		}
 	}
+}
+
+// ended keeps what Err answers.
+func (s *StreamWatcher[T]) ended(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
 }
 
 // next is decode, with a panic as an error: it came from what a server sent, and must not end the program.
@@ -155,15 +169,17 @@ func (s *StreamWatcher[T]) fail(err error) {
 		return
 	default:
 	}
-	s.mu.Lock()
-	s.err = err
-	s.mu.Unlock()
+	s.ended(err)
 	if isEndOfStream(err) {
 		return
 	}
-	reported := error(&Status{Code: 500, Message: fmt.Sprintf("unable to decode an event from the watch stream: %v", err)})
+	err = fmt.Errorf("unable to decode an event from the watch stream: %w", err)
+	var reported error
 	if s.reporter != nil {
-		reported = s.reporter.AsError(fmt.Errorf("unable to decode an event from the watch stream: %w", err))
+		reported = s.reporter.AsError(err)
+	}
+	if reported == nil {
+		reported = &Status{Code: 500, Message: err.Error()}
 	}
 	s.send(Event[T]{Type: Error, Err: reported})
 }

@@ -228,6 +228,118 @@ func TestIW02ThousandInOrder(t *testing.T) {
 	publishing.Wait()
 }
 
+// anyDecoder decodes what an API server sends: the object of an ERROR is a status.
+type anyDecoder struct {
+	watch.Event[any]
+	decoded int
+}
+
+func (d *anyDecoder) Decode() (watch.EventType, any, error) {
+	d.decoded++
+	return d.Type, d.Object, nil
+}
+
+func (d *anyDecoder) DecodeEvent() (watch.Event[any], error) {
+	d.decoded++
+	return d.Event, nil
+}
+
+func (d *anyDecoder) Close() {}
+
+// An event of type Error that a decoder gives says why in Err, and is the end: also where the decoder would go on.
+func TestStreamWatcherEndsWithADecodedError(t *testing.T) {
+	noLeak(t)
+	gone := &watch.Status{Code: 410}
+	for name, row := range map[string]struct {
+		event watch.Event[any]
+		code  int
+		text  string
+	}{
+		"a status":         {watch.Event[any]{Object: gone}, 410, "410 Gone"},
+		"any other error":  {watch.Event[any]{Object: errFive}, 0, "five"},
+		"any other object": {watch.Event[any]{Object: map[string]int{"code": 410}}, 500, "map[code:410]"},
+		"nothing":          {watch.Event[any]{}, 500, "<nil>"},
+		"no status":        {watch.Event[any]{Object: (*watch.Status)(nil)}, 0, "no status"},
+	} {
+		row.event.Type = watch.Error
+		d := &anyDecoder{Event: row.event}
+		for kind, w := range map[string]*watch.StreamWatcher[any]{
+			"decoder": watch.NewStreamWatcher[any](d, nil), "of events": watch.NewEventStreamWatcher[any](d, nil),
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				d.decoded = 0
+				e := take[any](t, w)
+				want(t, "type", e.Type, watch.Error)
+				if e.Err == nil || !strings.Contains(e.Err.Error(), row.text) {
+					t.Fatalf("the error is %v", e.Err)
+				}
+				if s, ok := watch.StatusOf(e.Err); ok != (row.code > 0) || ok && s.Code != row.code {
+					t.Fatalf("the status is %v", s)
+				}
+				ends[any](t, w)
+				want(t, "decoded", d.decoded, 1)
+				want(t, "why", w.Err(), e.Err)
+			})
+		}
+	}
+	w := watch.NewEventStreamWatcher[any](&anyDecoder{Event: watch.Event[any]{Type: watch.Error, Object: "x", Err: gone}}, nil)
+	want(t, "the decoder's own error", take[any](t, w).Err, error(gone))
+	ends[any](t, w)
+}
+
+type forgetful struct{}
+
+func (forgetful) AsError(error) error { return nil }
+
+// Whoever makes an event of type Error without saying why, Err says something.
+func TestErrorEventsAlwaysSayWhy(t *testing.T) {
+	w := watch.NewStreamWatcher[string](&decoder{err: errFive}, forgetful{})
+	want(t, "a reporter that answers nil", take[string](t, w).Err.Error(),
+		"500 Internal Server Error: unable to decode an event from the watch stream: five")
+	gone := &watch.Status{Code: 410}
+	fake := watch.NewRaceFreeFake[any]()
+	check(t, fake.Action(watch.Error, gone))
+	want(t, "a fake", take[any](t, fake).Err, error(gone))
+	b := watch.NewBroadcaster[any](2, watch.DropIfChannelFull)
+	watcher, err := b.Watch()
+	check(t, err)
+	check(t, b.Action(watch.Error, gone))
+	_, err = b.ActionOrDrop(watch.Error, errFive)
+	check(t, err)
+	want(t, "a broadcaster", take[any](t, watcher).Err, error(gone))
+	want(t, "a broadcaster that drops", take[any](t, watcher).Err, errFive)
+	source := watch.NewRaceFreeFake[any]()
+	filter := watch.Filter(source, func(e watch.Event[any]) (watch.Event[any], bool) { e.Type = watch.Error; return e, true })
+	check(t, source.Add(gone))
+	want(t, "a filter's function", take[any](t, filter).Err, error(gone))
+}
+
+// A nil *Status is an error without a status, and no panic.
+func TestStatusThatIsNilIsNone(t *testing.T) {
+	none := (*watch.Status)(nil)
+	if s, ok := watch.StatusOf(none); ok || s != nil {
+		t.Fatalf("got %v", s)
+	}
+	want(t, "gone", watch.IsGone(none), false)
+	want(t, "text", none.Error(), "no status")
+	want(t, "code", none.HTTPStatus(), 0)
+	opens := make(chan struct{}, 2)
+	r, err := watch.NewRetryWatcherWithOptions(t.Context(), 1, watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+		select {
+		case opens <- struct{}{}:
+		default:
+		}
+		return nil, none
+	}), watch.RetryOptions[string]{MinRestartDelay: -1, Logger: quiet()})
+	check(t, err)
+	r.ResultChan()
+	for range 2 {
+		bounded.Receive(t, "an attempt", opens)
+	}
+	r.Stop()
+	bounded.Receive(t, "the end", r.Done())
+}
+
 type panicking struct{}
 
 func (panicking) Decode() (watch.EventType, string, error) { panic("a nil map") }
