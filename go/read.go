@@ -353,7 +353,7 @@ type wait struct {
 }
 
 // read calls without waiting in C; where the revision is not there yet it waits
-// here and calls again.
+// here and calls again: see settle.
 func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchcore_cache) *C.watchcore_error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -374,10 +374,29 @@ func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchco
 	if limit == 0 {
 		limit = DefaultWaitTimeout
 	}
-	if _, waited := core.wait(ctx, C.WATCHCORE_WANT_REVISION, at, limit); waited != nil && !errors.Is(waited, ErrTimeout) {
-		return waited
+	return settle(limit, func(left time.Duration) error {
+		_, err := core.wait(ctx, C.WATCHCORE_WANT_REVISION, at, left)
+		return err
+	}, func() error { return failed(call(core.c())) })
+}
+
+// settle waits for a revision and calls. The revision may have come and gone again until the call, by a reset
+// to a lower one: then it waits for what is left of the limit, below 0 for as long as wait does. Behind the limit the call's
+// answer is final: it has the numbers as they are now.
+func settle(limit time.Duration, wait func(left time.Duration) error, call func() error) error {
+	begin := time.Now()
+	for left := limit; ; {
+		waited := wait(left)
+		if waited != nil && !errors.Is(waited, ErrTimeout) {
+			return waited
+		}
+		if err := call(); waited != nil || err == nil || !isFuture(err) {
+			return err
+		}
+		if limit >= 0 {
+			left = max(limit-time.Since(begin), 0)
+		}
 	}
-	return failed(call(core.c())) // after the timeout: the numbers as they are now
 }
 
 func isFuture(err error) bool {
