@@ -92,7 +92,9 @@ type bridge struct {
 // What the handler has not enabled when SetLogger is called is not made at all: after a
 // change of its level, call SetLogger again. The handler is called on one goroutine,
 // message by message in their order, and never holds the library up: what comes while
-// too many wait is lost, and one warning says how many. A message is cut at 16 KiB.
+// too many wait is lost, and one warning says how many. A message is cut at 16 KiB. A
+// handler that ends its goroutine, as runtime.Goexit and a test's FailNow do, is called on another one
+// with the next message; one that panics ends the program, as on any goroutine.
 //
 // When SetLogger returns, the logger given before has seen all that was said until then
 // and is not called any more. So its handler must not call SetLogger itself; it may call
@@ -169,24 +171,32 @@ func newBridge(logger *slog.Logger) (*bridge, error) {
 	return b, nil
 }
 
-// run ends when the other side is closed and all is read.
+// run ends when the other side is closed and all is read. Where the handler ends the goroutine another one goes on
+// behind that message.
 func (b *bridge) run(file *os.File, logger *slog.Logger) {
-	defer close(b.ended)
-	defer file.Close()
+	read := false
+	defer func() {
+		if !read {
+			go b.run(file, logger)
+			return
+		}
+		file.Close()
+		close(b.ended)
+	}()
 	packet := make([]byte, 4+C.WC_LOG_BYTES)
 	say := func(level slog.Level, message string) {
 		orDefault(logger).Log(context.Background(), level, "watchcore: "+message)
 	}
-	for {
+	for !read {
 		n, err := file.Read(packet)
+		if read = err != nil || n < 4; !read {
+			level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
+			say(levels[level], string(packet[4:n]))
+		}
+		// Behind the message, which would be lost with a handler that ends here, and not be counted.
 		if lost := uint64(C.wc_log_lost(b.c)); lost > 0 {
 			say(slog.LevelWarn, fmt.Sprintf("%d messages came faster than they were taken, and are lost", lost))
 		}
-		if err != nil || n < 4 {
-			return
-		}
-		level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
-		say(levels[level], string(packet[4:n]))
 	}
 }
 

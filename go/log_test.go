@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,12 +184,10 @@ func TestSlowLogger(t *testing.T) {
 	t.Logf("%d messages came", s.count(""))
 }
 
-// A handler that does not come to its end holds up who sets another logger, and nobody
-// else: caches can be made meanwhile, also by the handler.
-func TestStuckLogger(t *testing.T) {
-	defer quiet(t)
+// warner makes the library say a warning with each call: a subscription is closed for its lag.
+func warner(t *testing.T) func() {
 	cache, writer := embedded(t)
-	warn := func() { // a subscription is closed for its lag
+	return func() {
 		t.Helper()
 		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 1})
 		for range 2 {
@@ -196,6 +196,37 @@ func TestStuckLogger(t *testing.T) {
 		_, err := sub.Poll(0)
 		wantError(t, "poll", err, watchcore.ErrLagged)
 	}
+}
+
+// A handler that ends its goroutine, as a test's FailNow does, costs the message that it was given, and no other.
+func TestLoggerThatEndsItsGoroutine(t *testing.T) {
+	defer quiet(t)
+	warn := warner(t)
+	s := listen(slog.LevelWarn)
+	var handled atomic.Int64
+	s.wait = func() {
+		if handled.Add(1)%2 == 1 {
+			runtime.Goexit()
+		}
+	}
+	check(t, watchcore.SetLogger(slog.New(s)))
+	for range 6 {
+		warn()
+	}
+	// It waits until everything was handed out.
+	ended := make(chan error, 1)
+	go func() { ended <- watchcore.SetLogger(slog.New(slog.DiscardHandler)) }()
+	check(t, bounded.Receive(t, "the end of the logger", ended))
+	want(t, "messages that were handed out", handled.Load(), 6)
+	want(t, "those that were kept", s.count("WARN: watchcore: "), 3)
+	want(t, "those that were lost", s.count("are lost"), 0)
+}
+
+// A handler that does not come to its end holds up who sets another logger, and nobody
+// else: caches can be made meanwhile, also by the handler.
+func TestStuckLogger(t *testing.T) {
+	defer quiet(t)
+	warn := warner(t)
 	made := make(chan error, 2)
 	makeOne := func() {
 		another, err := watchcore.New(watchcore.Config{})
