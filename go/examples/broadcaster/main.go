@@ -56,6 +56,8 @@ func run(ctx context.Context, out io.Writer) error {
 	published := make(chan error, 1)
 	go func() { published <- publish(b) }()
 	seen, lost := count(ctx, waits)
+	// Also where the context has ended it: nobody reads this watcher any more, and the publisher does not wait for it.
+	waits.Stop()
 	if err := <-published; err != nil {
 		return err
 	}

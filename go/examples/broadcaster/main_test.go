@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
+	"testing"
+
+	"watchcore/internal/bounded"
 )
 
 func Example() {
@@ -13,4 +18,15 @@ func Example() {
 	// waits: saw 1000 jobs, lost 0
 	// drops: saw 8 jobs, lost 992, at first: ADDED@1: job 0 ADDED@2: job 1 …
 	// late: saw 500 jobs, from ADDED@501: job 500
+}
+
+// A context that ends releases the publisher, which waits for the first watcher.
+func TestBroadcasterExampleEndsWithItsContext(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- run(cancelled, io.Discard) }()
+	if err := bounded.Receive(t, "the end", ended); !errors.Is(err, context.Canceled) {
+		t.Fatalf("it ended with %v", err)
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"time"
 
 	"watchcore"
 	"watchcore/informer"
@@ -152,7 +153,7 @@ func tour(ctx context.Context, out io.Writer) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		default:
+		case <-time.After(time.Millisecond):
 		}
 	}
 	if web, err = r.resolve("web"); err != nil {
