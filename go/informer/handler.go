@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/clocks"
 )
 
 // Handler is called for each change, one call at a time, in the order of the changes, on a
@@ -59,7 +60,8 @@ type HandlerOptions struct {
 	Name string
 	// ResyncPeriod gives the handler every object that it knows once more, as an update with the
 	// same old and new, every so often, counted from its beginning. It never asks the source. 0 is never. A resync
-	// that is due while the one before still runs is left out.
+	// that is due while the one before still runs is left out, and between two of them a change that is there is given:
+	// no period is too short for the changes.
 	ResyncPeriod time.Duration
 	// OnLag is what happens where the handler is overtaken by the informer's window; the zero OnLag is
 	// Resnapshot.
@@ -94,7 +96,8 @@ func (in *Informer[T]) AddHandler(handler Handler[T], options HandlerOptions) (*
 		return nil, err
 	}
 	if h.period > 0 {
-		h.timer, h.disarm = in.clock.Timer(h.period)
+		h.tick = in.clock.Now().Add(h.period)
+		h.timer, h.disarm = clocks.TimerAt(in.clock, h.tick)
 	}
 	go h.run()
 	return r, nil
@@ -116,8 +119,10 @@ type runner[T any] struct {
 	period  time.Duration
 	timer   <-chan time.Time // nil: there is no resync
 	disarm  func()
-	due     bool // a resync is
-	started bool // the initial state was listed
+	tick    time.Time // when the timer fires
+	due     bool      // a resync is
+	again   bool      // nothing was given since the last resync: a change comes first
+	started bool      // the initial state was listed
 	why     error
 }
 
@@ -164,11 +169,12 @@ func (h *runner[T]) step() bool {
 		}
 		return true
 	}
-	if h.due && h.list == nil {
-		h.due = false
+	if h.due && !h.again && h.list == nil {
+		h.due, h.again = false, true
 		h.resync()
 	}
 	if c, from, given := h.take(); given {
+		h.again = h.again && from == resync
 		h.call(c, from)
 		return true
 	}
@@ -179,7 +185,10 @@ func (h *runner[T]) step() bool {
 		h.why = h.in.ending()
 		return false
 	}
-	if h.list == nil {
+	if h.list != nil { // empty, and ended above the next time
+		return true
+	}
+	if h.again = false; !h.due {
 		h.sleep(h.wait())
 	}
 	return true
@@ -214,9 +223,12 @@ func (h *runner[T]) sleep(something <-chan struct{}) {
 	}
 }
 
+// rearm says that a resync is due, unless one runs, and sets the timer for the next multiple of the period.
 func (h *runner[T]) rearm() {
-	h.due = h.started
-	h.timer, h.disarm = h.in.clock.Timer(h.period)
+	h.due = h.started && (h.list == nil || h.from != resync)
+	missed := max(h.in.clock.Now().Sub(h.tick), 0) / h.period
+	h.tick = h.tick.Add((missed + 1) * h.period)
+	h.timer, h.disarm = clocks.TimerAt(h.in.clock, h.tick)
 }
 
 // lag is what happens to a handler that was overtaken.

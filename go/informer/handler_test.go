@@ -7,12 +7,14 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"watchcore"
 	"watchcore/informer"
 	"watchcore/internal/bounded"
+	"watchcore/internal/handclock"
 )
 
 // Handlers that come while the informer starts and the cache is written to see all of it:
@@ -160,6 +162,99 @@ func TestSI01ResyncComesBetweenChanges(t *testing.T) {
 	close(gate)
 	s.settled(in, reg)
 	want(t, "lines", r.text(), "*/a=1 =/a=1 ~/a=1>2 ~/a=2>3")
+}
+
+// A resync that lasts for as long as its period, and longer, holds up no change: what is due while it runs is left
+// out.
+func TestSI01SlowResyncHoldsUpNoChange(t *testing.T) {
+	clock := newClock()
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1")
+	in := s.informer(options{Clock: clock})
+	r, quick := newRecorder(), newRecorder()
+	other := add(t, in, quick, informer.HandlerOptions{})
+	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
+	s.settled(in, reg, other)
+	r.lines = nil
+	given := 0
+	r.before = func(line string) {
+		if given++; given == 1 {
+			s.apply("/a=2")
+			bounded.Eventually(t, "the journal has it", func() bool { return strings.Contains(quick.text(), "~/a=1>2") })
+		}
+		if strings.HasPrefix(line, "=") && given < 10 {
+			clock.Advance(time.Second)
+		}
+	}
+	clock.Advance(time.Second)
+	bounded.Eventually(t, "the change", func() bool { return strings.Contains(r.text(), "~/a=1>2") })
+	want(t, "lines", r.sorted(2), "=/a=1 =/b=1 ~/a=1>2")
+}
+
+// hurry is a clock of which so many timers have passed when they are set.
+type hurry struct {
+	*handclock.Clock
+	left atomic.Int32
+}
+
+func (h *hurry) Timer(d time.Duration) (<-chan time.Time, func()) { return h.TimerAt(h.Now().Add(d)) }
+
+func (h *hurry) TimerAt(at time.Time) (<-chan time.Time, func()) {
+	if h.left.Add(-1) < 0 {
+		return h.Clock.TimerAt(at)
+	}
+	return h.Clock.Timer(0)
+}
+
+// Also where a resync is due again as soon as one has ended, a change that is there comes before it.
+func TestSI01ResyncThatIsAlwaysDueHoldsUpNoChange(t *testing.T) {
+	clock := &hurry{Clock: newClock()}
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{Clock: clock})
+	r, quick := newRecorder(), newRecorder()
+	other := add(t, in, quick, informer.HandlerOptions{})
+	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
+	s.settled(in, reg, other)
+	r.lines = nil
+	var once sync.Once
+	r.before = func(string) {
+		once.Do(func() {
+			clock.left.Store(10)
+			for _, change := range []string{"/a=2", "/a=3"} {
+				s.apply(change)
+			}
+			bounded.Eventually(t, "the journal has them", func() bool { return strings.Contains(quick.text(), "~/a=2>3") })
+			clock.Advance(time.Second)
+		})
+	}
+	clock.Advance(time.Second)
+	bounded.Eventually(t, "the changes", func() bool { return strings.Contains(r.text(), "~/a=2>3") })
+	if text := r.text(); !strings.HasPrefix(text, "=/a=1 ~/a=1>2 =/a=2 ~/a=2>3") {
+		t.Fatal(text)
+	}
+}
+
+// The period counts from the handler's beginning: a resync that begins late makes the next one not late.
+func TestSI01LateResyncDelaysNotTheNext(t *testing.T) {
+	clock := newClock()
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{Clock: clock})
+	r, gate := newRecorder(), make(chan struct{}, 10)
+	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: 2 * time.Second})
+	s.settled(in, reg)
+	r.before = func(string) { <-gate }
+	s.apply("/a=2")
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	clock.Advance(3 * time.Second)
+	gate <- struct{}{}
+	gate <- struct{}{}
+	bounded.Eventually(t, "the resync", func() bool { return strings.HasSuffix(r.text(), "=/a=2") })
+	bounded.Eventually(t, "armed again", func() bool { return clock.Armed() == 1 })
+	_, left := clock.Timers()
+	want(t, "the next one is due in", left, time.Second)
+	close(gate)
 }
 
 // A panic is caught, counted and reported; the next change comes; no other handler is harmed.
