@@ -147,6 +147,9 @@ func (h *runner[T]) run() {
 
 // step does one thing; false: the handler has ended.
 func (h *runner[T]) step() bool {
+	if h.why != nil { // decided, and its report has ended the goroutine
+		return false
+	}
 	select {
 	case <-h.reg.stop:
 		return false

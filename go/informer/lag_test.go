@@ -20,10 +20,10 @@ import (
 )
 
 // overtaken is a handler that stands in the callback for /a while the window moves past it.
-func overtaken(t *testing.T, o informer.HandlerOptions) (s *source, in *informer.Informer[string], r *recorder, reg *informer.Registration, gate chan struct{}) {
+func overtaken(t *testing.T, o informer.HandlerOptions, onError func(error)) (s *source, in *informer.Informer[string], r *recorder, reg *informer.Registration, gate chan struct{}) {
 	s = newSource(t, watchcore.Config{})
 	s.apply("/a=1", "/b=1", "/c=1")
-	in = s.informer(options{Window: 8, Clock: newClock()})
+	in = s.informer(options{Window: 8, Clock: newClock(), OnError: onError})
 	r, gate = newRecorder(), make(chan struct{})
 	var once sync.Once
 	reg = add(t, in, r, o)
@@ -47,7 +47,7 @@ func overtaken(t *testing.T, o informer.HandlerOptions) (s *source, in *informer
 // Overtaken by the window, a handler is given the difference to what it was given: deletions with the
 // last value first, then the rest by revision.
 func TestRF19OvertakenHandlerGetsTheDifference(t *testing.T) {
-	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{})
+	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{}, nil)
 	status := reg.Status()
 	want(t, "lag", status.LagEvents, 406)
 	close(gate)
@@ -60,7 +60,7 @@ func TestRF19OvertakenHandlerGetsTheDifference(t *testing.T) {
 }
 
 func TestRF19StoppedOnLagSaysWhatWasLost(t *testing.T) {
-	_, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop, Name: "strict"})
+	_, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop, Name: "strict"}, nil)
 	close(gate)
 	bounded.Receive(t, "its end", reg.Done())
 	want(t, "lines", r.text(), "~/a=1>2")
@@ -72,8 +72,22 @@ func TestRF19StoppedOnLagSaysWhatWasLost(t *testing.T) {
 	wantError(t, "reported", in.Status().LastError, watchcore.ErrLagged)
 }
 
+// Its end is decided once, also where the error handler ends the goroutine that reports it.
+func TestRF19StoppedOnLagIsReportedOnce(t *testing.T) {
+	var reported errorList
+	_, _, _, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop}, func(err error) {
+		reported.add(err)
+		runtime.Goexit()
+	})
+	close(gate)
+	bounded.Receive(t, "its end", reg.Done())
+	wantError(t, "its end", reg.Status().Err, watchcore.ErrLagged)
+	want(t, "reports", len(reported.all()), 1)
+	want(t, "resnapshots", reg.Status().Resnapshots, 1)
+}
+
 func TestRF19SkipToOldestCountsWhatWasSkipped(t *testing.T) {
-	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.SkipToOldest})
+	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.SkipToOldest}, nil)
 	close(gate)
 	s.settled(in, reg)
 	status := reg.Status()
