@@ -425,6 +425,30 @@ func TestRQ03CloseGivesTheRestThenEnds(t *testing.T) {
 	want(t, "what is left", values(in.Lister().List()), "/a=199")
 }
 
+// Who waits for a revision hears of the informer's end, before and during the wait, while the cache lives on.
+func TestRQ03WaitForARevisionEndsWithTheInformer(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded.Context(t)))
+	waits := make(chan error, 1)
+	go func() { waits <- in.WaitUntil(context.Background(), 2) }()
+	in.Stop()
+	wantError(t, "during the wait", bounded.Receive(t, "the wait's end", waits), watchcore.ErrClosed)
+	bounded.Receive(t, "the informer's end", in.Done())
+	go func() { waits <- in.WaitUntil(context.Background(), 2) }()
+	err := bounded.Receive(t, "the wait's end", waits)
+	wantError(t, "behind it", err, watchcore.ErrClosed)
+	contains(t, err.Error(), "waits for revision 2 and is at 1", "it was stopped")
+	check(t, in.WaitUntil(context.Background(), 1))
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errRefused)
+	wantError(t, "the context's cause", s.informer(options{}).WaitUntil(ctx, 2), errRefused)
+	s.apply("/a=2")
+	_, err = informer.SameRevision(bounded.Context(t), in)
+	wantError(t, "several informers", err, watchcore.ErrClosed)
+}
+
 // One batch with a value that cannot be decoded, the same key again and again, and keys of the
 // initial state: the broken one costs nothing but itself.
 func TestRQ04BrokenValuesInsideABatch(t *testing.T) {

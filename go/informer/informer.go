@@ -56,7 +56,9 @@ type Informer[T any] struct {
 
 	ctx    context.Context // done: stopped
 	cancel context.CancelFunc
-	over   chan struct{} // closed: the source has ended, and nothing follows
+	ended  context.Context // done: the source has ended, and nothing follows
+	end    context.CancelFunc
+	over   <-chan struct{} // ended's
 
 	goroutine atomic.Uint64 // the source's
 	decoded   atomic.Uint64
@@ -119,12 +121,13 @@ func newInformer[T any](name string, options Options[T]) (*Informer[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Informer[T]{name: options.Name, clock: options.Clock, onError: options.OnError, namespace: options.NamespaceSegment,
-		over: make(chan struct{})}
+	in := &Informer[T]{name: options.Name, clock: options.Clock, onError: options.OnError, namespace: options.NamespaceSegment}
 	if in.name == "" {
 		in.name = name
 	}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
+	in.ended, in.end = context.WithCancel(context.Background())
+	in.over = in.ended.Done()
 	in.store = newStore(options.Window, indexers, func() int64 { return in.clock.Now().UnixNano() }, in.report)
 	return in, nil
 }
@@ -161,7 +164,7 @@ func (in *Informer[T]) follow() {
 	in.why = why
 	in.mu.Unlock()
 	in.store.log.Close()
-	close(in.over)
+	in.end()
 	in.store.move()
 }
 
@@ -278,28 +281,30 @@ func (in *Informer[T]) waitFor(ctx context.Context, p watchcore.Position) error 
 	}
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	if err := in.source.await(ctx, p.Revision); err != nil {
-		return fmt.Errorf("informer %q waits for revision %d: %w", in.name, p.Revision, err)
+	// One end for each part of the wait: the source's own side looks at the context alone.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(in.ended, func() { cancel(in.ending()) })()
+	err := in.source.await(ctx, p.Revision)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	for {
+	for err == nil {
 		moves := s.moves()
 		if s.current.Load().reached(p) {
 			return nil
 		}
-		var why error
 		select {
 		case <-moves:
 			continue
-		case <-in.over:
-			if s.current.Load().reached(p) {
-				return nil
-			}
-			why = in.ending()
 		case <-ctx.Done():
-			why = context.Cause(ctx)
+			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("informer %q waits for revision %d and is at %d: %w", in.name, p.Revision, s.current.Load().position.Revision, why)
 	}
+	if s.current.Load().reached(p) { // the last that it published
+		return nil
+	}
+	return fmt.Errorf("informer %q waits for revision %d and is at %d: %w", in.name, p.Revision, s.current.Load().position.Revision, err)
 }
 
 // Status is how the informer and its handlers stand. O(handlers).
