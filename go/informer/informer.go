@@ -176,7 +176,8 @@ func (in *Informer[T]) Stop() { in.cancel() }
 // callback, the decoder or an index's function it is refused with ErrBusy, and nothing is stopped.
 func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 	handlers := in.registrations()
-	if id := goroutineID(); id != 0 && (id == in.goroutine.Load() ||
+	// An index's function runs on the source's goroutine, or with the store's lock on the one that asks for it.
+	if id := goroutineID(); id != 0 && (id == in.goroutine.Load() || id == in.store.holder.Load() ||
 		slices.ContainsFunc(handlers, func(r *Registration) bool { return r.goroutine.Load() == id })) {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: fmt.Sprintf(
 			"StopAndWait of informer %q is called inside one of its own callbacks, and would wait for itself. Call Stop there", in.name)}

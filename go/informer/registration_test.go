@@ -221,3 +221,28 @@ func TestFaultRemovalInsideItsOwnCallbackIsRefused(t *testing.T) {
 	bounded.Receive(t, "its answers", errs)
 	check(t, self.RemoveAndWait(bounded.Context(t)))
 }
+
+// Also inside an index's function, on whichever goroutine that runs: of one that is added, and of an older state that a
+// reader asks by it.
+func TestFaultStopInsideAnIndexIsRefused(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded.Context(t)))
+	before := in.Current()
+	var inside []error
+	check(t, in.AddIndexers(informer.Indexers[string]{"x": func(o *informer.Object[string]) []string {
+		inside = append(inside, in.StopAndWait(bounded.Context(t)))
+		return []string{"x"}
+	}}))
+	_, err := before.ByIndex("x", "x")
+	check(t, err)
+	want(t, "calls", len(inside), 2)
+	for _, err := range inside {
+		wantError(t, "inside", err, watchcore.ErrBusy)
+	}
+	s.apply("/b=1")
+	s.settled(in)
+	want(t, "it lives on", values(in.Lister().List()), "/a=1 /b=1")
+	want(t, "on the source's goroutine", len(inside), 3)
+}
