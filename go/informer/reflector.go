@@ -219,8 +219,9 @@ func (r *reflector[T]) keyOf(object T) (key string, err error) {
 func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 	s := r.in.store
 	epoch := max(r.at.Epoch, 1)
-	if revision < r.at.Revision {
-		epoch++ // another history
+	another := revision < r.at.Revision
+	if another {
+		epoch++
 	}
 	r.at = watchcore.Position{Epoch: epoch, Revision: revision}
 	first := !r.in.HasSynced()
@@ -241,7 +242,8 @@ func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 	}
 	for _, o := range objects {
 		hash := s.kinds.objects.Hash(o.Key)
-		if old := s.known(hash, o.Key); old != nil && old.Revision == o.Revision && o.Revision != 0 {
+		// Revisions of two histories say nothing about each other. Behind this all objects are of one.
+		if old := s.known(hash, o.Key); !another && old != nil && old.Revision == o.Revision && o.Revision != 0 {
 			continue
 		}
 		r.in.decoded.Add(1)

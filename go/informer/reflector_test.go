@@ -220,6 +220,19 @@ func TestRF09GoneListIsAskedWithoutARevision(t *testing.T) {
 	want(t, "objects", objects(in), "b=1")
 }
 
+// A history that went back may use a revision again: what it has there is another object, and is told.
+func TestSI03RevisionThatAnotherHistoryUsesAgain(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(100, "a=X@50", "b=X@60"), refusedList(status(410)), listed(60, "a=Y@50", "b=X@60"))
+	s.watches = append(s.watches, refusedWatch(status(410)))
+	in, _, _ := s.informer(options{})
+	bounded.Receive(t, "the watch behind the last list", s.fakes)
+	want(t, "asked", s.questions(), "list0 watch100 list100 list0 watch60")
+	want(t, "position", fmt.Sprint(in.Lister().Position()), "{2 60}")
+	want(t, "objects", objects(in), "a=Y b=X")
+	want(t, "changes", in.Status().Changes, 2)
+}
+
 // Errors in between leave the listed state, and say why nothing came before.
 func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
 	s := newServer(t)
