@@ -40,6 +40,10 @@ type Event[T any] struct {
 	// Revision is the position behind this event: a watch that begins after it goes on with the
 	// next one. 0 where the source has no positions.
 	Revision uint64
+	// ObjectRevision is the revision of the change itself, of a deletion that of the deletion, where it is not Revision: a
+	// source whose revisions change several objects gives all but the last of one a lower Revision, because a watch that
+	// begins inside of it has to repeat it. 0 is the same as Revision, or not known.
+	ObjectRevision uint64
 	// Lost is how many events, or revisions, this consumer was not given one by one directly before
 	// this one. 0 is the rule.
 	Lost uint64

@@ -3,6 +3,7 @@ package watch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 )
@@ -42,8 +43,15 @@ func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 
 // RelistOnGone lists, and gives the difference to what the consumer was given: first Deleted for what is
 // gone, with its last known state, then Added, and Modified with the old state, in the order of the
-// objects' revisions. Event.Lost of the first one says how many revisions were not given one by
-// one. The position (Event.Revision) moves with the last one: before that the state is not whole.
+// objects' revisions (Event.ObjectRevision; of a deletion the listing's, for by then it was gone). Event.Lost of the first one
+// says how many revisions were not given one by one. The position (Event.Revision) moves with the last one: before that the
+// state is not whole.
+//
+// What has the revision that it was given with is the same, and not given again. A listing below the position is of another
+// history, which may use revisions again: then everything that it has is given. One of another history that has passed the
+// position cannot be told from the former by its numbers.
+//
+// A listing without a revision is a failed attempt, but for an empty one at the beginning: behind it comes everything.
 //
 // It keeps one object for each key that the consumer was given. What existed before the watch began and
 // never changed was not given, so it comes as Added.
@@ -67,7 +75,7 @@ func (r *RetryWatcher[T]) remember(e Event[T]) {
 		delete(r.known, key)
 		return
 	}
-	r.known[key] = known[T]{e.Object, e.Revision}
+	r.known[key] = known[T]{e.Object, cmp.Or(e.ObjectRevision, e.Revision)}
 }
 
 // list is the state List.
@@ -77,19 +85,22 @@ func (r *RetryWatcher[T]) list() next {
 	if err != nil {
 		return r.failed("list", err)
 	}
-	difference := r.difference(listing)
 	from := r.last.Load()
+	if listing.Revision == 0 && (from > 0 || len(listing.Items) > 0) {
+		return r.failed("list", errors.New("the listing has no revision: a watch cannot begin behind it"))
+	}
+	another := listing.Revision < from
+	difference := r.difference(listing, another)
 	switch {
-	case from == 0:
-		difference = append(difference, change[T]{event: Event[T]{Type: Synced}})
-	case listing.Revision < from:
-		// Another history: how much is lost is unknown, and something is.
+	case !r.begun:
+		difference = append(difference, Event[T]{Type: Synced})
+		r.begun = true
+	case another: // how much is lost is unknown, and something is
 		r.carry++
 	default:
 		r.carry += listing.Revision - from
 	}
-	for i, item := range difference {
-		e := item.event
+	for i, e := range difference {
 		e.Revision = from
 		if i == len(difference)-1 {
 			e.Revision = listing.Revision
@@ -97,45 +108,35 @@ func (r *RetryWatcher[T]) list() next {
 		if !r.give(e) {
 			return next{state: stateEnd}
 		}
-		if e.hasObject() && e.Type != Deleted {
-			// Its own revision, which the next listing is compared with.
-			r.known[item.key] = known[T]{e.Object, item.revision}
-		}
 	}
 	r.last.Store(listing.Revision)
 	return next{state: stateOpen}
 }
 
-// change is an event of a difference.
-type change[T any] struct {
-	event    Event[T]
-	key      string
-	revision uint64
-}
-
-// difference compares a listing with what was given: the deletes by key, then the puts by revision.
-func (r *RetryWatcher[T]) difference(listing Listing[T]) []change[T] {
-	var puts []change[T]
+// difference compares a listing with what was given: the deletes by key, then the puts by revision. Of another history
+// nothing is the same.
+func (r *RetryWatcher[T]) difference(listing Listing[T], another bool) []Event[T] {
+	var puts []Event[T]
 	there := make(map[string]bool, len(listing.Items))
 	for _, item := range listing.Items {
 		key := r.options.OnGone.key(item.Object)
 		there[key] = true
 		old, given := r.known[key]
-		if given && old.revision == item.Revision && item.Revision != 0 {
+		if given && !another && old.revision == item.Revision && item.Revision != 0 {
 			continue
 		}
-		e := Event[T]{Type: Added, Object: item.Object}
+		e := Event[T]{Type: Added, Object: item.Object, ObjectRevision: item.Revision}
 		if given {
 			e.Type, e.Old, e.HasOld = Modified, old.object, true
 		}
-		puts = append(puts, change[T]{e, key, item.Revision})
+		puts = append(puts, e)
 	}
-	slices.SortStableFunc(puts, func(a, b change[T]) int { return cmp.Compare(a.revision, b.revision) })
-	var all []change[T]
+	slices.SortStableFunc(puts, func(a, b Event[T]) int { return cmp.Compare(a.ObjectRevision, b.ObjectRevision) })
+	var all []Event[T]
 	for _, key := range slices.Sorted(maps.Keys(r.known)) {
 		if !there[key] {
 			old := r.known[key].object
-			all = append(all, change[T]{Event[T]{Type: Deleted, Object: old, Old: old, HasOld: true}, key, 0})
+			all = append(all, Event[T]{Type: Deleted, Object: old, Old: old, HasOld: true, ObjectRevision: listing.Revision})
 		}
 	}
 	return append(all, puts...)

@@ -52,7 +52,7 @@ func (f SourceFunc[T]) Watch(ctx context.Context, after uint64) (Interface[T], e
 //	| List  | the state and its revision                        | the difference to what was given is given; | Open at that revision, at once   |
 //	|       |                                                   | then the resume point moves                |                                  |
 //	|       | 401, 403, fatal                                   | Error is given                             | end                              |
-//	|       | any other error                                   |                                            | List, after the delay            |
+//	|       | no revision, any other error                      |                                            | List, after the delay            |
 //	| any   | Stop, the context is done                         |                                            | end                              |
 //
 // The delay: the next attempt begins no earlier than MinRestartDelay after the *beginning* of this
@@ -74,6 +74,7 @@ type RetryWatcher[T any] struct {
 
 	// The goroutine's.
 	known map[string]known[T] // what was given, with RelistOnGone
+	begun bool                // there is no first state to give, or it was given
 	carry uint64              // lost, and not yet reported
 
 	last    atomic.Uint64
@@ -209,7 +210,7 @@ func (r *RetryWatcher[T]) run() {
 	defer r.cancel()
 	clock, gap := r.options.Clock, r.options.MinRestartDelay
 	state := stateOpen
-	if r.last.Load() == 0 {
+	if r.begun = r.last.Load() > 0; !r.begun {
 		state = stateList
 	}
 	var earliest [stateEnd]time.Time // when the next attempt of each kind may begin
