@@ -262,7 +262,8 @@ func (in *Informer[T]) AddIndexers(indexers Indexers[T]) error {
 
 // WaitUntil waits until the listers show everything up to and with a revision: write, take the revision of
 // what was written, wait until it is here, and read your own write. Not from inside the
-// decoder, which it would wait for. ErrClosed where the informer has ended before.
+// decoder, which it would wait for. ErrClosed where the informer has ended before. For an informer of a source that
+// goes as far as the source says: see NewFromSource.
 func (in *Informer[T]) WaitUntil(ctx context.Context, revision uint64) error {
 	return in.waitFor(ctx, watchcore.Position{Revision: revision})
 }

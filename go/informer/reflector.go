@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -38,7 +39,9 @@ type ListPage[T any] struct {
 // that does not is left alone when the informer is stopped.
 type ListerWatcher[T any] interface {
 	List(ctx context.Context, request ListRequest) (ListPage[T], error)
-	// Watch gives what follows a revision: Added, Modified and Deleted with their revisions, and Bookmark.
+	// Watch gives what follows a revision: Added, Modified and Deleted with their revisions, and Bookmark. Of a revision that
+	// changes several objects all but the last event have a lower Revision (see watch.Event), and its own as ObjectRevision:
+	// then it is shown whole, and with its last one.
 	Watch(ctx context.Context, after uint64) (watch.Interface[T], error)
 }
 
@@ -61,7 +64,7 @@ const DefaultPageSize = 500
 //	|          | 410 at a later page                        | at once, without pages                         | List                         |
 //	|          | 410                                        | once at once, without a revision               | List                         |
 //	|          | any other error                            | the backoff                                    | List                         |
-//	| Watch(R) | Added, Modified, Deleted with a revision   | given; R moves                                 | Watch(R)                     |
+//	| Watch(R) | Added, Modified, Deleted with a revision   | R moves; given when R has reached its own      | Watch(R)                     |
 //	|          | Bookmark                                   | R moves                                        | Watch(R)                     |
 //	|          | the end, io.EOF                            | the backoff where it was short and empty       | Watch(R)                     |
 //	|          | 410                                        |                                                | List                         |
@@ -70,7 +73,11 @@ const DefaultPageSize = 500
 //	| any      | Stop                                       |                                                | end                          |
 //
 // Each failure is reported to Options.OnError. WaitUntil works where the source's bookmarks, or
-// changes, come so far.
+// changes, come so far. A revision is whole where the source says which events are of it, by Event.ObjectRevision; of one that
+// gives several events the same Revision and nothing else the first shows that revision, and the rest follows.
+//
+// An event that is no newer than what is there changes nothing. Where a source says no ObjectRevision, one at the
+// revision of what is there may be a change all the same, and is given unless it has an equal value.
 func NewFromSource[T any](source ListerWatcher[T], key func(T) string, options Options[T]) (*Informer[T], error) {
 	if source == nil || key == nil {
 		return nil, invalid("NewFromSource without a source or a function for keys. Give both")
@@ -99,6 +106,8 @@ type reflector[T any] struct {
 	backoff *backoff
 
 	at       watchcore.Position
+	held     []held[T] // events of a revision of which more is to come
+	whole    uint64    // the highest revision of these: where the position is there, nothing more is
 	watching bool      // or it is to list
 	anew     bool      // the next list is without a revision
 	owed     bool      // what was put is not committed yet
@@ -107,6 +116,30 @@ type reflector[T any] struct {
 	mu     sync.Mutex
 	doing  string
 	failed error
+}
+
+// held is an event with its object's key.
+type held[T any] struct {
+	watch.Event[T]
+	key string
+}
+
+// own is the revision of the change, as far as it is known.
+func (e *held[T]) own() uint64 { return cmp.Or(e.ObjectRevision, e.Revision) }
+
+// repeats says whether an event tells nothing new about an object.
+func (e *held[T]) repeats(old *Object[T]) bool {
+	switch own := e.own(); {
+	case old == nil || old.Revision < own:
+		return false
+	case e.Type == watch.Deleted:
+		return old.Revision > own
+	case old.Revision > own || e.ObjectRevision != 0:
+		return true
+	}
+	// The position is all that is known, and the object may have been changed by the revision behind it, of which more is
+	// to come. An update too many is told, a change is never lost.
+	return reflect.ValueOf(&old.Value).Elem().Comparable() && any(old.Value) == any(e.Object)
 }
 
 func (r *reflector[T]) say(doing string, failed error) {
@@ -255,6 +288,7 @@ func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 // watch opens a watch and reads it to its end.
 func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
+	r.drop()
 	began, events := r.in.clock.Now(), 0
 	after := r.at.Revision
 	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, after) },
@@ -295,7 +329,6 @@ func (r *reflector[T]) watch() {
 
 // take is one event of a watch.
 func (r *reflector[T]) take(e watch.Event[T]) error {
-	s := r.in.store
 	switch e.Type {
 	case watch.Error:
 		if e.Err == nil {
@@ -319,18 +352,40 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 		}
 	}
 	r.at.Revision = max(r.at.Revision, e.Revision)
-	switch hash := s.kinds.objects.Hash(key); e.Type {
-	case watch.Deleted:
-		s.remove(hash, key, r.at)
-	case watch.Added, watch.Modified:
-		if old := s.known(hash, key); old != nil && old.Revision >= e.Revision {
-			return nil // a repeat
-		}
-		r.in.decoded.Add(1)
-		s.put(hash, &Object[T]{Key: key, Value: e.Object, Revision: e.Revision}, r.at)
+	if h := (held[T]{e, key}); e.Type != watch.Bookmark {
+		r.held, r.whole = append(r.held, h), max(r.whole, h.own())
+	}
+	if r.at.Revision >= r.whole {
+		r.give()
 	}
 	r.commit()
 	return nil
+}
+
+// give puts the events of what is a whole revision now.
+func (r *reflector[T]) give() {
+	s := r.in.store
+	for i := range r.held {
+		e := &r.held[i]
+		hash := s.kinds.objects.Hash(e.key)
+		switch old := s.known(hash, e.key); {
+		case e.repeats(old):
+		case e.Type == watch.Deleted:
+			s.remove(hash, e.key, r.at)
+		default:
+			r.in.decoded.Add(1)
+			s.put(hash, &Object[T]{Key: e.key, Value: e.Object, Revision: e.own()}, r.at)
+		}
+	}
+	r.drop()
+}
+
+// drop forgets the events of a revision: they were given, or a watch that begins at the position repeats them.
+func (r *reflector[T]) drop() {
+	clear(r.held)
+	if r.held, r.whole = r.held[:0], 0; cap(r.held) > 1024 {
+		r.held = nil
+	}
 }
 
 func (r *reflector[T]) report(doing string, err error) {

@@ -507,6 +507,82 @@ func TestRF17SourceHasIndexesAndResync(t *testing.T) {
 	bounded.Eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
 }
 
+// An event's revision is the position behind it: of several changes at one revision all but the last have a lower one,
+// also that of the object as it is known, and are given.
+func TestRF02EventInsideARevisionIsGiven(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@10"))
+	in, _, reported := s.informer(options{})
+	f := s.fake()
+	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 10}) // 11
+	send(t, f, watch.Event[string]{Type: watch.Added, Object: "b=1", Revision: 11})
+	check(t, in.WaitUntil(bounded.Context(t), 11))
+	want(t, "objects", objects(in), "a=2 b=1")
+	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "b=1", Revision: 11}) // 12
+	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=1", Revision: 12})
+	check(t, in.WaitUntil(bounded.Context(t), 12))
+	want(t, "objects", objects(in), "a=2 c=1")
+	want(t, "errors", len(reported.all()), 0)
+}
+
+// The difference that a RetryWatcher gives after a list has its first position until its last event.
+func TestRF02DifferenceOfARetryWatcherIsGiven(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@10", "c=1@9"))
+	s.watches = append(s.watches, func() (watch.Interface[string], error) {
+		source := watch.SourceFunc[string](func(_ context.Context, after uint64) (watch.Interface[string], error) {
+			if after == 10 {
+				return nil, status(410)
+			}
+			return watch.NewFake[string](), nil
+		})
+		lister := watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
+			return watch.Listing[string]{Revision: 16, Items: []watch.Item[string]{{Object: "a=2", Revision: 15}, {Object: "b=1", Revision: 16}, {Object: "c=1", Revision: 9}}}, nil
+		})
+		return watch.NewRetryWatcherWithOptions(bounded.Context(t), 10, source, watch.RetryOptions[string]{OnGone: watch.RelistOnGone(lister, keyOf)})
+	})
+	in, _, _ := s.informer(options{})
+	check(t, in.WaitUntil(bounded.Context(t), 16))
+	want(t, "objects", objects(in), "a=2 b=1 c=1")
+	want(t, "changes", in.Status().Changes, 2)
+	o, _ := in.Lister().Get("a")
+	want(t, "revision", o.Revision, 15)
+}
+
+// A revision of several objects, which the source says, is shown whole: who waits for it has all of it, and half of
+// one whose watch ends comes again.
+func TestRF20ObjectsOfOneRevisionAreOneRevision(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@10"))
+	first, second := watch.NewFake[string](), watch.NewFake[string]() // what is sent was handled when the next is taken
+	for _, f := range []*watch.FakeWatcher[string]{first, second} {
+		s.watches = append(s.watches, func() (watch.Interface[string], error) { return f, nil })
+	}
+	in, _, reported := s.informer(options{})
+	send(t, first, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 10, ObjectRevision: 11})
+	send(t, first, watch.Event[string]{Type: watch.Bookmark, Revision: 10})
+	want(t, "half of it", fmt.Sprint(objects(in), in.Lister().Position()), "a=1{1 10}")
+	first.Stop()
+	send(t, second, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 10, ObjectRevision: 11})
+	send(t, second, watch.Event[string]{Type: watch.Added, Object: "b=1", Revision: 10, ObjectRevision: 11})
+	send(t, second, watch.Event[string]{Type: watch.Bookmark, Revision: 10})
+	want(t, "half of it", fmt.Sprint(objects(in), in.Lister().Position()), "a=1{1 10}")
+	send(t, second, watch.Event[string]{Type: watch.Added, Object: "c=1", Revision: 11, ObjectRevision: 11})
+	check(t, in.WaitUntil(bounded.Context(t), 11))
+	want(t, "all of it", fmt.Sprint(objects(in), in.Lister().Position()), "a=2 b=1 c=1{1 11}")
+	for range 2 { // of 11, in any order and number
+		send(t, second, watch.Event[string]{Type: watch.Added, Object: "b=1", Revision: 11, ObjectRevision: 11})
+		send(t, second, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 11, ObjectRevision: 11})
+	}
+	send(t, second, watch.Event[string]{Type: watch.Deleted, Object: "b=1", Revision: 11, ObjectRevision: 12})
+	send(t, second, watch.Event[string]{Type: watch.Bookmark, Revision: 12})
+	check(t, in.WaitUntil(bounded.Context(t), 12))
+	want(t, "a bookmark ends it, too", objects(in), "a=2 c=1")
+	want(t, "changes", in.Status().Changes, 4)
+	want(t, "asked", s.questions(), "list0 watch10 watch10")
+	want(t, "errors", len(reported.all()), 0)
+}
+
 // What is repeated changes nothing.
 func TestRF22RepeatsAreNoEvents(t *testing.T) {
 	s := newServer(t)
@@ -517,6 +593,7 @@ func TestRF22RepeatsAreNoEvents(t *testing.T) {
 		send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=1", Revision: 9})
 		send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 11})
 	}
+	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "a=1", Revision: 10}) // it was made again behind that
 	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "none=1", Revision: 12})
 	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 13})
 	check(t, in.WaitUntil(bounded.Context(t), 13))

@@ -17,7 +17,7 @@ import (
 // A change goes through it like this: the source decodes values (put, remove), which makes
 // states that nobody sees yet; commit, at the end of a revision, publishes the newest state and
 // then appends the changes to the journal. So what a handler is given is in the lister when
-// it is given, and a lister never sees a part of a revision.
+// it is given, and a lister never sees a part of a revision, as far as its source knows where one ends.
 type store[T any] struct {
 	kinds   kinds[T]
 	log     *journal.Journal[entry[T]]

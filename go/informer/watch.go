@@ -173,5 +173,11 @@ func (w *watcher[T]) event(c change[T]) watch.Event[*Object[T]] {
 	case w.known != nil:
 		e.Revision = w.known.position.Revision
 	}
+	switch {
+	case c.new != nil:
+		e.ObjectRevision = c.new.Revision
+	case w.to != nil: // by then it was gone
+		e.ObjectRevision = w.to.position.Revision
+	}
 	return e
 }

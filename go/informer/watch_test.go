@@ -27,6 +27,9 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 		e, err := watch.Next(bounded.Context(t), w)
 		check(t, err)
 		text := fmt.Sprintf("%s@%d", e.Type, e.Revision)
+		if e.ObjectRevision > e.Revision {
+			text += fmt.Sprint(" of ", e.ObjectRevision)
+		}
 		if e.Lost > 0 {
 			text += fmt.Sprint(" lost ", e.Lost)
 		}
@@ -39,7 +42,7 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 		return text
 	}
 	first, second := next(), next()
-	want(t, "state", min(first, second)+", "+max(first, second), "ADDED@0 /a=1, ADDED@0 /b=1")
+	want(t, "state", min(first, second)+", "+max(first, second), "ADDED@0 of 1 /a=1, ADDED@0 of 1 /b=1")
 	want(t, "synced", next(), "SYNCED@1")
 	s.apply("/a=2")
 	want(t, "a change", next(), "MODIFIED@2 /a=2 old 1")
@@ -51,7 +54,7 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 		s.apply(fmt.Sprint("/a=", i+3))
 	}
 	s.settled(in)
-	want(t, "overtaken", next(), "DELETED@3 lost 301 /c=1 old 1")
+	want(t, "overtaken", next(), "DELETED@3 of 304 lost 301 /c=1 old 1")
 	want(t, "then", next(), "MODIFIED@304 /a=302 old 2")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
