@@ -72,7 +72,8 @@ const DefaultPageSize = 500
 //	|          | any other error, no revision, unknown type | the backoff                                    | List                         |
 //	| any      | Stop                                       |                                                | end                          |
 //
-// Each failure is reported to Options.OnError. WaitUntil works where the source's bookmarks, or
+// Each failure is reported to Options.OnError. A panic of the source, of its watch or of key, and the end of the goroutine that calls
+// them, is any other error. WaitUntil works where the source's bookmarks, or
 // changes, come so far. A revision is whole where the source says which events are of it, by Event.ObjectRevision; of one that
 // gives several events the same Revision and nothing else the first shows that revision, and the rest follows.
 //
@@ -230,7 +231,7 @@ func (r *reflector[T]) list() {
 func (r *reflector[T]) objects(items []watch.Item[T]) ([]*Object[T], error) {
 	objects := make([]*Object[T], 0, len(items))
 	for _, item := range items {
-		key, err := r.keyOf(item.Object)
+		key, err := r.keyOf("list", item.Object)
 		if err != nil {
 			return nil, err
 		}
@@ -239,13 +240,9 @@ func (r *reflector[T]) objects(items []watch.Item[T]) ([]*Object[T], error) {
 	return objects, nil
 }
 
-func (r *reflector[T]) keyOf(object T) (key string, err error) {
-	defer func() {
-		if why := recover(); why != nil {
-			err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("the function for keys panicked: %v\n%s", why, debug.Stack())}
-		}
-	}()
-	return r.key(object), nil
+func (r *reflector[T]) keyOf(doing string, object T) (key string, err error) {
+	err = guarded("the function for keys", func() { key = r.key(object) }, func(err error) { r.relist(doing, err) })
+	return key, err
 }
 
 // replace makes the listed state the store's.
@@ -294,18 +291,22 @@ func (r *reflector[T]) watch() {
 	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, after) },
 		func(late watch.Interface[T]) {
 			if late != nil {
-				late.Stop()
+				stop(late, r.in.report)
 			}
 		})
 	if err == nil && w == nil {
 		err = io.EOF
 	}
+	ended := func(err error) { r.relist("watch", err) }
 	if err == nil {
-		defer w.Stop()
+		defer stop(w, ended)
 	}
 	for err == nil {
 		var e watch.Event[T]
-		if e, err = watch.Next(r.in.ctx, w); err == nil {
+		if panicked := guarded("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); panicked != nil {
+			err = panicked
+		}
+		if err == nil {
 			events++
 			err = r.take(e)
 		}
@@ -322,8 +323,14 @@ func (r *reflector[T]) watch() {
 	case watch.IsTooManyRequests(err), errors.Is(err, syscall.ECONNREFUSED):
 		r.fail("watch", err)
 	default:
-		r.watching = false
-		r.fail("watch", err)
+		r.relist("watch", err)
+	}
+}
+
+// stop stops a watch, and tells failed where that panics, or ends the goroutine.
+func stop[T any](w watch.Interface[T], failed func(error)) {
+	if err := guarded("the stop of the source's watch", w.Stop, failed); err != nil {
+		failed(err)
 	}
 }
 
@@ -347,7 +354,7 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	var key string
 	if e.Type != watch.Bookmark {
 		var err error
-		if key, err = r.keyOf(e.Object); err != nil {
+		if key, err = r.keyOf("watch", e.Object); err != nil {
 			return err
 		}
 	}
@@ -394,12 +401,20 @@ func (r *reflector[T]) report(doing string, err error) {
 	r.in.report(err)
 }
 
+// relist is a failure behind which a list mends what is missing.
+func (r *reflector[T]) relist(doing string, err error) {
+	r.watching = false
+	r.fail(doing, err)
+}
+
 // fail reports a failure. The end of the pause is fixed before: OnError may end this goroutine, and who hears of the
-// failure may move the clock.
+// failure may move the clock. Of two failures, such as of a watch and then of its stop, the longer pause holds.
 func (r *reflector[T]) fail(doing string, err error) {
 	if r.in.ctx.Err() == nil {
 		now := r.in.clock.Now()
-		r.pause = now.Add(max(r.backoff.next(now), watch.RetryAfter(err)))
+		if pause := now.Add(max(r.backoff.next(now), watch.RetryAfter(err))); pause.After(r.pause) {
+			r.pause = pause
+		}
 		r.report(doing, err)
 	}
 }
@@ -447,6 +462,25 @@ func (b *backoff) next(at time.Time) time.Duration {
 	return b.now/2 + time.Duration(b.dice()*float64(b.now/2))
 }
 
+// guarded calls code of the program's. Its panic is an error. Where it ends this goroutine there is nobody to answer to: ended
+// is told the error before.
+func guarded(what string, f func(), ended func(error)) (err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if why := recover(); why != nil {
+			err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("%s panicked: %v\n%s", what, why, debug.Stack())}
+			return
+		}
+		ended(&watchcore.Error{Code: watchcore.ErrPanic, Message: what + " ended its goroutine. It has to return"})
+	}()
+	f()
+	returned = true
+	return nil
+}
+
 // call calls a source, which may wait for the network, and returns when the context is done even if
 // the source does not: what it gives then goes to late. A panic, or the end of the goroutine, is an error.
 func call[R any](ctx context.Context, f func(context.Context) (R, error), late func(R)) (R, error) {
@@ -456,14 +490,11 @@ func call[R any](ctx context.Context, f func(context.Context) (R, error), late f
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{err: &watchcore.Error{Code: watchcore.ErrPanic, Message: "the source ended its goroutine. It has to return"}}
-		defer func() {
-			if why := recover(); why != nil {
-				a.err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("the source panicked: %v\n%s", why, debug.Stack())}
-			}
-			answers <- a
-		}()
-		a.result, a.err = f(ctx)
+		var a answer
+		defer func() { answers <- a }()
+		if err := guarded("the source", func() { a.result, a.err = f(ctx) }, func(err error) { a.err = err }); err != nil {
+			a.err = err
+		}
 	}()
 	select {
 	case a := <-answers:

@@ -94,8 +94,11 @@ func refusedWatch(err error) func() (watch.Interface[string], error) {
 }
 
 func keyOf(object string) string {
-	if object == "panic" {
+	switch object {
+	case "panic":
 		panic("no key")
+	case "exit":
+		runtime.Goexit()
 	}
 	key, _, _ := strings.Cut(object, "=")
 	return key
@@ -239,7 +242,7 @@ func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
 	s.lists = append(s.lists, refusedList(errors.New("no list today")),
 		func(informer.ListRequest) (informer.ListPage[string], error) { panic("a bad source") },
 		func(informer.ListRequest) (informer.ListPage[string], error) { runtime.Goexit(); panic(0) },
-		listed(1, "panic@1"), listed(10, "a=1@1"))
+		listed(1, "panic@1"), listed(1, "exit@1"), listed(10, "a=1@1"))
 	s.watches = append(s.watches, refusedWatch(errors.New("no watch today")))
 	in, clock, reported := s.informer(options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
@@ -247,16 +250,74 @@ func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
 	bounded.Eventually(t, "the first backoff", func() bool { return clock.Armed() == 1 })
 	err := in.WaitSynced(ctx)
 	contains(t, err.Error(), "its source could not be listed; its last error was", "no list today")
-	for i := range 5 {
+	for i := range 6 {
 		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
 		clock.Advance(30 * time.Second)
 	}
 	s.fake()
-	want(t, "asked", s.questions(), "list0 list0 list0 list0 list0 watch10 list10 watch10")
+	want(t, "asked", s.questions(), "list0 list0 list0 list0 list0 list0 watch10 list10 watch10")
 	want(t, "objects", objects(in), "a=1")
 	wantError(t, "a panic", reported.all()[1], watchcore.ErrPanic)
 	wantError(t, "the end of its goroutine", reported.all()[2], watchcore.ErrPanic)
 	wantError(t, "a key that panics", reported.all()[3], watchcore.ErrPanic)
+	wantError(t, "a key that ends its goroutine", reported.all()[4], watchcore.ErrPanic)
+}
+
+// broken is a watch that does what it likes.
+type broken struct {
+	watch.Interface[string]
+	next func() (watch.Event[string], error)
+	stop func()
+}
+
+func (b broken) Next(context.Context) (watch.Event[string], error) { return b.next() }
+func (b broken) Stop()                                             { b.stop() }
+
+// A watch that panics or ends the goroutine that reads or stops it is an error as any other: reported, the backoff,
+// a list.
+func TestRF26BrokenWatchIsAnError(t *testing.T) {
+	quit := func() (watch.Event[string], error) { return watch.Event[string]{}, watch.ErrEnded }
+	for what, w := range map[string]broken{
+		"Next panics":          {next: func() (watch.Event[string], error) { panic("a bad watch") }, stop: func() {}},
+		"Next ends":            {next: func() (watch.Event[string], error) { runtime.Goexit(); panic(0) }, stop: func() {}},
+		"Stop panics":          {next: quit, stop: func() { panic("a bad stop") }},
+		"Stop ends":            {next: quit, stop: runtime.Goexit},
+		"Next panics and Stop": {next: func() (watch.Event[string], error) { panic("a bad watch") }, stop: func() { panic("a bad stop") }},
+		"Next ends, and Stop":  {next: func() (watch.Event[string], error) { runtime.Goexit(); panic(0) }, stop: runtime.Goexit},
+	} {
+		s := newServer(t)
+		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))
+		s.watches = append(s.watches, func() (watch.Interface[string], error) { return w, nil })
+		in, clock, reported := s.informer(options{})
+		bounded.Eventually(t, what, func() bool { return clock.Armed() == 1 })
+		want(t, what, s.questions(), "list0 watch10")
+		clock.Advance(time.Minute)
+		check(t, in.WaitUntil(bounded.Context(t), 20))
+		s.fake()
+		want(t, what, s.questions(), "list0 watch10 list10 watch20")
+		for _, err := range reported.all() {
+			if !errors.Is(err, watchcore.ErrPanic) && !strings.Contains(err.Error(), "within a second") {
+				t.Fatal(what, err)
+			}
+		}
+	}
+	// One that comes behind the informer's end is stopped where nobody reads it.
+	opening, release := make(chan struct{}), make(chan struct{})
+	s := newServer(t)
+	s.lists = append(s.lists, listed(1))
+	var reported errorList
+	source := slowWatch{s, func() watch.Interface[string] {
+		close(opening)
+		<-release
+		return broken{stop: func() { panic("a bad stop") }}
+	}}
+	in, err := informer.NewFromSource[string](source, keyOf, options{OnError: reported.add})
+	check(t, err)
+	bounded.Receive(t, "it opens", opening)
+	check(t, in.StopAndWait(bounded.Context(t)))
+	close(release)
+	bounded.Eventually(t, "it is reported", func() bool { return len(reported.all()) == 1 })
+	wantError(t, "a late one", reported.all()[0], watchcore.ErrPanic)
 }
 
 // 429 and a refused connection: the backoff, and no new list; Retry-After counts.
