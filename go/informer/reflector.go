@@ -30,7 +30,7 @@ type ListRequest struct {
 // ListPage is a page of a state.
 type ListPage[T any] struct {
 	Items    []watch.Item[T]
-	Revision uint64 // of the state, the same in each page
+	Revision uint64 // of the state, the same in each page; 0 only of the empty one of a source where nothing has happened
 	Continue string // "" is the last
 }
 
@@ -61,9 +61,9 @@ const DefaultPageSize = 500
 //	| -------- | ------------------------------------------ | ---------------------------------------------- | ---------------------------- |
 //	| List     | all pages, revision R                      | the first is the state; later ones give the    | Watch(R)                     |
 //	|          |                                            | difference, deletions first                    |                              |
-//	|          | 410 at a later page                        | at once, without pages                         | List                         |
+//	|          | 410 at a later page                        | once at once, without pages                    | List                         |
 //	|          | 410                                        | once at once, without a revision               | List                         |
-//	|          | any other error                            | the backoff                                    | List                         |
+//	|          | any other error, pages that do not fit     | the backoff                                    | List                         |
 //	| Watch(R) | Added, Modified, Deleted with a revision   | R moves; given when R has reached its own      | Watch(R)                     |
 //	|          | Bookmark                                   | R moves                                        | Watch(R)                     |
 //	|          | the end, io.EOF                            | the backoff where it was short and empty       | Watch(R)                     |
@@ -198,11 +198,15 @@ func (r *reflector[T]) list() {
 		request.Revision = 0
 	}
 	var items []watch.Item[T]
+	var revision uint64
+	asked := map[string]bool{} // for the pages behind these tokens
+	whole := false             // it is asked for without pages
 	for {
 		page, err := call(r.in.ctx, func(ctx context.Context) (ListPage[T], error) { return r.source.List(ctx, request) }, nil)
 		if err != nil {
-			if watch.IsGone(err) && request.Continue != "" { // the state of the first page is gone
-				items, request.Continue, request.Limit = nil, "", 0
+			if watch.IsGone(err) && request.Continue != "" && !whole { // the state of the first page is gone
+				items, request.Continue, request.Limit, whole = nil, "", 0, true
+				clear(asked)
 				continue
 			}
 			if watch.IsGone(err) && !r.anew {
@@ -213,8 +217,20 @@ func (r *reflector[T]) list() {
 			r.fail("list", err)
 			return
 		}
-		items = append(items, page.Items...)
-		if request.Continue = page.Continue; page.Continue != "" {
+		switch items = append(items, page.Items...); {
+		case request.Continue != "" && page.Revision != revision:
+			err = fmt.Errorf("a page is of revision %d, and the one before of %d: pages are of one state", page.Revision, revision)
+		case asked[page.Continue]:
+			err = fmt.Errorf("the token %q came before: the pages have no end", page.Continue)
+		case page.Continue == "" && page.Revision == 0 && (r.at.Revision > 0 || len(items) > 0):
+			err = errors.New("the list has no revision: a watch cannot begin behind it")
+		}
+		if err != nil {
+			r.fail("list", err)
+			return
+		}
+		if revision, request.Continue = page.Revision, page.Continue; page.Continue != "" {
+			asked[page.Continue] = true
 			continue
 		}
 		objects, err := r.objects(items)

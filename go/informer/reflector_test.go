@@ -438,6 +438,53 @@ func TestRF10GonePageListsWithoutPages(t *testing.T) {
 	want(t, "no time was waited", clock.Now(), newClock().Now())
 }
 
+// What a list says of itself is looked at: pages of two states, a token that comes again, pages that are gone again, and a
+// state without a revision are errors. The empty state of a source where nothing has happened yet has none.
+func TestRF12ListsThatCannotBeAreErrors(t *testing.T) {
+	page := func(revision uint64, next string, items ...string) func(informer.ListRequest) (informer.ListPage[string], error) {
+		return func(r informer.ListRequest) (informer.ListPage[string], error) {
+			p, err := listed(revision, items...)(r)
+			p.Continue = next
+			return p, err
+		}
+	}
+	for asked, lists := range map[string][]func(informer.ListRequest) (informer.ListPage[string], error){
+		"list0 list0+":                    {page(10, "+", "a=1@1"), page(20, "", "b=1@2")},
+		"list0 list0+ list0++":            {page(10, "+", "a=1@1"), page(10, "++"), page(10, "+"), page(10, "++")},
+		"list0":                           {page(0, "", "a=1@1")},
+		"list0 list0+ list0 list0+ list0": {page(10, "+"), refusedList(status(410)), page(10, "+"), refusedList(status(410)), refusedList(io.EOF)},
+	} {
+		s := newServer(t)
+		s.lists = append(lists, listed(30, "a=2@30"))
+		in, clock, reported := s.informer(options{})
+		bounded.Eventually(t, asked, func() bool { return clock.Armed() == 1 })
+		want(t, "asked", s.questions(), asked)
+		want(t, "errors", len(reported.all()), 1+strings.Count(asked, "list0 list0+ list0 "))
+		want(t, "synced", in.HasSynced(), false)
+		s.mu.Lock()
+		s.lists = s.lists[len(s.lists)-1:]
+		s.mu.Unlock()
+		clock.Advance(time.Minute)
+		check(t, in.WaitUntil(bounded.Context(t), 30))
+		want(t, "objects", objects(in), "a=2")
+	}
+	s := newServer(t)
+	s.lists = append(s.lists, listed(0), listed(5, "a=1@5"), listed(0), listed(6, "a=1@6"))
+	in, clock, reported := s.informer(options{})
+	f := s.fake()
+	want(t, "the empty state", fmt.Sprint(in.HasSynced(), objects(in), in.Lister().Position()), "true{1 0}")
+	check(t, f.Error(status(410)))
+	f = s.fake()
+	want(t, "objects", objects(in), "a=1")
+	check(t, f.Error(status(410)))
+	bounded.Eventually(t, "a list that has forgotten it", func() bool { return clock.Armed() == 1 })
+	want(t, "objects", objects(in), "a=1")
+	clock.Advance(time.Minute)
+	check(t, in.WaitUntil(bounded.Context(t), 6))
+	want(t, "asked", strings.HasPrefix(s.questions(), "list0 watch0 list0 watch5 list5 list5"), true)
+	want(t, "errors", len(reported.all()), 3)
+}
+
 // Stopped at every point: in a list, between two attempts, in the opening of a watch, in its
 // stream, each that does not end with its context too; the watch is stopped.
 func TestRF01StopAtEveryPoint(t *testing.T) {
