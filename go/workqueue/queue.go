@@ -51,9 +51,10 @@ type Queue[K comparable] struct {
 
 	mu         sync.Mutex
 	ready      ring[K]
-	wanted     map[K]struct{}  // ready, or noted while it is processed
-	processing map[K]time.Time // since when
-	waiters    []chan struct{} // of Get, first come, first served; each has room for one token
+	wanted     map[K]struct{}    // ready, or noted while it is processed
+	processing map[K]time.Time   // since when
+	waiters    []chan struct{}   // of Get, first come, first served; each has room for one token
+	runs       map[*run]struct{} // calls of Run
 	closed     bool
 	idle       chan struct{} // closed when there is nothing ready nor processed; nil: nobody waits
 	added      uint64
@@ -69,7 +70,7 @@ type Queue[K comparable] struct {
 func New[K comparable](options Options[K]) *Queue[K] {
 	q := &Queue[K]{
 		name: options.Name, limiter: options.RateLimiter, clock: options.Clock,
-		wanted: map[K]struct{}{}, processing: map[K]time.Time{},
+		wanted: map[K]struct{}{}, processing: map[K]time.Time{}, runs: map[*run]struct{}{},
 		due: map[K]*delay[K]{}, earlier: make(chan struct{}, 1),
 	}
 	if q.clock == nil {
@@ -205,6 +206,9 @@ func (q *Queue[K]) ShutDown() {
 		return
 	}
 	q.closed = true
+	for r := range q.runs {
+		r.first = context.Cause(r.ctx)
+	}
 	q.delayed, q.due = nil, map[K]*delay[K]{}
 	q.nudge()
 	for len(q.waiters) > 0 {

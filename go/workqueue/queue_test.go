@@ -385,6 +385,61 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	want(t, "the end", bounded.Receive(t, "the end", done), nil)
 }
 
+// What ends the work first is the answer: the context, though the queue is shut down while a worker is still at its
+// key, or the shut-down, though the context ends then.
+func TestWQ06RunAnswersWhatEndedItFirst(t *testing.T) {
+	stopped := errors.New("stopped")
+	for first, expected := range map[string]error{"context": stopped, "shut-down": nil} {
+		q, _ := made(t)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		begun, gate, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- q.Run(ctx, 2, func(context.Context, string) error {
+				close(begun)
+				<-gate
+				return nil
+			}, nil)
+		}()
+		q.Add("a")
+		bounded.Receive(t, "the work", begun)
+		if first == "context" {
+			cancel(stopped)
+			q.ShutDown()
+		} else {
+			q.ShutDown()
+			cancel(stopped)
+		}
+		close(gate)
+		want(t, first, bounded.Receive(t, "the end", done), expected)
+		want(t, "once more, behind the shut-down", q.Run(context.Background(), 1, nil, nil), nil)
+	}
+}
+
+// What hears of a failure may panic, or end its goroutine: the key comes again, and the work goes on.
+func TestWQ19PanicOfWhoHearsOfAFailureHarmsNothing(t *testing.T) {
+	q := workqueue.New(workqueue.Options[string]{RateLimiter: workqueue.Exponential[string](0, 0)})
+	done := make(chan error, 1)
+	var heard, worked atomic.Int32
+	go func() {
+		done <- q.Run(bounded.Context(t), 1, func(context.Context, string) error {
+			if worked.Add(1) < 3 {
+				return errors.New("refused")
+			}
+			return nil
+		}, func(string, error) {
+			if heard.Add(1) == 1 {
+				panic("a bad listener")
+			}
+			runtime.Goexit()
+		})
+	}()
+	q.Add("a")
+	bounded.Eventually(t, "it succeeds", func() bool { return worked.Load() == 3 && q.Status().Processing == 0 })
+	want(t, "drained", q.Drain(bounded.Context(t)), nil)
+	want(t, "the end", bounded.Receive(t, "the end", done), nil)
+	want(t, "heard", heard.Load(), 2)
+}
+
 // A wait that is cancelled takes no key with it, and no wake-up of another's.
 func TestWQ20CancelledWaitPassesTheKeyOn(t *testing.T) {
 	for range 300 {

@@ -14,20 +14,33 @@ var ErrShutDown = errors.New("workqueue: the queue was shut down, and every key 
 // Run processes keys with so many workers until the context is done, or the queue was shut down and
 // everything was taken; then it waits for the workers, and returns. A key whose work fails or panics
 // is added again by AddRateLimited; one that succeeds is forgotten. failed, where it is not nil, is called with
-// each failure, from the workers' goroutines. The work is given the context.
+// each failure, from the workers' goroutines; a panic of it is lost. The work is given the context.
 //
 // The answer is nil after a shut-down, and the context's error where that was first.
 func (q *Queue[K]) Run(ctx context.Context, workers int, work func(ctx context.Context, key K) error, failed func(key K, err error)) error {
+	r := &run{ctx: ctx}
+	q.mu.Lock()
+	q.runs[r] = struct{}{}
+	q.mu.Unlock()
 	var running sync.WaitGroup
 	for range max(workers, 1) {
 		running.Add(1)
 		go q.worker(ctx, &running, work, failed)
 	}
 	running.Wait()
-	if q.ShuttingDown() {
-		return nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.runs, r)
+	if q.closed {
+		return r.first
 	}
 	return context.Cause(ctx)
+}
+
+// run is a call of Run, for the shut-down to say which was first.
+type run struct {
+	ctx   context.Context
+	first error // what had ended the context when the queue was shut down
 }
 
 // worker processes keys. Where the work ends its goroutine, another one goes on.
@@ -79,6 +92,7 @@ func (q *Queue[K]) process(ctx context.Context, key K, work func(context.Context
 		}
 		q.AddRateLimited(key)
 		if failed != nil {
+			defer func() { _ = recover() }()
 			failed(key, err)
 		}
 	}()
