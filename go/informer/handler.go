@@ -56,7 +56,7 @@ func (f HandlerFuncs[T]) OnDelete(last *Object[T]) {
 
 // HandlerOptions says how a handler is to be called. Its zero value is what most want.
 type HandlerOptions struct {
-	// Name is for messages and figures. "" is "handler N".
+	// Name is for messages and figures. "" is "handler N". Where another handler of the informer has the name, it is "NAME 2" and so on.
 	Name string
 	// ResyncPeriod gives the handler every object that it knows once more, as an update with the
 	// same old and new, every so often, counted from its beginning. It never asks the source. 0 is never. A resync

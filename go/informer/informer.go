@@ -68,6 +68,7 @@ type Informer[T any] struct {
 
 	mu       sync.Mutex
 	handlers []*Registration
+	names    names // theirs
 	numbered int
 	last     error // that was reported
 	why      error // how the source ended
@@ -121,7 +122,8 @@ func newInformer[T any](name string, options Options[T]) (*Informer[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Informer[T]{name: options.Name, clock: options.Clock, onError: options.OnError, namespace: options.NamespaceSegment}
+	in := &Informer[T]{name: options.Name, clock: options.Clock, onError: options.OnError, namespace: options.NamespaceSegment,
+		names: names{}}
 	if in.name == "" {
 		in.name = name
 	}
@@ -348,6 +350,7 @@ func (in *Informer[T]) enlist(r *Registration) error {
 	if in.numbered++; r.name == "" {
 		r.name = fmt.Sprintf("handler %d", in.numbered)
 	}
+	r.name = in.names.take(r.name)
 	in.handlers = append(in.handlers, r)
 	return nil
 }
@@ -355,6 +358,7 @@ func (in *Informer[T]) enlist(r *Registration) error {
 func (in *Informer[T]) delist(r *Registration) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	delete(in.names, r.name)
 	in.handlers = slices.DeleteFunc(in.handlers, func(other *Registration) bool { return other == r })
 }
 

@@ -447,3 +447,25 @@ func TestRF19FiguresForPrometheus(t *testing.T) {
 		`watchcore_informer_revision{informer="pods \"x\""} 3`)
 	close(gate)
 }
+
+// Informers of one cache have its name, and handlers may have one name: each has figures of its own all the same.
+func TestRF19FiguresOfOneNameAreNumbered(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	in := []informer.Reporter{s.informer(options{Name: "pods"}), s.informer(options{Name: "pods 2"}), s.informer(options{Name: "pods"})}
+	one := in[0].(*informer.Informer[string])
+	var names []string
+	for _, name := range []string{"x", "handler 4", "x", "", "x"} {
+		names = append(names, add(t, one, newRecorder(), informer.HandlerOptions{Name: name}).Status().Name)
+	}
+	want(t, "handlers", strings.Join(names, ", "), "x, handler 4, x 2, handler 4 2, x 3")
+	var text strings.Builder
+	check(t, informer.WriteMetrics(&text, append(in, in[0])...))
+	contains(t, text.String(), `_synced{informer="pods"}`, `_synced{informer="pods 2"}`, `_synced{informer="pods 3"}`, `_synced{informer="pods 4"}`,
+		`_handler_synced{informer="pods",handler="x 3"}`, `_handler_synced{informer="pods 4",handler="x 3"}`)
+	seen := map[string]bool{}
+	for line := range strings.Lines(text.String()) {
+		series, _, _ := strings.Cut(line, "} ")
+		want(t, "twice: "+series, seen[series], false)
+		seen[series] = true
+	}
+}

@@ -15,7 +15,8 @@ type Reporter interface {
 
 // WriteMetrics writes how informers and their handlers stand, as text for Prometheus
 // (watchcore.MetricsContentType). All informers of a program are given at once, so that each
-// name has its HELP and TYPE once. O(handlers).
+// name has its HELP and TYPE once. Where several informers have one name, such as that of their cache, the later ones are "NAME 2" and
+// so on, in the order in which they are given: give them names. O(handlers).
 //
 //	| name, after watchcore_informer_     | is                                                            |
 //	| ----------------------------------- | ------------------------------------------------------------- |
@@ -32,8 +33,11 @@ type Reporter interface {
 func WriteMetrics(w io.Writer, informers ...Reporter) error {
 	out := bufio.NewWriter(w)
 	var all []Status
+	used := names{}
 	for _, in := range informers {
-		all = append(all, in.Status())
+		s := in.Status()
+		s.Name = used.take(s.Name)
+		all = append(all, s)
 	}
 	for _, f := range informerFigures {
 		family(out, f.name, f.help)
@@ -50,6 +54,21 @@ func WriteMetrics(w io.Writer, informers ...Reporter) error {
 		}
 	}
 	return out.Flush()
+}
+
+// names are those in use, each with the highest number that was looked at for it.
+type names map[string]int
+
+// take takes a name, or one with a number where it is in use.
+func (used names) take(name string) string {
+	free, n := name, used[name]
+	for used[free] > 0 {
+		n++
+		free = fmt.Sprint(name, " ", n)
+	}
+	used[name] = max(n, 1)
+	used[free] = max(used[free], 1)
+	return free
 }
 
 type figure[S any] struct {
