@@ -1,6 +1,6 @@
 //! Clocks that are moved while a delay is set.
 
-use crate::reflector::{Rig, fails};
+use crate::rig::{Rig, fails};
 use crate::script::{Answer, Server};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

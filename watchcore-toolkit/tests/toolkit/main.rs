@@ -18,6 +18,7 @@ mod predicates;
 mod queue;
 mod reflector;
 mod retry;
+mod rig;
 mod script;
 mod support;
 mod until;
