@@ -47,18 +47,21 @@ impl<O: FromKeyValue> CacheSource<O> {
 
     fn snapshot(&self) -> Result<Listing<O>, Status> {
         let snapshot = self.cache.snapshot()?;
-        let mut objects = Vec::new();
+        let mut listing = Listing::new(snapshot.position(), []);
         for kv in snapshot.filtered(&self.filter)? {
             match O::from_key_value(&kv.to_owned()) {
-                Ok(object) => objects.push(object),
+                Ok(object) => listing.objects.push(object),
                 // As in a watch: a value that cannot be decoded is left out, and reported.
-                Err(error) => tracing::warn!(
-                    cache = self.cache.name(), key = %String::from_utf8_lossy(kv.key()), %error,
-                    "a value cannot be decoded and is left out of a list"
-                ),
+                Err(error) => {
+                    tracing::warn!(
+                        cache = self.cache.name(), key = %String::from_utf8_lossy(kv.key()), %error,
+                        "a value cannot be decoded and is left out of a list"
+                    );
+                    listing.refused.push(kv.key().to_vec());
+                }
             }
         }
-        Ok(Listing::new(snapshot.position(), objects))
+        Ok(listing)
     }
 }
 

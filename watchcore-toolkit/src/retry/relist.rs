@@ -66,6 +66,12 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
             state.insert(object);
         }
         puts.sort_by_key(|(revision, _)| *revision);
+        // No deletion of what is there and cannot be decoded: the last good one stays.
+        for last in listing.refused.iter().filter_map(|key| self.given.get(key)) {
+            if state.get(&last.object_key()).is_none() {
+                state.insert(last.clone());
+            }
+        }
         let gone = self.given.iter().filter(|object| state.get(&object.object_key()).is_none());
         let deletes: Vec<_> = gone.map(|object| WatchEvent::deleted(object.clone())).collect();
         self.given = state;

@@ -63,12 +63,14 @@ pub struct Listing<O> {
     pub position: Position,
     /// All objects, each key once, in any order.
     pub objects: Vec<O>,
+    /// The keys of what is there too, and of which no object could be made: the last one that was given stays.
+    pub refused: Vec<Vec<u8>>,
 }
 
 impl<O> Listing<O> {
     /// All objects at a position.
     pub fn new(position: impl Into<Position>, objects: impl IntoIterator<Item = O>) -> Listing<O> {
-        Listing { position: position.into(), objects: objects.into_iter().collect() }
+        Listing { position: position.into(), objects: objects.into_iter().collect(), refused: Vec::new() }
     }
 }
 

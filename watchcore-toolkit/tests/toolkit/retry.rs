@@ -1,6 +1,7 @@
 //! A watch that survives its server: the table of its states, row by row.
 
 use crate::script::{Answer, ScriptWatch, Server, Woken, drain};
+use crate::support::{Text, lap, line, next, put, small_cache};
 use futures_core::Stream;
 use std::future::ready;
 use std::pin::Pin;
@@ -329,6 +330,28 @@ fn fault_hot_source_lets_others_run() {
     assert!(server.opens().len() < 1000, "{} opens in one poll", server.opens().len());
     watch.stop();
     assert_eq!(watch.try_recv(), Poll::Ready(None));
+}
+
+/// A value that cannot be decoded is no deletion in a list either: the last good one stays.
+#[test]
+fn rf_14_refused_value_of_a_list_is_no_deletion() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let source = CacheSource::<Text>::new(&cache);
+    let watch = RetryWatch::builder(source.clone(), 0).relist(source).min_restart_delay(Duration::ZERO);
+    let mut watch = watch.open().unwrap();
+    assert_eq!([(); 2].map(|()| line(&next(&mut watch))), ["+ /a=1", "synced"]);
+    writer.apply(2, [Change::put("/a", b"\xff")]).unwrap();
+    lap(&mut writer, "/z");
+    let newest = writer.position();
+    while watch.position() != newest {
+        let event = next(&mut watch);
+        assert_ne!(event.object().and_then(|text| text.key_str()), Some("/a"), "{}", line(&event));
+    }
+    assert!(watch.lists() > 1, "it was overtaken");
+    put(&mut writer, "/a", "2");
+    assert_eq!(line(&next(&mut watch)), "~ /a=1>2");
 }
 
 /// Over a cache: its history, what it left behind as a difference, and the end of the cache.
