@@ -88,7 +88,7 @@ pub struct RetryWatch<S: WatchSource> {
     ready: VecDeque<WatchEvent<ObjectOf<S>>>,
     /// Behind the last event that was given: where it is opened again.
     resume: Position,
-    /// Lost by differences that were empty.
+    /// Lost before the next event that is given: by what was not given, and by differences that were empty.
     lost: u64,
     opened_at: Option<Instant>,
     listed_at: Option<Instant>,
@@ -348,6 +348,9 @@ impl<S: WatchSource> RetryWatch<S> {
     }
 
     fn read(&mut self, event: WatchEvent<ObjectOf<S>>) {
+        // Of whatever event it is, and whether it is given or not: the next one that is given says it.
+        self.lost = self.lost.saturating_add(event.lost);
+        let event = event.with_lost(0);
         match event.payload {
             Payload::Error(status) => self.failed(Attempt::Open, status),
             Payload::Synced => {}
@@ -412,7 +415,7 @@ impl<S: WatchSource> Stream for RetryWatch<S> {
                 if event.position != Position::default() {
                     this.resume = event.position;
                 }
-                let lost = event.lost + std::mem::take(&mut this.lost);
+                let lost = event.lost.saturating_add(std::mem::take(&mut this.lost));
                 return Poll::Ready(Some(event.with_lost(lost)));
             }
             if matches!(this.state, RetryState::Ended) {

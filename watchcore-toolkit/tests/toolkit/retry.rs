@@ -301,6 +301,29 @@ fn rw_29_empty_difference_is_lost_too() {
     assert_eq!(events, [added(31).with_lost(25)]);
 }
 
+/// So is what an event had lost that is not given: a mark, a bookmark, a repeat.
+#[test]
+fn rw_29_lost_of_what_is_not_given_is_kept() {
+    let events = [
+        added(6),
+        WatchEvent::bookmark(9).with_lost(2),
+        WatchEvent::synced().with_lost(1),
+        added(10).with_lost(4),
+        added(10).with_lost(8),
+        added(11),
+    ];
+    let lost = |relists: bool| {
+        let (server, clock) = (Server::new([Answer::Stays(events.to_vec())]), Arc::new(ManualClock::new()));
+        let mut watch = RetryWatch::builder(server.source(), 5);
+        if relists {
+            watch = watch.relist(lists([]).0);
+        }
+        drain(&mut watch.open().unwrap(), &clock).iter().map(|event| event.lost).collect::<Vec<u64>>()
+    };
+    assert_eq!(lost(false), [0, 7, 8, 0], "a watch without a lister gives repeats");
+    assert_eq!(lost(true), [0, 7, 8]);
+}
+
 /// A server that is asked for a revision that is gone is not asked for ever, and a lister not without a pause.
 #[test]
 fn fault_gone_at_open_is_not_asked_for_ever() {
