@@ -1,7 +1,8 @@
 //! From what a source says to revisions of the cache.
 //!
 //! A revision of the cache is published whole. What changes at one revision of the source is gathered until the source says
-//! that it is complete (a position that has reached the revision), or has nothing more at hand. What comes for a revision
+//! that it is complete (a position that has reached the revision), or, where positions do not say, has nothing more at hand.
+//! What is outside of the cache's prefix is part of its revision as all else, and changes nothing. What comes for a revision
 //! that was published already is a repeat, which the cache knows, or a source that broke its promise: then a list
 //! is taken, which is right whatever came before.
 
@@ -27,30 +28,42 @@ pub(super) enum Taken {
 /// The writer of a cache, and the revision that is being gathered.
 pub(super) struct Feed {
     pub(super) writer: Writer,
-    group: Vec<(Entry, bool)>,
-    /// Of the group.
-    revision: u64,
+    group: Option<RevisionGroup>,
     /// Behind everything that was published: where a watch resumes.
     pub(super) resume: u64,
-    /// Behind the group, once it is published.
+}
+
+/// What was delivered of one revision.
+struct RevisionGroup {
+    revision: u64,
+    /// Where a watch resumes behind what was delivered of it.
     resume_behind: u64,
+    /// What is inside of the prefix; `true` is a deletion.
+    changes: Vec<(Entry, bool)>,
+}
+
+impl RevisionGroup {
+    /// Whether all of a revision is there where everything up to this position was delivered.
+    fn is_complete_at(&self, position: u64) -> bool {
+        position >= self.revision
+    }
 }
 
 impl Feed {
     pub(super) fn new(writer: Writer) -> Feed {
-        Feed { writer, group: Vec::new(), revision: 0, resume: 0, resume_behind: 0 }
+        Feed { writer, group: None, resume: 0 }
     }
 
     /// Whether something is gathered that is only waiting for the rest of its revision.
     pub(super) fn is_incomplete(&self) -> bool {
-        !self.group.is_empty() && self.resume_behind < self.revision
+        self.group.as_ref().is_some_and(|group| !group.is_complete_at(group.resume_behind))
     }
 
     /// A watch has ended: publishes what was gathered. Where the rest of its revision is missing it is dropped, and
     /// the next watch brings it again.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         if self.is_incomplete() {
-            self.group.clear();
+            self.group = None;
         }
         self.flush()
     }
@@ -58,73 +71,72 @@ impl Feed {
     /// Takes a change. `position` is where a watch resumes behind it, 0 where the source does not say.
     pub(super) fn take(&mut self, entry: Entry, deleted: bool, position: u64) -> Result<Taken, Error> {
         let revision = if entry.revision == 0 { position } else { entry.revision };
-        if !entry.key.starts_with(self.writer.prefix()) {
-            if self.group.is_empty() {
-                // Its revision has passed nevertheless.
-                self.progress(position)?;
-            }
-            return Ok(Taken::Outside);
-        }
-        if revision == 0 {
-            return Ok(Taken::Misfit);
-        }
-        if !self.group.is_empty() && self.revision != revision {
-            if revision < self.revision {
-                return Ok(Taken::Misfit);
-            }
+        let is_outside = !entry.key.starts_with(self.writer.prefix());
+        let gathered = self.group.as_ref().map_or(0, |group| group.revision);
+        if revision > gathered {
+            // Nothing is missing below its position, so the revision before is complete, also where its last event was
+            // filtered out.
             self.flush()?;
         }
-        if revision <= self.writer.position().revision {
+        if revision < gathered || revision <= self.writer.position().revision {
+            if is_outside {
+                self.progress(position)?;
+                return Ok(Taken::Outside);
+            }
             let known = self.writer.get(&entry.key).map(|kv| kv.mod_revision());
             let is_repeat = match (known, deleted) {
                 (Some(known), false) => known >= revision,
                 (Some(known), true) => known > revision,
                 (None, deleted) => deleted,
             };
+            let is_repeat = is_repeat && revision != 0 && revision >= gathered;
             return Ok(if is_repeat { Taken::Repeat } else { Taken::Misfit });
         }
-        self.revision = revision;
-        self.resume_behind = if position == 0 { revision } else { position };
+        let group = self.group.get_or_insert(RevisionGroup { revision, resume_behind: 0, changes: Vec::new() });
+        group.resume_behind = if position == 0 { revision } else { position };
+        if is_outside {
+            return Ok(Taken::Outside);
+        }
         // The last change of a key within a revision is what the revision says.
-        self.group.retain(|(other, _)| other.key != entry.key);
-        self.group.push((entry, deleted));
+        group.changes.retain(|(other, _)| other.key != entry.key);
+        group.changes.push((entry, deleted));
         Ok(Taken::Gathered)
     }
 
     /// Publishes what was gathered.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        if self.group.is_empty() {
-            return Ok(());
+        let Some(group) = self.group.take() else { return Ok(()) };
+        let changes = group.changes.iter().filter(|(entry, deleted)| !deleted || self.writer.get(&entry.key).is_some());
+        let changes = changes.map(|(entry, deleted)| match deleted {
+            true => Change::delete(&entry.key),
+            false => Change::put(&entry.key, &entry.value),
+        });
+        let changes: Vec<Change<'_>> = changes.collect();
+        if changes.is_empty() {
+            // All of it was outside, or something was deleted that had never been there.
+            return self.progress(group.revision.max(group.resume_behind));
         }
-        let group = std::mem::take(&mut self.group);
-        let changes: Vec<Change<'_>> = group
-            .iter()
-            .filter(|(entry, deleted)| !deleted || self.writer.get(&entry.key).is_some())
-            .map(|(entry, deleted)| match deleted {
-                true => Change::delete(&entry.key),
-                false => Change::put(&entry.key, &entry.value),
-            })
-            .collect();
-        // Without changes it is progress: something was deleted that had never been there.
-        self.writer.apply(self.revision, changes)?;
-        self.resume = self.resume_behind.max(self.resume);
+        self.writer.apply(group.revision, changes)?;
+        self.resume = group.resume_behind.max(self.resume);
         Ok(())
     }
 
-    /// Everything up to here was delivered.
-    pub(super) fn progress(&mut self, revision: u64) -> Result<(), Error> {
-        self.flush()?;
-        if revision > self.writer.position().revision {
-            self.writer.progress(revision)?;
+    /// Everything up to here was delivered. What is gathered of a revision above it stays incomplete.
+    pub(super) fn progress(&mut self, position: u64) -> Result<(), Error> {
+        if self.group.as_ref().is_some_and(|group| group.is_complete_at(position)) {
+            self.flush()?;
         }
-        self.resume = self.resume.max(revision);
+        if position > self.writer.position().revision {
+            self.writer.progress(position)?;
+        }
+        self.resume = self.resume.max(position);
         Ok(())
     }
 
     /// Replaces the state: by a load the first time, then by the difference in one revision. How many entries were left
     /// out because their keys are outside of the prefix, and whether there was a state before.
     pub(super) fn replace(&mut self, revision: u64, entries: &[Entry]) -> Result<(u64, bool), Error> {
-        self.group.clear();
+        self.group = None;
         let was_loaded = self.writer.is_loaded();
         let prefix = self.writer.prefix();
         let inside: Vec<&Entry> = entries.iter().filter(|entry| entry.key.starts_with(prefix)).collect();
@@ -135,7 +147,7 @@ impl Feed {
         } else {
             self.writer.load(revision, records)?;
         }
-        (self.resume, self.resume_behind) = (revision, revision);
+        self.resume = revision;
         Ok((outside, was_loaded))
     }
 

@@ -17,6 +17,7 @@ mod order;
 mod predicates;
 mod queue;
 mod reflector;
+mod reflector_faults;
 mod retry;
 mod rig;
 mod script;

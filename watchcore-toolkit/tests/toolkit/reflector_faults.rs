@@ -1,0 +1,65 @@
+//! Reflectors over sources that misbehave, or that are allowed more than most do.
+
+use crate::rig::{Rig, added, deleted, page};
+use crate::script::Answer;
+use watchcore::{Cache, Start};
+use watchcore_toolkit::{Entry, WatchEvent};
+
+/// A reflector whose cache has only what is below `/in/`.
+fn inside(events: Vec<WatchEvent<Entry>>) -> Rig {
+    let cache = Cache::builder("/in/").expect_load(true).build().unwrap();
+    let mut rig = Rig::of(cache, [page(10, &[])], [Answer::Stays(events)], |reflector| reflector);
+    rig.settle();
+    rig
+}
+
+/// What is outside of the prefix is part of its revision: that is complete with it, and not before.
+#[test]
+fn rf_20_last_of_a_revision_may_be_outside() {
+    let rig = inside(vec![added("/in/a", "1", 11).at(10), added("/out/b", "1", 11).at(11)]);
+    assert_eq!((rig.state(), rig.cache.position().revision, rig.listed().len()), ("/in/a=1@11".to_owned(), 11, 1));
+    assert_eq!((rig.handle.status().outside, rig.handle.status().revision), (1, 11));
+
+    let rig = inside(vec![added("/out/a", "1", 11).at(10), added("/in/b", "1", 11).at(11)]);
+    assert_eq!((rig.state(), rig.cache.position().revision, rig.listed().len()), ("/in/b=1@11".to_owned(), 11, 1));
+
+    let rig = inside(vec![added("/in/a", "1", 11).at(10), added("/out/b", "1", 11).at(10)]);
+    assert_eq!((rig.state(), rig.cache.position().revision), (String::new(), 10), "the rest is to come");
+
+    // Positions that say nothing: what is at hand together is one revision, the outside too.
+    let rig =
+        inside(vec![added("/out/a", "1", 11), added("/in/b", "1", 11), added("/out/c", "1", 11), deleted("/in/d", 11)]);
+    assert_eq!((rig.state(), rig.cache.position().revision, rig.listed().len()), ("/in/b=1@11".to_owned(), 11, 1));
+
+    // Nothing but the outside is progress.
+    let rig = inside(vec![added("/out/a", "1", 11), deleted("/out/b", 12), added("/out/c", "1", 5).at(20)]);
+    assert_eq!((rig.state(), rig.cache.position().revision, rig.listed().len()), (String::new(), 20, 1));
+}
+
+/// A bookmark inside of a revision says nothing of its rest.
+#[test]
+fn rf_20_bookmark_inside_a_revision_publishes_none() {
+    let half = || vec![added("/a", "1", 11).at(10), WatchEvent::bookmark(10)];
+    let mut rig = Rig::new([page(9, &[])], [Answer::Stays(half())]);
+    rig.settle();
+    assert_eq!((rig.state(), rig.cache.position().revision), (String::new(), 10));
+
+    let whole = half().into_iter().chain([added("/b", "1", 11).at(11)]).collect();
+    let mut rig = Rig::new([page(9, &[])], [Answer::Stays(whole)]);
+    let mut changes = rig.cache.subscribe(Start::Now).open().unwrap();
+    rig.settle();
+    assert_eq!((rig.state(), rig.listed().len()), ("/a=1@11 /b=1@11".to_owned(), 1));
+    let revisions: Vec<u64> = changes.poll(100).unwrap().events().iter().map(|event| event.revision()).collect();
+    assert!(revisions.ends_with(&[11, 11]), "{revisions:?}");
+}
+
+/// A position above a revision says that nothing of it is missing, also where a source has filtered its last event out.
+#[test]
+fn rf_20_later_position_completes_a_revision() {
+    for later in [added("/c", "1", 12), WatchEvent::bookmark(11), WatchEvent::bookmark(12)] {
+        let mut rig = Rig::new([page(10, &[])], [Answer::Stays(vec![added("/a", "1", 11).at(10), later])]);
+        rig.settle();
+        assert!(rig.state().starts_with("/a=1@11"), "{}", rig.state());
+        assert_eq!((rig.listed().len(), rig.watches.opens()), (1, vec![10]));
+    }
+}
