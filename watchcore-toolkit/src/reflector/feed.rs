@@ -155,7 +155,8 @@ impl Feed {
     /// else those that follow from them.
     fn record<'a>(&self, entry: &'a Entry, listed: u64) -> Record<'a> {
         let (key, value) = (&entry.key[..], &entry.value[..]);
-        let before = self.writer.get(key);
+        // Of a history that went back below its creation it is none that can be told from another.
+        let before = self.writer.get(key).filter(|before| before.create_revision() <= listed);
         if let Some(before) = &before {
             let is_same = match entry.revision {
                 0 => before.value() == Some(value),

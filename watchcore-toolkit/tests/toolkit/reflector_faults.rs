@@ -1,9 +1,13 @@
 //! Reflectors over sources that misbehave, or that are allowed more than most do.
 
-use crate::rig::{Rig, added, deleted, page};
+use crate::rig::{Rig, added, deleted, fails, page};
 use crate::script::Answer;
-use watchcore::{Cache, Start};
-use watchcore_toolkit::{Entry, WatchEvent};
+use watchcore::{Cache, ResyncReason, Start};
+use watchcore_toolkit::{Entry, Status, WatchEvent};
+
+fn gone() -> Answer<Entry> {
+    Answer::Refuse(Status::new(410, "gone"))
+}
 
 /// A reflector whose cache has only what is below `/in/`.
 fn inside(events: Vec<WatchEvent<Entry>>) -> Rig {
@@ -61,5 +65,21 @@ fn rf_20_later_position_completes_a_revision() {
         rig.settle();
         assert!(rig.state().starts_with("/a=1@11"), "{}", rig.state());
         assert_eq!((rig.listed().len(), rig.watches.opens()), (1, vec![10]));
+    }
+}
+
+/// A restored backup of a source that knows no revisions of entries.
+#[test]
+fn rf_23_history_that_went_back_without_revisions() {
+    for value in ["1", "2"] {
+        let lists = [page(80, &[("/a", "1", 0)]), fails(504), page(50, &[("/a", value, 0)])];
+        let mut rig = Rig::new(lists, [Answer::Stays(vec![])]);
+        rig.settle();
+        assert_eq!(rig.state(), "/a=1@80");
+        let mut changes = rig.cache.subscribe(Start::Now).open().unwrap();
+        rig.break_watch(gone());
+        assert_eq!((rig.state(), rig.cache.position().revision), (format!("/a={value}@50"), 50));
+        let batch = changes.poll(100).unwrap();
+        assert_eq!(batch.events()[0].resync().unwrap().reason, ResyncReason::HistoryReset);
     }
 }
