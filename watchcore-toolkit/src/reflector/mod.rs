@@ -31,13 +31,15 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
 
 /// Entries a page, where nothing else is said.
 const PAGE: usize = 500;
 /// How often a missing end mark is reported.
 const MARK_REPORT: Duration = Duration::from_secs(10);
+/// A list after a 410 comes at once where none came so for this long.
+const RELIST_CALM: Duration = Duration::from_secs(30);
 
 /// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
 ///
@@ -88,7 +90,7 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
 /// | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
 /// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
-/// | | 410, or events that do not fit: a list at once, and the difference reaches the readers as a resync | List |
+/// | | 410, or events that do not fit: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
 /// | | 429, 503 (also at open): backoff, and no new list | Watch(R) |
 /// | | any other error: backoff | List |
 /// | any | stop, or the cache was closed | end |
@@ -101,6 +103,8 @@ pub struct Reflector<L: ListerWatcher> {
     options: ReflectorOptions,
     links: Arc<Links>,
     stopper: Stopper,
+    /// When a 410 was the last to lead to a list.
+    relisted_at: Option<Instant>,
 }
 
 struct ReflectorOptions {
@@ -145,7 +149,7 @@ impl<L: ListerWatcher> Reflector<L> {
             ended: Event::new(),
         };
         let options = ReflectorOptions { page_size: PAGE, initial_watch: false, backoff: Backoff::default(), clock };
-        Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper })
+        Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper, relisted_at: None })
     }
 
     /// Entries a page: 500 if nothing is said, 0 is a list without pages.
@@ -440,7 +444,14 @@ impl<L: ListerWatcher> Reflector<L> {
             410 => {
                 let (cache, from) = (self.feed.writer.cache_name(), self.feed.resume);
                 tracing::info!(cache, from, %status, "reflector: its history is gone, and the difference comes from a list");
-                self.links.status.update(|all| all.last_error = Some(status));
+                let now = self.options.clock.now();
+                if self.relisted_at.is_some_and(|last| now.saturating_duration_since(last) < RELIST_CALM) {
+                    // A source that says so of what it has just listed would be listed without a pause.
+                    self.back_off("a watch", Some(status)).await?;
+                } else {
+                    self.links.status.update(|all| all.last_error = Some(status));
+                }
+                self.relisted_at = Some(self.options.clock.now());
                 Ok(self.relist())
             }
             429 | 503 => {

@@ -1,12 +1,46 @@
 //! Reflectors over sources that misbehave, or that are allowed more than most do.
 
-use crate::rig::{Rig, added, deleted, fails, page};
+use crate::rig::{Rig, added, deleted, error, fails, millis, page};
 use crate::script::Answer;
+use std::time::Duration;
 use watchcore::{Cache, ResyncReason, Start};
 use watchcore_toolkit::{Entry, Status, WatchEvent};
 
 fn gone() -> Answer<Entry> {
     Answer::Refuse(Status::new(410, "gone"))
+}
+
+/// A server that answers 410 to the revision that it has just listed is listed at once the first time, and then waited for.
+#[test]
+fn fault_gone_after_each_list_backs_off() {
+    for initial_watch in [false, true] {
+        let lists = (0..100).map(|_| page(10, &[]));
+        let states = (0..100).map(|_| Answer::Closes(vec![WatchEvent::synced().at(10), error(410)]));
+        let mut rig = match initial_watch {
+            false => Rig::new(lists, (0..100).map(|_| gone())),
+            true => Rig::with([], states, |reflector| reflector.initial_watch(true)),
+        };
+        rig.settle();
+        let states =
+            |rig: &Rig| rig.listed().len() + rig.watched.lock().unwrap().iter().filter(|w| w.initial_state).count();
+        assert_eq!(states(&rig), 2, "one at once");
+        let delays: Vec<u128> = (0..7).map(|_| millis(rig.pass())).collect();
+        assert_eq!(delays, [800, 1600, 3200, 6400, 12800, 25600, 30000]);
+        assert_eq!(states(&rig), 9, "one a delay");
+    }
+}
+
+/// One that loses its history now and then is listed at once each time.
+#[test]
+fn fault_gone_now_and_then_lists_at_once() {
+    let mut rig = Rig::new((0..5).map(|_| page(10, &[])), [Answer::Stays(vec![])]);
+    rig.settle();
+    for lists in 2..5 {
+        rig.clock.advance(Duration::from_secs(60));
+        rig.watches.push(gone());
+        rig.break_watch(Answer::Stays(vec![]));
+        assert_eq!(rig.listed().len(), lists);
+    }
 }
 
 /// A reflector whose cache has only what is below `/in/`.
