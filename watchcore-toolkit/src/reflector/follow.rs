@@ -21,7 +21,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// How long after its time-out a silent watch is given up.
 const MARGIN: Duration = Duration::from_secs(30);
 /// Events that are taken at most before others run.
-const BUDGET: u64 = 256;
+pub(super) const BUDGET: u64 = 256;
 
 impl<L: ListerWatcher> Reflector<L> {
     /// Follows a watch to its end.
@@ -177,7 +177,7 @@ impl Silence {
 }
 
 /// Lets others of the runtime run.
-async fn yield_now() {
+pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
         if std::mem::replace(&mut yielded, true) {

@@ -8,6 +8,7 @@ mod blocking;
 mod feed;
 mod follow;
 mod handle;
+mod pages;
 mod source;
 mod status;
 
@@ -23,8 +24,10 @@ use crate::park;
 use crate::watch::{Signal, Stopper};
 use event_listener::Event;
 use feed::{Feed, Gathering};
+use follow::{BUDGET, yield_now};
 use futures_core::Stream;
 use handle::{Links, Nudge};
+use pages::ListedPages;
 use status::StatusCell;
 use std::fmt;
 use std::future::poll_fn;
@@ -81,7 +84,7 @@ const RELIST_CALM: Duration = Duration::from_secs(30);
 /// | --- | --- | --- |
 /// | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
 /// | | 410 or 504 for a revision: list the newest, once without delay | List |
-/// | | 410 for a page that is not the first: list again without pages, once without delay | List |
+/// | | 410 for a page that is not the first, or pages that have no end or are of several revisions: list again without pages, once without delay | List |
 /// | | anything else: backoff | List |
 /// | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
 /// | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
@@ -281,35 +284,30 @@ impl<L: ListerWatcher> Reflector<L> {
         self.links.status.update(|all| (all.lists, all.pending) = (all.lists + 1, 0));
         let limit = if whole { 0 } else { self.options.page_size };
         let mut request = ListRequest { at, limit, continue_token: None };
-        let mut entries = Vec::new();
-        let status = loop {
+        let mut pages = ListedPages::default();
+        let (status, is_broken) = loop {
             let page = self.source.list(request.clone());
-            match self.unless_over(page).await? {
-                Ok(page) => {
-                    entries.extend(page.entries);
-                    self.links.status.update(|all| all.pending = entries.len());
-                    request.continue_token = page.continue_token;
-                    if request.continue_token.is_some() {
-                        continue;
-                    }
-                    match self.feed.replace(page.revision, &entries) {
-                        Ok((outside, was_loaded)) => {
-                            self.synced(page.revision, outside, was_loaded);
-                            return Ok(Step::Watch);
-                        }
-                        Err(error) => {
-                            self.back_off("a list", Some(error.into())).await?;
-                            return Ok(Step::List(self.next_list(), false));
-                        }
-                    }
+            let added = match self.unless_over(page).await? {
+                Ok(page) => pages.add(page),
+                Err(status) => {
+                    let is_broken = request.continue_token.is_some() && status.is_gone();
+                    break (status, is_broken);
                 }
-                Err(status) if request.continue_token.is_some() && status.is_gone() && !whole => {
-                    // The state of its first page is gone: all at once, then.
-                    return Ok(Step::List(at, true));
-                }
-                Err(status) => break status,
+            };
+            self.links.status.update(|all| all.pending = pages.entries.len());
+            match added {
+                Ok(Some(token)) => request.continue_token = Some(token),
+                Ok(None) => return self.listed(pages).await,
+                Err(status) => break (status, true),
             }
+            // A source that is always ready: others run too.
+            yield_now().await;
         };
+        if is_broken && !whole {
+            // The state of its first page is gone, or its pages are none: all at once, then.
+            self.links.status.update(|all| all.last_error = Some(status));
+            return Ok(Step::List(at, true));
+        }
         // A revision that the source has no more, or not yet (another one of it answers): whatever it has.
         if matches!(status.code(), 410 | 504) && at != ListAt::Newest {
             self.links.status.update(|all| all.last_error = Some(status));
@@ -317,6 +315,20 @@ impl<L: ListerWatcher> Reflector<L> {
         }
         self.back_off("a list", Some(status)).await?;
         Ok(Step::List(self.next_list(), false))
+    }
+
+    /// Puts a list into the cache.
+    async fn listed(&mut self, pages: ListedPages) -> Outcome<Step> {
+        match self.feed.replace(pages.revision, &pages.entries) {
+            Ok((outside, was_loaded)) => {
+                self.synced(pages.revision, outside, was_loaded);
+                Ok(Step::Watch)
+            }
+            Err(error) => {
+                self.back_off("a list", Some(error.into())).await?;
+                Ok(Step::List(self.next_list(), false))
+            }
+        }
     }
 
     /// Which state the next list is of: none that is older than what readers have seen.
@@ -381,14 +393,22 @@ impl<L: ListerWatcher> Reflector<L> {
         let mut gathering = Gathering::default();
         let mut report = self.options.clock.delay(MARK_REPORT);
         let mut waited = Duration::ZERO;
+        let mut taken = 0;
         loop {
             let event = poll_fn(|context| {
                 if self.is_over(context) {
                     return Poll::Ready(Err(Over));
                 }
-                if let Poll::Ready(event) = Pin::new(&mut *watch).poll_next(context) {
-                    return Poll::Ready(Ok(Some(event)));
+                if taken < BUDGET {
+                    if let Poll::Ready(event) = Pin::new(&mut *watch).poll_next(context) {
+                        taken += 1;
+                        return Poll::Ready(Ok(Some(event)));
+                    }
+                } else {
+                    // A source that is always ready: others run too, and the report is looked at.
+                    context.waker().wake_by_ref();
                 }
+                taken = 0;
                 Pin::new(&mut report).poll(context).map(|()| Ok(None))
             });
             let Some(event) = event.await? else {

@@ -118,7 +118,7 @@ pub struct ListPage {
     pub revision: u64,
     /// The entries, in any order.
     pub entries: Vec<Entry>,
-    /// Where the next page begins; `None` in the last.
+    /// Where the next page begins, another place each time; `None` in the last.
     pub continue_token: Option<String>,
 }
 

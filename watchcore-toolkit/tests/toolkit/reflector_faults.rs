@@ -1,10 +1,17 @@
 //! Reflectors over sources that misbehave, or that are allowed more than most do.
 
-use crate::rig::{Rig, added, deleted, error, fails, millis, page};
+use crate::rig::{Rig, added, deleted, entry, error, fails, millis, page};
 use crate::script::Answer;
+use std::future::{pending, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, ResyncReason, Start};
-use watchcore_toolkit::{Entry, Status, WatchEvent};
+use watchcore_toolkit::{
+    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, MockWatch, Opening, PageFuture,
+    Reflector, ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
+};
 
 fn gone() -> Answer<Entry> {
     Answer::Refuse(Status::new(410, "gone"))
@@ -116,4 +123,107 @@ fn rf_23_history_that_went_back_without_revisions() {
         let batch = changes.poll(100).unwrap();
         assert_eq!(batch.events()[0].resync().unwrap().reason, ResyncReason::HistoryReset);
     }
+}
+
+/// Pages without an end: each kind is found, then listed without pages, then waited for.
+#[test]
+fn fault_pages_without_end_are_an_error() {
+    let found = |next: &dyn Fn(usize) -> ListPage, requests: usize| {
+        let mut rig = Rig::new((0..3000).map(|at| Ok(next(at))), []);
+        rig.settle();
+        let status = rig.handle.status();
+        assert_eq!((rig.listed().len(), status.state), (requests, ReflectorState::Waiting));
+        assert!(status.to_string().contains("pages"), "{status}");
+        assert!(!rig.cache.is_ready());
+    };
+    found(&|_| ListPage::new(10, [entry("/a", "1", 1)]).continued("x"), 4);
+    found(&|at| ListPage::new(10, [entry(&format!("/{at}"), "1", 1)]).continued(["x", "y", "z"][at % 3]), 8);
+    found(&|at| ListPage::new(10, []).continued(at.to_string()), 2000);
+}
+
+/// Pages of several states are none; without pages there is one.
+#[test]
+fn fault_pages_of_several_revisions_are_listed_whole() {
+    let first = Ok(ListPage::new(10, [entry("/a", "1", 3)]).continued("second"));
+    let second = page(11, &[("/b", "1", 4)]);
+    let mut rig = Rig::new([first, second, page(11, &[("/b", "1", 4)])], []);
+    rig.settle();
+    assert_eq!((rig.listed(), rig.state()), (vec!["0".to_owned(), "second".into(), "0".into()], "/b=1@4".to_owned()));
+    assert_eq!(rig.requests.lock().unwrap().last().unwrap().limit, 0);
+    assert!(rig.handle.status().to_string().contains("several revisions"));
+}
+
+/// A source whose answers are functions.
+struct Asked {
+    list: Box<dyn FnMut(ListRequest) -> PageFuture + Send>,
+    watch: Box<dyn FnMut(WatchRequest) -> Opening<BoxWatch<Entry>> + Send>,
+}
+
+impl ListerWatcher for Asked {
+    type Watch = BoxWatch<Entry>;
+
+    fn list(&mut self, request: ListRequest) -> PageFuture {
+        (self.list)(request)
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<BoxWatch<Entry>> {
+        (self.watch)(request)
+    }
+}
+
+impl Asked {
+    /// A reflector over it, polled once by each call of the function.
+    fn run(self, initial_watch: bool) -> (Cache, Arc<ManualClock>, ReflectorHandle, impl FnMut() -> bool) {
+        let cache = Cache::builder("/").expect_load(true).build().unwrap();
+        let clock = Arc::new(ManualClock::new());
+        let reflector = Reflector::new(cache.writer().unwrap(), self).unwrap().clock(clock.clone());
+        let reflector = reflector.backoff(Backoff::default()).initial_watch(initial_watch);
+        let handle = reflector.handle();
+        let mut run = Box::pin(reflector.run());
+        let poll = move || run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        (cache, clock, handle, poll)
+    }
+}
+
+/// A list whose pages are always ready lets others run between them, and is stopped there.
+#[test]
+fn fault_hot_list_lets_others_run() {
+    let pages = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&pages);
+    let list = move |_| -> PageFuture {
+        let number = counted.fetch_add(1, Ordering::SeqCst).to_string();
+        let page = ListPage::new(10, [entry(&format!("/{number}"), "1", 1)]);
+        Box::pin(ready(Ok(if number == "5000" { page } else { page.continued(number) })))
+    };
+    let source = Asked { list: Box::new(list), watch: Box::new(|_| Box::pin(pending())) };
+    let (_cache, _, handle, mut poll) = source.run(false);
+    assert!(!poll());
+    assert!(pages.load(Ordering::SeqCst) < 1000, "{} pages in one poll", pages.load(Ordering::SeqCst));
+    handle.stopper().stop();
+    assert!(poll());
+}
+
+/// An initial state that comes without a pause lets others run, and its missing end mark is reported.
+#[test]
+fn fault_hot_state_lets_others_run() {
+    let events = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&events);
+    let watch = move |_| -> Opening<BoxWatch<Entry>> {
+        let counted = Arc::clone(&counted);
+        let next = move |_: &mut Context<'_>| match counted.fetch_add(1, Ordering::SeqCst) {
+            100_000.. => Poll::Pending,
+            number => Poll::Ready(Some(added(&format!("/{number}"), "1", 1))),
+        };
+        Box::pin(ready(Ok(Some(MockWatch::new(next, || {}).boxed()))))
+    };
+    let source = Asked { list: Box::new(|_| Box::pin(pending())), watch: Box::new(watch) };
+    let (_cache, clock, handle, mut poll) = source.run(true);
+    for _ in 0..2 {
+        assert!(!poll());
+        assert!(events.load(Ordering::SeqCst) < 10_000, "{} events in one poll", events.load(Ordering::SeqCst));
+        assert_eq!(clock.next_due(), Some(Duration::from_secs(10)), "it reports every ten seconds");
+        clock.advance(Duration::from_secs(10));
+    }
+    handle.stopper().stop();
+    assert!(poll());
 }
