@@ -31,6 +31,7 @@
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod backoff;
 mod broadcaster;
 mod clock;

@@ -49,7 +49,9 @@ pub trait BlockingSource: Send + Sync + 'static {
 /// A [`BlockingSource`] as a [`ListerWatcher`]: each call runs on a thread of its own, `watchcore-block`.
 ///
 /// A watch that is stopped ends at once for its reader. Its thread ends when the source's next event comes, or its end: a
-/// source should end its watches by the time-out that they are asked with. A call that panics is an error 500.
+/// source should end its watches by the time-out that they are asked with. A call that panics is an error 500. One that takes
+/// longer than [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is made again, and keeps its thread until it
+/// returns: a source should bound its calls.
 ///
 /// ```
 /// use std::time::Duration;

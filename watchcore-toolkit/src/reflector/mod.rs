@@ -17,6 +17,7 @@ pub use handle::{ReflectorHandle, ReflectorThread};
 pub use source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
 pub use status::{ReflectorState, ReflectorStatus};
 
+use crate::awaited::{ANSWER, Awaited};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
@@ -85,16 +86,16 @@ const RELIST_CALM: Duration = Duration::from_secs(30);
 /// | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
 /// | | 410 or 504 for a revision: list the newest, once without delay | List |
 /// | | 410 for a page that is not the first, or pages that have no end or are of several revisions: list again without pages, once without delay | List |
-/// | | anything else: backoff | List |
+/// | | anything else, or no answer in time: backoff | List |
 /// | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
 /// | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
-/// | | 410, 504: again from any revision, once without delay; 429, 503, the end: backoff | State |
+/// | | 410, 504: again from any revision, once without delay; 429, 503, no answer in time, the end: backoff | State |
 /// | | any other error: the source cannot do this | List, for good |
 /// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
 /// | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
 /// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
 /// | | 410, or events that do not fit: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
-/// | | 429, 503 (also at open): backoff, and no new list | Watch(R) |
+/// | | 429, 503 (also at open), no answer in time: backoff, and no new list | Watch(R) |
 /// | | any other error: backoff | List |
 /// | any | stop, or the cache was closed | end |
 ///
@@ -113,6 +114,7 @@ pub struct Reflector<L: ListerWatcher> {
 struct ReflectorOptions {
     page_size: usize,
     initial_watch: bool,
+    answer_timeout: Duration,
     backoff: Backoff,
     clock: Arc<dyn Clock>,
 }
@@ -151,7 +153,13 @@ impl<L: ListerWatcher> Reflector<L> {
             clock: Mutex::new(Arc::clone(&clock)),
             ended: Event::new(),
         };
-        let options = ReflectorOptions { page_size: PAGE, initial_watch: false, backoff: Backoff::default(), clock };
+        let options = ReflectorOptions {
+            page_size: PAGE,
+            initial_watch: false,
+            answer_timeout: ANSWER,
+            backoff: Backoff::default(),
+            clock,
+        };
         Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper, relisted_at: None })
     }
 
@@ -165,6 +173,13 @@ impl<L: ListerWatcher> Reflector<L> {
     /// listed.
     pub fn initial_watch(mut self, watch: bool) -> Reflector<L> {
         self.options.initial_watch = watch;
+        self
+    }
+
+    /// How long a page of a list, or the opening of a watch, is waited for: ten and a half minutes if nothing is said, as
+    /// long as a watch may be silent at most. What has not come then is dropped, and counts as an error 503.
+    pub fn answer_timeout(mut self, timeout: Duration) -> Reflector<L> {
+        self.options.answer_timeout = timeout;
         self
     }
 
@@ -236,6 +251,15 @@ impl<L: ListerWatcher> Reflector<L> {
         .await
     }
 
+    /// Waits for an answer of the source as long as it may take.
+    async fn answered<T>(
+        &mut self,
+        answer: Pin<Box<dyn Future<Output = std::result::Result<T, Status>> + Send>>,
+    ) -> Outcome<std::result::Result<T, Status>> {
+        let answer = Awaited::new(answer, &self.options.clock, self.options.answer_timeout);
+        self.unless_over(answer).await
+    }
+
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         self.links.nudge.register(context);
         self.links.stop.poll_raised(context) || self.feed.writer.is_closed()
@@ -287,7 +311,7 @@ impl<L: ListerWatcher> Reflector<L> {
         let mut pages = ListedPages::default();
         let (status, is_broken) = loop {
             let page = self.source.list(request.clone());
-            let added = match self.unless_over(page).await? {
+            let added = match self.answered(page).await? {
                 Ok(page) => pages.add(page),
                 Err(status) => {
                     let is_broken = request.continue_token.is_some() && status.is_gone();
@@ -360,7 +384,7 @@ impl<L: ListerWatcher> Reflector<L> {
         let request = self.request(from, true);
         let timeout = request.timeout;
         let opening = self.source.watch(request);
-        let status = match self.unless_over(opening).await? {
+        let status = match self.answered(opening).await? {
             Ok(Some(mut watch)) => match self.gather(&mut watch).await? {
                 Ok(()) => return self.follow(watch, timeout).await,
                 Err(status) => status,
@@ -449,7 +473,7 @@ impl<L: ListerWatcher> Reflector<L> {
         let request = self.request(self.feed.resume, false);
         let timeout = request.timeout;
         let opening = self.source.watch(request);
-        match self.unless_over(opening).await? {
+        match self.answered(opening).await? {
             Ok(Some(watch)) => self.follow(watch, timeout).await,
             Ok(None) => {
                 self.back_off("a watch", None).await?;

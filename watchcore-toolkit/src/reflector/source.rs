@@ -198,9 +198,10 @@ pub trait ListerWatcher: Send + 'static {
     /// The watch that it opens.
     type Watch: Watch<Object = Entry> + 'static;
 
-    /// Lists a page. The future must not need anything of the source any more.
+    /// Lists a page. The future must not need anything of the source any more; it is dropped where it takes longer than
+    /// [`Reflector::answer_timeout`](crate::Reflector::answer_timeout).
     fn list(&mut self, request: ListRequest) -> PageFuture;
 
-    /// Opens a watch. `None` is an answer without a watch, and counts as one that has ended.
+    /// Opens a watch. `None` is an answer without a watch, and counts as one that has ended. The same bound as for a list.
     fn watch(&mut self, request: WatchRequest) -> Opening<Self::Watch>;
 }

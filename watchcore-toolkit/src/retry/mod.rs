@@ -11,6 +11,7 @@ mod source;
 pub use cache_source::CacheSource;
 pub use source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 
+use crate::awaited::{ANSWER, Awaited};
 use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::keyed::Keyed;
@@ -58,7 +59,7 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// | Open | ok | Read |
 /// | | 401, 403, a cache that is closed or broken for good | Error, end |
 /// | | 410 | as in Read: one rule, wherever it comes |
-/// | | nothing, end of file, time-out, any other error | Open, after the delay |
+/// | | nothing, end of file, time-out, no answer in time, any other error | Open, after the delay |
 /// | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
 /// | | Bookmark | not given; the resume point moves |
 /// | | one of these without a revision | Error 500, end |
@@ -70,7 +71,7 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// | | the end | Open, after the delay |
 /// | List | a state | the difference with what was given; then Open behind it, at once |
 /// | | 401, 403 | Error, end |
-/// | | any other error | List, after the delay |
+/// | | no answer in time, any other error | List, after the delay |
 /// | any | stop | end |
 ///
 /// **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
@@ -83,6 +84,7 @@ pub struct RetryWatch<S: WatchSource> {
     relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
     clock: Arc<dyn Clock>,
     min_restart_delay: Duration,
+    answer_timeout: Duration,
     state: RetryState<S>,
     /// To be given before anything else is done.
     ready: VecDeque<WatchEvent<ObjectOf<S>>>,
@@ -102,9 +104,9 @@ pub struct RetryWatch<S: WatchSource> {
 enum RetryState<S: WatchSource> {
     /// Without a delay: at once.
     Waiting(Option<Delay>, Attempt),
-    Opening(Opening<S::Watch>),
+    Opening(Awaited<Option<S::Watch>>),
     Reading(S::Watch),
-    Listing(ListingFuture<ObjectOf<S>>),
+    Listing(Awaited<Listing<ObjectOf<S>>>),
     Ended,
 }
 
@@ -164,6 +166,7 @@ pub struct RetryWatchBuilder<S: WatchSource> {
     relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
     clock: Arc<dyn Clock>,
     min_restart_delay: Duration,
+    answer_timeout: Duration,
 }
 
 impl<S: WatchSource> RetryWatchBuilder<S> {
@@ -182,6 +185,12 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
     /// How far apart attempts begin at least: 1 s if nothing is said.
     pub fn min_restart_delay(self, delay: Duration) -> RetryWatchBuilder<S> {
         RetryWatchBuilder { min_restart_delay: delay, ..self }
+    }
+
+    /// How long the opening of a watch, or a list, is waited for: ten and a half minutes if nothing is said. What has not
+    /// come then is dropped, and counts as an error 503. A watch that is open may be silent for any time.
+    pub fn answer_timeout(self, timeout: Duration) -> RetryWatchBuilder<S> {
+        RetryWatchBuilder { answer_timeout: timeout, ..self }
     }
 
     /// Takes the time from this clock.
@@ -209,6 +218,7 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
             relist: self.relist,
             clock: self.clock,
             min_restart_delay: self.min_restart_delay,
+            answer_timeout: self.answer_timeout,
             state: RetryState::Waiting(None, attempt),
             ready: VecDeque::new(),
             resume: self.from,
@@ -239,7 +249,8 @@ impl<S: WatchSource> RetryWatch<S> {
     /// Options of a watch of everything behind `from`.
     pub fn builder(source: S, from: impl Into<Position>) -> RetryWatchBuilder<S> {
         let (from, clock) = (from.into(), Arc::new(SystemClock));
-        RetryWatchBuilder { source, from, relist: None, clock, min_restart_delay: Duration::from_secs(1) }
+        let min_restart_delay = Duration::from_secs(1);
+        RetryWatchBuilder { source, from, relist: None, clock, min_restart_delay, answer_timeout: ANSWER }
     }
 
     /// Behind the last event that was given, or the last bookmark: where it is opened again.
@@ -308,17 +319,19 @@ impl<S: WatchSource> RetryWatch<S> {
                     Attempt::Open => {
                         self.opened_at = Some(self.clock.now());
                         self.opens += 1;
-                        self.state = RetryState::Opening(self.source.watch(self.resume));
+                        let opening = self.source.watch(self.resume);
+                        self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
                     }
                     Attempt::List => {
                         self.listed_at = Some(self.clock.now());
                         self.lists += 1;
                         let lister = self.relist.as_mut().expect("it lists only where it has a lister");
-                        self.state = RetryState::Listing(lister.list());
+                        let listing = lister.list();
+                        self.state = RetryState::Listing(Awaited::new(listing, &self.clock, self.answer_timeout));
                     }
                 }
             }
-            RetryState::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+            RetryState::Opening(opening) => match ready!(Pin::new(opening).poll(context)) {
                 Ok(Some(watch)) => {
                     self.stop.opened(watch.stopper());
                     self.state = RetryState::Reading(watch);
@@ -334,7 +347,7 @@ impl<S: WatchSource> RetryWatch<S> {
                 Some(event) => self.read(event),
                 None => self.retry(Attempt::Open, None),
             },
-            RetryState::Listing(listing) => match ready!(listing.as_mut().poll(context)) {
+            RetryState::Listing(listing) => match ready!(Pin::new(listing).poll(context)) {
                 Ok(listing) => self.listed(listing),
                 Err(status) if status.is_refused() => {
                     self.last_status = Some(status.clone());

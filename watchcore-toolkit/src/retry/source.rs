@@ -31,7 +31,8 @@ pub trait WatchSource: Send + 'static {
     type Watch: Watch<Object: Send> + 'static;
 
     /// Opens a watch of everything behind `from`. `None` is an answer without a watch, and is tried again as an error is.
-    /// An event's position is where it is resumed. The future must not need anything of the source any more.
+    /// An event's position is where it is resumed. The future must not need anything of the source any more; it is dropped
+    /// where it takes longer than [`RetryWatchBuilder::answer_timeout`](crate::RetryWatchBuilder::answer_timeout).
     fn watch(&mut self, from: Position) -> Opening<Self::Watch>;
 }
 
@@ -83,7 +84,7 @@ impl<O> Listing<O> {
 /// is_lister(&|| async { Ok::<_, Status>(Listing::new(7, ["a", "b"])) });
 /// ```
 pub trait ListSource<O>: Send + 'static {
-    /// Lists the newest state. The future must not need anything of the lister any more.
+    /// Lists the newest state. The future must not need anything of the lister any more. The same bound as for a watch.
     fn list(&mut self) -> ListingFuture<O>;
 }
 

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, ResyncReason, Start};
+use watchcore::{Cache, ResyncReason, Start, State};
 use watchcore_toolkit::{
     Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, MockWatch, Opening, PageFuture,
     Reflector, ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
 };
+
+/// How long the sources of functions may take for an answer.
+const ANSWER: Duration = Duration::from_secs(5);
 
 fn gone() -> Answer<Entry> {
     Answer::Refuse(Status::new(410, "gone"))
@@ -177,7 +180,7 @@ impl Asked {
         let cache = Cache::builder("/").expect_load(true).build().unwrap();
         let clock = Arc::new(ManualClock::new());
         let reflector = Reflector::new(cache.writer().unwrap(), self).unwrap().clock(clock.clone());
-        let reflector = reflector.backoff(Backoff::default()).initial_watch(initial_watch);
+        let reflector = reflector.backoff(Backoff::default()).answer_timeout(ANSWER).initial_watch(initial_watch);
         let handle = reflector.handle();
         let mut run = Box::pin(reflector.run());
         let poll = move || run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -226,4 +229,40 @@ fn fault_hot_state_lets_others_run() {
     }
     handle.stopper().stop();
     assert!(poll());
+}
+
+/// A list, an opening or an initial state that is never answered is tried again, and said.
+#[test]
+fn fault_answer_that_never_comes_is_asked_for_again() {
+    for (lists, initial_watch) in [(false, false), (true, false), (true, true)] {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (list_asked, watch_asked) = (Arc::clone(&asked), Arc::clone(&asked));
+        let list = move |_| -> PageFuture {
+            if lists {
+                return Box::pin(ready(page(10, &[])));
+            }
+            list_asked.fetch_add(1, Ordering::SeqCst);
+            Box::pin(pending())
+        };
+        let watch = move |_| -> Opening<BoxWatch<Entry>> {
+            watch_asked.fetch_add(1, Ordering::SeqCst);
+            Box::pin(pending())
+        };
+        let (cache, clock, handle, mut poll) =
+            Asked { list: Box::new(list), watch: Box::new(watch) }.run(initial_watch);
+        for asks in 1..4 {
+            assert!(!poll());
+            while asked.load(Ordering::SeqCst) < asks {
+                clock.advance(clock.next_due().expect("it waits for a delay"));
+                assert!(!poll());
+            }
+            assert_eq!(clock.next_due(), Some(ANSWER));
+            clock.advance(ANSWER);
+            assert!(!poll());
+            let status = handle.status();
+            assert_eq!((status.state, status.last_error.unwrap().code()), (ReflectorState::Waiting, 503));
+            assert_eq!(matches!(cache.status().state, State::Stale { .. }), cache.is_ready());
+        }
+        assert_eq!(cache.is_ready(), lists && !initial_watch);
+    }
 }

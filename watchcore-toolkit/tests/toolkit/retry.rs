@@ -3,7 +3,7 @@
 use crate::script::{Answer, ScriptWatch, Server, Woken, drain};
 use crate::support::{Text, lap, line, next, put, small_cache};
 use futures_core::Stream;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -148,7 +148,7 @@ fn rw_23_stop_ends_every_wait() {
     let clock = Arc::new(ManualClock::new());
     let delayed = Server::new([refuse(503)]);
     let silent = Server::<Thing>::new([]);
-    let never = |_: Position| std::future::pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
+    let never = |_: Position| pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
     let watches = [
         RetryWatch::builder(delayed.source(), 1).clock(clock.clone()).open().unwrap().boxed(),
         RetryWatch::open(silent.source(), 1).unwrap().boxed(),
@@ -322,6 +322,25 @@ fn rw_29_lost_of_what_is_not_given_is_kept() {
     };
     assert_eq!(lost(false), [0, 7, 8, 0], "a watch without a lister gives repeats");
     assert_eq!(lost(true), [0, 7, 8]);
+}
+
+/// An opening or a list that is never answered is tried again.
+#[test]
+fn fault_answer_that_never_comes_is_asked_for_again() {
+    let never = |_: Position| pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
+    for from in [5, 0] {
+        let clock = Arc::new(ManualClock::new());
+        let lister = || pending::<Result<Listing<Thing>, Status>>();
+        let mut watch = RetryWatch::builder(never, from).relist(lister).clock(clock.clone()).open().unwrap();
+        for asked in 1..4 {
+            assert!(watch.try_recv().is_pending());
+            assert_eq!(watch.opens() + watch.lists(), asked);
+            assert_eq!(clock.next_due(), Some(Duration::from_secs(630)));
+            clock.advance(Duration::from_secs(630));
+        }
+        assert!(watch.try_recv().is_pending());
+        assert_eq!(watch.last_status().unwrap().code(), 503);
+    }
 }
 
 /// A server that is asked for a revision that is gone is not asked for ever, and a lister not without a pause.
