@@ -214,7 +214,7 @@ impl<L: ListerWatcher> Reflector<L> {
     }
 
     /// Runs until it is stopped or the cache is closed. Dropping the future ends it too; the cache is closed then.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
         struct Ended(Arc<Links>);
         impl Drop for Ended {
             fn drop(&mut self) {
@@ -223,12 +223,14 @@ impl<L: ListerWatcher> Reflector<L> {
             }
         }
         let _ended = Ended(Arc::clone(&self.links));
-        let mut step = if self.options.initial_watch { Step::State(0) } else { Step::List(ListAt::Any, false) };
+        // Dropped before the end is reported: a stop waits for no destructor of the source behind it.
+        let mut this = self;
+        let mut step = if this.options.initial_watch { Step::State(0) } else { Step::List(ListAt::Any, false) };
         loop {
             let next = match step {
-                Step::List(at, whole) => self.list(at, whole).await,
-                Step::State(from) => self.state(from).await,
-                Step::Watch => self.watch().await,
+                Step::List(at, whole) => this.list(at, whole).await,
+                Step::State(from) => this.state(from).await,
+                Step::Watch => this.watch().await,
             };
             match next {
                 Ok(next) => step = next,

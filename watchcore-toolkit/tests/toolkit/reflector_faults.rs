@@ -2,12 +2,14 @@
 
 use crate::rig::{Rig, added, deleted, entry, error, fails, millis, page};
 use crate::script::Answer;
+use crate::support::{BOUND, until};
 use std::future::{pending, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, ResyncReason, Start, State};
+use watchcore::{Cache, Code, ResyncReason, Start, State};
 use watchcore_toolkit::{
     Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, MockWatch, Opening, PageFuture,
     Reflector, ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
@@ -265,4 +267,38 @@ fn fault_answer_that_never_comes_is_asked_for_again() {
         }
         assert_eq!(cache.is_ready(), lists && !initial_watch);
     }
+}
+
+/// A source that takes its time to go away.
+struct Lingers(Receiver<()>);
+
+impl Drop for Lingers {
+    fn drop(&mut self) {
+        let _ = self.0.recv_timeout(BOUND);
+    }
+}
+
+impl ListerWatcher for Lingers {
+    type Watch = BoxWatch<Entry>;
+
+    fn list(&mut self, _: ListRequest) -> PageFuture {
+        Box::pin(ready(page(10, &[])))
+    }
+
+    fn watch(&mut self, _: WatchRequest) -> Opening<BoxWatch<Entry>> {
+        Box::pin(pending())
+    }
+}
+
+/// A stop waits for as long as it says, also where the source takes longer to be dropped.
+#[test]
+fn rf_01_stop_waits_no_longer_than_it_says() {
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let (leave, lingers) = channel();
+    let reflector = Reflector::new(cache.writer().unwrap(), Lingers(lingers)).unwrap().spawn().unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let error = reflector.stop(Duration::from_millis(10)).unwrap_err();
+    assert_eq!(error.code(), Code::Timeout);
+    leave.send(()).unwrap();
+    until("the cache is closed", || cache.status().state == State::Closed);
 }
