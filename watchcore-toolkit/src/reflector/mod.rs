@@ -202,14 +202,17 @@ impl<L: ListerWatcher> Reflector<L> {
         ReflectorHandle { links: Arc::clone(&self.links), stopper: self.stopper.clone() }
     }
 
-    /// Runs it on a thread of its own, `watchcore-reflect`. INTERNAL where the system starts no thread.
+    /// Runs it on a thread of its own, `watchcore-reflect`. RESOURCE_EXHAUSTED where the system starts no thread.
     pub fn spawn(self) -> Result<ReflectorThread> {
         let handle = self.handle();
         let body = move || {
             park::block_on_future(Duration::MAX, self.run());
         };
-        let thread = watchcore::spawn_feeder("watchcore-reflect", body)
-            .map_err(|error| Error::new(Code::Internal, format!("start a reflector: no thread, {error}")))?;
+        let thread = watchcore::spawn_feeder("watchcore-reflect", body).map_err(|error| {
+            let message =
+                format!("start the thread of a reflector: {error}. End other threads, or run it as a future.");
+            Error::new(Code::ResourceExhausted, message)
+        })?;
         Ok(ReflectorThread { handle, thread: Some(thread) })
     }
 

@@ -302,3 +302,39 @@ fn rf_01_stop_waits_no_longer_than_it_says() {
     leave.send(()).unwrap();
     until("the cache is closed", || cache.status().state == State::Closed);
 }
+
+/// In a process of its own that may have no more threads.
+#[cfg(target_os = "linux")]
+#[test]
+fn rf_26_no_thread_is_an_error_of_spawn() {
+    const CHILD: &str = "WATCHCORE_TEST_NO_THREAD";
+    if std::env::var_os(CHILD).is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "reflector_faults::rf_26_no_thread_is_an_error_of_spawn",
+                "--test-threads=1",
+                "--nocapture",
+            ])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let reflector = Reflector::new(cache.writer().unwrap(), Lingers(channel().1)).unwrap();
+    // SAFETY: plain memory of this frame, and numbers.
+    unsafe {
+        // Of root nothing is limited.
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setuid(54_321), 0);
+        }
+        let mut none: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NPROC, &mut none), 0);
+        none.rlim_cur = 0;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &none), 0);
+    }
+    let error = reflector.spawn().unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+}
