@@ -438,8 +438,10 @@ fn fault_stalled_handler_holds_constant_memory() {
             most = most.max(cache.stats().bytes());
         }
     }
-    // The window, the live keys, what the handler was given, and what is not yet freed.
-    assert!(most < 16 << 20, "{most} bytes");
+    // The window, the live keys and what the handler was given; before, also what waits for the thread that frees, of which
+    // writers wait for more than 64 MiB.
+    assert!(most < 96 << 20, "{most} bytes");
+    until("the log is freed", || cache.stats().bytes() < 16 << 20);
     assert!(stalled.status().figures.lag.events >= events - 1000);
     drop(gate);
     stalled.wait_synced(BOUND).unwrap();
