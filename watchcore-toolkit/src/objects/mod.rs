@@ -72,7 +72,7 @@ pub struct ObjectWatch<O: FromKeyValue> {
     /// Made, and not yet handed out: at most a batch, or a part of a difference.
     pending: VecDeque<WatchEvent<O>>,
     backlog: Backlog<O>,
-    /// Until the next resync, where one was asked for.
+    /// Until the next resync, where one was asked for. `None` while one is handed out: its period counts from the end.
     resync: Option<Delay>,
     refusals: Refusals,
     handle: Arc<WatchHandle>,
@@ -287,21 +287,25 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         true
     }
 
-    /// Begins a resync where one is due.
-    fn poll_resync(&mut self, context: &mut Context<'_>) {
-        let (Some(delay), Some(period)) = (&mut self.resync, self.options.resync) else { return };
+    /// Whether a resync was due: then it has begun, where there is something to give again.
+    ///
+    /// The period of the next one begins when this is asked again, behind the last object of this one. So between two resyncs
+    /// the log is read, however long the consumer takes for one.
+    fn poll_resync(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(period) = self.options.resync else { return false };
+        let delay = self.resync.get_or_insert_with(|| self.options.clock.delay(period));
         if Pin::new(delay).poll(context).is_pending() {
-            return;
+            return false;
         }
-        let mut next = self.options.clock.delay(period);
-        let _ = Pin::new(&mut next).poll(context);
-        self.resync = Some(next);
-        // Before its state is complete there is nothing to give again.
+        self.resync = None;
+        // Before its state is complete it is not given again, and a watch that was stopped is to find its end.
         if !self.reader.in_state
-            && let Some(known) = self.reader.known.as_ref().filter(|known| !known.is_empty())
+            && !self.stopper.is_stopped()
+            && let Some(known) = &self.reader.known
         {
             self.backlog = Backlog::Resync(known.to_vec().into_iter());
         }
+        true
     }
 
     /// What comes of an error of the subscription.
@@ -409,8 +413,7 @@ impl<O: FromKeyValue> Stream for ObjectWatch<O> {
                     }
                 }
                 WatchState::Reading => {
-                    this.poll_resync(context);
-                    if matches!(this.backlog, Backlog::Resync(_)) {
+                    if this.poll_resync(context) {
                         continue;
                     }
                     match this.reader.poll(context, &mut this.pending, &mut this.refusals) {

@@ -96,7 +96,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     }
 
     /// Every so often each object that it was given comes again, Modified with old and new the same, with
-    /// [`crate::Origin::Resync`]. At least one second; less is taken as that.
+    /// [`crate::Origin::Resync`]. At least one second; less is taken as that. The period counts from the last object of the
+    /// resync before, so that changes come in between, however long a consumer takes for all of them.
     pub fn resync_period(self, period: Duration) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { resync: Some(period.max(Duration::from_secs(1))), ..self }
     }

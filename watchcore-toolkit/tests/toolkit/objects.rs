@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start};
+use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start, Writer};
 use watchcore_toolkit::{ManualClock, ObjectWatch, Origin, WatchExt};
 
 fn lines(watch: &mut ObjectWatch<Text>, count: usize) -> Vec<String> {
@@ -335,6 +335,29 @@ fn si_01_resync_gives_what_was_given() {
     assert_eq!(again, ["~ /a=2>2", "~ /b=1>1"]);
 }
 
+/// A resync whose handling takes as long as its period does not keep changes away, and none begins after a stop.
+#[test]
+fn si_01_long_resync_lets_changes_through() {
+    let cache = wide_cache();
+    let clock = ManualClock::new();
+    let period = Duration::from_secs(30);
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let wanted = ObjectWatch::<Text>::builder(&cache).resync_period(period).clock(Arc::new(clock.clone()));
+    let mut watch = wanted.open().unwrap();
+    assert_eq!(lines(&mut watch, 2), ["+ /a=1", "synced"]);
+    put(&mut writer, "/a", "2");
+    let mut handled_slowly = || {
+        clock.advance(period);
+        line(&next(&mut watch))
+    };
+    assert_eq!([(); 3].map(|()| handled_slowly()), ["~ /a=1>1", "~ /a=1>2", "~ /a=2>2"]);
+    assert_eq!(watch.try_recv(), Poll::Pending);
+    clock.advance(period);
+    watch.stop();
+    assert_eq!(watch.recv(BOUND).unwrap(), None);
+}
+
 /// A stop from another thread ends a wait, in every state, and once is as good as often.
 #[test]
 fn rf_01_stop_ends_a_wait() {
@@ -367,7 +390,7 @@ fn fault_stalled_watch_holds_constant_memory() {
         put(&mut writer, &format!("/k{number:03}"), "2");
     }
     assert_eq!(next(&mut differing).origin, Origin::Difference);
-    let round = |writer: &mut watchcore::Writer| {
+    let round = |writer: &mut Writer| {
         for number in 0..200_000 {
             put(writer, &format!("/k{:03}", number % 500), "3");
         }
