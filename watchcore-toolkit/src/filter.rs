@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{Payload, WatchEvent};
-use crate::keyed::{Keyed, KeyedTable};
+use crate::keyed::{Keyed, KeyedTable, refused_without_key};
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
 use std::fmt;
@@ -187,6 +187,11 @@ where
                 return Poll::Ready(None);
             };
             let lost = this.lost + event.lost;
+            if let Some(error) = refused_without_key("filter objects", event.object()) {
+                this.ended = true;
+                this.watch.stopper().stop();
+                return Poll::Ready(Some(WatchEvent::error(error).with_lost(lost)));
+            }
             if let Some(payload) = this.translate(event.payload) {
                 this.lost = 0;
                 this.ended = matches!(payload, Payload::Error(_));

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::object::{FromKeyValue, Object};
+use crate::object::{FromKeyValue, OF_PREFIX, Object};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::borrow::Cow;
 use std::hash::BuildHasher;
-use watchcore::KeyValue;
+use watchcore::{Code, Error, KeyValue};
 
 /// An object with a key and the revision of its last change: what is compared with what.
 ///
@@ -42,6 +42,12 @@ pub trait Keyed {
         0
     }
 
+    /// Whether its key tells it from others. Not so for the objects of a [`crate::Broadcaster`] without
+    /// [`keys`](crate::BroadcasterBuilder::keys): what goes by keys ends with an error there.
+    fn has_own_key(&self) -> bool {
+        true
+    }
+
     /// Whether two of one key are the same version: their revisions are equal, and known. Where a revision may be used
     /// twice (a restored backup), the contents are to be compared too.
     fn is_same(&self, other: &Self) -> bool {
@@ -73,15 +79,21 @@ impl<T: Send + Sync + 'static> Keyed for Object<T> {
     }
 
     fn object_revision(&self) -> u64 {
-        self.revision()
+        // The numbers of a prefix are none of the log's.
+        if let Some([OF_PREFIX, ..]) = self.broadcast() { 0 } else { self.revision() }
     }
 
     fn object_identity(&self) -> u64 {
-        self.key_value().create_revision()
+        // The log's one key was made once, whatever is published below it.
+        if self.broadcast().is_some() { 0 } else { self.key_value().create_revision() }
+    }
+
+    fn has_own_key(&self) -> bool {
+        self.broadcast().is_none_or(|value| value.len() > 1)
     }
 
     fn is_same(&self, other: &Object<T>) -> bool {
-        self.key_value().is_same(other.key_value())
+        self.object_revision() != 0 && self.key_value().is_same(other.key_value())
     }
 }
 
@@ -98,9 +110,27 @@ impl<O: Keyed + ?Sized> Keyed for std::sync::Arc<O> {
         (**self).object_identity()
     }
 
+    fn has_own_key(&self) -> bool {
+        (**self).has_own_key()
+    }
+
     fn is_same(&self, other: &std::sync::Arc<O>) -> bool {
         (**self).is_same(other)
     }
+}
+
+/// What ends a watch that goes by keys, at an object that has none of its own.
+pub(crate) fn refused_without_key(what: &str, object: Option<&impl Keyed>) -> Option<Error> {
+    let refused = object.is_some_and(|object| !object.has_own_key());
+    refused.then(|| {
+        Error::new(
+            Code::InvalidArgument,
+            format!(
+                "{what}: its objects have no keys of their own, so none can be told from another. For those of a broadcaster, give \
+                 Broadcaster::builder(..).keys(..) a function."
+            ),
+        )
+    })
 }
 
 /// Objects by their keys, which are inside of them.

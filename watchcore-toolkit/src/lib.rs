@@ -23,7 +23,7 @@
 //! | `NewRaceFreeFake()` | [`RaceFreeFakeSource::pair`] |
 //! | `NewProxyWatcher(ch)`, `StopChan()` | [`ProxyWatch`], [`ProxyWatch::stop_signal`] |
 //! | `MockWatcher` | [`MockWatch`] |
-//! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] where types have to be right |
+//! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] where types have to be right; over a broadcaster with [`BroadcasterBuilder::keys`] |
 //! | `NewRecorder(w)`, `Events()` | [`WatchExt::record`], [`Recording::events`] |
 //! | `NewStreamWatcher(d, r)`, `Decoder`, `Reporter` | [`StreamWatch`], [`Decoder`], [`Reporter`] |
 

@@ -69,11 +69,22 @@ impl FromKeyValue for KeyValue {
 /// assert_eq!((pod.key(), pod.revision()), (&b"/pods/a"[..], 4));
 /// # Ok::<(), watchcore::Error>(())
 /// ```
+///
+/// An object of a [`crate::Broadcaster`] has the key that the broadcaster's [`keys`](crate::BroadcasterBuilder::keys) gave it, and
+/// the number of its event as its revision. Without such a function it has no key of its own: `key` is `/` for all of them,
+/// and what goes by keys refuses it.
 pub struct Object<T> {
     /// One whose decoder made a `T`: looked at when the object was made, and a decoded value never changes.
     kv: KeyValue,
     decoded: PhantomData<fn() -> T>,
 }
+
+/// The only key of a broadcaster's log. A value there is a byte, which says what happened, and the object's own key. No cache of
+/// a program has this key; an object of one that had would be refused by what goes by keys, and not be taken for another.
+pub(crate) const BROADCAST: &str = "\0watchcore-toolkit/broadcast";
+
+/// The first byte of a value of an object that was in no log: one of a watch's prefix.
+pub(crate) const OF_PREFIX: u8 = b'p';
 
 impl<T: 'static> Object<T> {
     /// Of a cache whose decoder makes nothing but `T`, and refuses nothing that is read.
@@ -81,14 +92,23 @@ impl<T: 'static> Object<T> {
         Object { kv: kv.clone(), decoded: PhantomData }
     }
 
+    /// Its value in a broadcaster's log, if it is of one.
+    pub(crate) fn broadcast(&self) -> Option<&[u8]> {
+        if self.kv.key() == BROADCAST.as_bytes() { self.kv.value() } else { None }
+    }
+
     /// The key.
     pub fn key(&self) -> &[u8] {
-        self.kv.key()
+        match self.broadcast() {
+            None => self.kv.key(),
+            Some([_, key @ ..]) if !key.is_empty() => key,
+            Some(_) => b"/",
+        }
     }
 
     /// The key, if it is UTF-8.
     pub fn key_str(&self) -> Option<&str> {
-        self.kv.key_str()
+        std::str::from_utf8(self.key()).ok()
     }
 
     /// The revision of its last change.

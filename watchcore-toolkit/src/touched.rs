@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{Origin, Payload, WatchEvent};
-use crate::keyed::Keyed;
+use crate::keyed::{Keyed, refused_without_key};
 use crate::predicates::{Predicate, hash_of};
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
@@ -41,14 +41,15 @@ pub trait PredicateExt: Watch + Sized {
         Touched { watch: self, deletes: true, lost: 0 }
     }
 
-    /// Only changes of what the predicate looks at, and all deletions. It keeps the key and 8 bytes for each object that is
+    /// Only changes of what the predicate looks at, and all deletions. It goes by keys: at an object
+    /// without one ([`Keyed::has_own_key`]) it ends with an Error event (400). It keeps the key and 8 bytes for each object that is
     /// there; what is deleted is forgotten, and an object that was made again is another one. `old` stays the version
     /// directly before `new`, which may be one that was not given.
     fn predicate_filter<P: Predicate<Self::Object>>(self, predicate: P) -> PredicateFilter<Self, P>
     where
         Self::Object: Keyed,
     {
-        PredicateFilter { watch: self, predicate, seen: HashMap::new(), lost: 0 }
+        PredicateFilter { watch: self, predicate, seen: HashMap::new(), lost: 0, ended: false }
     }
 }
 
@@ -139,6 +140,8 @@ pub struct PredicateFilter<W, P> {
     /// What the predicate said of the version that was last looked at, with its object's identity.
     seen: HashMap<Box<[u8]>, u64>,
     lost: u64,
+    /// Refused: its objects have no keys.
+    ended: bool,
 }
 
 impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
@@ -186,9 +189,17 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> Stream for PredicateFilte
     type Item = WatchEvent<W::Object>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
         for _ in 0..BUDGET {
             let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else { return Poll::Ready(None) };
             let lost = self.lost + event.lost;
+            if let Some(error) = refused_without_key("filter by a predicate", event.object()) {
+                self.ended = true;
+                self.watch.stopper().stop();
+                return Poll::Ready(Some(WatchEvent::error(error).with_lost(lost)));
+            }
             let passes = self.passes(&event);
             self.lost = if passes { 0 } else { lost };
             if passes {

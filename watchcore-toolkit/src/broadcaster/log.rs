@@ -1,7 +1,10 @@
 //! Objects in the log of an embedded cache.
 //!
-//! A cache's values are bytes, and what a decoder makes of them. Here the bytes are one: what happened to the object. The object
-//! itself goes over in a slot beside it. The publisher puts it there, writes the revision, and has it decoded before it
+//! A cache's values are bytes, and what a decoder makes of them. Here the first byte says what happened to the object; its key
+//! follows where the broadcaster has a function for keys. The log itself has one key: with many, the newest object of each would
+//! stay in the cache's state for good.
+//!
+//! The object itself goes over in a slot beside it. The publisher puts it there, writes the revision, and has it decoded before it
 //! returns; the decoder takes it from the slot. A reader may be faster, and then decodes it on its thread: it is the same
 //! object, because the slot is filled for one revision at a time and a version is decoded once. From there on the object is the
 //! version's: shared by count, and dropped by the thread that frees versions when the log has moved on and nobody has it.
@@ -9,13 +12,11 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{Payload, WatchEvent};
-use crate::object::{FromKeyValue, Object};
+use crate::object::{BROADCAST, FromKeyValue, OF_PREFIX, Object};
 use crate::sync::{Mutex, lock};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use watchcore::{Batch, Cache, Change, KeyValue, Position, Result, Stats, Writer};
-
-/// The only key.
-const KEY: &str = "/";
+use watchcore::{Batch, Cache, Change, Code, Error, KeyValue, Position, Result, Stats, Writer};
 
 /// What happened to a published object.
 ///
@@ -56,6 +57,48 @@ impl Action {
 /// The value of the revision that ends the log.
 const END: u8 = b'e';
 
+/// The function for the keys of a broadcaster's objects. It is called before the log is touched: a panic of it leaves nothing.
+pub(super) type Keys<T> = AssertUnwindSafe<Arc<dyn Fn(&T) -> Vec<u8> + Send + Sync>>;
+
+/// The longest key of an object: the log reckons with [`BYTES`] for each of its events.
+const LONGEST_KEY: usize = 1024;
+
+/// Bytes that the log may take for each of its events.
+const BYTES: u64 = 4096;
+
+/// An object that is to be published, and what the log writes for it.
+pub(super) struct Publication<T> {
+    /// Until the log has it.
+    object: Option<T>,
+    what: [u8; 1],
+    /// The same byte and the object's key, where it has one.
+    keyed: Option<Box<[u8]>>,
+}
+
+impl<T> Publication<T> {
+    pub(super) fn new(action: Action, object: T, keys: Option<&Keys<T>>) -> Result<Publication<T>> {
+        Publication::with(action.byte(), object, keys)
+    }
+
+    fn with(what: u8, object: T, keys: Option<&Keys<T>>) -> Result<Publication<T>> {
+        let key = keys.map(|keys| (keys.0)(&object));
+        if let Some(key) = &key
+            && !(1..=LONGEST_KEY).contains(&key.len())
+        {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                format!("publish an object with a key of {} bytes: it may have 1 to {LONGEST_KEY}.", key.len()),
+            ));
+        }
+        let keyed = key.map(|key| [&[what], &key[..]].concat().into_boxed_slice());
+        Ok(Publication { object: Some(object), what: [what], keyed })
+    }
+
+    fn value(&self) -> &[u8] {
+        self.keyed.as_deref().unwrap_or(&self.what)
+    }
+}
+
 /// The log's writer, and the slot of the object that is written now.
 pub(super) struct ObjectLog<T> {
     cache: Cache,
@@ -72,20 +115,21 @@ impl<T: Send + Sync + 'static> ObjectLog<T> {
             move |_: &[u8], _: &[u8]| lock(&slot).take().ok_or("no object was published with it")
         };
         // Bytes enough for the events: an eighth of them bounds what waits to be freed.
-        let bytes = (capacity as u64).saturating_mul(4096).max(1 << 20);
-        let cache = Cache::builder(KEY).name(name).capacity(capacity).capacity_bytes(bytes).decoder(decode).build()?;
+        let bytes = (capacity as u64).saturating_mul(BYTES).max(1 << 20);
+        let cache =
+            Cache::builder(BROADCAST).name(name).capacity(capacity).capacity_bytes(bytes).decoder(decode).build()?;
         let writer = cache.writer()?;
         Ok(ObjectLog { cache, writer, slot })
     }
 
     /// Publishes an object as the revision `number`. One that is refused stays with the caller.
-    pub(super) fn push(&mut self, number: u64, action: Action, object: &mut Option<T>) -> Result<()> {
-        *lock(&self.slot) = object.take();
-        if let Err(error) = self.writer.apply(number, [Change::put(KEY, &[action.byte()])]) {
-            *object = lock(&self.slot).take();
+    pub(super) fn push(&mut self, number: u64, publication: &mut Publication<T>) -> Result<()> {
+        *lock(&self.slot) = publication.object.take();
+        if let Err(error) = self.writer.apply(number, [Change::put(BROADCAST, publication.value())]) {
+            publication.object = lock(&self.slot).take();
             return Err(error);
         }
-        match self.writer.get(KEY.as_bytes()) {
+        match self.writer.get(BROADCAST.as_bytes()) {
             Some(kv) => kv.decoded::<T>().map(drop),
             None => unreachable!("it was put just now"),
         }
@@ -95,7 +139,7 @@ impl<T: Send + Sync + 'static> ObjectLog<T> {
 impl<T> ObjectLog<T> {
     /// The last revision: behind it everybody ends.
     pub(super) fn end(&mut self, number: u64) -> Result<()> {
-        self.writer.apply(number, [Change::put(KEY, &[END])])
+        self.writer.apply(number, [Change::put(BROADCAST, &[END])])
     }
 
     pub(super) fn cache(&self) -> &Cache {
@@ -114,6 +158,7 @@ impl<T> ObjectLog<T> {
 /// Objects outside of a log: made in one that is dropped again; what was made stays by its count.
 pub(super) fn objects_of<T: Send + Sync + 'static>(
     events: impl IntoIterator<Item = WatchEvent<T>>,
+    keys: Option<&Keys<T>>,
 ) -> Result<Vec<WatchEvent<Object<T>>>> {
     let mut events = events.into_iter().peekable();
     if events.peek().is_none() {
@@ -124,8 +169,9 @@ pub(super) fn objects_of<T: Send + Sync + 'static>(
     let mut failed = None;
     let mut make = |object: T| -> Option<Object<T>> {
         number += 1;
-        let made = log.push(number, Action::Added, &mut Some(object)).and_then(|()| {
-            let kv = log.writer.get(KEY.as_bytes()).map(|kv| kv.to_owned());
+        let made = Publication::with(OF_PREFIX, object, keys).and_then(|mut publication| {
+            log.push(number, &mut publication)?;
+            let kv = log.writer.get(BROADCAST.as_bytes()).map(|kv| kv.to_owned());
             kv.as_ref().map(Object::from_key_value).transpose()
         });
         made.unwrap_or_else(|error| {

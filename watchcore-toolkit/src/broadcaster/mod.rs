@@ -25,7 +25,7 @@ use crate::event::{Status, WatchEvent};
 use crate::object::Object;
 use crate::park;
 use gate::{Entered, Gate, Ticket};
-use log::{ObjectLog, objects_of};
+use log::{Keys, ObjectLog, Publication, objects_of};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,6 +65,7 @@ const INCOMING: u64 = 26;
 /// ```
 pub struct Broadcaster<T> {
     shared: Arc<Shared<T>>,
+    keys: Option<Keys<T>>,
 }
 
 /// What the broadcaster and its watchers share.
@@ -112,12 +113,12 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         Broadcaster::builder(queue, when_full).build()
     }
 
-    /// More options: the history, a name.
+    /// More options: the history, a name, keys of the objects.
     pub fn builder(queue: usize, when_full: WhenFull) -> BroadcasterBuilder<T> {
         BroadcasterBuilder::new(WatchOptions::new(queue, when_full))
     }
 
-    fn with(name: &str, defaults: WatchOptions, history: usize) -> Result<Broadcaster<T>> {
+    fn with(name: &str, defaults: WatchOptions, history: usize, keys: Option<Keys<T>>) -> Result<Broadcaster<T>> {
         let window = options::window(&defaults, history)?;
         // Segments leave whole, and the newest may be empty: 3/4 of the capacity stay in any case.
         let log = ObjectLog::new(name, (window / 3 * 4 + 4).max(128))?;
@@ -131,7 +132,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
             epoch,
             watchers: AtomicUsize::new(0),
         };
-        Ok(Broadcaster { shared: Arc::new(shared) })
+        Ok(Broadcaster { shared: Arc::new(shared), keys })
     }
 
     /// A watch of everything that is published from now on. CLOSED after the shutdown. Never waits for a watcher, nor
@@ -158,7 +159,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         options: WatchOptions,
         events: impl IntoIterator<Item = WatchEvent<T>>,
     ) -> Result<BroadcastWatch<T>> {
-        self.open("watch with a prefix", options, None, objects_of(events)?)
+        self.open("watch with a prefix", options, None, objects_of(events, self.keys.as_ref())?)
     }
 
     /// A watch of what was published after a position, an event's, and of what follows. COMPACTED (410) where that has left the
@@ -210,12 +211,12 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
     /// [`Broadcaster::action_async`]. A watcher's consumer may call it, too: it has taken the event that it handles. O(1), and
     /// once in `queue` events O([`WhenFull::Wait`] watchers).
     pub fn action(&self, action: Action, object: T) -> Result<u64> {
-        let mut object = Some(object);
-        match self.try_publish(action, &mut object) {
+        let mut publication = self.publication(action, object)?;
+        match self.try_publish(&mut publication) {
             Entered::Done(result) => result,
             Entered::Closed => Err(stopped("publish")),
             Entered::Full => {
-                let published = park::block_on_future(Duration::MAX, self.publish(action, object));
+                let published = park::block_on_future(Duration::MAX, self.publish(publication));
                 published.unwrap_or_else(|| unreachable!("there is no timeout"))
             }
         }
@@ -224,37 +225,42 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
     /// [`Broadcaster::action`] as a future. While it waits it stands in line before those who came later, so poll it or drop it.
     /// Dropped, it has published nothing.
     pub fn action_async(&self, action: Action, object: T) -> impl Future<Output = Result<u64>> + Send {
-        self.publish(action, Some(object))
+        let publication = self.publication(action, object);
+        async move { self.publish(publication?).await }
     }
 
     /// Publishes an object if no watcher has to be waited for, and nobody waits for one. Whether it was published;
     /// CLOSED after the shutdown.
     pub fn action_or_drop(&self, action: Action, object: T) -> Result<bool> {
-        match self.try_publish(action, &mut Some(object)) {
+        match self.try_publish(&mut self.publication(action, object)?) {
             Entered::Done(result) => result.map(|_| true),
             Entered::Full => Ok(false),
             Entered::Closed => Err(stopped("publish")),
         }
     }
 
-    fn try_publish(&self, action: Action, object: &mut Option<T>) -> Entered<u64, Error> {
-        self.shared.gate.try_enter(|log, number| self.push(log, number, action, object))
+    fn publication(&self, action: Action, object: T) -> Result<Publication<T>> {
+        Publication::new(action, object, self.keys.as_ref())
     }
 
-    async fn publish(&self, action: Action, mut object: Option<T>) -> Result<u64> {
+    fn try_publish(&self, publication: &mut Publication<T>) -> Entered<u64, Error> {
+        self.shared.gate.try_enter(|log, number| self.push(log, number, publication))
+    }
+
+    async fn publish(&self, mut publication: Publication<T>) -> Result<u64> {
         let mut publisher = InLine { gate: &self.shared.gate, ticket: Ticket::default() };
         let entered = poll_fn(|context| {
             let InLine { gate, ticket } = &mut publisher;
-            gate.poll_enter(ticket, context, |log, number| self.push(log, number, action, &mut object))
+            gate.poll_enter(ticket, context, |log, number| self.push(log, number, &mut publication))
         });
         entered.await.unwrap_or_else(|| Err(stopped("publish")))
     }
 
     /// Below the gate's lock.
-    fn push(&self, log: &mut Option<ObjectLog<T>>, number: u64, action: Action, object: &mut Option<T>) -> Result<u64> {
+    fn push(&self, log: &mut Option<ObjectLog<T>>, number: u64, publication: &mut Publication<T>) -> Result<u64> {
         let Some(log) = log else { return Err(stopped("publish")) };
         self.shared.head.store(number, Ordering::Release);
-        log.push(number, action, object).map(|()| number)
+        log.push(number, publication).map(|()| number)
     }
 
     /// How many watches are open.

@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use super::log::Keys;
 use super::{Broadcaster, INCOMING};
 use std::fmt;
-use std::marker::PhantomData;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use watchcore::{Code, Error, Result};
 
 /// What is done where a watcher has not taken `queue` events.
@@ -121,12 +123,12 @@ pub struct BroadcasterBuilder<T> {
     defaults: WatchOptions,
     history: usize,
     name: String,
-    of: PhantomData<fn() -> T>,
+    keys: Option<Keys<T>>,
 }
 
 impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
     pub(super) fn new(defaults: WatchOptions) -> BroadcasterBuilder<T> {
-        BroadcasterBuilder { defaults, history: 0, name: String::new(), of: PhantomData }
+        BroadcasterBuilder { defaults, history: 0, name: String::new(), keys: None }
     }
 
     /// The log keeps at least so many events (default: four times the queue), for [`Broadcaster::after`] and for watches
@@ -142,9 +144,35 @@ impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
         self
     }
 
+    /// What its objects are among the others, 1 to 1024 bytes each: then [`Object::key`](crate::Object::key) is that, and what
+    /// goes by keys ([`filter_objects`](crate::WatchExt::filter_objects),
+    /// [`predicate_filter`](crate::PredicateExt::predicate_filter)) tells them apart. Called once an object, by its publisher.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore_toolkit::{Action, Broadcaster, Object, WatchExt, WhenFull};
+    ///
+    /// struct Pod { name: &'static str, node: &'static str }
+    ///
+    /// let broadcaster = Broadcaster::builder(10, WhenFull::Wait).keys(|pod: &Pod| pod.name).build()?;
+    /// let mut here = broadcaster.watch()?.filter_objects(|pod: &Object<Pod>| pod.node == "here");
+    /// broadcaster.action(Action::Added, Pod { name: "a", node: "here" })?;
+    /// broadcaster.action(Action::Added, Pod { name: "b", node: "there" })?;
+    /// broadcaster.action(Action::Modified, Pod { name: "a", node: "there" })?;
+    /// for expected in [("ADDED", "a"), ("DELETED", "a")] {
+    ///     let event = here.recv(Duration::from_secs(10))?.unwrap();
+    ///     assert_eq!((event.name(), event.object().unwrap().name), expected);
+    /// }
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn keys<K: Into<Vec<u8>>>(mut self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> BroadcasterBuilder<T> {
+        self.keys = Some(AssertUnwindSafe(Arc::new(move |object: &T| key(object).into())));
+        self
+    }
+
     /// Makes it. The errors of [`Broadcaster::new`].
     pub fn build(self) -> Result<Broadcaster<T>> {
-        Broadcaster::with(&self.name, self.defaults, self.history)
+        Broadcaster::with(&self.name, self.defaults, self.history, self.keys)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::broadcaster::{LONG, drain, now, until};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -363,6 +364,34 @@ fn fault_queues_longer_than_the_log_are_refused() {
     assert!(refused.message().contains("keeps 200 events"), "{refused}");
     let refused = Broadcaster::<u8>::new(usize::MAX, WhenFull::Drop).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+/// Keys that cannot be are refused, a function for keys that panics harms nobody, and nothing of it is published.
+#[test]
+fn fault_keys_that_cannot_be_are_refused() {
+    let key = |object: &&'static str| if *object == "panic" { panic!("on purpose") } else { object.repeat(100) };
+    let broadcaster = Broadcaster::builder(10, WhenFull::Wait).keys(key).build().unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    for object in ["", "more than ten"] {
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(by_future) = pin!(broadcaster.action_async(Action::Added, object)).poll(&mut context) else {
+            panic!("it waits for nobody")
+        };
+        let published = [
+            by_future.map(drop),
+            broadcaster.action(Action::Added, object).map(drop),
+            broadcaster.action_or_drop(Action::Added, object).map(drop),
+            broadcaster.with_prefix([WatchEvent::added(object)]).map(drop),
+        ];
+        for refused in published.map(Result::unwrap_err) {
+            assert_eq!(refused.code(), Code::InvalidArgument);
+            assert!(refused.message().contains("1 to 1024"), "{refused}");
+        }
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| broadcaster.action(Action::Added, "panic"))).is_err());
+    assert_eq!(broadcaster.action(Action::Added, "a").unwrap(), 1);
+    let event = watch.recv(LONG).unwrap().unwrap();
+    assert_eq!(event.object().unwrap().key_str(), Some("a".repeat(100).as_str()));
 }
 
 /// A shutdown with an error: the last event of everybody, with what was lost before it.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::task::Poll;
 use watchcore::{Cache, Change, KeyValue};
 use watchcore_toolkit::{
-    FakeWatch, Keyed, MockWatch, ObjectWatch, Payload, RaceFreeFakeSource, Status, Watch, WatchEvent, WatchExt,
+    Action, Broadcaster, FakeWatch, Keyed, MockWatch, Object, ObjectWatch, Payload, PredicateExt, RaceFreeFakeSource,
+    Status, Watch, WatchEvent, WatchExt, WhenFull, predicates,
 };
 
 #[test]
@@ -163,4 +164,55 @@ fn aw_21_boundary_over_a_cache() {
     assert_eq!([next(), next()], [event("MODIFIED", 5, "/b"), None]);
     writer.apply(6, [Change::delete("/b")]).unwrap();
     assert_eq!([next(), next()], [event("DELETED", 6, "/b"), None]);
+}
+
+/// Over a broadcaster with a function for keys: the same, in a prefix and behind it.
+#[test]
+fn aw_21_boundary_over_a_broadcaster() {
+    let broadcaster = Broadcaster::builder(10, WhenFull::Wait).keys(|lamp: &Lamp| lamp.0).build().unwrap();
+    let prefix = [WatchEvent::added(Lamp("a", 1, true)), WatchEvent::added(Lamp("c", 1, true))];
+    let mut lit = broadcaster.with_prefix(prefix).unwrap().filter_objects(|lamp: &Object<Lamp>| lamp.2);
+    let published = [
+        (Action::Added, Lamp("b", 2, true)),
+        (Action::Added, Lamp("d", 3, false)),
+        (Action::Modified, Lamp("a", 4, false)),
+        (Action::Modified, Lamp("c", 5, true)),
+        (Action::Deleted, Lamp("b", 6, false)),
+    ];
+    for (action, lamp) in published {
+        broadcaster.action(action, lamp).unwrap();
+    }
+    broadcaster.shutdown();
+    let seen: Vec<_> = all(&mut lit)
+        .into_iter()
+        .map(|event| {
+            let lamp = event.object().unwrap();
+            assert_eq!(lamp.key_str(), Some(lamp.0));
+            (event.name(), lamp.0, lamp.1)
+        })
+        .collect();
+    let of_prefix = [("ADDED", "a", 1), ("ADDED", "c", 1)];
+    let of_log = [("ADDED", "b", 2), ("DELETED", "a", 1), ("MODIFIED", "c", 5), ("DELETED", "b", 2)];
+    assert_eq!(seen, [&of_prefix[..], &of_log[..]].concat());
+}
+
+/// Objects of a broadcaster without keys are one to all that goes by keys: it says so, ends, and makes up no types.
+#[test]
+fn fault_objects_without_keys_are_refused() {
+    let broadcaster = Broadcaster::new(10, WhenFull::Wait).unwrap();
+    let mut selected = broadcaster.watch().unwrap().filter_objects(|lamp: &Object<Lamp>| lamp.2);
+    let mut changed = broadcaster.watch().unwrap().predicate_filter(predicates::by(|lamp: &Object<Lamp>| Some(lamp.2)));
+    for lamp in [Lamp("a", 1, true), Lamp("b", 1, true), Lamp("c", 1, false)] {
+        broadcaster.action(Action::Added, lamp).unwrap();
+    }
+    for watch in [&mut selected as &mut dyn Watch<Object = _, Item = _>, &mut changed] {
+        let Poll::Ready(Some(refused)) = watch.try_recv() else { panic!("an event is there") };
+        let status = refused.status().unwrap_or_else(|| panic!("{refused:?}"));
+        assert_eq!(status.code(), 400);
+        assert!(status.message().contains("no keys"), "{status}");
+        assert!(matches!(watch.try_recv(), Poll::Ready(None)), "it has ended");
+    }
+    for revision in 0..100 {
+        assert!(broadcaster.action_or_drop(Action::Added, Lamp("a", revision, true)).unwrap(), "nobody waits for them");
+    }
 }

@@ -1,10 +1,14 @@
 //! Watches for controllers: what kube-rs users know, with deletions delivered.
 
+use crate::fakes::all;
 use crate::script::Server;
 use std::borrow::Cow;
 use std::task::Poll;
 use watchcore::{Cache, Change, KeyValue};
-use watchcore_toolkit::{Keyed, ObjectWatch, Predicate, PredicateExt, Status, Watch, WatchEvent, WatchExt, predicates};
+use watchcore_toolkit::{
+    Action, Broadcaster, Keyed, Object, ObjectWatch, Predicate, PredicateExt, Status, Watch, WatchEvent, WatchExt,
+    WhenFull, predicates,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Pod {
@@ -65,6 +69,29 @@ fn kr_01_predicate_filter_passes_changes_only() {
     ];
     let expected = [("ADDED", 1), ("ADDED", 4), ("MODIFIED", 5)];
     assert_eq!(given(watch_of(events).predicate_filter(generation())), expected);
+}
+
+/// Over a broadcaster with a function for keys: object by object. The numbers of a prefix are not taken for the log's.
+#[test]
+fn kr_01_predicate_filter_over_a_broadcaster() {
+    let broadcaster = Broadcaster::builder(10, WhenFull::Wait).keys(|pod: &Pod| pod.name.clone()).build().unwrap();
+    let open = || broadcaster.with_prefix([WatchEvent::added(pod("a", 1, 1))]).unwrap();
+    let mut changed = open().predicate_filter(predicates::by(|pod: &Object<Pod>| pod.generation));
+    let mut each = open().predicate_filter(predicates::revision());
+    for (action, pod) in [
+        (Action::Added, pod("a", 2, 1)),
+        (Action::Added, pod("b", 3, 1)),
+        (Action::Modified, pod("b", 4, 1)),
+        (Action::Modified, pod("a", 5, 2)),
+    ] {
+        broadcaster.action(action, pod).unwrap();
+    }
+    broadcaster.shutdown();
+    let revisions = |events: Vec<WatchEvent<Object<Pod>>>| -> Vec<u64> {
+        events.iter().map(|event| event.object().unwrap().revision).collect()
+    };
+    assert_eq!(revisions(all(&mut changed)), [1, 3, 5]);
+    assert_eq!(revisions(all(&mut each)), [1, 2, 3, 4, 5]);
 }
 
 /// An object without the property passes each time.
