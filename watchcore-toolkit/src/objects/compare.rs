@@ -54,12 +54,10 @@ impl<O: FromKeyValue> Comparison<O> {
     /// Walks one slice; whether it was the last.
     pub(super) fn step(&mut self) -> Result<bool> {
         let rest = self.filter.clone().range(Range::between(&self.next, b""));
-        let mut walked = 0;
-        for kv in self.snapshot.filtered(&rest)?.take(SLICE) {
-            walked += 1;
-            if walked == SLICE {
-                self.next = [kv.key(), b"\0"].concat();
-            }
+        // The filter's predicates run here, before anything is taken: one that panics leaves the slice to the next poll.
+        let slice: Vec<_> = self.snapshot.filtered(&rest)?.take(SLICE).collect();
+        let next = slice.get(SLICE - 1).map(|last| [last.key(), b"\0"].concat());
+        for kv in slice {
             let old = self.before.remove(kv.key());
             if let Some(old) = &old
                 && same_version(old.key_value(), &kv, self.same_epoch)
@@ -79,7 +77,9 @@ impl<O: FromKeyValue> Comparison<O> {
                 }
             }
         }
-        Ok(walked < SLICE)
+        let last = next.is_none();
+        self.next = next.unwrap_or_default();
+        Ok(last)
     }
 
     pub(super) fn finish(self) -> Difference<O> {

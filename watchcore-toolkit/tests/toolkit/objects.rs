@@ -1,6 +1,7 @@
 //! The typed watch over a cache.
 
 use crate::support::{BOUND, Text, delete, lap, line, next, put, small_cache, wide_cache};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
@@ -69,6 +70,40 @@ fn iw_05_deleted_while_overtaken_has_its_last_value() {
     put(&mut writer, "/a", "3");
     assert_eq!(lines(&mut watch, 1), ["~ /a=2>3"], "then live");
     assert_eq!(watch.figures().compared, 1);
+}
+
+/// A predicate that panics at any point of a comparison costs nothing: polled again, the difference is exact.
+#[test]
+fn iw_05_predicate_panics_while_overtaken() {
+    for calls_before in 0..3 {
+        let cache = small_cache();
+        let mut writer = cache.writer().unwrap();
+        for number in 0..10 {
+            put(&mut writer, &format!("/k{number}"), "1");
+        }
+        let fuse = Arc::new(AtomicU64::new(u64::MAX));
+        let burning = Arc::clone(&fuse);
+        let filter = Filter::any().predicate(move |kv| {
+            assert!(kv.key() != b"/k5" || burning.fetch_sub(1, Ordering::Relaxed) != 0, "on purpose");
+            true
+        });
+        let mut watch = ObjectWatch::<Text>::builder(&cache).filter(filter).open().unwrap();
+        assert_eq!(lines(&mut watch, 11).last().unwrap(), "synced");
+        put(&mut writer, "/k3", "2");
+        delete(&mut writer, "/k7");
+        lap(&mut writer, "/z");
+        fuse.store(calls_before, Ordering::Relaxed);
+        let first = loop {
+            match catch_unwind(AssertUnwindSafe(|| watch.try_recv())) {
+                Ok(Poll::Ready(event)) => break line(&event.unwrap()),
+                Ok(Poll::Pending) | Err(_) => {}
+            }
+        };
+        assert_eq!(first, "- /k7=1");
+        assert_eq!(lines(&mut watch, 2), ["~ /k3=1>2", "+ /z=199"]);
+        assert_eq!(watch.try_recv(), Poll::Pending);
+        assert_eq!(watch.figures().known, 10);
+    }
 }
 
 /// A consumer that is overtaken in the initial state gets the rest of a newer state, and the mark once.
