@@ -16,6 +16,8 @@ mod compare;
 mod known;
 mod log_reader;
 mod options;
+#[cfg(test)]
+mod tests;
 
 pub use options::ObjectWatchBuilder;
 
@@ -81,6 +83,8 @@ pub struct ObjectWatch<O: FromKeyValue> {
 
 enum WatchState<O> {
     Reading,
+    /// The window has left it behind: a comparison is to begin.
+    Overtaken,
     Comparing(Box<Comparison<O>>),
     Ended,
 }
@@ -320,23 +324,21 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         if !self.options.makes_good(&error) {
             return self.end(Some(error));
         }
-        if let Err(error) = self.begin_comparison() {
-            self.end(Some(error));
-        }
+        self.handle.compared.fetch_add(1, Ordering::Relaxed);
+        self.state = WatchState::Overtaken;
     }
 
-    fn begin_comparison(&mut self) -> watchcore::Result<()> {
-        self.handle.compared.fetch_add(1, Ordering::Relaxed);
-        let snapshot = self.options.snapshot()?;
+    /// Whether it has begun: not where the window has moved on, just now, once more.
+    fn begin_comparison(&mut self) -> watchcore::Result<bool> {
         // Before the walk: behind the snapshot nothing is lost as long as the walk takes less than the window does.
-        let subscription = self.options.resume(snapshot.position())?;
+        let Some((snapshot, subscription)) = self.options.snapshot_and_rest()? else { return Ok(false) };
         self.handle.read_from(subscription.closer());
         self.reader.replace(subscription);
         let known = self.reader.known.take().unwrap_or_else(Known::new);
         let epoch = self.reader.position.epoch;
         let comparison = Comparison::begin(snapshot, &self.options.filter, known, epoch);
         self.state = WatchState::Comparing(Box::new(comparison));
-        Ok(())
+        Ok(true)
     }
 
     /// Walks one slice; whether the comparison has come to its end.
@@ -404,7 +406,16 @@ impl<O: FromKeyValue> Stream for ObjectWatch<O> {
             match this.state {
                 WatchState::Ended => return Poll::Ready(None),
                 // A stop that came before the comparison has closed the subscription before it.
-                WatchState::Comparing(_) if this.stopper.is_stopped() => this.end(None),
+                WatchState::Overtaken | WatchState::Comparing(_) if this.stopper.is_stopped() => this.end(None),
+                WatchState::Overtaken => match this.begin_comparison() {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        // The writer is faster than this thread: others have their turn before the next attempt.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Err(error) => this.end(Some(error)),
+                },
                 WatchState::Comparing(_) => {
                     if !this.compare() {
                         // Between two slices others have their turn.

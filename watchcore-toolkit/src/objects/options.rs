@@ -10,7 +10,9 @@ use crate::object::FromKeyValue;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-use watchcore::{Cache, Code, Error, Filter, KeyValue, OnLag, Range, Read, ReadOptions, Result, Start, Subscription};
+use watchcore::{
+    Cache, Code, Error, Filter, KeyValue, OnLag, Range, Read, ReadOptions, Result, Snapshot, Start, Subscription,
+};
 
 /// What a typed watch is asked for. Made by [`ObjectWatch::builder`].
 ///
@@ -41,6 +43,9 @@ pub struct ObjectWatchBuilder<O> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) refused: Option<Refused>,
     object: PhantomData<fn() -> O>,
+    /// What a writer does between a snapshot and the subscription that follows it.
+    #[cfg(test)]
+    pub(super) between: Option<Box<dyn Fn() + Send>>,
 }
 
 impl<O: FromKeyValue> ObjectWatchBuilder<O> {
@@ -57,6 +62,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             clock: Arc::new(SystemClock),
             refused: None,
             object: PhantomData,
+            #[cfg(test)]
+            between: None,
         }
     }
 
@@ -126,8 +133,11 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         let mut known = Known::with_capacity(self.expected);
         match self.start {
             Start::Now if self.cache.is_ready() => {
-                let snapshot = self.cache.snapshot()?;
-                let subscription = self.subscribe(Start::AfterIn(snapshot.position()))?;
+                let (snapshot, subscription) = loop {
+                    if let Some(begun) = self.snapshot_and_rest()? {
+                        break begun;
+                    }
+                };
                 seed(&mut known, snapshot.filtered(&self.filter)?.map(|kv| kv.to_owned()));
                 Ok(LogReader::new(subscription, Some(known)))
             }
@@ -163,13 +173,19 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// Goes on behind a position that the watch itself has read.
-    pub(super) fn resume(&self, position: watchcore::Position) -> Result<Subscription> {
-        self.subscribe(Start::AfterIn(position))
-    }
-
-    pub(super) fn snapshot(&self) -> Result<watchcore::Snapshot> {
-        self.cache.snapshot()
+    /// A snapshot, and a subscription to what follows it. `None`: the window has moved on between the two, or the history was
+    /// replaced; a new snapshot is needed.
+    pub(super) fn snapshot_and_rest(&self) -> Result<Option<(Snapshot, Subscription)>> {
+        let snapshot = self.cache.snapshot()?;
+        #[cfg(test)]
+        if let Some(between) = &self.between {
+            between();
+        }
+        match self.subscribe(Start::AfterIn(snapshot.position())) {
+            Ok(subscription) => Ok(Some((snapshot, subscription))),
+            Err(error) if error.code() == Code::Compacted => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether an error of the subscription is one that the difference makes good.
