@@ -200,7 +200,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         }
         let start = after.map_or(Start::Now, Start::AfterIn);
         let subscription = log.cache().subscribe(start).on_lag(OnLag::SkipToOldest).open()?;
-        let seat = options.waits().then(|| line.add_seat(taken, options.queue() + INCOMING));
+        let seat = options.waits().then(|| line.add_seat(taken, options.allowance()));
         drop(line);
         Ok(BroadcastWatch::new(&self.shared, subscription, seat, options, taken..last, prefix))
     }

@@ -66,13 +66,18 @@ impl WatchOptions {
         self.queue as u64
     }
 
+    /// How far a publisher may run ahead of it, where it waits.
+    pub(super) fn allowance(&self) -> u64 {
+        self.queue().saturating_add(INCOMING)
+    }
+
     pub(super) fn waits(&self) -> bool {
         self.when_full == WhenFull::Wait
     }
 
     /// Whether a log that keeps `window` events has room for such a queue.
     pub(super) fn check(&self, window: u64) -> Result<()> {
-        if self.queue() + INCOMING < window {
+        if self.allowance() < window {
             return Ok(());
         }
         Err(Error::new(

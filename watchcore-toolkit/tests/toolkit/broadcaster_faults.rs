@@ -366,6 +366,26 @@ fn fault_queues_longer_than_the_log_are_refused() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
+/// The same of queues beyond any number of events, for every kind of watch.
+#[test]
+fn fault_endless_queues_are_refused() {
+    let broadcaster = Broadcaster::<u8>::new(10, WhenFull::Wait).unwrap();
+    for queue in [usize::MAX, usize::MAX - 25] {
+        for when_full in [WhenFull::Wait, WhenFull::Drop] {
+            let options = WatchOptions::new(queue, when_full);
+            let opened = [
+                broadcaster.watch_with(options),
+                broadcaster.after_with(options, 0),
+                broadcaster.with_prefix_and(options, [WatchEvent::added(1)]),
+            ];
+            for refused in opened.map(Result::unwrap_err) {
+                assert_eq!(refused.code(), Code::InvalidArgument);
+                assert!(refused.message().contains("keeps 62 events"), "{refused}");
+            }
+        }
+    }
+}
+
 /// Keys that cannot be are refused, a function for keys that panics harms nobody, and nothing of it is published.
 #[test]
 fn fault_keys_that_cannot_be_are_refused() {
