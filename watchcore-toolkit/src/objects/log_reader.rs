@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::Refusals;
 use super::known::Known;
+use super::{ObjectWatchBuilder, Refusals};
 use crate::event::{Origin, WatchEvent};
 use crate::object::FromKeyValue;
 use futures_core::Stream;
@@ -31,8 +31,21 @@ pub(super) struct LogReader<O> {
     silent: bool,
     /// Between the marks of a resync: its changes did not happen one by one.
     in_difference: bool,
-    /// What is known may lack objects that the consumer is supposed to know: the log's own old values stand in.
-    partial: bool,
+    /// Whether what the consumer is supposed to know of its start is among what is known.
+    pub(super) start: StartState,
+    /// Taken of the subscription, and kept while the state of the start is read: where a predicate panics there, it is not lost.
+    held: Batch,
+}
+
+/// What is known of the state that a watch begins behind, and that its consumer is not given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartState {
+    /// All of it, or there is nothing that need be known.
+    Known,
+    /// Nothing: it is to come, and is read before the first event behind it is made.
+    Awaited,
+    /// Nothing: it has left. The log's own old values stand in, and no difference can be made.
+    Unknown,
 }
 
 /// How a poll of the log ended.
@@ -55,7 +68,8 @@ impl<O: FromKeyValue> LogReader<O> {
             in_state: false,
             silent: false,
             in_difference: false,
-            partial: false,
+            start: StartState::Known,
+            held: Batch::default(),
         }
     }
 
@@ -69,9 +83,9 @@ impl<O: FromKeyValue> LogReader<O> {
         LogReader { silent: true, ..self }
     }
 
-    /// One whose consumer may know more than what is known here.
-    pub(super) fn partial(self) -> LogReader<O> {
-        LogReader { partial: true, ..self }
+    /// One that begins behind a state of which so much is known.
+    pub(super) fn behind(self, start: StartState) -> LogReader<O> {
+        LogReader { start, ..self }
     }
 
     pub(super) fn subscription(&self) -> &Subscription {
@@ -88,25 +102,43 @@ impl<O: FromKeyValue> LogReader<O> {
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        out: &mut VecDeque<WatchEvent<O>>,
-        refusals: &mut Refusals,
+        options: &ObjectWatchBuilder<O>,
+        (out, refusals): (&mut VecDeque<WatchEvent<O>>, &mut Refusals),
     ) -> Poll<Polled> {
-        let batch = match self.subscription.poll(BATCH) {
+        if self.held.is_empty() {
+            self.held = match ready!(self.poll_batch(context)) {
+                Ok(batch) => batch,
+                Err(ended) => return Poll::Ready(ended),
+            };
+        }
+        if let (StartState::Awaited, Some(known)) = (self.start, &mut self.known) {
+            let only_marks = self.held.events().iter().all(|event| event.kind() == Kind::Bookmark);
+            self.start = match options.seed_start(known) {
+                StartState::Awaited if !only_marks => StartState::Unknown,
+                start => start,
+            };
+        }
+        let batch = std::mem::take(&mut self.held);
+        self.take(&batch, out, refusals);
+        Poll::Ready(Polled::Made)
+    }
+
+    /// The next batch, or how the subscription ended.
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<Batch, Polled>> {
+        Poll::Ready(match self.subscription.poll(BATCH) {
             // Nothing there: the stream looks again and registers the waker.
             Ok(batch) if batch.is_empty() => {
                 self.position = settled(self.position, batch.position());
                 match ready!(Pin::new(&mut self.subscription).poll_next(context)) {
-                    Some(Ok(batch)) => batch,
-                    Some(Err(error)) => return Poll::Ready(Polled::Failed(error)),
-                    None => return Poll::Ready(Polled::Closed),
+                    Some(Ok(batch)) => Ok(batch),
+                    Some(Err(error)) => Err(Polled::Failed(error)),
+                    None => Err(Polled::Closed),
                 }
             }
-            Ok(batch) => batch,
-            Err(error) if error.code() == watchcore::Code::Closed => return Poll::Ready(Polled::Closed),
-            Err(error) => return Poll::Ready(Polled::Failed(error)),
-        };
-        self.take(&batch, out, refusals);
-        Poll::Ready(Polled::Made)
+            Ok(batch) => Ok(batch),
+            Err(error) if error.code() == watchcore::Code::Closed => Err(Polled::Closed),
+            Err(error) => Err(Polled::Failed(error)),
+        })
     }
 
     fn take(&mut self, batch: &Batch, out: &mut VecDeque<WatchEvent<O>>, refusals: &mut Refusals) {
@@ -167,7 +199,9 @@ impl<O: FromKeyValue> LogReader<O> {
             None if event.kind() == Kind::Added => WatchEvent::added(new),
             None => WatchEvent::modified(in_log(), new),
             Some(known) => match known.insert(new.clone()) {
-                None if self.partial && event.kind() != Kind::Added => WatchEvent::modified(in_log(), new),
+                None if self.start != StartState::Known && event.kind() != Kind::Added => {
+                    WatchEvent::modified(in_log(), new)
+                }
                 None => WatchEvent::added(new),
                 old => WatchEvent::modified(old, new),
             },
@@ -178,7 +212,7 @@ impl<O: FromKeyValue> LogReader<O> {
     fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<O> {
         if let Some(known) = &mut self.known {
             let last = known.remove(event.key());
-            if last.is_some() || !self.partial {
+            if last.is_some() || self.start == StartState::Known {
                 return last;
             }
         }

@@ -29,7 +29,7 @@ use crate::object::FromKeyValue;
 use crate::watch::{Stopper, Watch};
 use compare::{Comparison, Difference};
 use futures_core::Stream;
-use log_reader::{LogReader, Polled};
+use log_reader::{LogReader, Polled, StartState};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -321,7 +321,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
                 return;
             }
         }
-        if !self.options.makes_good(&error) {
+        if !self.options.makes_good(&error) || self.reader.start != StartState::Known {
             return self.end(Some(error));
         }
         self.handle.compared.fetch_add(1, Ordering::Relaxed);
@@ -427,7 +427,8 @@ impl<O: FromKeyValue> Stream for ObjectWatch<O> {
                     if this.poll_resync(context) {
                         continue;
                     }
-                    match this.reader.poll(context, &mut this.pending, &mut this.refusals) {
+                    let out = (&mut this.pending, &mut this.refusals);
+                    match this.reader.poll(context, &this.options, out) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(Polled::Made) => {}
                         Poll::Ready(Polled::Closed) => this.end(None),

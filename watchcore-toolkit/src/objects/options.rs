@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::known::Known;
-use super::log_reader::LogReader;
+use super::log_reader::{LogReader, StartState};
 use super::{ObjectWatch, Refused};
 use crate::clock::{Clock, SystemClock};
 use crate::object::FromKeyValue;
@@ -73,7 +73,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     }
 
     /// Where it begins; [`Start::State`] if nothing is said. With `Now` and `After` the consumer is supposed to know the
-    /// state there: that is read when the watch is opened, O(objects), unless the policy is `Stop` or `SkipToOldest`.
+    /// state there: that is read when the watch is opened, or as soon as it is there, O(objects), unless the policy is `Stop` or
+    /// `SkipToOldest`. One that was to come, and has left the window before it was read, is known to nobody: overtaken, the watch
+    /// ends with an Error event (410) under every policy.
     pub fn start(self, start: Start) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { start, ..self }
     }
@@ -144,21 +146,30 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             // There is no state yet: the first one is what the consumer is supposed to know.
             Start::Now => Ok(LogReader::new(self.subscribe(Start::State)?, Some(known)).silent()),
             Start::After(_) | Start::AfterIn(_) => {
+                // A start that has left is refused here.
                 let subscription = self.subscribe(self.start)?;
-                let read = match self.start {
-                    Start::AfterIn(position) => Read::ExactIn(position),
-                    Start::After(revision) => Read::Exact(revision),
-                    _ => Read::Any,
-                };
-                // Nothing is known of a state that is to come. One that has left is reported by the subscription.
-                let options = ReadOptions::new(read).filter(self.filter.clone()).timeout(Duration::ZERO);
-                let Ok(page) = self.cache.list_with(&Range::all(), &options) else {
-                    return Ok(LogReader::new(subscription, Some(known)).partial());
-                };
-                seed(&mut known, page.items().iter().cloned());
-                Ok(LogReader::new(subscription, Some(known)))
+                let start = self.seed_start(&mut known);
+                Ok(LogReader::new(subscription, Some(known)).behind(start))
             }
             _ => Ok(LogReader::new(self.subscribe(self.start)?, Some(known))),
+        }
+    }
+
+    /// Takes the state that the watch begins behind, where the cache has it.
+    pub(super) fn seed_start(&self, known: &mut Known<O>) -> StartState {
+        let read = match self.start {
+            Start::AfterIn(position) => Read::ExactIn(position),
+            Start::After(revision) => Read::Exact(revision),
+            _ => return StartState::Known,
+        };
+        let options = ReadOptions::new(read).filter(self.filter.clone()).timeout(Duration::ZERO);
+        match self.cache.list_with(&Range::all(), &options) {
+            Ok(page) => {
+                seed(known, page.items().iter().cloned());
+                StartState::Known
+            }
+            Err(error) if error.code() == Code::FutureRevision => StartState::Awaited,
+            Err(_) => StartState::Unknown,
         }
     }
 

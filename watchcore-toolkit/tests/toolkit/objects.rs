@@ -3,7 +3,7 @@
 use crate::support::{BOUND, Text, delete, lap, line, next, put, small_cache, wide_cache};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start, Writer};
@@ -313,6 +313,64 @@ fn rf_13_start_in_the_future_has_old_values() {
     put(&mut writer, "/a", "4");
     delete(&mut writer, "/b");
     assert_eq!(lines(&mut watch, 2), ["~ /a=3>4", "- /b=1"]);
+}
+
+/// A start in the future is known when it has come: overtaken later, the watch gives the exact difference.
+#[test]
+fn rf_13_start_in_the_future_is_overtaken() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    let mut watch = ObjectWatch::<Text>::builder(&cache).start(Start::After(3)).open().unwrap();
+    for value in ["2", "3", "4"] {
+        put(&mut writer, "/c", value);
+    }
+    assert_eq!(lines(&mut watch, 1), ["~ /c=3>4"]);
+    lap(&mut writer, "/z");
+    delete(&mut writer, "/a");
+    lap(&mut writer, "/z");
+    let mut seen = Vec::new();
+    while watch.position() != cache.position() {
+        seen.push(line(&next(&mut watch)));
+    }
+    seen.retain(|line| !line.contains("/z"));
+    assert_eq!((seen, watch.figures().compared), (vec!["- /a=1".to_owned()], 1));
+}
+
+/// A predicate that panics while the state of such a start is read: polled again, nothing is missing.
+#[test]
+fn rf_13_predicate_panics_at_the_start() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    let burning = Arc::new(AtomicBool::new(true));
+    let fuse = Arc::clone(&burning);
+    let filter = Filter::any().predicate(move |kv| {
+        assert!(kv.key() != b"/b" || !fuse.swap(false, Ordering::Relaxed), "on purpose");
+        true
+    });
+    let mut watch = ObjectWatch::<Text>::builder(&cache).filter(filter).start(Start::After(2)).open().unwrap();
+    put(&mut writer, "/a", "2");
+    put(&mut writer, "/a", "3");
+    assert!(catch_unwind(AssertUnwindSafe(|| watch.try_recv())).is_err());
+    assert_eq!(lines(&mut watch, 1), ["~ /a=2>3"]);
+    delete(&mut writer, "/b");
+    assert_eq!(lines(&mut watch, 1), ["- /b=1"]);
+}
+
+/// A start in the future that had left the window before it was looked at: no difference is made up of what is not known.
+#[test]
+fn rf_13_future_that_has_left_is_gone() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    let mut watch = ObjectWatch::<Text>::builder(&cache).start(Start::After(3)).open().unwrap();
+    delete(&mut writer, "/a");
+    lap(&mut writer, "/z");
+    let gone = next(&mut watch);
+    assert!(gone.status().is_some_and(|status| status.is_gone()), "{gone:?}");
+    assert!(gone.lost > 0);
+    assert_eq!(watch.recv(BOUND).unwrap(), None);
 }
 
 /// A cache without a listing: a watch from now is not given the listing, and knows it.
