@@ -28,7 +28,7 @@ pub(super) struct LogReader<O> {
     /// Whether the initial state is still coming.
     pub(super) in_state: bool,
     /// Whether that state is only noted: the consumer is supposed to know it.
-    silent: bool,
+    pub(super) silent: bool,
     /// Between the marks of a resync: its changes did not happen one by one.
     in_difference: bool,
     /// Whether what the consumer is supposed to know of its start is among what is known.

@@ -353,7 +353,12 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             }
         }
         if let WatchState::Comparing(comparison) = std::mem::replace(&mut self.state, WatchState::Reading) {
-            let Difference { position, deletes, puts, known, failures } = comparison.finish();
+            let Difference { position, deletes, mut puts, known, failures } = comparison.finish();
+            if std::mem::take(&mut self.reader.silent) {
+                // What the consumer is supposed to know was not all noted when it was overtaken. What has not been noted counts as
+                // known: an Added of it would be made up, and what came meanwhile is `lost`.
+                puts.retain(|(old, _)| old.is_some());
+            }
             self.reader.known = Some(known);
             for (kv, error) in failures {
                 self.refusals.report(&kv, &error);

@@ -388,6 +388,25 @@ fn rf_13_now_before_the_first_listing() {
     assert_eq!((event.name(), event.object().unwrap().value_str()), ("DELETED", Some("1")));
 }
 
+/// The same where the window leaves the listing behind before it was looked at: nothing of it is given, and the loss is said.
+#[test]
+fn rf_13_now_overtaken_before_it_began() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).expect_load(true).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut watch = ObjectWatch::<KeyValue>::builder(&cache).start(Start::Now).open().unwrap();
+    assert!(watch.try_recv().is_pending());
+    let keys: Vec<String> = (0..1000).map(|number| format!("/k{number:04}")).collect();
+    let record = |key| Record { key, value: b"1", create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
+    writer.load(7, keys.iter().map(|key| record(key.as_bytes()))).unwrap();
+    lap(&mut writer, "/z");
+    assert!(watch.try_recv().is_pending(), "nothing of the listing is given");
+    delete(&mut writer, "/k0500");
+    let event = next(&mut watch);
+    assert_eq!((event.name(), event.object().unwrap().value_str()), ("DELETED", Some("1")));
+    assert!(event.lost > 0);
+    assert_eq!(watch.figures().known, 1000, "with /z, without the deleted one");
+}
+
 /// A start below the window is an error and not a silent gap, under every policy.
 #[test]
 fn fault_410_at_the_start_is_reported() {
