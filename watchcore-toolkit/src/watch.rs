@@ -103,7 +103,8 @@ pub trait WatchExt: Watch {
 
     /// Only objects that a predicate selects, whose types are those of the selection: one that comes in is Added, one that
     /// leaves is Deleted with its last value in it. Keeps what was given: a clone and some 8 bytes for each object that is
-    /// selected. It goes by keys: at an object without one ([`Keyed::has_own_key`]) it ends with an Error event (400).
+    /// selected, also for one whose deletion was lost: it is for watches that lose none. It goes by keys: at an object
+    /// without one ([`Keyed::has_own_key`]) it ends with an Error event (400).
     fn filter_objects<P>(self, predicate: P) -> ObjectFilter<Self, P>
     where
         Self: Sized,
