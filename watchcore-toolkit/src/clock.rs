@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use crate::foreign::{Guarded, wake};
 use crate::park;
-use event_listener::{Event, Listener};
+use event_listener::Event;
 use futures_timer::Delay as SystemDelay;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,7 +86,8 @@ impl fmt::Debug for Delay {
     }
 }
 
-/// The system's clock. Its delays are kept by one thread of the process.
+/// The system's clock. Its delays are kept by one thread of the process, which the first of them starts; where the system
+/// starts none, a delay panics when it is polled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -104,7 +106,7 @@ impl Clock for SystemClock {
     }
 
     fn delay(&self, duration: Duration) -> Delay {
-        Delay::new(SystemDelay::new(duration))
+        Delay::new(Guarded::new(SystemDelay::new(duration)))
     }
 }
 
@@ -164,9 +166,7 @@ impl ManualClock {
             let later = sleepers.waiting.split_off(&(now, u64::MAX));
             std::mem::replace(&mut sleepers.waiting, later)
         };
-        for waker in due.into_values() {
-            waker.wake();
-        }
+        wake(due.into_values());
     }
 
     /// How many delays are waited for now.
@@ -182,13 +182,13 @@ impl ManualClock {
 
     /// Blocks until so many delays are waited for; whether that was so within the (real) timeout.
     pub fn wait_for_sleepers(&self, count: usize, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             let came = self.shared.came.listen();
             if self.sleepers() >= count {
                 return true;
             }
-            if came.wait_deadline(deadline).is_none() {
+            if !park::wait_until(came, deadline) {
                 return self.sleepers() >= count;
             }
         }

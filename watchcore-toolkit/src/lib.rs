@@ -40,6 +40,7 @@ mod empty;
 mod event;
 mod fake;
 mod filter;
+mod foreign;
 mod informer;
 mod keyed;
 mod object;

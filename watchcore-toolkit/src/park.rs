@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use event_listener::{EventListener, Listener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +56,17 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
                 },
             }
         }
+    }
+}
+
+/// Blocks until a listener is notified, without end where there is no deadline; false after it.
+pub(crate) fn wait_until(listener: EventListener, deadline: Option<Instant>) -> bool {
+    match deadline {
+        None => {
+            listener.wait();
+            true
+        }
+        Some(deadline) => listener.wait_deadline(deadline).is_some(),
     }
 }
 

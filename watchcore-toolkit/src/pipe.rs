@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::WatchEvent;
+use crate::foreign::wake;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -57,9 +58,7 @@ impl<O> Pipe<O> {
         state.queue.push_back(Sent { number, event, sender, waits });
         let consumer = state.consumer.take();
         drop(state);
-        if let Some(consumer) = consumer {
-            consumer.wake();
-        }
+        wake(consumer);
         number
     }
 
@@ -123,9 +122,7 @@ impl<O> Pipe<O> {
         if let Some(sent) = state.queue.pop_front() {
             state.taken = sent.number;
             drop(state);
-            if let Some(sender) = sent.sender {
-                sender.wake();
-            }
+            wake(sent.sender);
             return Poll::Ready(Some(sent.event));
         }
         if state.stopped {
@@ -146,12 +143,7 @@ impl<O> Pipe<O> {
         state.queue = left;
         let consumer = state.consumer.take();
         drop(state);
-        for sender in gone.into_iter().filter_map(|sent| sent.sender) {
-            sender.wake();
-        }
-        if let Some(consumer) = consumer {
-            consumer.wake();
-        }
+        wake(gone.into_iter().filter_map(|sent| sent.sender).chain(consumer));
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

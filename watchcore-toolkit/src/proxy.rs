@@ -3,8 +3,10 @@
 #![forbid(unsafe_code)]
 
 use crate::event::WatchEvent;
+use crate::foreign::Guarded;
+use crate::park::wait_until;
 use crate::watch::{Signal, Stopper, Watch};
-use event_listener::{Event, Listener};
+use event_listener::Event;
 use futures_core::Stream;
 use std::fmt;
 use std::pin::Pin;
@@ -134,10 +136,8 @@ impl StopSignal {
             if self.is_stopped() {
                 return true;
             }
-            match deadline {
-                None => listener.wait(),
-                Some(deadline) if listener.wait_deadline(deadline).is_none() => return self.is_stopped(),
-                Some(_) => {}
+            if !wait_until(listener, deadline) {
+                return self.is_stopped();
             }
         }
     }
@@ -149,7 +149,7 @@ impl StopSignal {
             if self.is_stopped() {
                 return;
             }
-            listener.await;
+            Guarded::new(listener).await;
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::event::WatchEvent;
 use crate::filter::{FilterWatch, ObjectFilter};
+use crate::foreign::wake;
 use crate::keyed::Keyed;
 use crate::park;
 use crate::recorder::Recorder;
@@ -203,9 +204,7 @@ impl Signal {
             state.raised = true;
             state.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 
     /// Whether it was raised; otherwise the task is woken when it is.

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::foreign::wake;
 #[cfg(toolkit_loom)]
 use crate::sync::Release;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, MutexGuard, lock, step};
@@ -290,15 +291,7 @@ impl<S> Gate<S> {
         let result = last(&mut line.state, number);
         let waiting = std::mem::take(&mut line.waiting);
         drop(line);
-        for waker in waiting.into_values() {
-            waker.wake();
-        }
+        wake(waiting.into_values());
         Some(result)
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }

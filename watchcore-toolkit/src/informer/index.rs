@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::turn::wait_until;
 use crate::event::{Payload, WatchEvent};
+use crate::foreign::Guarded;
 use crate::object::FromKeyValue;
 use crate::objects::{Known, ObjectWatch};
+use crate::park::wait_until;
 use event_listener::Event;
 use futures_core::Stream;
 use std::collections::HashMap;
@@ -214,7 +215,7 @@ impl<O: FromKeyValue> Indexes<O> {
                 return held;
             }
             self.nudge();
-            moved.await;
+            Guarded::new(moved).await;
         }
     }
 

@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use event_listener::{Event, Listener};
+use crate::foreign::Guarded;
+use crate::park::wait_until;
+use event_listener::Event;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -142,7 +144,7 @@ impl Turn {
             if let Some(quiet) = self.quiet() {
                 return quiet;
             }
-            changed.await;
+            Guarded::new(changed).await;
         }
     }
 
@@ -167,23 +169,12 @@ impl Turn {
             if self.is_decided() {
                 return;
             }
-            changed.await;
+            Guarded::new(changed).await;
         }
     }
 
     fn is_decided(&self) -> bool {
         let state = self.lock();
         state.synced || state.removed || state.ended.is_some()
-    }
-}
-
-/// Waits for a listener, without end where there is no deadline; false after it.
-pub(super) fn wait_until(listener: event_listener::EventListener, deadline: Option<Instant>) -> bool {
-    match deadline {
-        None => {
-            listener.wait();
-            true
-        }
-        Some(deadline) => listener.wait_deadline(deadline).is_some(),
     }
 }

@@ -20,6 +20,7 @@ mod state;
 pub use limit::{ExponentialLimiter, LongestDelay, RateLimiter, TokenBucket};
 
 use crate::clock::{Clock, Delay, SystemClock};
+use crate::foreign::Guarded;
 use crate::park;
 use event_listener::Event;
 use state::QueueState;
@@ -264,7 +265,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
                 return item;
             }
             self.arm();
-            came.await;
+            Guarded::new(came).await;
         }
     }
 
@@ -372,7 +373,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
             if self.shared.lock().is_drained() {
                 return;
             }
-            drained.await;
+            Guarded::new(drained).await;
         }
     }
 

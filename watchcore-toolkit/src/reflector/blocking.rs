@@ -4,6 +4,7 @@
 
 use super::source::{Entry, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
 use crate::event::{Status, WatchEvent};
+use crate::foreign::wake;
 use crate::retry::Opening;
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
@@ -130,9 +131,7 @@ impl<T> Reply<T> {
             cell.0 = Some(answer);
             cell.1.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 }
 
@@ -205,9 +204,7 @@ impl ReadAhead {
         state.events.push_back(event);
         let waker = state.waker.take();
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
         true
     }
 
@@ -217,9 +214,7 @@ impl ReadAhead {
             state.closed = true;
             state.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 
     fn stop(&self) {
@@ -230,9 +225,7 @@ impl ReadAhead {
             state.waker.take()
         };
         self.room.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Faults of broadcasters that users know, and what is asked of one besides its rows.
 
 use crate::broadcaster::{LONG, drain, now, until};
+use crate::script::PanicsWoken;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -159,6 +160,26 @@ fn fault_shutdown_ends_waiting_publishers() {
     }
     broadcaster.shutdown();
     assert_eq!(drain(&mut watch).len(), 26, "what was published before");
+}
+
+/// A publisher whose waker panics leaves no other asleep at the shutdown.
+#[test]
+fn fault_shutdown_wakes_beside_a_panicking_waker() {
+    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
+    let _watch = broadcaster.watch().unwrap();
+    for number in 0..26 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    let panics = Arc::new(PanicsWoken::default());
+    let woken = [(); 2].map(|()| Arc::new(Woken::default()));
+    let mut publishers = [(); 3].map(|()| Box::pin(broadcaster.action_async(Action::Added, 99)));
+    let [one, two] = &woken;
+    let wakers = [Waker::from(Arc::clone(&panics)), Waker::from(Arc::clone(one)), Waker::from(Arc::clone(two))];
+    for (publisher, waker) in publishers.iter_mut().zip(&wakers) {
+        assert!(publisher.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    broadcaster.shutdown();
+    assert_eq!((panics.count(), woken.map(|woken| woken.0.load(Ordering::SeqCst))), (1, [1, 1]));
 }
 
 /// Many threads publish; a slow, a fast and a stalled watcher, the last one dropping.

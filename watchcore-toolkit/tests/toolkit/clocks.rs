@@ -1,11 +1,15 @@
 //! Clocks that are moved while a delay is set.
 
 use crate::rig::{Rig, fails};
-use crate::script::{Answer, Server};
+use crate::script::{Answer, PanicsWoken, Server, Woken};
+use crate::support::until;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use watchcore::KeyValue;
-use watchcore_toolkit::{Clock, Delay, ManualClock, RetryWatch, Status, WatchExt as _};
+use watchcore_toolkit::{Clock, Delay, ManualClock, RetryWatch, Status, SystemClock, WatchExt as _};
 
 /// It is moved after each look at it.
 #[derive(Debug)]
@@ -64,4 +68,32 @@ fn rf_05_backoff_counts_from_the_failure() {
     rig.settle();
     let due = clock.next_due().expect("it waits");
     assert!(due < Duration::from_millis(800), "{due:?} behind a look at the clock");
+}
+
+/// A waker that panics costs no other delay its end: the system's clock has one thread for all of them.
+#[test]
+fn fault_waker_that_panics_stops_no_clock() {
+    let panics = Arc::new(PanicsWoken::default());
+    let waker = Waker::from(Arc::clone(&panics));
+    let mut broken = SystemClock.delay(Duration::from_millis(1));
+    let first = Pin::new(&mut broken).poll(&mut Context::from_waker(&waker));
+    until("its time has come", || first.is_ready() || panics.count() == 1);
+    for _ in 0..10 {
+        SystemClock.delay(Duration::from_millis(1)).wait();
+    }
+}
+
+/// The same of a clock that is moved by hand.
+#[test]
+fn fault_waker_that_panics_stops_no_manual_clock() {
+    let clock = ManualClock::new();
+    let (panics, woken) = (Arc::new(PanicsWoken::default()), Arc::new(Woken::default()));
+    let mut broken = clock.delay(Duration::from_secs(1));
+    let mut other = clock.delay(Duration::from_secs(1));
+    let wakers = [Waker::from(Arc::clone(&panics)), Waker::from(Arc::clone(&woken))];
+    for (delay, waker) in [&mut broken, &mut other].into_iter().zip(&wakers) {
+        assert!(Pin::new(delay).poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    clock.advance(Duration::from_secs(1));
+    assert_eq!((panics.count(), woken.count()), (1, 1));
 }

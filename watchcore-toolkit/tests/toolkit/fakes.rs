@@ -1,6 +1,7 @@
 //! Rows AW-11, AW-12, AW-14 and AW-17: watches for tests.
 
 use crate::broadcaster::LONG;
+use crate::script::{PanicsWoken, Woken};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -198,4 +199,18 @@ fn aw_17_recorder_has_a_copy_of_all() {
     drop(watch);
     assert_eq!(recording.clone().events(), five());
     assert!(fake.is_stopped());
+}
+
+/// A sender whose waker panics costs the others nothing, nor who stops the fake.
+#[test]
+fn fault_fake_stop_beside_a_panicking_waker() {
+    let (fake, watch) = FakeWatch::<u8>::pair();
+    let (panics, woken) = (Arc::new(PanicsWoken::default()), Arc::new(Woken::default()));
+    let mut senders = [1, 2].map(|number| Box::pin(fake.send_async(WatchEvent::added(number))));
+    let wakers = [Waker::from(Arc::clone(&panics)), Waker::from(Arc::clone(&woken))];
+    for (sender, waker) in senders.iter_mut().zip(&wakers) {
+        assert!(sender.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    watch.stop();
+    assert_eq!((panics.count(), woken.count()), (1, 1));
 }

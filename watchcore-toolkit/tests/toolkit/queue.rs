@@ -1,7 +1,7 @@
 //! The work queue: each key once, never two workers at one key, failed keys later.
 
 use crate::clocks::MovesAtEachLook;
-use crate::script::Woken;
+use crate::script::{PanicsWoken, Woken};
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -304,6 +304,25 @@ fn wq_19_panic_counts_as_failure() {
     assert_eq!((queue.requeues(&"a"), queue.stats().processing, queue.len()), (1, 0, 0));
     clock.advance(Duration::from_millis(5));
     assert_eq!(*take(&queue), "a");
+}
+
+/// A worker whose waker panics costs the others no wake-up, and who adds a key nothing.
+#[test]
+fn fault_waker_that_panics_costs_no_wake_up() {
+    let (queue, clock) = with_clock();
+    let mut broken = Box::pin(queue.next());
+    let panics = Arc::new(PanicsWoken::default());
+    assert!(broken.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&panics)))).is_pending());
+    let added = catch_unwind(AssertUnwindSafe(|| queue.add("a")));
+    assert!(added.is_ok() && panics.count() == 1);
+    drop(broken);
+    assert_eq!(*take(&queue), "a");
+    let woken = Arc::new(Woken::default());
+    let mut next = Box::pin(queue.next());
+    assert!(next.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&woken)))).is_pending());
+    queue.add_after("b", Duration::from_secs(1));
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(woken.count(), 1, "by the timer");
 }
 
 /// A future that was woken for a key and is dropped leaves the key, and its wake-up, to another.

@@ -168,3 +168,20 @@ impl std::task::Wake for Woken {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
+
+/// A waker that panics, after it has counted.
+#[derive(Default)]
+pub(crate) struct PanicsWoken(Woken);
+
+impl PanicsWoken {
+    pub(crate) fn count(&self) -> usize {
+        self.0.count()
+    }
+}
+
+impl std::task::Wake for PanicsWoken {
+    fn wake(self: Arc<Self>) {
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+        panic!("a waker's fault");
+    }
+}
