@@ -20,7 +20,7 @@ mod state;
 pub use limit::{ExponentialLimiter, LongestDelay, RateLimiter, TokenBucket};
 
 use crate::clock::{Clock, Delay, SystemClock};
-use crate::foreign::Guarded;
+use crate::foreign::{Guarded, guard};
 use crate::park;
 use event_listener::Event;
 use state::QueueState;
@@ -33,6 +33,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Result};
+
+/// How long a key waits whose limiter panicked: it is not lost, and not tried without a pause.
+const UNLIMITED: Duration = Duration::from_secs(60);
 
 /// A queue of keys for workers: each key once, never two workers at one key, failed ones again after a delay.
 ///
@@ -416,7 +419,8 @@ impl<K: Eq + Hash + Clone + Send + 'static> fmt::Debug for WorkQueue<K> {
 
 /// A key that a worker has taken. Dropping it says that it is done: no other worker gets the key before.
 ///
-/// Where it is dropped by a panic the work was not done, and the key is tried again as by [`WorkItem::retry`].
+/// Where it is dropped by a panic the work was not done, and the key is tried again as by [`WorkItem::retry`]; after a
+/// minute, where the limiter panics, too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -470,10 +474,18 @@ impl<K: Eq + Hash + Clone + Send + 'static> Deref for WorkItem<K> {
 impl<K: Eq + Hash + Clone + Send + 'static> Drop for WorkItem<K> {
     fn drop(&mut self) {
         let Some(key) = self.key.take() else { return };
-        if thread::panicking() {
-            self.queue.add_rate_limited(key.clone());
+        if !thread::panicking() {
+            return self.queue.done(&key);
         }
-        self.queue.done(&key);
+        // Another panic would end the process here, and what is called is foreign code: the limiter, the clock, the key's own
+        // traits. The panic under way may be the limiter's.
+        if guard("the limiter of a work queue", || self.queue.add_rate_limited(key.clone())).is_none() {
+            guard("a key of a work queue", || self.queue.add_after(key.clone(), UNLIMITED));
+        }
+        guard("a key of a work queue", || {
+            self.queue.done(&key);
+            drop(key);
+        });
     }
 }
 

@@ -75,23 +75,26 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         if self.shut_down {
             return false;
         }
-        if let Some(before) = self.due.get(&key).copied() {
-            if before.0 <= at {
-                return false;
-            }
-            self.delayed.remove(&before);
+        let before = self.due.get(&key).copied();
+        if before.is_some_and(|(due, _)| due <= at) {
+            return false;
         }
+        // A key's clone is foreign code: it comes before anything is changed.
+        let delayed = key.clone();
+        before.and_then(|before| self.delayed.remove(&before));
         self.next_number += 1;
         let place = (at, self.next_number);
-        self.delayed.insert(place, key.clone());
+        self.delayed.insert(place, delayed);
         self.due.insert(key, place);
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
     /// Counts a failure of the key: how long it waits.
     pub(super) fn fail(&mut self, key: &K, now: Instant) -> Duration {
+        // The limiter is foreign code: where it panics nothing was counted.
+        let delay = self.limiter.delay(key, now);
         self.retries += 1;
-        self.limiter.delay(key, now)
+        delay
     }
 
     pub(super) fn forget(&mut self, key: &K) {

@@ -306,6 +306,43 @@ fn wq_19_panic_counts_as_failure() {
     assert_eq!(*take(&queue), "a");
 }
 
+/// A limiter that panics for one key, in a retry and where a worker's own panic drops the item.
+struct PanicsFor(&'static str);
+
+impl RateLimiter<&'static str> for PanicsFor {
+    fn delay(&mut self, key: &&'static str, _: Instant) -> Duration {
+        assert_ne!(*key, self.0, "the limiter's fault");
+        Duration::from_secs(1)
+    }
+
+    fn forget(&mut self, _: &&'static str) {}
+
+    fn requeues(&self, _: &&'static str) -> u32 {
+        0
+    }
+}
+
+/// A limiter's panic is the worker's, once: the process lives, the key is done, and comes again later.
+#[test]
+fn wq_19_limiter_that_panics_loses_no_key() {
+    let clock = Arc::new(ManualClock::new());
+    let queue = WorkQueue::builder().clock(clock.clone()).limiter(PanicsFor("a")).build();
+    let ends: [fn(WorkItem<&'static str>); 2] = [WorkItem::retry, |_item| panic!("on purpose")];
+    for end in ends {
+        queue.add("a");
+        let item = take(&queue);
+        assert!(catch_unwind(AssertUnwindSafe(move || end(item))).is_err());
+        let stats = queue.stats();
+        assert_eq!((stats.processing, stats.ready, stats.delayed, stats.retries), (0, 0, 1, 0));
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(*take(&queue), "a");
+    }
+    queue.add("b");
+    take(&queue).retry();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(*take(&queue), "b", "others are limited as before");
+}
+
 /// A worker whose waker panics costs the others no wake-up, and who adds a key nothing.
 #[test]
 fn fault_waker_that_panics_costs_no_wake_up() {
