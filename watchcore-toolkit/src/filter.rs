@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 /// How many events one poll passes over at most before it lets others run.
-const BUDGET: usize = 256;
+pub(crate) const BUDGET: usize = 256;
 
 /// What a function makes of each event: see [`crate::WatchExt::filter_events`].
 ///

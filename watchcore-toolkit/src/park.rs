@@ -36,27 +36,31 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
     let waker = Waker::from(Arc::clone(&parked));
     let mut context = Context::from_waker(&waker);
     let deadline = Instant::now().checked_add(timeout);
+    let mut time_is_up = false;
     loop {
         if let Poll::Ready(value) = poll(&mut context) {
             return Some(value);
         }
+        if time_is_up {
+            return None;
+        }
         // Acquire, with the waker's Release.
         while !parked.woken.swap(false, Ordering::Acquire) {
-            match deadline {
+            match left(deadline) {
                 None => thread::park(),
-                Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
-                    Some(left) if !left.is_zero() => thread::park_timeout(left),
-                    // Once more, for what came in the last moment.
-                    _ => {
-                        return match poll(&mut context) {
-                            Poll::Ready(value) => Some(value),
-                            Poll::Pending => None,
-                        };
-                    }
-                },
+                Some(left) if !left.is_zero() => thread::park_timeout(left),
+                Some(_) => break,
             }
         }
+        // Also where nothing was waited for: a poll may wake itself each time. One more follows, for what came in the last
+        // moment.
+        time_is_up = left(deadline).is_some_and(|left| left.is_zero());
     }
+}
+
+/// The time left until a deadline; `None` where there is none.
+fn left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 /// Blocks until a listener is notified, without end where there is no deadline; false after it.

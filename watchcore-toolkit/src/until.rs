@@ -4,6 +4,7 @@
 
 use crate::clock::{Clock, Delay, SystemClock};
 use crate::event::{Status, WatchEvent};
+use crate::filter::BUDGET;
 use crate::object::FromKeyValue;
 use crate::objects::ObjectWatch;
 use crate::park;
@@ -279,9 +280,9 @@ impl<W: Watch> Future for Until<W> {
         if this.sequence.conditions.is_empty() {
             return this.over(Ok(Held { event: None, position: Position::default() }));
         }
-        loop {
+        for _ in 0..BUDGET {
             let Some(watch) = &mut this.watch else { return this.over(Err(UntilEnd::Ended)) };
-            // Events first: what is there when the time is up counts.
+            // Events first: what is there when the time is up counts, as far as one poll goes.
             match Pin::new(watch).poll_next(context) {
                 Poll::Pending if this.deadline.poll(context) => return this.over(Err(UntilEnd::Timeout)),
                 Poll::Pending => return Poll::Pending,
@@ -303,6 +304,12 @@ impl<W: Watch> Future for Until<W> {
                 }
             }
         }
+        // The watch may be ready without a pause: the time is up all the same, and others run.
+        if this.deadline.poll(context) {
+            return this.over(Err(UntilEnd::Timeout));
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

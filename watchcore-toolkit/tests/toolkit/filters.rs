@@ -3,7 +3,8 @@
 use crate::fakes::all;
 use std::borrow::Cow;
 use std::task::Poll;
-use watchcore::{Cache, Change, KeyValue};
+use std::time::Duration;
+use watchcore::{Cache, Change, Code, KeyValue};
 use watchcore_toolkit::{
     Action, Broadcaster, FakeWatch, Keyed, MockWatch, Object, ObjectWatch, Payload, PredicateExt, RaceFreeFakeSource,
     Status, Watch, WatchEvent, WatchExt, WhenFull, predicates,
@@ -215,4 +216,13 @@ fn fault_objects_without_keys_are_refused() {
     for revision in 0..100 {
         assert!(broadcaster.action_or_drop(Action::Added, Lamp("a", revision, true)).unwrap(), "nobody waits for them");
     }
+}
+
+/// A wait over a filter that leaves everything out ends at its deadline.
+#[test]
+fn fault_hot_source_lets_a_deadline_pass() {
+    let endless = MockWatch::new(|_| Poll::Ready(Some(WatchEvent::added(1))), || {});
+    let mut filtered = endless.filter_events(|_| None::<WatchEvent<u8>>);
+    assert_eq!(filtered.recv(Duration::from_millis(1)).unwrap_err().code(), Code::Timeout);
+    assert_eq!(filtered.recv(Duration::ZERO).unwrap_err().code(), Code::Timeout);
 }

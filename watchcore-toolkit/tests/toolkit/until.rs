@@ -1,13 +1,13 @@
 //! Waiting until something holds: on a watch, and over a cache.
 
-use crate::script::{Answer, Server, drain};
+use crate::script::{Answer, Server, Woken, drain};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, KeyValue, Record};
-use watchcore_toolkit::{ManualClock, RetryWatch, Status, UntilEnd, WatchEvent, until, until_with_sync};
+use watchcore_toolkit::{ManualClock, MockWatch, RetryWatch, Status, UntilEnd, WatchEvent, until, until_with_sync};
 
 const BOUND: Duration = Duration::from_secs(30);
 
@@ -59,6 +59,21 @@ fn un_03_time_up_says_which_condition() {
     assert!(matches!(error.end, UntilEnd::Timeout));
     assert_eq!(error.to_string(), "wait for condition 3 of 3: the time was up. Its last event: ADDED at revision 7");
     assert_eq!(server.living.load(Ordering::SeqCst), 0, "the watch is over with the wait");
+}
+
+/// A watch that is ready without a pause lets the time be up, and others run.
+#[test]
+fn un_03_time_is_up_over_a_hot_watch() {
+    let (clock, woken) = (Arc::new(ManualClock::new()), Arc::new(Woken::default()));
+    let endless = MockWatch::new(|_| Poll::Ready(Some(WatchEvent::added("a"))), || {});
+    let wait = until(endless).then(is("DELETED")).timeout(Duration::from_secs(5)).clock(clock.clone());
+    let mut wait = Box::pin(wait);
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(wait.as_mut().poll(&mut context).is_pending() && woken.count() == 1, "it has more to do");
+    clock.advance(Duration::from_secs(5));
+    let Poll::Ready(Err(error)) = wait.as_mut().poll(&mut context) else { panic!("the time is up") };
+    assert!(matches!(error.end, UntilEnd::Timeout));
 }
 
 #[test]
