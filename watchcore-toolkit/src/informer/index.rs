@@ -2,16 +2,18 @@
 
 #![forbid(unsafe_code)]
 
+use super::poll_event;
+use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, WatchEvent};
 use crate::foreign::Guarded;
 use crate::object::FromKeyValue;
 use crate::objects::{Known, ObjectWatch};
 use crate::park::wait_until;
 use event_listener::Event;
-use futures_core::Stream;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};
@@ -40,14 +42,26 @@ struct IndexState<O> {
     position: Position,
     synced: bool,
     ended: bool,
+    /// What has ended them, where it was neither a stop nor the cache's close: they do not follow the cache any more.
+    failure: Option<String>,
     /// Of each function, the objects of each value.
     values: Vec<HashMap<Box<str>, Known<O>>>,
+}
+
+impl<O> IndexState<O> {
+    /// Whether the index follows the cache, or has until it was told to end.
+    fn check(&self, name: &str) -> Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(why) => Err(Error::new(Code::Closed, format!("read index {name}: {why}"))),
+        }
+    }
 }
 
 impl<O: FromKeyValue> Indexes<O> {
     pub(super) fn new(functions: Vec<(String, IndexFn<O>)>) -> Indexes<O> {
         let values = functions.iter().map(|_| HashMap::new()).collect();
-        let state = IndexState { position: Position::default(), synced: false, ended: false, values };
+        let state = IndexState { position: Position::default(), synced: false, ended: false, failure: None, values };
         Indexes {
             functions,
             state: RwLock::new(state),
@@ -84,6 +98,7 @@ impl<O: FromKeyValue> Indexes<O> {
     pub(super) fn objects(&self, name: &str, value: &str) -> Result<(Position, Vec<O>)> {
         let number = self.number(name)?;
         let state = self.read();
+        state.check(name)?;
         if !state.synced {
             return Err(Error::new(
                 Code::NotReady,
@@ -100,7 +115,10 @@ impl<O: FromKeyValue> Indexes<O> {
     /// Every value under which there is an object, in order.
     pub(super) fn values(&self, name: &str) -> Result<Vec<String>> {
         let number = self.number(name)?;
-        let mut values: Vec<String> = self.read().values[number].keys().map(|value| value.to_string()).collect();
+        let state = self.read();
+        state.check(name)?;
+        let mut values: Vec<String> = state.values[number].keys().map(|value| value.to_string()).collect();
+        drop(state);
         values.sort_unstable();
         Ok(values)
     }
@@ -171,8 +189,12 @@ impl<O: FromKeyValue> Indexes<O> {
         self.moved.notify(usize::MAX);
     }
 
-    pub(super) fn end(&self) {
-        self.write().ended = true;
+    fn end(&self, failure: Option<String>) {
+        {
+            let mut state = self.write();
+            state.ended = true;
+            state.failure = failure;
+        }
         self.moved.notify(usize::MAX);
     }
 
@@ -189,8 +211,8 @@ impl<O: FromKeyValue> Indexes<O> {
         if held(state.position, state.synced) {
             return Some(Ok(()));
         }
-        let closed = || Error::new(Code::Closed, "wait for an index: the informer or its cache was closed");
-        state.ended.then(|| Err(closed()))
+        let why = state.failure.as_deref().unwrap_or("the informer or its cache was closed");
+        state.ended.then(|| Err(Error::new(Code::Closed, format!("wait for an index: {why}"))))
     }
 
     /// Blocks until the indexes hold; false after the deadline.
@@ -207,8 +229,22 @@ impl<O: FromKeyValue> Indexes<O> {
         }
     }
 
-    /// The same as a future.
-    pub(super) async fn wait_async(&self, held: impl Fn(Position, bool) -> bool) -> Result<()> {
+    /// The same as a future; false after the timeout.
+    pub(super) async fn wait_async(&self, timeout: Duration, held: impl Fn(Position, bool) -> bool) -> Result<bool> {
+        let begin = SystemClock.now();
+        let mut time = None;
+        let mut wait = pin!(self.hold(held));
+        poll_fn(|context| match wait.as_mut().poll(context) {
+            Poll::Ready(held) => Poll::Ready(held.map(|()| true)),
+            Poll::Pending => {
+                let time = time.get_or_insert_with(|| delay_from(&SystemClock, begin, timeout));
+                Pin::new(time).poll(context).map(|()| Ok(false))
+            }
+        })
+        .await
+    }
+
+    async fn hold(&self, held: impl Fn(Position, bool) -> bool) -> Result<()> {
         loop {
             let moved = self.moved.listen();
             if let Some(held) = self.look(&held) {
@@ -219,18 +255,18 @@ impl<O: FromKeyValue> Indexes<O> {
         }
     }
 
-    /// One turn of the thread that keeps them: everything that is there.
+    /// One turn of the thread that keeps them: everything that is there. At the end, what has failed.
     fn poll_keep(
         &self,
         watch: &mut ObjectWatch<O>,
         gathered: &mut Vec<WatchEvent<O>>,
         context: &mut Context<'_>,
-    ) -> Poll<()> {
+    ) -> Poll<Option<String>> {
         const PIECE: usize = 1024;
         *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
         loop {
-            match Pin::new(&mut *watch).poll_next(context) {
-                Poll::Ready(None) => return Poll::Ready(()),
+            match poll_event(watch, context) {
+                Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {
                     let (position, synced) = {
                         let state = self.read();
@@ -245,6 +281,9 @@ impl<O: FromKeyValue> Indexes<O> {
                     return Poll::Pending;
                 }
                 Poll::Ready(Some(event)) => {
+                    if let Some(status) = event.status() {
+                        return Poll::Ready(Some(format!("the indexes have ended: {status}")));
+                    }
                     let synced = matches!(event.payload, Payload::Synced);
                     let position = event.position;
                     gathered.push(event);
@@ -267,8 +306,8 @@ impl<O: FromKeyValue> Indexes<O> {
     /// What the thread that keeps them does.
     pub(super) async fn keep(self: Arc<Self>, mut watch: ObjectWatch<O>) {
         let mut gathered = Vec::new();
-        std::future::poll_fn(|context| self.poll_keep(&mut watch, &mut gathered, context)).await;
-        self.end();
+        let failure = poll_fn(|context| self.poll_keep(&mut watch, &mut gathered, context)).await;
+        self.end(failure);
     }
 }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Filter, KeyValue, Page, Position, Range, Read, ReadOptions, Result, Snapshot};
 
 /// Reads an informer's objects. Nothing is copied but counts: the store is the cache's. Any thread; no read waits for
-/// another, or for the writer.
+/// another, or for the writer. Those by a function index share a lock with the thread that keeps it: they wait while that
+/// takes the changes of a revision, and it waits while the objects of a value are counted for a reader, O(found).
 ///
 /// ```
 /// use std::time::Duration;
@@ -168,19 +169,21 @@ impl<O: FromKeyValue> Lister<O> {
     }
 
     /// The objects that a function index has under a value, in key order, as of the index's own position: see
-    /// [`Lister::wait_until`]. NOT_READY before it is complete; INVALID_ARGUMENT for an index that there is not. O(found), and a
-    /// lock that only the thread which keeps the index takes otherwise.
+    /// [`Lister::wait_until`]. NOT_READY before it is complete; INVALID_ARGUMENT for an index that there is not; CLOSED where it
+    /// has failed, and follows the cache no more. O(found), and a lock that only the thread which keeps the index takes
+    /// otherwise.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Listed<O>> {
         let (position, objects) = self.shared.indexes(index)?.objects(index, value)?;
         Ok(Listed { position, objects, refused: Vec::new() })
     }
 
-    /// The values of an index under which there is an object, in order.
+    /// The values of an index under which there is an object, in order. CLOSED as [`Lister::by_index`].
     pub fn index_values(&self, index: &str) -> Result<Vec<String>> {
         self.shared.indexes(index)?.values(index)
     }
 
-    /// Waits until reads show a revision, those by index too: read your own writes. FUTURE_REVISION after the timeout.
+    /// Waits until reads show a revision, those by index too: read your own writes. FUTURE_REVISION after the timeout;
+    /// CLOSED where the cache, the informer or its indexes have ended.
     pub fn wait_until(&self, revision: u64, timeout: Duration) -> Result<Position> {
         let begin = Instant::now();
         let position = self.shared.cache.wait_until(revision, timeout)?;
@@ -188,16 +191,7 @@ impl<O: FromKeyValue> Lister<O> {
             let deadline = Instant::now().checked_add(left(begin, timeout));
             // An index that stands in a later history has the revision behind it.
             if !indexes.wait(deadline, |at, synced| synced && at >= position)? {
-                return Err(Error::new(
-                    Code::FutureRevision,
-                    format!(
-                        "wait until the indexes show revision {revision}: not within {} ms, though the cache does. Ask again, or \
-                         look at what the index functions do.",
-                        timeout.as_millis()
-                    ),
-                )
-                .with_asked(revision)
-                .with_current(position.revision));
+                return Err(not_shown(revision, position, timeout));
             }
         }
         Ok(position)
@@ -205,9 +199,13 @@ impl<O: FromKeyValue> Lister<O> {
 
     /// The same as a future. Cancel safe.
     pub async fn wait_until_async(&self, revision: u64, timeout: Duration) -> Result<Position> {
+        let begin = Instant::now();
         let position = self.shared.cache.wait_until_async(revision, timeout).await?;
         if let Some(indexes) = &self.shared.indexes {
-            indexes.wait_async(|at, synced| synced && at >= position).await?;
+            let timeout_left = left(begin, timeout);
+            if !indexes.wait_async(timeout_left, |at, synced| synced && at >= position).await? {
+                return Err(not_shown(revision, position, timeout));
+            }
         }
         Ok(position)
     }
@@ -241,6 +239,16 @@ impl<O: FromKeyValue> Lister<O> {
         }
         Ok(SnapshotLister { shared: &self.shared, snapshot })
     }
+}
+
+/// The cache has a revision, and the indexes do not in time.
+fn not_shown(revision: u64, position: Position, timeout: Duration) -> Error {
+    let message = format!(
+        "wait until the indexes show revision {revision}: not within {} ms, though the cache does. Ask again, or look at what \
+         the index functions do.",
+        timeout.as_millis()
+    );
+    Error::new(Code::FutureRevision, message).with_asked(revision).with_current(position.revision)
 }
 
 impl<O> fmt::Debug for Lister<O> {

@@ -24,15 +24,20 @@ pub use registration::{HandlerState, HandlerStatus, Registration};
 pub use run::HandlerRun;
 
 use crate::clock::{Clock, SystemClock};
+use crate::event::{Status, WatchEvent};
+use crate::foreign::guard;
 use crate::object::FromKeyValue;
 use crate::objects::{ObjectWatch, ObjectWatchBuilder};
 use crate::park;
 use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
 use index::{IndexFn, Indexes, left};
 use registration::RegistrationShared;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 use turn::Turn;
@@ -174,6 +179,15 @@ fn typed<O: FromKeyValue>(cache: &Cache, filter: Option<&Filter>) -> ObjectWatch
         Some(filter) => wanted.filter(filter.clone()),
         None => wanted,
     }
+}
+
+/// The next event of a watch of ours. The predicates of its filter are called in the poll: one that panics is an error of
+/// the watch, its last event.
+fn poll_event<O: FromKeyValue>(watch: &mut ObjectWatch<O>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+    guard("a predicate of an informer", || Pin::new(watch).poll_next(context)).unwrap_or_else(|| {
+        let status = Status::new(500, "a predicate of the informer's filter panicked. Mend it.");
+        Poll::Ready(Some(WatchEvent::error(status)))
+    })
 }
 
 /// Runs a future on a thread of its own.

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::handler::Handler;
+use super::poll_event;
 use super::registration::RegistrationShared;
 use crate::event::{Payload, Status, WatchEvent};
 use crate::object::FromKeyValue;
 use crate::objects::ObjectWatch;
-use crate::watch::WatchExt;
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,7 +76,7 @@ impl<H> Work<H> {
     {
         let mut calls = 0;
         let mut error = None;
-        while let Some(event) = watch.next_event().await {
+        while let Some(event) = poll_fn(|context| poll_event(&mut watch, context)).await {
             if let Payload::Error(status) = event.payload {
                 error = Some(status);
                 break;

@@ -294,6 +294,25 @@ fn si_07_panic_harms_no_other() {
     other.wait_for("synced");
 }
 
+/// A predicate of the filter that panics ends the handler, who is told, with the reason in its status.
+#[test]
+fn si_07_predicate_that_panics_is_the_handlers_end() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let filter = Filter::any().predicate(|kv| {
+        assert_ne!(kv.value(), Some(&b"boom"[..]), "the predicate's fault");
+        true
+    });
+    let informer = Informer::<Text>::builder(&cache).filter(filter).build().unwrap();
+    let (registration, journal) = logged(&informer);
+    journal.wait_for("synced");
+    put(&mut writer, "/a", "boom");
+    journal.wait_for("ended 500");
+    until("it has ended", || matches!(registration.status().state, HandlerState::Ended(_)));
+    let HandlerState::Ended(Some(why)) = registration.status().state else { panic!("it says why") };
+    assert!(why.contains("predicate"), "{why}");
+}
+
 /// Handlers come and go from many threads while others write, panic and stall.
 #[test]
 fn si_07_handler_abuse() {

@@ -1,6 +1,7 @@
 //! Listers and indexes of informers.
 
 use crate::support::{BOUND, Text, delete, put, wide_cache};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, Range};
@@ -92,6 +93,70 @@ fn si_09_index_function_that_panics() {
     informer.lister().wait_until(2, BOUND).unwrap();
     assert_eq!(informer.lister().by_index("first", "x").unwrap().len(), 1);
     assert_eq!(informer.index_panics(), 1);
+}
+
+/// An index that does not come ends both waits for it at their timeouts, with the same error.
+#[test]
+fn si_09_index_that_stands_ends_waits_in_time() {
+    let cache = wide_cache();
+    let (go, stands) = mpsc::channel::<()>();
+    let stands = Mutex::new(stands);
+    let informer = Informer::<Text>::builder(&cache)
+        .index("never", move |_: &Text| {
+            stands.lock().unwrap().recv().ok();
+            vec![]
+        })
+        .build()
+        .unwrap();
+    let lister = informer.lister();
+    informer.wait_synced(BOUND).unwrap();
+    let revision = put(&mut cache.writer().unwrap(), "/a", "1");
+    let blocking = lister.wait_until(revision, Duration::from_millis(1)).unwrap_err();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let awaited = lister.wait_until_async(revision, Duration::from_millis(1));
+    let awaited = runtime.block_on(async { tokio::time::timeout(BOUND, awaited).await });
+    let awaited = awaited.expect("it has a timeout of its own").unwrap_err();
+    assert_eq!((awaited.code(), awaited.message()), (Code::FutureRevision, blocking.message()));
+    drop(go);
+    runtime.block_on(lister.wait_until_async(revision, Duration::MAX)).unwrap();
+}
+
+/// Indexes that a panic of the filter's predicate has ended say so to who waits, and to who reads.
+#[test]
+fn si_09_predicate_that_panics_ends_the_indexes() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let filter = Filter::any().predicate(|kv| {
+        assert_ne!(kv.value(), Some(&b"boom"[..]), "the predicate's fault");
+        true
+    });
+    let builder = Informer::<Text>::builder(&cache).filter(filter);
+    let informer = builder.index("value", |text: &Text| vec![text.to_string()]).build().unwrap();
+    let lister = informer.lister();
+    informer.wait_synced(BOUND).unwrap();
+    let revision = put(&mut writer, "/a", "boom");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for error in [
+        lister.wait_until(revision, BOUND).unwrap_err(),
+        runtime.block_on(lister.wait_until_async(revision, BOUND)).unwrap_err(),
+        lister.by_index("value", "boom").unwrap_err(),
+        lister.index_values("value").unwrap_err(),
+    ] {
+        assert_eq!(error.code(), Code::Closed);
+        assert!(error.message().contains("predicate"), "{error}");
+    }
+}
+
+/// Indexes that were stopped are read as they stand.
+#[test]
+fn si_09_stopped_indexes_are_read() {
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::builder(&cache).index("value", |text| vec![text.to_string()]).build().unwrap();
+    informer.wait_synced(BOUND).unwrap();
+    informer.stop();
+    assert_eq!(informer.lister().wait_until(2, Duration::from_millis(1)).unwrap_err().code(), Code::FutureRevision);
+    assert_eq!(informer.lister().by_index("value", "1").unwrap().len(), 1);
 }
 
 /// Reads: by key, range, namespace, filter; of now and of a snapshot, in two informers at one revision.
