@@ -347,8 +347,8 @@ impl<O: FromKeyValue> Informer<O> {
         self.shared.indexes.as_ref().map_or(0, |indexes| indexes.panics())
     }
 
-    /// Waits until the cache is ready, the indexes are complete, and every handler that there is now is synced. The error says
-    /// what is not, and why.
+    /// Waits until the cache is ready, the indexes are complete, and every handler that there is now is synced or removed. The
+    /// error says what is not, and why. Not from inside a callback, which it would wait for.
     pub fn wait_synced(&self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         self.shared.cache.wait_ready(timeout)?;
@@ -360,7 +360,11 @@ impl<O: FromKeyValue> Informer<O> {
                 return Err(Error::new(Code::Timeout, message));
             }
         }
-        self.standing().iter().try_for_each(|handler| handler.wait_synced(left(begin, timeout)))
+        self.standing().iter().try_for_each(|handler| match handler.wait_synced(left(begin, timeout)) {
+            // Removed before its sync, or while it was waited for: there is nothing to wait for any more.
+            Err(_) if handler.turn.view().removed => Ok(()),
+            waited => waited,
+        })
     }
 
     /// Removes all handlers and ends the indexes. No callback begins after this; none can be added. Idempotent, never waits.

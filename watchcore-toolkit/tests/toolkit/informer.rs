@@ -386,6 +386,20 @@ fn si_08_synced_after_the_last_initial_call() {
     informer.wait_synced(BOUND).unwrap();
 }
 
+/// A handler that was removed before its sync is waited for no more, whoever still holds its registration.
+#[test]
+fn si_08_removed_handler_is_not_waited_for() {
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let informer = Informer::<KeyValue>::new(&cache).unwrap();
+    let removed = informer.add_handler(HandlerFns::new()).unwrap();
+    removed.remove();
+    let stays = informer.add_handler(HandlerFns::new()).unwrap();
+    cache.writer().unwrap().load(1, []).unwrap();
+    informer.wait_synced(BOUND).unwrap();
+    assert!(stays.has_synced());
+    assert_eq!(removed.wait_synced(BOUND).unwrap_err().code(), Code::Closed, "asked itself it says so");
+}
+
 /// A wait for a sync that does not come says what keeps it: the cache, or a call that does not return.
 #[test]
 fn fault_sync_that_never_comes_says_why() {
