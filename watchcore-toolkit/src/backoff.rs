@@ -91,7 +91,9 @@ impl Backoff {
         let ceiling = self.ceiling;
         let grown = ceiling.as_secs_f64() * self.factor;
         self.ceiling = if grown < self.most.as_secs_f64() { Duration::from_secs_f64(grown) } else { self.most };
-        let delay = ceiling.mul_f64(1.0 - self.jitter * self.draw());
+        // The longest durations are no seconds of a float: rounded up, they fit no more.
+        let drawn = ceiling.as_secs_f64() * (1.0 - self.jitter * self.draw());
+        let delay = Duration::try_from_secs_f64(drawn).unwrap_or(ceiling);
         self.last = now.checked_add(delay);
         delay
     }

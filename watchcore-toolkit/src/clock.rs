@@ -157,12 +157,13 @@ impl ManualClock {
         ManualClock { shared: Arc::new(ManualTime { sleepers: Mutex::new(sleepers), came: Event::new() }) }
     }
 
-    /// Moves time on, and wakes whose time has come.
+    /// Moves time on, and wakes whose time has come. Beyond what a clock can hold: until the last that is waited for.
     pub fn advance(&self, by: Duration) {
         let due = {
             let mut sleepers = self.shared.lock();
-            sleepers.now += by;
-            let now = sleepers.now;
+            let last = sleepers.waiting.last_key_value().map_or(sleepers.now, |((due, _), _)| *due);
+            let now = sleepers.now.checked_add(by).unwrap_or(last);
+            sleepers.now = now;
             let later = sleepers.waiting.split_off(&(now, u64::MAX));
             std::mem::replace(&mut sleepers.waiting, later)
         };
@@ -213,8 +214,7 @@ impl Clock for ManualClock {
     }
 
     fn delay(&self, duration: Duration) -> Delay {
-        let at = self.now() + duration;
-        self.delay_until(at)
+        delay_from(self, self.now(), duration)
     }
 
     fn delay_until(&self, at: Instant) -> Delay {

@@ -37,3 +37,14 @@ fn kr_07_jitter_stays_between_half_and_whole() {
     }
     assert!(differ, "there is jitter");
 }
+
+/// What no duration can hold is the longest one.
+#[test]
+fn kr_06_largest_delays_are_delays() {
+    let mut longest = Backoff::new(Duration::MAX, Duration::MAX).with_jitter(0.0);
+    assert_eq!([longest.next_delay(), longest.next_delay()], [Duration::MAX; 2]);
+    let mut grows = Backoff::new(Duration::from_secs(1), Duration::MAX).with_jitter(0.0);
+    assert_eq!((0..100).map(|_| grows.next_delay()).last(), Some(Duration::MAX));
+    let mut leaps = Backoff::new(Duration::from_secs(1), Duration::MAX).with_factor(f64::INFINITY).with_jitter(0.0);
+    assert_eq!([leaps.next_delay(), leaps.next_delay()], [Duration::from_secs(1), Duration::MAX]);
+}

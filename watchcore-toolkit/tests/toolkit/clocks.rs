@@ -97,3 +97,18 @@ fn fault_waker_that_panics_stops_no_manual_clock() {
     clock.advance(Duration::from_secs(1));
     assert_eq!((panics.count(), woken.count()), (1, 1));
 }
+
+/// What lies beyond the clock's end never comes, and is no panic.
+#[test]
+fn fault_delays_beyond_the_clock_never_come() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(1));
+    let mut never = clock.delay(Duration::MAX);
+    assert!(Pin::new(&mut never).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut later = clock.delay(Duration::from_secs(1));
+    assert!(Pin::new(&mut later).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(clock.wait_for_sleepers(1, Duration::MAX));
+    clock.advance(Duration::MAX);
+    assert!(Pin::new(&mut later).poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    assert!(Pin::new(&mut never).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
