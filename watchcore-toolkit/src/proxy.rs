@@ -171,13 +171,15 @@ impl fmt::Debug for StopSignal {
 /// assert_eq!(watch.try_recv(), Poll::Ready(Some(WatchEvent::added("a"))));
 /// watch.stop();
 /// ```
+#[must_use = "dropping a watch stops it"]
 pub struct MockWatch<P> {
     poll: P,
     stopper: Stopper,
 }
 
 impl<P> MockWatch<P> {
-    /// A watch that asks `poll` for its events and calls `stop` with its first stop. All rules of a watch are theirs to keep.
+    /// A watch that asks `poll` for its events and calls `stop` with its first stop, or where it is dropped without one. All
+    /// other rules of a watch are theirs to keep.
     pub fn new<O>(poll: P, stop: impl Fn() + Send + Sync + 'static) -> MockWatch<P>
     where
         P: FnMut(&mut Context<'_>) -> Poll<Option<WatchEvent<O>>>,
@@ -199,6 +201,12 @@ impl<O, P: FnMut(&mut Context<'_>) -> Poll<Option<WatchEvent<O>>> + Unpin + Send
 
     fn stopper(&self) -> Stopper {
         self.stopper.clone()
+    }
+}
+
+impl<P> Drop for MockWatch<P> {
+    fn drop(&mut self) {
+        self.stopper.stop();
     }
 }
 

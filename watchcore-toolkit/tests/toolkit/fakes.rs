@@ -201,6 +201,25 @@ fn aw_17_recorder_has_a_copy_of_all() {
     assert!(fake.is_stopped());
 }
 
+/// Dropping a watch stops it, a mock too: once.
+#[test]
+fn aw_22_dropped_mock_is_stopped() {
+    let stops = Arc::new(AtomicUsize::new(0));
+    for stopped_before in [false, true] {
+        let stops = Arc::clone(&stops);
+        let watch = MockWatch::new(
+            |_| Poll::<Option<WatchEvent<u8>>>::Pending,
+            move || {
+                stops.fetch_add(1, Ordering::SeqCst);
+            },
+        );
+        if stopped_before {
+            watch.stop();
+        }
+    }
+    assert_eq!(stops.load(Ordering::SeqCst), 2);
+}
+
 /// A sender whose waker panics costs the others nothing, nor who stops the fake.
 #[test]
 fn fault_fake_stop_beside_a_panicking_waker() {
