@@ -6,7 +6,7 @@
 //! | nothing more | ends |
 //! | the connection broke (unexpected end, reset, time-out) | ends; a line in the log |
 //! | any other error | one Error event, made by the reporter, then the end |
-//! | it panicked | one Error event 500, then the end |
+//! | it panicked, or the reporter did | one Error event 500, then the end |
 
 #![forbid(unsafe_code)]
 
@@ -208,7 +208,7 @@ fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl R
 }
 
 fn panicked<O>() -> WatchEvent<O> {
-    WatchEvent::error(Status::new(500, "the decoder of a watch panicked. Mend it."))
+    WatchEvent::error(Status::new(500, "the decoder of a watch, or its reporter, panicked. Mend it."))
 }
 
 /// A stream whose errors are events.
@@ -225,23 +225,21 @@ where
     type Item = WatchEvent<O>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
-        let Some(decoded) = &mut self.decoded else { return Poll::Ready(None) };
-        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(decoded).poll_next(context)));
-        let Ok(polled) = polled else {
-            self.decoded = None;
-            return Poll::Ready(Some(panicked()));
-        };
-        match ready!(polled) {
-            Some(Ok(event)) => Poll::Ready(Some(event)),
-            Some(Err(error)) => {
-                self.decoded = None;
-                Poll::Ready(reported(&error, &self.reporter).map(WatchEvent::error))
-            }
-            None => {
-                self.decoded = None;
-                Poll::Ready(None)
-            }
+        let this = &mut *self;
+        let Some(decoded) = &mut this.decoded else { return Poll::Ready(None) };
+        let reporter = &this.reporter;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            Pin::new(decoded).poll_next(context).map(|decoded| match decoded {
+                Some(Ok(event)) => (Some(event), true),
+                Some(Err(error)) => (reported(&error, reporter).map(WatchEvent::error), false),
+                None => (None, false),
+            })
+        }));
+        let (event, more) = ready!(polled.unwrap_or_else(|_| Poll::Ready((Some(panicked()), false))));
+        if !more {
+            this.decoded = None;
         }
+        Poll::Ready(event)
     }
 }
 

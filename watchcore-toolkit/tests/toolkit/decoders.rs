@@ -155,6 +155,25 @@ fn fault_panicking_decoder_is_an_error() {
     assert!(events[0].status().unwrap().message().contains("panicked"));
 }
 
+/// A reporter that panics is such an error, too, on the decoder's thread and in the consumer's poll.
+#[test]
+fn fault_panicking_reporter_is_an_error() {
+    fn panics(_: &DecodeError) -> Status {
+        panic!("the reporter's fault")
+    }
+    let (script, decoder) = Script::new();
+    let spawned = StreamWatch::spawn(decoder, panics).unwrap();
+    script.say(Err("test error".into()));
+    let (fake, decoded) = RaceFreeFakeSource::pair();
+    fake.add(0).unwrap();
+    for mut watch in [spawned, StreamWatch::of(Decoded(decoded), panics)] {
+        let events = all(&mut watch);
+        assert_eq!(events.len(), 1);
+        assert!(events[0].status().unwrap().message().contains("reporter"), "{events:?}");
+    }
+    script.is_gone();
+}
+
 /// A stream of what was decoded, given by a test.
 struct Decoded(watchcore_toolkit::FakeWatch<u8>);
 
