@@ -117,6 +117,10 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
             self.added += 1;
             moved += usize::from(self.enqueue(key));
         }
+        // Room of a burst that is over is returned, at most once in as many keys as it had.
+        if self.due.capacity() > 4 * self.due.len().max(64) {
+            self.due.shrink_to(2 * self.due.len().max(32));
+        }
         moved
     }
 
@@ -175,7 +179,29 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         if self.order.capacity() > 4 * self.order.len().max(64) {
             self.order.shrink_to(2 * self.order.len().max(32));
             self.keys.shrink_to(2 * self.keys.len());
-            self.due.shrink_to(2 * self.due.len());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limit::ExponentialLimiter;
+    use super::*;
+
+    /// A burst of delayed keys that come due one by one, and are taken at once, leaves no room behind.
+    #[test]
+    fn burst_of_delayed_keys_leaves_no_room() {
+        let limiter = ExponentialLimiter::new(Duration::ZERO, Duration::ZERO);
+        let mut state = QueueState::new(Box::new(limiter));
+        let begin = Instant::now();
+        for key in 0..10_000 {
+            state.add_at(key, begin + Duration::from_millis(key));
+        }
+        for key in 0..10_000 {
+            assert_eq!(state.move_due(begin + Duration::from_millis(key)), 1);
+            assert_eq!(state.take(), Some(key));
+            state.done(&key);
+        }
+        assert!(state.due.capacity() < 1000, "room for {} keys", state.due.capacity());
     }
 }
