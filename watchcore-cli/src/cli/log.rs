@@ -48,12 +48,12 @@ fn of_verbosity(verbosity: u8) -> Targets {
     Targets::new().with_target("watchcore", own).with_default(others)
 }
 
-/// Standard error, where a reader that has gone is no error.
+/// Standard error, where neither a reader that has gone nor one that does not read is an error. Each write is a line.
 struct Careless;
 
 impl Write for Careless {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let _ = super::progress::aside(|| std::io::stderr().write_all(bytes));
+        super::stderr::log(bytes);
         Ok(bytes.len())
     }
 

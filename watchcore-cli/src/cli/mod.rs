@@ -22,28 +22,34 @@ mod shown;
 mod signals;
 mod source;
 mod status;
+mod stderr;
 mod text;
 mod tour;
 mod values;
 mod watch;
 
-use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use exit::{Failure, Stop};
 use options::{Options, Task};
 use output::Output;
 use signals::Interrupt;
+use stderr::say;
 use watchcore::Code;
 
 pub(crate) fn main() -> ExitCode {
     let options = options::of_process();
-    log::to_stderr(options.verbosity, options.log.as_deref());
-    let prepared = Interrupt::listen().and_then(|interrupt| Ok((interrupt, Output::standard(&options)?)));
+    let prepared = stderr::start().and_then(|()| {
+        log::to_stderr(options.verbosity, options.log.as_deref());
+        Interrupt::listen()
+    });
+    let prepared = prepared.and_then(|interrupt| Ok((interrupt, Output::standard(&options)?)));
     let (interrupt, mut out) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            say(&format!("error: cannot listen for signals or use standard output: {error}"));
+            say(&format!("error: cannot listen for signals or use the standard outputs: {error}"));
+            stderr::drain(Duration::MAX);
             return exit::ERROR.into();
         }
     };
@@ -53,7 +59,10 @@ pub(crate) fn main() -> ExitCode {
         pipe::when_its_reader_goes(move || hung_up.hang_up());
     }
     let ended = run(&options, &interrupt, &mut out);
-    finish(ended, &interrupt, &mut out).into()
+    let code = finish(ended, &interrupt, &mut out);
+    // A reader of the log that has stopped may hold up the end until a signal comes, and no longer.
+    stderr::drain(interrupt.signal().map_or(Duration::MAX, |_| signals::MOMENT));
+    code.into()
 }
 
 fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
@@ -113,9 +122,4 @@ fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
     }
     interrupt.speak();
     failure.exit()
-}
-
-/// One line on standard error; nobody need read it.
-fn say(line: &str) {
-    let _ = progress::aside(|| writeln!(std::io::stderr(), "{line}"));
 }

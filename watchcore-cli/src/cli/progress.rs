@@ -38,6 +38,9 @@ impl Waiting {
         }
         self.shown = true;
         let spinner = ProgressBar::with_draw_target(None, target());
+        if spinner.is_hidden() {
+            return;
+        }
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             spinner.set_style(style.tick_chars("-\\|/ "));
         }

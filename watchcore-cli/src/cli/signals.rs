@@ -1,5 +1,8 @@
 //! SIGINT and SIGTERM: the first asks for the end, and forces it if the
 //! command is stuck (a pipe that nobody reads); a second forces it at once.
+//!
+//! What forces the end waits for nobody: not for what the first signal set in motion, and for the reader of standard error
+//! no longer than a moment.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +11,14 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::exit;
+use super::{exit, stderr};
 
 type Action = Box<dyn FnOnce() + Send>;
 
 /// How long a command may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the last words may take to be written where the end is forced.
+pub(crate) const MOMENT: Duration = Duration::from_millis(500);
 
 struct Shared {
     signal: AtomicI32,
@@ -41,13 +46,13 @@ impl Interrupt {
         let listener = interrupt.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
-                if listener.raise(signal) {
+                if listener.note(signal) {
                     let impatient = listener.clone();
                     std::thread::spawn(move || {
-                        let patience = *impatient.0.patience.lock().unwrap_or_else(PoisonError::into_inner);
-                        std::thread::sleep(patience);
+                        std::thread::sleep(impatient.patience());
                         impatient.force(signal);
                     });
+                    listener.act();
                 } else {
                     listener.force(signal);
                 }
@@ -56,16 +61,17 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Notes the first signal and runs the actions; false if it is not the first.
-    fn raise(&self, signal: i32) -> bool {
-        let first = self.0.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if first {
-            let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
-            for action in actions {
-                action();
-            }
+    /// Notes the first signal; false if it is not the first.
+    fn note(&self, signal: i32) -> bool {
+        self.0.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Runs the actions that are there.
+    fn act(&self) {
+        let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
+        for action in actions {
+            action();
         }
-        first
     }
 
     /// How long the command may take to end by itself, if that is not the usual.
@@ -73,14 +79,21 @@ impl Interrupt {
         *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
 
+    fn patience(&self) -> Duration {
+        *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn force(&self, signal: i32) -> ! {
         self.speak();
+        stderr::drain(MOMENT);
         std::process::exit(exit::of_signal(signal).into())
     }
 
     /// The reader of standard output has gone: ends the command as a signal does.
     pub(crate) fn hang_up(&self) {
-        self.raise(SIGPIPE);
+        if self.note(SIGPIPE) {
+            self.act();
+        }
     }
 
     /// It was that which came first.
@@ -100,10 +113,7 @@ impl Interrupt {
     pub(crate) fn on_signal(&self, action: impl FnOnce() + Send + 'static) {
         self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(action));
         if self.signal().is_some() {
-            let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
-            for action in actions {
-                action();
-            }
+            self.act();
         }
     }
 
@@ -112,7 +122,8 @@ impl Interrupt {
         *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
     }
 
-    /// Says it, once. The lock is held meanwhile: nobody ends the process in between.
+    /// Says it, once. The lock is held meanwhile: nobody ends the process in between. It is not held for long, for who says
+    /// something waits for no reader.
     pub(crate) fn speak(&self) {
         let mut words = self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(words) = words.take() {
@@ -145,8 +156,9 @@ mod tests {
         let interrupt = Interrupt::default();
         let before = counter(&interrupt);
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (None, 0));
-        assert!(interrupt.raise(2));
-        assert!(!interrupt.raise(15), "a second signal is not the first");
+        assert!(interrupt.note(2));
+        assert!(!interrupt.note(15), "a second signal is not the first");
+        interrupt.act();
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (Some(2), 1));
         assert_eq!(counter(&interrupt).load(Ordering::SeqCst), 1, "an action that comes late runs at once");
     }

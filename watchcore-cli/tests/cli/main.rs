@@ -11,4 +11,5 @@ mod serve;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod terminal;
+mod unread;
 mod usage;

@@ -1,7 +1,7 @@
 //! Running the built command line: output, exit code, signals, each with a deadline.
 #![allow(dead_code)] // each test binary uses its own part
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -141,6 +141,17 @@ impl Running {
         let stdout = child.stdout.take().expect("piped");
         let err = Some(read(child.stderr.take().expect("piped")));
         (Running { err, child, begin, out: None }, stdout)
+    }
+
+    /// Both outputs are one pipe, which is left to the caller.
+    #[track_caller]
+    pub(crate) fn start_joined(mut command: Command) -> (Running, PipeReader) {
+        let begin = Instant::now();
+        let (ours, theirs) = pipe().expect("a pipe");
+        command.stdout(theirs.try_clone().expect("a second descriptor")).stderr(theirs);
+        let child = command.spawn().expect("the command line starts");
+        let err = Some(std::thread::spawn(String::new));
+        (Running { err, child, begin, out: None }, ours)
     }
 
     /// The next line on standard output.

@@ -145,8 +145,8 @@ fn pass_over_hangups() {
     let Ok(mut signals) = Signals::new([SIGHUP]) else { return };
     let say = move || {
         for _ in signals.forever() {
-            super::say(
-                "SIGHUP is passed over: tokens and certificates are read when they change, the configuration at the start",
+            super::stderr::log(
+                b"SIGHUP is passed over: tokens and certificates are read when they change, the configuration at the start\n",
             );
         }
     };

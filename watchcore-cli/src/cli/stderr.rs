@@ -1,0 +1,183 @@
+//! Standard error: lines that wait, and the thread that writes them.
+//!
+//! Standard error may be a pipe that nobody reads. Whoever has something to say must not stand still there: a feeder that warns, a
+//! thread of the server that logs a request, the end of the process. So a line is only put behind the others, and one thread
+//! writes what is there, however long that takes.
+//!
+//! - A line of the log for which there is no room is left out, and counted. The count stands where these lines would.
+//! - The words of the command itself (an error, the summary) always have room: they are few.
+//! - The process ends when all is written; where it is forced to end, after a moment, written or not.
+
+use std::io::Write as _;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::progress;
+
+/// Bytes that wait. One more line of the log is left out.
+const ROOM: usize = 1 << 20;
+
+static LINES: Lines = Lines::new();
+
+/// Starts the thread. Before that a line is written by the thread that says it.
+pub(crate) fn start() -> std::io::Result<()> {
+    let write = || {
+        loop {
+            let bytes = LINES.take();
+            print(&bytes);
+            LINES.written();
+        }
+    };
+    std::thread::Builder::new().name("stderr".to_owned()).spawn(write)?;
+    LINES.lock().has_writer = true;
+    Ok(())
+}
+
+/// One line of the command's own; nobody need read it.
+pub(crate) fn say(line: &str) {
+    put(format!("{line}\n").as_bytes(), usize::MAX);
+}
+
+/// A line of the log, or any that may be said again and again.
+pub(crate) fn log(line: &[u8]) {
+    put(line, ROOM);
+}
+
+/// Waits until all that was said is written, for `most` at most.
+pub(crate) fn drain(most: Duration) {
+    LINES.drain(most);
+}
+
+fn put(line: &[u8], room: usize) {
+    let mut waiting = LINES.lock();
+    if waiting.has_writer {
+        waiting.push(line, room);
+        LINES.filled.notify_one();
+    } else {
+        drop(waiting);
+        print(line);
+    }
+}
+
+/// A reader that has gone is no error.
+fn print(bytes: &[u8]) {
+    let _ = progress::aside(|| std::io::stderr().write_all(bytes));
+}
+
+struct Lines {
+    unwritten: Mutex<Unwritten>,
+    filled: Condvar,
+    emptied: Condvar,
+}
+
+struct Unwritten {
+    bytes: Vec<u8>,
+    /// Lines that found no room since the last that did.
+    left_out: u64,
+    /// The writer has not come back with what it took.
+    writing: bool,
+    has_writer: bool,
+}
+
+impl Lines {
+    const fn new() -> Lines {
+        let unwritten = Unwritten { bytes: Vec::new(), left_out: 0, writing: false, has_writer: false };
+        Lines { unwritten: Mutex::new(unwritten), filled: Condvar::new(), emptied: Condvar::new() }
+    }
+
+    /// Held for as long as it takes to copy a line.
+    fn lock(&self) -> MutexGuard<'_, Unwritten> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that waits, once there is something.
+    fn take(&self) -> Vec<u8> {
+        let is_empty = |waiting: &mut Unwritten| waiting.is_empty();
+        let mut waiting = self.filled.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
+        waiting.confess();
+        waiting.writing = true;
+        std::mem::take(&mut waiting.bytes)
+    }
+
+    fn written(&self) {
+        self.lock().writing = false;
+        self.emptied.notify_all();
+    }
+
+    fn drain(&self, most: Duration) {
+        let unfinished = |waiting: &mut Unwritten| waiting.writing || !waiting.is_empty();
+        drop(self.emptied.wait_timeout_while(self.lock(), most, unfinished));
+    }
+}
+
+impl Unwritten {
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.left_out == 0
+    }
+
+    fn push(&mut self, line: &[u8], room: usize) {
+        if self.bytes.len().saturating_add(line.len()) > room {
+            self.left_out += 1;
+            return;
+        }
+        self.confess();
+        self.bytes.extend_from_slice(line);
+    }
+
+    /// Says how many lines are missing here.
+    fn confess(&mut self) {
+        if self.left_out > 0 {
+            let left_out = std::mem::take(&mut self.left_out);
+            let _ = writeln!(
+                self.bytes,
+                "warning: {left_out} lines of the log are left out here: standard error was not read for too long"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static LONG: [u8; ROOM / 2] = [b'x'; ROOM / 2];
+
+    #[test]
+    fn lines_without_room_are_counted_in_their_place() {
+        let lines = Lines::new();
+        for line in [&LONG[..], &LONG, b"no room\n", b"no room\n"] {
+            lines.lock().push(line, ROOM);
+        }
+        lines.lock().push(b"error: always\n", usize::MAX);
+        lines.lock().push(b"no room\n", ROOM);
+        let taken = lines.take();
+        let text = String::from_utf8_lossy(&taken[ROOM..]);
+        let said: Vec<&str> = text.lines().collect();
+        let [first, error, second] = said[..] else { panic!("{text}") };
+        assert!(first.starts_with("warning: 2 lines of the log are left out here"), "{text}");
+        assert!(error == "error: always" && second.starts_with("warning: 1 lines "), "{text}");
+        lines.lock().push(b"room again\n", ROOM);
+        assert_eq!(lines.take(), b"room again\n");
+    }
+
+    /// What was taken and what was left out count as unwritten.
+    #[test]
+    fn draining_ends_when_all_is_written() {
+        let lines = Lines::new();
+        lines.drain(Duration::MAX);
+        lines.lock().push(b"line\n", ROOM);
+        let is_unfinished = || {
+            lines.drain(Duration::ZERO);
+            let waiting = lines.lock();
+            waiting.writing || !waiting.is_empty()
+        };
+        assert!(is_unfinished());
+        lines.take();
+        assert!(is_unfinished());
+        std::thread::scope(|scope| {
+            scope.spawn(|| lines.written());
+            lines.drain(Duration::MAX);
+        });
+        assert!(!is_unfinished());
+    }
+}
