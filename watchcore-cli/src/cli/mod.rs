@@ -53,8 +53,10 @@ pub(crate) fn main() -> ExitCode {
             return exit::ERROR.into();
         }
     };
-    // A server prints nothing there, and lives on when nobody reads it.
+    // A server prints nothing there, and lives on when nobody reads it. Its time begins when it listens.
     if !matches!(options.task, Task::Serve(_)) {
+        // Where there is no thread for it the command looks at its time by itself, as always.
+        let _ = options.timeout.map(|timeout| interrupt.limit(timeout));
         let hung_up = interrupt.clone();
         pipe::when_its_reader_goes(move || hung_up.hang_up());
     }
@@ -116,7 +118,9 @@ fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
         interrupt.clear_last_words();
         return exit::DONE;
     }
-    say(&format!("error: {}", failure.message));
+    if interrupt.explain() {
+        say(&format!("error: {}", failure.message));
+    }
     if failure.exit() == exit::USAGE {
         interrupt.clear_last_words();
     }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use super::exit::{Failure, Stop};
 use super::options::{Options, Task};
 use super::shown::{Numbers, Shown};
+use super::source::Deadline;
 use super::{json, text};
 use watchcore::{Error, KeyValue, Resync};
 
@@ -34,6 +35,7 @@ pub(crate) struct Output {
     pub(crate) subscriber: Option<u64>,
     buffer: Vec<u8>,
     sink: Box<dyn Write>,
+    deadline: Deadline,
 }
 
 impl Output {
@@ -43,13 +45,14 @@ impl Output {
         // Whoever asks for one key asks for its value.
         let whole = matches!(options.task, Task::Get { .. }) || !stdout.is_terminal();
         let sink = Box::new(File::from(stdout.as_fd().try_clone_to_owned()?));
-        let (format, keys_only) = (options.format, options.keys_only);
-        Ok(Output { format, keys_only, whole, subscriber: None, buffer: Vec::new(), sink })
+        let (format, keys_only, deadline) = (options.format, options.keys_only, Deadline::of(options));
+        Ok(Output { format, keys_only, whole, subscriber: None, buffer: Vec::new(), sink, deadline })
     }
 
     #[cfg(test)]
     pub(crate) fn to(format: Format, sink: impl Write + 'static) -> Output {
-        Output { format, keys_only: false, whole: true, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) }
+        let (sink, deadline) = (Box::new(sink), Deadline::after(None));
+        Output { format, keys_only: false, whole: true, subscriber: None, buffer: Vec::new(), sink, deadline }
     }
 
     pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
@@ -119,8 +122,16 @@ impl Output {
         &mut self.buffer
     }
 
+    /// What is long goes out in parts, and ends between two lines when the time is over.
     fn limit(&mut self) -> Result<(), Stop> {
-        if self.buffer.len() < ROOM { Ok(()) } else { self.flush() }
+        if self.buffer.len() < ROOM {
+            return Ok(());
+        }
+        self.flush()?;
+        if self.deadline.has_passed() {
+            return Err(self.deadline.failure("what it prints was not taken").into());
+        }
+        Ok(())
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
@@ -195,6 +206,18 @@ mod tests {
         out.bookmark(3, true).unwrap();
         out.flush().unwrap();
         assert!(shared.0.lock().unwrap().is_empty());
+    }
+
+    /// What was written so far are whole lines.
+    #[test]
+    fn long_outputs_end_with_the_time() {
+        let (mut out, shared) = output(Format::Json);
+        out.deadline = Deadline::after(Some(std::time::Duration::ZERO));
+        let written = (0..ROOM).find_map(|_| out.bookmark(3, false).err());
+        assert!(matches!(written, Some(Stop::Failure(failure)) if failure.exit() == super::super::exit::TIMEOUT));
+        assert!(shared.0.lock().unwrap().ends_with(b"}\n"));
+        out.error(&Failure::new(Code::Timeout, "late")).unwrap();
+        assert!(shared.0.lock().unwrap().ends_with(b"\"message\":\"late\"}\n"), "the reason is a line still");
     }
 
     #[test]

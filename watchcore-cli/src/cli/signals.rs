@@ -1,10 +1,10 @@
 //! SIGINT and SIGTERM: the first asks for the end, and forces it if the
-//! command is stuck (a pipe that nobody reads); a second forces it at once.
+//! command is stuck (a pipe that nobody reads); a second forces it at once. So does the time, where it is limited.
 //!
 //! What forces the end waits for nobody: not for what the first signal set in motion, and for the reader of standard error
 //! no longer than a moment.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ type Action = Box<dyn FnOnce() + Send>;
 
 /// How long a command may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same where its time is over, and it looks at that by itself between two steps.
+const OVERTIME: Duration = Duration::from_secs(5);
 /// How long the last words may take to be written where the end is forced.
 pub(crate) const MOMENT: Duration = Duration::from_millis(500);
 
@@ -25,12 +27,19 @@ struct Shared {
     patience: Mutex<Duration>,
     on_signal: Mutex<Vec<Action>>,
     last_words: Mutex<Option<Action>>,
+    /// Why it ends is said, or about to be.
+    explained: AtomicBool,
 }
 
 impl Default for Shared {
     fn default() -> Shared {
-        let signal = AtomicI32::new(0);
-        Shared { signal, patience: Mutex::new(PATIENCE), on_signal: Mutex::default(), last_words: Mutex::default() }
+        Shared {
+            signal: AtomicI32::new(0),
+            patience: Mutex::new(PATIENCE),
+            on_signal: Mutex::default(),
+            last_words: Mutex::default(),
+            explained: AtomicBool::new(false),
+        }
     }
 }
 
@@ -50,11 +59,11 @@ impl Interrupt {
                     let impatient = listener.clone();
                     std::thread::spawn(move || {
                         std::thread::sleep(impatient.patience());
-                        impatient.force(signal);
+                        impatient.force(exit::of_signal(signal));
                     });
                     listener.act();
                 } else {
-                    listener.force(signal);
+                    listener.force(exit::of_signal(signal));
                 }
             }
         })?;
@@ -79,14 +88,36 @@ impl Interrupt {
         *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
 
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn force(&self, signal: i32) -> ! {
+    fn force(&self, code: u8) -> ! {
         self.speak();
         stderr::drain(MOMENT);
-        std::process::exit(exit::of_signal(signal).into())
+        std::process::exit(code.into())
+    }
+
+    /// Forces the end if the command has not ended by itself within `timeout`, and for a while after it: who is stuck in a write,
+    /// or in a long step, looks at no deadline.
+    pub(crate) fn limit(&self, timeout: Duration) -> std::io::Result<()> {
+        let impatient = self.clone();
+        let late = move || {
+            std::thread::sleep(timeout);
+            std::thread::sleep(impatient.patience().max(OVERTIME));
+            if impatient.explain() {
+                stderr::say(&format!(
+                    "error: it did not end within {timeout:?}: nobody takes what it prints, or a step takes too long. Read its output, or give it longer with --timeout"
+                ));
+            }
+            impatient.force(exit::TIMEOUT)
+        };
+        std::thread::Builder::new().name("timeout".to_owned()).spawn(late).map(drop)
+    }
+
+    /// Whether the caller is the first to say why it ends, so that one line says it.
+    pub(crate) fn explain(&self) -> bool {
+        !self.0.explained.swap(true, Ordering::SeqCst)
     }
 
     /// The reader of standard output has gone: ends the command as a signal does.

@@ -29,7 +29,10 @@ pub(crate) struct Deadline {
 impl Deadline {
     /// From `--timeout`, else none.
     pub(crate) fn of(options: &Options) -> Deadline {
-        let asked = options.timeout;
+        Deadline::after(options.timeout)
+    }
+
+    pub(crate) fn after(asked: Option<Duration>) -> Deadline {
         Deadline { at: asked.and_then(|length| Instant::now().checked_add(length)), asked }
     }
 

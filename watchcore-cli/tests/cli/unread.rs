@@ -27,6 +27,19 @@ fn signals_end_a_watch_whose_outputs_nobody_reads() {
     }
 }
 
+/// No deadline is looked at inside of a write.
+#[test]
+fn timeouts_end_a_list_that_nobody_reads() {
+    let etcd = Etcd::start();
+    etcd.ctl().put("/a/x", more_than_a_pipe());
+    let endpoint = etcd.url();
+    let list = ["list", "--prefix", "/a/", "--etcd", &endpoint, "--timeout", "1s"];
+    let (running, stdout) = Running::start_unread(command(&list));
+    let ended = running.end().is(4);
+    assert!(ended.err.contains("--timeout"), "{ended:?}");
+    drop(stdout);
+}
+
 /// Requests are answered, and the end is clean, though the log went into a pipe until nothing fitted any more.
 #[test]
 fn servers_answer_though_nobody_reads_their_log() {

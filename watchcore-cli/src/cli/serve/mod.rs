@@ -160,6 +160,7 @@ async fn until_asked(timeout: Option<Duration>, interrupt: &Interrupt) -> Result
     interrupt.on_signal(move || signal.notify_one());
     match timeout {
         Some(timeout) => {
+            let _ = interrupt.limit(timeout);
             if tokio::time::timeout(timeout, asked.notified()).await.is_err() {
                 let message =
                     format!("the server has run for {timeout:?}. Give it longer with --timeout, or leave that out");
