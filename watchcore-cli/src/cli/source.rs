@@ -44,6 +44,11 @@ impl Deadline {
         }
     }
 
+    /// How long to wait for one thing: `usual`, where `--timeout` does not say how long for all.
+    pub(crate) fn patience(&self, usual: Duration) -> Duration {
+        self.left(self.asked.unwrap_or(usual))
+    }
+
     pub(crate) fn has_passed(&self) -> bool {
         self.at.is_some_and(|at| at <= Instant::now())
     }

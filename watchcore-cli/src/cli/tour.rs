@@ -12,122 +12,148 @@ use super::source::{self, Deadline, Source};
 use super::status;
 use watchcore::{Cache, Change, Code, Kind, Read, Start, Subscription, Writer};
 
+/// How long the tour waits for a change to come, or for etcd to answer, where `--timeout` says nothing else.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to remove what it has written when the time is over.
+const CLEANING: Duration = Duration::from_millis(500);
 
 /// A change of the tour: a name below the prefix, and a value or a deletion.
 type Step<'a> = (&'a str, Option<&'a str>);
 
 /// Who writes: the tour itself, or etcd on its behalf.
 trait Hand {
-    /// All steps in one revision, which is answered.
+    /// All steps in one revision, which is answered; none of them where another has written one of the keys.
     fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop>;
-    /// Removes what it has written.
+    /// Removes what it has written, and nobody else has written since.
     fn clean(&mut self) -> Result<(), Stop>;
 }
 
 pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     debug_assert_eq!(options.task, Task::Demo);
+    let deadline = Deadline::of(options);
     if !options.access.asked {
         let prefix = options.prefix.clone().unwrap_or_else(|| b"/demo/".to_vec());
         let cache = Cache::builder(&prefix).capacity(options.capacity).build()?;
         let closing = cache.clone();
         interrupt.on_signal(move || closing.close());
         let mut hand = Own { writer: cache.writer()?, prefix };
-        return tour(&cache, &mut hand, "this program itself", out);
+        return Tour { cache: &cache, deadline, who: "this program itself" }.walk(&mut hand, out);
     }
     let prefix =
         options.prefix.clone().unwrap_or_else(|| format!("/watchcore-demo/{}/", std::process::id()).into_bytes());
+    if prefix.is_empty() {
+        let message =
+            "the tour writes keys, and all of etcd is no place for them. Choose an empty --prefix of their own";
+        return Err(Failure::new(Code::InvalidArgument, message).into());
+    }
     let cache = source::cache(options, &prefix)?;
     let source = Source::start(&cache, source::feeder(&options.access)?, &options.access, interrupt)?;
-    source.wait(Deadline::of(options), None, interrupt)?;
+    source.wait(deadline, None, interrupt)?;
     if !cache.snapshot()?.is_empty() {
         let message =
             "there are keys below the prefix already, and the tour deletes what it wrote. Choose an empty --prefix";
         return Err(Failure::new(Code::InvalidArgument, message).into());
     }
-    let mut hand = etcd::Client::connect(options, &prefix)?;
-    let ended = tour(&cache, &mut hand, "etcd", out);
-    let cleaned = hand.clean();
+    let ended = etcd::Client::connect(options, &prefix, deadline).and_then(|mut hand| {
+        let ended = Tour { cache: &cache, deadline, who: "etcd" }.walk(&mut hand, out);
+        ended.and(hand.clean())
+    });
     source.feeder.stop();
-    ended.and(cleaned)
+    ended.map_err(|stop| match stop {
+        // Whatever it was that did not come in time.
+        Stop::Failure(Failure { code: Code::Timeout | Code::Unavailable, .. }) if deadline.has_passed() => {
+            deadline.failure("the tour was not over").into()
+        }
+        stop => stop,
+    })
 }
 
-fn tour(cache: &Cache, hand: &mut dyn Hand, who: &str, out: &mut Output) -> Result<(), Stop> {
-    let prefix = String::from_utf8_lossy(cache.prefix()).into_owned();
-    let say = |out: &mut Output, text: String| match out.format {
-        Format::Text => out.line(|buffer| {
-            let _ = writeln!(buffer, "\n# {text}");
-        }),
-        _ => Ok(()),
-    };
-    say(
-        out,
-        format!(
-            "A cache of everything below {prefix}, written by {who}, and a subscription that begins with the state."
-        ),
-    )?;
-    let mut all = cache.subscribe(Start::State).name("all").open()?;
-    let _idle = cache.subscribe(Start::Now).name("idle").open()?;
-    show(&mut all, out)?;
-
-    say(out, "Two puts, each a revision of its own.".to_owned())?;
-    hand.write(&[("fruit/apple", Some("green"))])?;
-    let before = hand.write(&[("fruit/pear", Some("yellow"))])?;
-    arrive(cache, &mut all, before, out)?;
-
-    say(
-        out,
-        "Three changes in one revision: they are seen together, or not at all. A put of a known key is MODIFIED."
-            .to_owned(),
-    )?;
-    let snapshot = cache.snapshot()?;
-    let steps = [("fruit/apple", Some("red")), ("fruit/plum", Some("blue")), ("tree/oak", Some("tall"))];
-    let together = hand.write(&steps)?;
-    arrive(cache, &mut all, together, out)?;
-
-    say(out, "A deletion carries the last value (with --format json: prev_value).".to_owned())?;
-    let deleted = hand.write(&[("fruit/pear", None)])?;
-    arrive(cache, &mut all, deleted, out)?;
-
-    say(
-        out,
-        format!(
-            "The past can be read: fruit/pear at revision {before}, and the snapshot taken then, which never changes."
-        ),
-    )?;
-    let pear = [cache.prefix(), b"fruit/pear"].concat();
-    if let Some(kv) = cache.get(&pear, Read::Exact(before))?.kv {
-        out.key_value(&kv)?;
-    }
-    for kv in snapshot.iter() {
-        out.key_value(&kv)?;
-    }
-
-    say(
-        out,
-        format!(
-            "A second consumer comes back and goes on after revision {before}, for fruit/ only: nothing is missing."
-        ),
-    )?;
-    let second = cache.subscribe(Start::After(before)).prefix([cache.prefix(), b"fruit/"].concat());
-    let mut fruit = second.name("fruit").open()?;
-    show(&mut fruit, out)?;
-
-    say(
-        out,
-        "How the cache stands, and who reads it. A third consumer, idle, came with the first and never polls."
-            .to_owned(),
-    )?;
-    if out.format == Format::Text {
-        out.line(|buffer| status::as_text(buffer, cache))?;
-    }
-    out.flush()
+/// The cache that is shown, and who writes it.
+struct Tour<'a> {
+    cache: &'a Cache,
+    deadline: Deadline,
+    who: &'static str,
 }
 
-/// Waits until `revision` is in the cache, then prints what that brought.
-fn arrive(cache: &Cache, subscription: &mut Subscription, revision: u64, out: &mut Output) -> Result<(), Stop> {
-    cache.wait_until(revision, PATIENCE)?;
-    show(subscription, out)
+impl Tour<'_> {
+    fn walk(&self, hand: &mut dyn Hand, out: &mut Output) -> Result<(), Stop> {
+        let Tour { cache, who, .. } = *self;
+        let prefix = String::from_utf8_lossy(cache.prefix()).into_owned();
+        let say = |out: &mut Output, text: String| match out.format {
+            Format::Text => out.line(|buffer| {
+                let _ = writeln!(buffer, "\n# {text}");
+            }),
+            _ => Ok(()),
+        };
+        say(
+            out,
+            format!(
+                "A cache of everything below {prefix}, written by {who}, and a subscription that begins with the state."
+            ),
+        )?;
+        let mut all = cache.subscribe(Start::State).name("all").open()?;
+        let _idle = cache.subscribe(Start::Now).name("idle").open()?;
+        show(&mut all, out)?;
+
+        say(out, "Two puts, each a revision of its own.".to_owned())?;
+        hand.write(&[("fruit/apple", Some("green"))])?;
+        let before = hand.write(&[("fruit/pear", Some("yellow"))])?;
+        self.arrive(&mut all, before, out)?;
+
+        say(
+            out,
+            "Three changes in one revision: they are seen together, or not at all. A put of a known key is MODIFIED."
+                .to_owned(),
+        )?;
+        let snapshot = cache.snapshot()?;
+        let steps = [("fruit/apple", Some("red")), ("fruit/plum", Some("blue")), ("tree/oak", Some("tall"))];
+        let together = hand.write(&steps)?;
+        self.arrive(&mut all, together, out)?;
+
+        say(out, "A deletion carries the last value (with --format json: prev_value).".to_owned())?;
+        let deleted = hand.write(&[("fruit/pear", None)])?;
+        self.arrive(&mut all, deleted, out)?;
+
+        say(
+            out,
+            format!(
+                "The past can be read: fruit/pear at revision {before}, and the snapshot taken then, which never changes."
+            ),
+        )?;
+        let pear = [cache.prefix(), b"fruit/pear"].concat();
+        if let Some(kv) = cache.get(&pear, Read::Exact(before))?.kv {
+            out.key_value(&kv)?;
+        }
+        for kv in snapshot.iter() {
+            out.key_value(&kv)?;
+        }
+
+        say(
+            out,
+            format!(
+                "A second consumer comes back and goes on after revision {before}, for fruit/ only: nothing is missing."
+            ),
+        )?;
+        let second = cache.subscribe(Start::After(before)).prefix([cache.prefix(), b"fruit/"].concat());
+        let mut fruit = second.name("fruit").open()?;
+        show(&mut fruit, out)?;
+
+        say(
+            out,
+            "How the cache stands, and who reads it. A third consumer, idle, came with the first and never polls."
+                .to_owned(),
+        )?;
+        if out.format == Format::Text {
+            out.line(|buffer| status::as_text(buffer, cache))?;
+        }
+        out.flush()
+    }
+
+    /// Waits until `revision` is in the cache, then prints what that brought.
+    fn arrive(&self, subscription: &mut Subscription, revision: u64, out: &mut Output) -> Result<(), Stop> {
+        self.cache.wait_until(revision, self.deadline.patience(PATIENCE))?;
+        show(subscription, out)
+    }
 }
 
 /// Prints all that is there.
@@ -175,17 +201,23 @@ impl Hand for Own {
 mod etcd {
     //! The same through etcd, by its plain client.
 
-    use super::{Hand, Options, Step, Stop};
+    use super::{CLEANING, Deadline, Hand, Options, PATIENCE, Step, Stop};
     use crate::cli::exit::Failure;
-    use etcd_client::{Certificate, ConnectOptions, DeleteOptions, Identity, TlsOptions, Txn, TxnOp};
+    use etcd_client::{Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp};
+    use std::collections::BTreeMap;
+    use std::future::Future;
     use std::time::Duration;
     use tokio::runtime::Runtime;
     use watchcore::Code;
 
     pub(super) struct Client {
         runtime: Runtime,
-        client: etcd_client::Client,
+        kv: etcd_client::KvClient,
         prefix: Vec<u8>,
+        deadline: Deadline,
+        /// The keys that are there by its hand, each with the revision of its last change. Where another has changed a key since,
+        /// it has another revision, and is no longer the tour's.
+        written: BTreeMap<Vec<u8>, i64>,
     }
 
     fn failed(what: &str, error: impl std::fmt::Display) -> Stop {
@@ -193,14 +225,31 @@ mod etcd {
         Failure::new(Code::Unavailable, message).into()
     }
 
+    /// What etcd answers within `most`.
+    fn answer<T>(
+        runtime: &Runtime,
+        what: &str,
+        most: Duration,
+        asked: impl Future<Output = Result<T, etcd_client::Error>>,
+    ) -> Result<T, Stop> {
+        let answer = runtime.block_on(async { tokio::time::timeout(most, asked).await });
+        let answer = answer.map_err(|_| failed(what, format!("there was no answer for {most:?}")))?;
+        answer.map_err(|error| failed(what, error))
+    }
+
+    /// The key is as its change at `revision` left it; of 0, that it is not there.
+    fn unchanged(key: &[u8], revision: i64) -> Compare {
+        Compare::mod_revision(key, CompareOp::Equal, revision)
+    }
+
     impl Client {
-        pub(super) fn connect(options: &Options, prefix: &[u8]) -> Result<Client, Stop> {
+        pub(super) fn connect(options: &Options, prefix: &[u8], deadline: Deadline) -> Result<Client, Stop> {
             let access = &options.access;
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .map_err(|error| failed("preparing for", error))?;
-            let mut connect = ConnectOptions::new().with_timeout(Duration::from_secs(10));
+            let mut connect = ConnectOptions::new();
             if let Some((name, password)) = &access.user {
                 connect = connect.with_user(name, password);
             }
@@ -219,35 +268,51 @@ mod etcd {
                 }
                 connect = connect.with_tls(tls);
             }
-            let client = runtime
-                .block_on(etcd_client::Client::connect(&access.endpoints, Some(connect)))
-                .map_err(|error| failed("connecting to", error))?;
-            Ok(Client { runtime, client, prefix: prefix.to_vec() })
-        }
-
-        fn key(&self, name: &str) -> Vec<u8> {
-            [&self.prefix, name.as_bytes()].concat()
+            let connecting = etcd_client::Client::connect(&access.endpoints, Some(connect));
+            let client = answer(&runtime, "connecting to", deadline.patience(PATIENCE), connecting)?;
+            let (kv, written) = (client.kv_client(), BTreeMap::new());
+            Ok(Client { runtime, kv, prefix: prefix.to_vec(), deadline, written })
         }
     }
 
     impl Hand for Client {
         fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop> {
-            let operations: Vec<TxnOp> = steps
-                .iter()
-                .map(|(name, value)| match value {
-                    Some(value) => TxnOp::put(self.key(name), *value, None),
-                    None => TxnOp::delete(self.key(name), None),
-                })
-                .collect();
-            let answer = self.runtime.block_on(self.client.txn(Txn::new().and_then(operations)));
-            let answer = answer.map_err(|error| failed("writing to", error))?;
-            Ok(answer.header().map_or(0, |header| header.revision() as u64))
+            let key = |name: &str| [&self.prefix, name.as_bytes()].concat();
+            let keys: Vec<Vec<u8>> = steps.iter().map(|(name, _)| key(name)).collect();
+            let revision = |key| self.written.get(key).copied().unwrap_or(0);
+            let compares: Vec<Compare> = keys.iter().map(|key| unchanged(key, revision(key))).collect();
+            let operation = |(key, (_, value)): (&Vec<u8>, &Step<'_>)| match value {
+                Some(value) => TxnOp::put(key.as_slice(), *value, None),
+                None => TxnOp::delete(key.as_slice(), None),
+            };
+            let operations: Vec<TxnOp> = keys.iter().zip(steps).map(operation).collect();
+            let asked = self.kv.txn(Txn::new().when(compares).and_then(operations));
+            let answer = answer(&self.runtime, "writing to", self.deadline.patience(PATIENCE), asked)?;
+            if !answer.succeeded() {
+                let message = "another client has written one of the tour's keys meanwhile, which stays as it is. Choose a --prefix that nobody else has";
+                return Err(Failure::new(Code::Busy, message).into());
+            }
+            let revision = answer.header().map_or(0, |header| header.revision());
+            for (key, (_, value)) in keys.into_iter().zip(steps) {
+                match value {
+                    Some(_) => self.written.insert(key, revision),
+                    None => self.written.remove(&key),
+                };
+            }
+            Ok(revision as u64)
         }
 
         fn clean(&mut self) -> Result<(), Stop> {
-            let everything = Some(DeleteOptions::new().with_prefix());
-            let deleted = self.runtime.block_on(self.client.delete(self.prefix.clone(), everything));
-            deleted.map(|_| ()).map_err(|error| failed("cleaning up in", error))
+            let Client { runtime, kv, deadline, written, .. } = self;
+            let deletes = async {
+                // Each by itself: one that is another's now keeps no other.
+                for (key, revision) in std::mem::take(written) {
+                    let delete = TxnOp::delete(key.as_slice(), None);
+                    kv.txn(Txn::new().when([unchanged(&key, revision)]).and_then([delete])).await?;
+                }
+                Ok(())
+            };
+            answer(runtime, "cleaning up in", deadline.patience(PATIENCE).max(CLEANING), deletes)
         }
     }
 }

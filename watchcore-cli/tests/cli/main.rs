@@ -11,5 +11,6 @@ mod serve;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod terminal;
+mod tour;
 mod unread;
 mod usage;
