@@ -15,7 +15,7 @@ use super::source::Deadline;
 use watchcore::{Cache, Change, Code, Index, Range, Read, ReadPath, Record, Start, Subscription};
 
 const PREFIX: &str = "/bench/";
-/// About what an object takes beside its value, and a subscription.
+/// About what an object takes beside its value, in the cache or in the log, and a subscription.
 const OBJECT: u128 = 256;
 const SUBSCRIPTION: u128 = 640;
 /// The segments of a group's prefix.
@@ -23,6 +23,9 @@ const GROUP_DEPTH: usize = 2;
 const DEFAULT_BUCKETS: usize = 65_536;
 /// The most events that are written before they are read.
 const BURST: u64 = 4096;
+/// Bytes of the log, and how many values it has room for where these are larger.
+const LOG: u64 = 256 << 20;
+const VALUES: u64 = 4;
 const GETS: u64 = 200_000;
 const SNAPSHOTS: u64 = 100_000;
 const WAKES: u64 = 2_000;
@@ -35,6 +38,23 @@ struct Load {
     subscribers: u64,
     value_size: usize,
     selective: bool,
+}
+
+impl Load {
+    /// Bytes of an event in the log: the value that it replaces stays as long as it does.
+    fn event_bytes(&self) -> u64 {
+        self.value_size as u64 + OBJECT as u64
+    }
+
+    /// Bytes that the log has to have.
+    fn log_bytes(&self) -> u64 {
+        LOG.max(VALUES * self.event_bytes())
+    }
+
+    /// So many events do not leave a log of `capacity` events before they are read: it guarantees more than half of its events and bytes.
+    fn burst(&self, capacity: usize) -> u64 {
+        BURST.min(capacity as u64 / 4).min(self.log_bytes() / 2 / self.event_bytes()).max(1)
+    }
 }
 
 /// What it took.
@@ -59,7 +79,7 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
         unreachable!("a bench")
     };
     let load = Load { objects, events, subscribers, value_size, selective };
-    let in_objects = u128::from(objects) * (value_size as u128 + OBJECT);
+    let in_objects = u128::from(objects.saturating_add(VALUES)) * (value_size as u128 + OBJECT);
     room::check("the objects and subscriptions", in_objects + u128::from(subscribers) * SUBSCRIPTION)?;
     let guard = Guard { deadline: Deadline::of(options), interrupt };
     let figures = measure(load, options.capacity, &guard)?;
@@ -118,7 +138,7 @@ fn key(object: u64, load: Load) -> String {
 fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, Stop> {
     let mut figures = Figures::default();
     let mut builder = Cache::builder(PREFIX).capacity(capacity).expect_load(true);
-    builder = builder.max_value_bytes(load.value_size.max(1));
+    builder = builder.max_value_bytes(load.value_size.max(1)).capacity_bytes(load.log_bytes());
     if load.selective {
         let buckets = usize::try_from(load.subscribers).unwrap_or(usize::MAX);
         builder = builder.index(Index::prefix(GROUP_DEPTH)).max_buckets(buckets.max(DEFAULT_BUCKETS));
@@ -151,7 +171,7 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     figures.readers = readers.each.len() as u64;
     let bar = progress::bar("changes", load.events);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let burst = BURST.min(capacity as u64 / 4).max(1);
+    let burst = load.burst(capacity);
     let (mut written, mut revision) = (0, revision);
     while written < load.events {
         guard.check()?;

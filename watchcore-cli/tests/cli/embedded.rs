@@ -49,6 +49,15 @@ fn bench_with_more_subscribers_than_objects_and_a_small_log() {
     assert_eq!((&figures["deliveries"], &figures["indexed"]), (&3000.into(), &70.into()), "{}", ended.out);
 }
 
+/// The log has bytes too: what is written before it is read fits them.
+#[test]
+fn bench_reads_large_values_before_they_leave() {
+    let words = ["--objects", "3", "--events", "500", "--subscribers", "1", "--value-size", "1000000"];
+    let ended = run(&[&["bench", "--format", "json"], &words[..]].concat()).is(0);
+    let figures: serde_json::Value = serde_json::from_str(&ended.out).expect("one line of JSON");
+    assert_eq!(figures["deliveries"], 500, "{}", ended.out);
+}
+
 #[test]
 fn bench_ends_at_its_timeout() {
     let ended = run(&["bench", "--events", "1000000000", "--timeout", "200ms", "--format", "json"]).is(4);
