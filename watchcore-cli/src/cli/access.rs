@@ -3,9 +3,20 @@
 //! An option goes before WATCHCORE_*. The variables of etcdctl count only where they also say where
 //! etcd is: credentials that belong to one cluster are never shown to another.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::values;
+
+/// The environment.
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// A variable that is text. An empty one is none. Bytes that are no text are an error, which does not show them: it may be a
+/// password.
+fn text(variable: Variables<'_>, name: &str) -> Result<Option<String>, String> {
+    let set = variable(name).filter(|value| !value.is_empty());
+    set.map(|value| value.into_string().map_err(|_| format!("{name} is no UTF-8"))).transpose()
+}
 
 /// Where etcd is looked for when nothing says otherwise.
 pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
@@ -51,24 +62,29 @@ pub(crate) struct Given {
 }
 
 /// The options, filled up from the environment, if they fit each other.
-pub(crate) fn resolve(given: Given, variable: &dyn Fn(&str) -> Option<String>) -> Result<Access, String> {
-    // An empty variable is none.
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+pub(crate) fn resolve(given: Given, variable: Variables<'_>) -> Result<Access, String> {
+    let set = |name: &str| text(variable, name);
     let asked = given.etcd.is_some();
     let (endpoints, origin) = match given.etcd {
         Some(endpoints) => (endpoints, "--etcd"),
         None => of_environment(&set, given.file)?,
     };
-    let of_etcdctl = |name: &str| if origin == ETCDCTL { set(name) } else { None };
-    let second = |own: &str, etcdctl: &str| set(own).or_else(|| of_etcdctl(etcdctl));
-    let password = || second("WATCHCORE_PASSWORD", "ETCDCTL_PASSWORD");
-    let (user, named) = match (given.user, set("WATCHCORE_USER")) {
+    let is_etcdctls = origin == ETCDCTL;
+    let password = match set("WATCHCORE_PASSWORD")? {
+        None if is_etcdctls => set("ETCDCTL_PASSWORD")?,
+        own => own,
+    };
+    let (user, named) = match (given.user, set("WATCHCORE_USER")?) {
         (Some(user), _) => (Some(user), "--user"),
         (None, Some(user)) => (Some(user), "WATCHCORE_USER"),
-        (None, None) => (of_etcdctl("ETCDCTL_USER"), "ETCDCTL_USER"),
+        (None, None) if is_etcdctls => (set("ETCDCTL_USER")?, "ETCDCTL_USER"),
+        (None, None) => (None, ""),
     };
-    let user = user.map(|user| values::user(&user, password())).transpose();
-    let file = |given: Option<PathBuf>, own, etcdctl| given.or_else(|| second(own, etcdctl).map(PathBuf::from));
+    let user = user.map(|user| values::user(&user, password)).transpose();
+    // A path is any bytes.
+    let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let of_etcdctl = |name: &str| if is_etcdctls { path(name) } else { None };
+    let file = |given: Option<PathBuf>, own, etcdctl| given.or_else(|| path(own)).or_else(|| of_etcdctl(etcdctl));
     let cert = file(given.cert, "WATCHCORE_CERT", "ETCDCTL_CERT");
     let key_file = file(given.key_file, "WATCHCORE_KEY_FILE", "ETCDCTL_KEY");
     let access = Access {
@@ -86,19 +102,23 @@ pub(crate) fn resolve(given: Given, variable: &dyn Fn(&str) -> Option<String>) -
 const ETCDCTL: &str = "ETCDCTL_ENDPOINTS";
 
 type Named = (Vec<String>, &'static str);
+type Texts<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;
 
-fn of_environment(set: &dyn Fn(&str) -> Option<String>, file: Option<Vec<String>>) -> Result<Named, String> {
-    for origin in ["WATCHCORE_ETCD", ETCDCTL] {
-        if let (ETCDCTL, Some(file)) = (origin, &file) {
-            return Ok((file.clone(), "the configuration"));
-        }
-        let endpoints = values::endpoints_of_environment(set(origin).as_deref());
-        let endpoints = endpoints.map_err(|message| format!("{origin}: {message}"))?;
-        if !endpoints.is_empty() {
-            return Ok((endpoints, origin));
-        }
+fn of_environment(set: Texts<'_>, file: Option<Vec<String>>) -> Result<Named, String> {
+    let named = |origin, endpoints: &str| {
+        let endpoints = values::endpoints(endpoints).map_err(|message| format!("{origin}: {message}"))?;
+        Ok((endpoints, origin))
+    };
+    if let Some(own) = set("WATCHCORE_ETCD")?.filter(|value| !values::is_path(value)) {
+        return named("WATCHCORE_ETCD", &own);
     }
-    Ok((vec![DEFAULT_ENDPOINT.to_owned()], DEFAULT_ORIGIN))
+    if let Some(file) = file {
+        return Ok((file, "the configuration"));
+    }
+    match set(ETCDCTL)? {
+        Some(etcdctls) => named(ETCDCTL, &etcdctls),
+        None => Ok((vec![DEFAULT_ENDPOINT.to_owned()], DEFAULT_ORIGIN)),
+    }
 }
 
 fn pair(cert: Option<PathBuf>, key_file: Option<PathBuf>) -> Result<Option<(PathBuf, PathBuf)>, String> {
@@ -136,7 +156,7 @@ mod tests {
 
     fn resolved(given: Given, environment: &[(&str, &str)]) -> Result<Access, String> {
         let variable =
-            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
         resolve(given, &variable)
     }
 
@@ -220,6 +240,8 @@ mod tests {
         for (environment, says) in [
             (&[("WATCHCORE_ETCD", "ftp://x")][..], "WATCHCORE_ETCD: \"ftp\""),
             (&[("ETCDCTL_ENDPOINTS", "ftp://x")], "ETCDCTL_ENDPOINTS: \"ftp\""),
+            (&[("WATCHCORE_ETCD", "etcd.prod"), ("ETCDCTL_ENDPOINTS", "a:1")], "\"etcd.prod\" has no port"),
+            (&[("ETCDCTL_ENDPOINTS", "/usr/bin")], "ETCDCTL_ENDPOINTS: \"/usr/bin\" has no port"),
             (&[("WATCHCORE_USER", "app")], "WATCHCORE_USER: the password is missing"),
             (&[("WATCHCORE_CERT", "c")], "--cert without --key-file"),
             (&[("WATCHCORE_KEY_FILE", "c")], "WATCHCORE_CERT"),

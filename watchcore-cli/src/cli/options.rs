@@ -323,13 +323,13 @@ pub(crate) fn command() -> clap::Command {
 /// Reads the process's command line and environment; ends the process (2, or
 /// 0 after help and version) if there is nothing to do.
 pub(crate) fn of_process() -> Options {
-    read(std::env::args_os(), |name: &str| std::env::var(name).ok()).unwrap_or_else(|error| error.exit())
+    read(std::env::args_os(), |name: &str| std::env::var_os(name)).unwrap_or_else(|error| error.exit())
 }
 
 /// The same for any words and environment.
 pub(crate) fn read(
     words: impl IntoIterator<Item = OsString>,
-    variable: impl Fn(&str) -> Option<String>,
+    variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Options, clap::Error> {
     let words: Vec<OsString> = words.into_iter().collect();
     let CommandLine { common, command } =
@@ -405,7 +405,8 @@ pub(crate) fn read(
     }
     let Common { format, timeout, verbose, .. } = common;
     let capacity = common.capacity.unwrap_or(CAPACITY);
-    let log = variable("RUST_LOG").filter(|directives| !directives.trim().is_empty());
+    let log = variable("RUST_LOG").map(|directives| directives.to_string_lossy().into_owned());
+    let log = log.filter(|directives| !directives.trim().is_empty());
     Ok(Options { task, access, prefix, attributes, capacity, format, keys_only, timeout, verbosity: verbose, log })
 }
 

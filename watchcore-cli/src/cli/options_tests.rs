@@ -3,8 +3,7 @@ use crate::cli::access::DEFAULT_ENDPOINT;
 
 fn read_with(environment: &[(&str, &str)], words: &[&str]) -> Result<Options, String> {
     let words = std::iter::once("watchcore").chain(words.iter().copied()).map(OsString::from);
-    let variable =
-        |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    let variable = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
     read(words, variable).map_err(|error| {
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()

@@ -1,6 +1,7 @@
 //! The values of options: durations, start modes, endpoints, credentials.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use watchcore::{Attribute, Filter, Labels};
@@ -239,16 +240,17 @@ pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The endpoints of the environment. `WATCHCORE_ETCD` may also name a
-/// directory of binaries (that is for the tests): a path without a scheme is
-/// passed over.
-pub(crate) fn endpoints_of_environment(value: Option<&str>) -> Result<Vec<String>, String> {
-    match value {
-        Some(value) if value.contains("://") || (value.contains(':') && !value.contains('/')) => {
-            value.split(',').map(endpoint).collect()
-        }
-        _ => Ok(Vec::new()),
-    }
+/// The endpoints of a variable.
+pub(crate) fn endpoints(text: &str) -> Result<Vec<String>, String> {
+    text.split(',').map(endpoint).collect()
+}
+
+/// `WATCHCORE_ETCD` may also name a directory of binaries, for the tests of this repository: an absolute path, one that
+/// begins with a dot, or one that is there. No endpoint looks like that; whatever else is none is refused, for behind one
+/// that is passed over in silence another etcd would be read.
+pub(crate) fn is_path(text: &str) -> bool {
+    let is_there = || text.contains('/') && !text.contains("://") && Path::new(text).exists();
+    text.starts_with(['/', '.']) || is_there()
 }
 
 /// `NAME[:PASSWORD]`, the password also from the environment.
@@ -354,13 +356,24 @@ mod tests {
             assert!(endpoint(wrong).is_err(), "{wrong:?} was taken");
         }
         assert!(endpoint("localhost").unwrap_err().contains("localhost:2379"));
-        assert_eq!(endpoints_of_environment(None), Ok(vec![]));
-        assert_eq!(endpoints_of_environment(Some("/usr/local/bin")), Ok(vec![]), "a directory is no endpoint");
-        let two = endpoints_of_environment(Some("http://a:1,https://b:2"));
+        let two = super::endpoints("http://a:1,https://b:2");
         assert_eq!(two, Ok(vec!["http://a:1".to_owned(), "https://b:2".to_owned()]));
-        let without_scheme = endpoints_of_environment(Some("a:1,b:2"));
-        assert_eq!(without_scheme, Ok(vec!["a:1".to_owned(), "b:2".to_owned()]));
-        assert!(endpoints_of_environment(Some("http://a:1,ftp://b")).is_err());
+        assert_eq!(super::endpoints("a:1,b:2"), Ok(vec!["a:1".to_owned(), "b:2".to_owned()]));
+        for wrong in ["http://a:1,ftp://b", "a:1,", "etcd.prod", "etcd.prod/", "/usr/bin"] {
+            assert!(super::endpoints(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn paths_are_no_endpoints() {
+        let here = env!("CARGO_MANIFEST_DIR").trim_start_matches('/');
+        let from_here = "../".repeat(40) + here;
+        for path in ["/usr/local/bin", "/none", "./etcd", "../etcd", "src/cli", &from_here] {
+            assert!(is_path(path), "{path:?}");
+        }
+        for other in ["etcd.prod", "etcd.prod:2379/", "etcd.prod/", "none/etcd", "src", "http://src/cli", "a:1,b:2"] {
+            assert!(!is_path(other), "{other:?}");
+        }
     }
 
     #[test]

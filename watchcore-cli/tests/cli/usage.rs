@@ -174,6 +174,35 @@ fn without_a_timeout_an_absent_etcd_is_exit_1_after_10_seconds() {
     }
 }
 
+/// What the environment says of etcd is taken or refused; only a path, where the tests find their etcd, is passed over.
+#[test]
+fn variables_that_make_no_sense_are_exit_2() {
+    for (name, value, says) in [
+        ("WATCHCORE_ETCD", OsStr::new("etcd.prod"), "WATCHCORE_ETCD: \"etcd.prod\" has no port"),
+        ("WATCHCORE_ETCD", OsStr::new("etcd.prod/"), "WATCHCORE_ETCD: \"etcd.prod/\" has no port"),
+        ("ETCDCTL_ENDPOINTS", OsStr::new("etcd.prod"), "ETCDCTL_ENDPOINTS: \"etcd.prod\" has no port"),
+        ("ETCDCTL_ENDPOINTS", OsStr::new("/usr/bin"), "ETCDCTL_ENDPOINTS: \"/usr/bin\" has no port"),
+        ("WATCHCORE_ETCD", OsStr::from_bytes(b"http://\xff:1"), "WATCHCORE_ETCD is no UTF-8"),
+        ("WATCHCORE_USER", OsStr::from_bytes(b"\xff:x"), "WATCHCORE_USER is no UTF-8"),
+    ] {
+        for task in ["count", "serve"] {
+            let mut command = command(&[task, "--prefix", "/", "--timeout", "1s"]);
+            if task == "serve" {
+                command.args(["--listen", "127.0.0.1:0"]);
+            }
+            command.env(name, value);
+            let ended = Running::start(command).end().is(2);
+            assert!(ended.err.contains(says) && ended.out.is_empty(), "{task} {name} {value:?}: {ended:?}");
+        }
+    }
+    let mut path = command(&["count", "--prefix", "/", "--etcd", "https://127.0.0.1:1"]);
+    path.env("WATCHCORE_CACERT", OsStr::from_bytes(b"/none/\xff.pem"));
+    assert!(Running::start(path).end().is(2).err.contains("the CA file /none/"), "a path is any bytes");
+    let mut passed_over = command(&["count", "--prefix", "/", "--timeout", "1s"]);
+    passed_over.env("WATCHCORE_ETCD", "/usr/bin").env("ETCDCTL_ENDPOINTS", NOBODY);
+    assert!(Running::start(passed_over).end().is(4).err.contains(NOBODY));
+}
+
 #[test]
 fn watch_goes_on_trying_until_its_timeout() {
     let ended = run(&["watch", "--etcd", NOBODY, "--prefix", "/", "--timeout", "1s", "--format", "json"]).is(4);

@@ -43,7 +43,7 @@ pub(crate) struct Serve {
 }
 
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
-    let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var(name).ok())?;
+    let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var_os(name))?;
     files::raise_limit();
     let caches =
         settings.caches.iter().map(|cache| self::cache(cache, &serve.common)).collect::<Result<Vec<_>, _>>()?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::config::{CacheSection, Config, Length, ResourceSection};
 use super::document::Document;
 use super::flags::{Flags, GivenResource};
-use crate::cli::access::{self, Access, Given};
+use crate::cli::access::{self, Access, Given, Variables};
 use crate::cli::exit::Failure;
 use watchcore::{Cache, Code};
 use watchcore_http::{Limits, Resource};
@@ -87,11 +87,7 @@ struct Declared {
 }
 
 /// Reads the file of `--config`, and makes settings of it and of the options.
-pub(crate) fn settings(
-    flags: &Flags,
-    common: CommonOptions,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<Settings, Failure> {
+pub(crate) fn settings(flags: &Flags, common: CommonOptions, variable: Variables<'_>) -> Result<Settings, Failure> {
     let document = flags.config.as_ref().map(|path| Document::read(path)).transpose()?;
     Merge { document: document.as_ref(), flags, common }.settings(variable)
 }
@@ -104,7 +100,7 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    fn settings(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
+    fn settings(self, variable: Variables<'_>) -> Result<Settings, Failure> {
         let mut config = self.document.map(Config::of).transpose()?.unwrap_or_default();
         let caches = self.caches(&mut config)?;
         let endpoints = config.etcd.take().map(|etcd| etcd.0.into_iter().map(|endpoint| endpoint.0).collect());

@@ -72,8 +72,7 @@ fn merged(
     environment: &[(&str, &str)],
 ) -> Result<Settings, String> {
     let document = text.map(|text| Document::new("/etc/watchcore/x.toml", text));
-    let variable =
-        |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+    let variable = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into());
     let merge = Merge { document: document.as_ref(), flags: &flags, common };
     merge.settings(&variable).map_err(|failure| {
         assert_eq!(failure.exit(), crate::cli::exit::USAGE);
