@@ -424,7 +424,7 @@ fn systemd_is_told_when_it_listens_and_when_it_stops() {
     let said = told();
     assert!(said.starts_with("STOPPING=1\n"), "{said}");
     // The unit's own limit is 30 s.
-    assert!(said.contains("\nEXTEND_TIMEOUT_USEC=124000000\n"), "{said}");
+    assert!(said.contains("\nEXTEND_TIMEOUT_USEC=129000000\n"), "{said}");
 }
 
 #[test]

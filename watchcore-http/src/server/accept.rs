@@ -1,7 +1,7 @@
 //! Accepting connections, and ending all of them.
 
 use super::connection::{self, Stage};
-use super::{Place, Shared};
+use super::{Place, Server, Shared};
 use crate::figures::Reason;
 use socket2::{SockRef, TcpKeepalive};
 use std::future::pending;
@@ -26,9 +26,6 @@ const ALIVE: TcpKeepalive =
 /// Bytes of a client that the system holds unsent, at most. Left to itself it holds megabytes for a client that
 /// never reads, and it has one limit for all sockets together.
 const UNSENT: u32 = 128 << 10;
-
-/// How long streams of HTTP/2 may take to notice that their connection was cut off.
-const CUT: Duration = Duration::from_secs(5);
 
 /// Accepts until told to stop, then ends what is there.
 pub(super) async fn run(
@@ -152,7 +149,7 @@ async fn end(
     }
     connections.shutdown().await;
     drop(staged); // with the connections that were on their way from one task to the next
-    if tokio::time::timeout(CUT, shared.alive.none()).await.is_err() {
+    if tokio::time::timeout(Server::CUT, shared.alive.none()).await.is_err() {
         tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
     }
 }

@@ -86,6 +86,10 @@ pub struct ServerBuilder {
 }
 
 impl Server {
+    /// How long [`shutdown`](Server::shutdown) takes at most beyond the grace time: streams of HTTP/2 may need it to notice that
+    /// their connection was cut off.
+    pub const CUT: Duration = Duration::from_secs(5);
+
     /// A server of this service. It listens on 127.0.0.1:8080 until told otherwise.
     pub fn builder(api: Api) -> ServerBuilder {
         ServerBuilder {

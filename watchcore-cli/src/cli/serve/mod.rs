@@ -32,8 +32,13 @@ use watchcore::{Attribute, Cache, Code, Labels};
 use watchcore_etcd::Feeder;
 use watchcore_http::{Api, Resource, Server, Tls, Tokens};
 
-/// What follows the grace time: the last connections and the feeders.
-const ENDING: Duration = Duration::from_secs(4);
+/// How long the feeders take to end, beside each other, and then the threads of the runtime.
+const FEEDERS: Duration = Duration::from_secs(2);
+const RUNTIME: Duration = Duration::from_secs(1);
+
+/// What follows the grace time, at most: the requests of connections that were cut off, the feeders, the runtime, and a second for what
+/// lies between. Who is forced to end before that has not ended cleanly.
+const ENDING: Duration = Duration::from_secs(Server::CUT.as_secs() + FEEDERS.as_secs() + RUNTIME.as_secs() + 1);
 
 /// What is asked for: the options of the command, and what it takes of the common ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +49,8 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
     let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var_os(name))?;
+    // Before a signal can find anything to end.
+    interrupt.set_patience(settings.grace_period.saturating_add(ENDING));
     files::raise_limit();
     let caches =
         settings.caches.iter().map(|cache| self::cache(cache, &serve.common)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +61,7 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
         .build()
         .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no threads for the server: {error}")))?;
     let ended = runtime.block_on(serving(&settings, api, &caches, options, interrupt));
-    runtime.shutdown_timeout(Duration::from_secs(1));
+    runtime.shutdown_timeout(RUNTIME);
     ended
 }
 
@@ -124,17 +131,24 @@ async fn serving(
     let said = announcement(settings, server.address());
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
-    let patience = settings.grace_period.saturating_add(ENDING);
-    interrupt.set_patience(patience);
     let ended = until_asked(options.timeout, interrupt).await;
     // systemd waits for the end as long as the configuration does, whatever the unit says.
-    let patience = patience.as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
+    let patience = interrupt.patience().as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
     notify::tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={patience}\nSTATUS=the watches end"));
     server.shutdown(settings.grace_period).await;
-    for feeder in feeders {
-        feeder.stop();
-    }
+    stop(&feeders);
     ended
+}
+
+/// Each may take its time, and all of them no longer than one.
+fn stop(feeders: &[Feeder]) {
+    std::thread::scope(|scope| {
+        for feeder in feeders {
+            if std::thread::Builder::new().spawn_scoped(scope, || feeder.stop()).is_err() {
+                feeder.stop();
+            }
+        }
+    });
 }
 
 /// SIGHUP asks a server to read its files again, and would end this one. At a terminal it is the terminal's own end.
@@ -192,4 +206,24 @@ fn announcement(settings: &Settings, address: SocketAddr) -> String {
     let caches: Vec<String> = settings.caches.iter().map(shown).collect();
     let etcd = settings.access.endpoints.join(",");
     format!("serving {scheme}://{address} from etcd {etcd}: {}", caches.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{self, Task};
+    use super::*;
+    use std::ffi::OsString;
+
+    /// A signal may come as soon as somebody knows of the server, and even before.
+    #[test]
+    fn patience_is_that_of_the_configuration_from_the_start() {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let taken = other.local_addr().expect("bound").to_string();
+        let words = ["watchcore", "serve", "--prefix", "/", "--grace-period", "1m", "--listen", &taken];
+        let options = options::read(words.map(OsString::from), |_| None).expect("makes sense");
+        let Task::Serve(serve) = &options.task else { panic!("another task") };
+        let interrupt = Interrupt::default();
+        assert!(run(serve, &options, &interrupt).is_err(), "the address is taken");
+        assert_eq!(interrupt.patience(), Duration::from_secs(60) + ENDING);
+    }
 }
