@@ -5,7 +5,7 @@
  *   consumer ENDPOINT PREFIX LAST_KEY [NUMBER]
  *
  * It ends at LAST_KEY. NUMBER is the event that it passes over: a fault that
- * the demonstration must find. What it prints: examples/demo/consumer.rs.
+ * the demonstration must find. What it prints: watchcore-cli/src/demo/consumer.rs.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #include "watchcore.h"
 
-/* FNV-1a, 64 bits: examples/demo/hash.rs says over what. */
+/* FNV-1a, 64 bits: watchcore-cli/src/demo/hash.rs says over what. */
 static uint64_t fnv_bytes(uint64_t hash, const void *bytes, size_t length)
 {
     const unsigned char *at = bytes;
