@@ -25,6 +25,8 @@ struct State {
 
 struct Shared {
     to: Mutex<SocketAddr>,
+    /// Where all connections but the first go, if not there.
+    others: Option<SocketAddr>,
     refuse: AtomicBool,
     over: AtomicBool,
     accepted: AtomicU64,
@@ -55,6 +57,12 @@ impl Proxy {
         Proxy::new(to, None, 0, None)
     }
 
+    /// Passes the first connection on to `first`, and all others to `others`: an address behind which somebody
+    /// exchanges the server.
+    pub(crate) fn switching(first: SocketAddr, others: SocketAddr) -> Proxy {
+        Proxy::listening(first, Some(others), None, 0, None)
+    }
+
     /// Replaces `from` by `by` (of the same length) in what the server says.
     pub(crate) fn forging(to: SocketAddr, from: &str, by: &str) -> Proxy {
         assert_eq!(from.len(), by.len());
@@ -74,10 +82,21 @@ impl Proxy {
     }
 
     fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>, forgeries: u64, swallow: Option<Vec<u8>>) -> Proxy {
+        Proxy::listening(to, None, forge, forgeries, swallow)
+    }
+
+    fn listening(
+        to: SocketAddr,
+        others: Option<SocketAddr>,
+        forge: Option<(Vec<u8>, Vec<u8>)>,
+        forgeries: u64,
+        swallow: Option<Vec<u8>>,
+    ) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared {
             to: Mutex::new(to),
+            others,
             refuse: AtomicBool::new(false),
             over: AtomicBool::new(false),
             accepted: AtomicU64::new(0),
@@ -245,7 +264,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             let _ = client.shutdown(Shutdown::Both);
             continue;
         }
-        let to = *shared.to.lock().unwrap();
+        let first = *shared.to.lock().unwrap();
+        let to = if shared.accepted.load(Ordering::SeqCst) == 0 { first } else { shared.others.unwrap_or(first) };
         let Ok(server) = TcpStream::connect(to) else {
             let _ = client.shutdown(Shutdown::Both);
             continue;

@@ -68,6 +68,7 @@ pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u6
     loop {
         let message = super::connect::within("the watch", reader.timeout(), stream.message()).await?;
         let Some(message) = message else { return Err(Failure::new(Class::Retry, "etcd ended the watch")) };
+        reader.cluster().header(message.0.header.as_ref())?;
         match u64::try_from(message.compact_revision()) {
             Ok(compacted @ 1..) => return Ok(compacted),
             _ if message.canceled() => return Err(Failure::of_cancel(0, message.cancel_reason())),

@@ -80,7 +80,7 @@ fn channel(options: &Options, url: &str) -> Result<tonic::transport::Channel, St
     Ok(endpoint.connect_with_connector_lazy(TlsConnector::new(tcp, credentials.clone())))
 }
 
-/// What every response says of the store.
+/// What every response says of the store. Only [`OneCluster`] makes one of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Header {
     pub(super) revision: u64,
@@ -88,22 +88,25 @@ pub(super) struct Header {
     pub(super) member: u64,
 }
 
-impl Header {
-    /// Of a message on a watch stream.
-    pub(super) fn of_message(header: Option<&PbResponseHeader>) -> Header {
-        header.map_or_else(Header::default, |header| Header {
-            revision: header.revision.max(0) as u64,
-            cluster: header.cluster_id,
-            member: header.member_id,
-        })
-    }
+/// The one cluster that answers a session, on all of its connections: that of the first answer. Several clusters may
+/// be behind one address, and a connection that broke is made anew by itself. An answer of another cluster is a
+/// failure, which ends the session; the next one finds out whose history it is.
+#[derive(Clone, Default)]
+pub(super) struct OneCluster(Rc<Cell<u64>>);
 
-    pub(super) fn of(header: Option<&etcd_client::ResponseHeader>) -> Header {
-        header.map_or_else(Header::default, |header| Header {
-            revision: header.revision().max(0) as u64,
-            cluster: header.cluster_id(),
-            member: header.member_id(),
-        })
+impl OneCluster {
+    /// The header of a response; all zeros where it has none. One that names no cluster is taken: proxies of etcd's
+    /// make such ones.
+    pub(super) fn header(&self, header: Option<&PbResponseHeader>) -> Result<Header, Failure> {
+        let Some(header) = header else { return Ok(Header::default()) };
+        let (first, cluster) = (self.0.get(), header.cluster_id);
+        if first == 0 {
+            self.0.set(cluster);
+        } else if cluster != 0 && cluster != first {
+            let text = format!("the cluster {cluster:x} answered in a session with the cluster {first:x}");
+            return Err(Failure::new(Class::Retry, text));
+        }
+        Ok(Header { revision: header.revision.max(0) as u64, cluster, member: header.member_id })
     }
 }
 
@@ -115,6 +118,7 @@ pub(super) struct Reader {
     watch: WatchClient,
     timeout: Duration,
     message_limit: usize,
+    cluster: OneCluster,
     /// Of all clones: those are of one connection.
     streams: Rc<Cell<bool>>,
 }
@@ -128,20 +132,29 @@ impl Reader {
             watch: client.watch_client(),
             timeout: options.request_timeout,
             message_limit,
+            cluster: OneCluster::default(),
             // Who asks for a page's size wants pages.
             streams: Rc::new(Cell::new(options.page_size.is_none())),
         }
     }
 
-    /// A new connection to the same endpoint.
+    /// A new connection to the same endpoint, and the same cluster.
     pub(super) async fn again(&self, options: &Options) -> Result<Reader, Failure> {
         let client = dial(options, &self.url).await?;
-        Ok(Reader::new(&self.url, &client, options, options.message_limit))
+        let reader = Reader::new(&self.url, &client, options, options.message_limit);
+        Ok(Reader { cluster: self.cluster.clone(), ..reader })
+    }
+
+    /// The cluster that answers the session.
+    pub(super) fn cluster(&self) -> &OneCluster {
+        &self.cluster
     }
 
     /// A range read. It is linearizable unless `options` say otherwise.
     pub(super) async fn get(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, Failure> {
-        within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await
+        let response = within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await?;
+        self.cluster.header(response.0.header.as_ref())?;
+        Ok(response)
     }
 
     /// A page of a listing, which may take longer.
@@ -169,11 +182,12 @@ impl Reader {
         self.streams.set(false);
     }
 
-    /// The header of a linearizable read that moves no data: etcd's newest revision.
-    pub(super) async fn newest(&self, range: &KeyRange) -> Result<Header, Failure> {
+    /// The header of a linearizable read that moves no data: etcd's newest revision, to list at. What the cache
+    /// is compared with comes from [`Reader::newest_since`].
+    pub(super) async fn pin(&self, range: &KeyRange) -> Result<Header, Failure> {
         // The first key of the range: a user who may read the range may read it.
         let response = self.get(&range.start, GetOptions::new().with_count_only()).await?;
-        let header = Header::of(response.header());
+        let header = self.cluster.header(response.0.header.as_ref())?;
         if header.revision == 0 {
             return Err(Failure::new(Class::Retry, "etcd answered a read without a revision"));
         }
@@ -182,7 +196,7 @@ impl Reader {
 
     /// The same, beside the position from before it began.
     pub(super) async fn newest_since(&self, range: &KeyRange, applied: u64) -> Result<Newest, Failure> {
-        Ok(Newest { header: self.newest(range).await?, applied })
+        Ok(Newest { header: self.pin(range).await?, applied })
     }
 
     /// A watch on this connection.
@@ -215,6 +229,11 @@ pub(super) struct Newest {
 }
 
 impl Newest {
+    #[cfg(test)]
+    pub(super) fn for_tests(revision: u64, applied: u64) -> Newest {
+        Newest { header: Header { revision, ..Header::default() }, applied }
+    }
+
     pub(super) fn header(&self) -> &Header {
         &self.header
     }
@@ -235,10 +254,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn session_has_one_cluster() {
+        let of = |cluster_id| PbResponseHeader { cluster_id, revision: 7, ..PbResponseHeader::default() };
+        let cluster = OneCluster::default();
+        assert_eq!(cluster.header(None), Ok(Header::default()));
+        assert!(cluster.header(Some(&of(0))).is_ok(), "nothing is known yet");
+        assert_eq!(cluster.header(Some(&of(1))).unwrap().cluster, 1);
+        assert!(cluster.clone().header(Some(&of(2))).is_err_and(|failure| failure.class == Class::Retry));
+        assert!(cluster.header(Some(&of(1))).is_ok() && cluster.header(Some(&of(0))).is_ok());
+    }
+
+    #[test]
     fn newest_is_compared_with_before() {
-        let newest = |revision, applied| Newest { header: Header { revision, ..Header::default() }, applied };
-        assert!(newest(9, 10).went_back());
-        assert!(!newest(10, 10).went_back());
-        assert!(!newest(12, 10).went_back());
+        assert!(Newest::for_tests(9, 10).went_back());
+        assert!(!Newest::for_tests(10, 10).went_back());
+        assert!(!Newest::for_tests(12, 10).went_back());
     }
 }

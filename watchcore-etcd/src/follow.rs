@@ -4,7 +4,7 @@
 //! the answer of a liveness read, a new wait for a revision, or a timer.
 
 use super::assemble::{Assembler, revision_of, revisions};
-use super::connect::{Header, Newest, Reader, dial, within};
+use super::connect::{Newest, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
 use super::health::{WatchHealth, WatchState};
@@ -132,6 +132,9 @@ impl Follower<'_, '_> {
             };
             if let Some(end) = end {
                 return Ok(end);
+            }
+            if self.session.shared.take_doubt() {
+                return Ok(WatchEnd::Reopen);
             }
             if self.session.shared.take_resync() {
                 return Ok(WatchEnd::Resync(ResyncReason::Requested));
@@ -268,6 +271,8 @@ impl Follower<'_, '_> {
     async fn take(&mut self, response: PbWatchResponse) -> Result<Option<WatchEnd>, Failure> {
         let counts = &self.session.shared.counts;
         one(&counts.responses);
+        // First: of what another cluster says, nothing is true here.
+        let header = self.reader.cluster().header(response.header.as_ref())?;
         // A refusal is marked as created too, so this goes first.
         if response.canceled {
             let failure = Failure::of_cancel(response.compact_revision, &response.cancel_reason);
@@ -279,7 +284,6 @@ impl Follower<'_, '_> {
         if response.fragment {
             one(&counts.fragments);
         }
-        let header = Header::of_message(response.header.as_ref());
         self.health.saw(header.revision);
         self.session.saw(header.revision);
         if response.created

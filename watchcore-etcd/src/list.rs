@@ -127,7 +127,7 @@ enum Streamed {
     Part,
 }
 
-/// A listing under way: its pages so far, all of one revision of one cluster.
+/// A listing under way: its pages so far, all of one revision of the session's cluster.
 struct Pages<'a, T> {
     reader: &'a Reader,
     range: &'a KeyRange,
@@ -164,7 +164,7 @@ impl<T: TakesPages> Pages<'_, T> {
     /// Reads it as one stream, at the revision of a read that moves no data. Where that fails, pages say why.
     async fn stream(&mut self) -> Result<Streamed, Failure> {
         if self.pinned.is_none() {
-            self.saw_header(self.reader.newest(self.range).await?)?;
+            self.saw_header(self.reader.pin(self.range).await?)?;
         }
         let Some(revision) = self.pinned else { return Ok(Streamed::Nothing) };
         self.begin(revision)?;
@@ -178,7 +178,7 @@ impl<T: TakesPages> Pages<'_, T> {
             match self.reader.message(&mut stream).await {
                 Ok(Some(mut message)) => {
                     ended = Streamed::Part;
-                    last = message.header().map(|header| (Header::of(Some(header)), message.count()));
+                    last = message.0.header.take().map(|header| (header, message.count()));
                     self.take(message.take_kvs())?;
                 }
                 Ok(None) => break,
@@ -190,7 +190,7 @@ impl<T: TakesPages> Pages<'_, T> {
             let failure = Failure::new(Class::Retry, "the stream of the listing ended with messages missing");
             return Ok(self.gave_up(&failure, ended));
         };
-        self.saw_header(header)?;
+        self.saw_header(self.reader.cluster().header(Some(&header))?)?;
         Ok(Streamed::Whole)
     }
 
@@ -212,7 +212,7 @@ impl<T: TakesPages> Pages<'_, T> {
         let asked = Instant::now();
         let mut response = self.reader.page(self.from.clone(), options).await?;
         let took = asked.elapsed();
-        let revision = self.saw_header(Header::of(response.header()))?;
+        let revision = self.saw_header(self.reader.cluster().header(response.0.header.as_ref())?)?;
         self.begin(revision)?;
         let (more, left) = (response.more(), response.count().max(0) as u64);
         let page = response.take_kvs();
@@ -227,10 +227,6 @@ impl<T: TakesPages> Pages<'_, T> {
 
     /// An answer came: gives the revision of the listing.
     fn saw_header(&mut self, header: Header) -> Result<u64, Failure> {
-        let before = self.listing.header;
-        if before != Header::default() && before.cluster != header.cluster {
-            return Err(Failure::new(Class::Retry, "another cluster answered in the middle of a listing"));
-        }
         let revision = *self.pinned.get_or_insert(header.revision);
         if revision == 0 {
             return Err(Failure::new(Class::Retry, "etcd answered a listing without a revision"));

@@ -40,7 +40,7 @@ enum NextStep {
 pub(super) enum WatchEnd {
     /// List, for this reason.
     Resync(ResyncReason),
-    /// Open the watch again, as the settings are now.
+    /// Make sure of the history, and open the watch again, as the settings are now.
     Reopen,
 }
 
@@ -118,14 +118,20 @@ impl<'a> Session<'a> {
     async fn one(&mut self) -> Result<(), Failure> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
-        self.readers.send_replace(Some(reader.clone()));
         let mut step = match (self.standing(&reader).await?, self.pending_resync) {
             (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
             (step, _) => step,
         };
+        if step == NextStep::Load {
+            // Nothing can be read of the cache yet.
+            self.publish(&reader);
+        }
         loop {
             if let NextStep::Resync(reason) = step {
                 self.pending_resync = Some(reason);
+                if reason == ResyncReason::HistoryReset {
+                    self.readers.send_replace(None);
+                }
             }
             if step != NextStep::Watch {
                 self.list(&reader, step, &url).await?;
@@ -134,12 +140,24 @@ impl<'a> Session<'a> {
                     return Ok(());
                 }
             }
+            self.publish(&reader);
             let watch = self.open(&url).await?;
             step = match self.follow(&reader, watch).await? {
                 WatchEnd::Resync(reason) => NextStep::Resync(reason),
                 WatchEnd::Reopen => self.standing(&reader).await?,
             };
         }
+    }
+
+    /// Shows the connection for reads to the futures beside the session: what it reads is of the history that the
+    /// cache has. While a listing of another history is to come it is not shown, for revisions of the one would be
+    /// compared with positions in the other.
+    fn publish(&self, reader: &Reader) {
+        self.readers.send_if_modified(|shown| {
+            let is_new = shown.is_none();
+            shown.get_or_insert_with(|| reader.clone());
+            is_new
+        });
     }
 
     /// The connection for reads, to a server that answers.
@@ -162,6 +180,7 @@ impl<'a> Session<'a> {
 
     /// What must be done before the watch can continue.
     async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
+        self.shared.take_doubt();
         let Some(resume) = &self.resume else {
             let loaded = self.writer.borrow().is_loaded();
             return Ok(if loaded { NextStep::Resync(ResyncReason::Requested) } else { NextStep::Load });
@@ -241,7 +260,7 @@ impl<'a> Session<'a> {
         url: &str,
         takes: &mut impl TakesPages,
     ) -> Result<(Listing, Option<u64>), Failure> {
-        let newest = reader.newest(&self.config.range).await?.revision;
+        let newest = reader.pin(&self.config.range).await?.revision;
         let mut at = Some(newest.saturating_sub(self.config.options.history).max(1)).filter(|at| *at < newest);
         loop {
             match self.read(reader, at, url, takes).await {
@@ -273,7 +292,7 @@ impl<'a> Session<'a> {
                 let failure = self.of_listing(reader, failure, at, url).await;
                 // The refusal does not say how far etcd is: whoever waits for the revision wants to know.
                 if failure.class == Class::Future
-                    && let Ok(newest) = reader.newest(&self.config.range).await
+                    && let Ok(newest) = reader.pin(&self.config.range).await
                 {
                     self.reporter.saw(newest.revision);
                 }

@@ -26,6 +26,8 @@ pub(super) struct Shared {
     /// Whether a requested compaction waits for the cache. Of the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
+    /// Whether a consistent read says that etcd's history went back. Of the feeder's thread.
+    doubt: AtomicBool,
     /// When the client's certificate expires, in Unix time; 0 without one.
     pub(super) certificate_expires: AtomicU64,
     last_error: Mutex<Option<Error>>,
@@ -66,6 +68,16 @@ impl Shared {
 
     pub(super) fn take_resync(&self) -> bool {
         self.resync.swap(false, Ordering::AcqRel)
+    }
+
+    /// A consistent read says that etcd's history went back: the session has to see what is true.
+    pub(super) fn doubt(&self) {
+        self.doubt.store(true, Ordering::Relaxed);
+        self.watch.notify_one();
+    }
+
+    pub(super) fn take_doubt(&self) -> bool {
+        self.doubt.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn request_compaction(&self, revision: u64) {

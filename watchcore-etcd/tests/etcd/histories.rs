@@ -1,11 +1,11 @@
 //! Another history at the same address: it is noticed, however much it looks like the one before.
 
 use super::faults::{feeder, follow, resyncs};
-use crate::support::BOUND;
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::{Recorder, assert_same, value};
 use crate::support::proxy::Proxy;
-use watchcore::{Code, Kind, Read, ResyncReason, Start};
+use crate::support::{BOUND, wait_for};
+use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start};
 
 /// A new, empty history at the same address.
 fn replaced(etcd: &mut Etcd) -> Ctl {
@@ -135,4 +135,62 @@ fn another_history_below_a_progress_notification_is_noticed() {
         },
         true,
     );
+}
+
+/// A backup was restored while somebody waited. The answer is of the history that the cache has, so the listing comes
+/// first: a revision of the new one would be below what the cache has of the old one, which would be read at once.
+#[test]
+fn consistent_read_waits_for_the_history() {
+    let mut etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.address());
+    let ctl = etcd.ctl();
+    // A listing that lasts: it is stalled in its middle.
+    ctl.put("/x/large", vec![b'x'; 1_000_000]);
+    let backup = etcd.back_up();
+    fill(&ctl, "/x/a", 60);
+    let last = ctl.put("/x/a", "old");
+    let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
+    cache.wait_until(last, BOUND).unwrap();
+    proxy.refuse();
+    let before = feeder.counters().failures;
+    wait_for("the loss is noticed", || feeder.counters().failures > before);
+    std::thread::scope(|scope| {
+        let reads = || {
+            let newest = cache.consistent_revision(BOUND)?;
+            cache.get("/x/a", Read::AtLeast(newest)).map(|found| found.kv.unwrap().value().unwrap().to_vec())
+        };
+        let reader = scope.spawn(reads);
+        wait_for("somebody waits", || cache.stats().waiting > 0);
+        etcd.kill();
+        etcd.restore(&backup, None);
+        etcd.launch();
+        etcd.ctl().put("/x/a", "new");
+        proxy.stall_after(100_000);
+        proxy.allow();
+        wait_for("the middle of the listing", || proxy.is_stalled());
+        proxy.stall(false);
+        let read = reader.join().unwrap().map_err(|error| error.code());
+        assert!(read == Ok(b"new".to_vec()) || read == Err(Code::Resynced), "{read:?}");
+    });
+    assert_same(&cache, &etcd.ctl());
+    assert!(feeder.counters().resyncs_for(ResyncReason::HistoryReset) >= 1);
+}
+
+/// One address, whose connections reach two clusters: the listing is of the first, the watch of the second. No key
+/// of the second contradicts what was listed.
+#[test]
+fn watch_of_another_cluster_is_not_followed() {
+    let (first, second) = (Etcd::start(), Etcd::start());
+    first.ctl().put("/x/a", "of the first");
+    let ctl = second.ctl();
+    fill(&ctl, "/x/b", 60);
+    let proxy = Proxy::switching(first.address(), second.address());
+    let cache = Cache::builder("/x/").build().unwrap();
+    let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the second cluster", || value(&cache, "/x/b").is_some());
+    let last = ctl.put("/x/c", "1");
+    cache.wait_until(last, BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().resyncs_for(ResyncReason::HistoryReset), 1, "{:?}", feeder.counters());
 }
