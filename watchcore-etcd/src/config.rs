@@ -159,7 +159,8 @@ impl FeederBuilder {
         self
     }
 
-    /// Lists once and does not watch: the cache stays at that revision.
+    /// Lists once and does not watch: the cache stays at that revision, and etcd is asked nothing more. So consistent
+    /// revisions and requested resyncs do not come, nor does the answer to a start at a later revision.
     pub fn stop_after_listing(mut self, stop: bool) -> Self {
         self.options.stop_after_listing = stop;
         self

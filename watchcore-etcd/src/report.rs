@@ -99,14 +99,21 @@ impl<'a> Reporter<'a> {
         if before > 0 {
             one(&self.shared.counts.reconnects);
         }
+        let is_news = !self.logged.is_empty();
+        self.succeeded();
+        // Behind the state: who reads it in the log and looks at the status finds it there.
+        if is_news {
+            log!(info, endpoint = self.report.endpoint, "following etcd again");
+        }
+    }
+
+    /// A session did what it is for: its watch follows, or it has the listing that is all that was asked for. No failure
+    /// of before holds any more.
+    pub(super) fn succeeded(&mut self) {
         self.report();
         self.shared.set_error(None);
         self.writer.borrow_mut().set_state(SourceState::Fresh);
-        // Behind the state: who reads it in the log and looks at the status finds it there.
-        if !self.logged.is_empty() {
-            log!(info, endpoint = self.report.endpoint, "following etcd again");
-            self.logged.clear();
-        }
+        self.logged.clear();
     }
 
     fn report(&mut self) {

@@ -136,6 +136,8 @@ impl<'a> Session<'a> {
             if step != NextStep::Watch {
                 self.list(&reader, step, &url).await?;
                 if self.config.options.stop_after_listing {
+                    self.endpoints.succeeded();
+                    self.reporter.succeeded();
                     log!(info, endpoint = url, "listed; not watching, as asked");
                     return Ok(());
                 }

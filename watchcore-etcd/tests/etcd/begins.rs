@@ -8,6 +8,7 @@ use crate::support::{BOUND, wait_for};
 use etcd_client::TxnOp;
 use std::time::Duration;
 use watchcore::{Cache, Code, Kind, Read, Start, State};
+use watchcore_etcd::Feeder;
 
 #[test]
 fn a_start_revision_replays_the_history() {
@@ -187,6 +188,21 @@ fn stop_after_listing_does_not_watch() {
     assert_eq!(feeder.counters().connects, 0);
     feeder.stop();
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]), "what was listed stays");
+}
+
+/// What kept it from listing at first is over with the listing, as it is where a watch follows.
+#[test]
+fn stop_after_listing_ends_ready() {
+    let etcd = Etcd::start();
+    etcd.ctl().put("/s/x", "0");
+    let cache = cache("/s/");
+    let builder = Feeder::new(["http://127.0.0.1:1".to_owned(), etcd.url()]).stop_after_listing(true);
+    let feeder = builder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert!(feeder.counters().failures > 0, "the test's own premise");
+    wait_for("the state Ready", || cache.status().state == State::Ready);
+    assert!(feeder.last_error().is_none(), "{:?}", feeder.last_error());
+    assert_eq!(feeder.counters().connects, 0, "no watch");
 }
 
 #[test]
