@@ -4,6 +4,7 @@ use super::feeder::Feeder;
 use super::range::KeyRange;
 use super::tls::{Credentials, Tls};
 use etcd_client::ConnectOptions;
+use http::Uri;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -291,7 +292,8 @@ impl Options {
             self.credentials = Some(Arc::new(Credentials::new(tls)));
         }
         let given = self.tls.is_some();
-        let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure, given));
+        let urls =
+            self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, self.credentials.as_deref(), given));
         self.endpoints = urls.collect::<Result<Vec<String>>>()?;
         if let Some(keys) = self.page_size.filter(|keys| *keys < 1) {
             return Err(invalid(format!("a listing by pages of {keys} keys: give at least 1")));
@@ -347,8 +349,8 @@ impl Options {
 }
 
 /// `http://host:port` or `https://host:port`, whatever of it was left out.
-fn normal_url(place: usize, given: &str, secure: bool, asked: bool) -> Result<String> {
-    let place = place + 1;
+fn normal_url(place: usize, given: &str, credentials: Option<&Credentials>, asked: bool) -> Result<String> {
+    let (place, secure) = (place + 1, credentials.is_some());
     if given.contains('@') {
         // Not printed: it may hold a password.
         return Err(invalid(format!("endpoint {place} has a user in it; give name and password by themselves")));
@@ -375,7 +377,16 @@ fn normal_url(place: usize, given: &str, secure: bool, asked: bool) -> Result<St
     if name.is_empty() || host.contains(bad) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
         return Err(invalid(format!("endpoint {place}, {given:?}, is not of the form http://host:port")));
     }
-    Ok(format!("{scheme}://{host}"))
+    let url = format!("{scheme}://{host}");
+    // What the connection will make of it.
+    let uri = url.parse::<Uri>().map_err(|error| {
+        let text = format!("endpoint {place}, {given:?}, is not of the form http://host:port: {error}");
+        invalid(format!("{text}. Give each endpoint by itself, and an IPv6 address in brackets"))
+    })?;
+    if let Some(credentials) = credentials {
+        credentials.server_name(&uri).map_err(|text| invalid(format!("endpoint {place}, {given:?}: {text}")))?;
+    }
+    Ok(url)
 }
 
 #[cfg(test)]
@@ -411,6 +422,10 @@ mod tests {
             (&["http://a", "http://b:port"], false),
             (&["http://a", "http://b:70000"], false),
             (&["http://a", "http://:1"], false),
+            (&["http://a", "::1:2379"], false),
+            (&["http://a", "b:1,c:2"], false),
+            (&["http://a", "http://größe:2379"], false),
+            (&["https://a", "https://b..c:2379"], true),
         ] {
             let error = checked(urls, tls).expect_err(&format!("{urls:?}"));
             assert_eq!(error.code(), Code::InvalidArgument);

@@ -15,7 +15,6 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::pki_types::ServerName;
 use tower_service::Service;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -44,12 +43,12 @@ impl Service<Uri> for TlsConnector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let credentials = self.credentials.clone();
-        let name = server_name(&credentials, &uri);
+        let name = credentials.server_name(&uri);
         // `poll_ready` was asked of this one; a clone takes its place.
         let another = self.tcp.clone();
         let mut tcp = std::mem::replace(&mut self.tcp, another);
         Box::pin(async move {
-            let name = name?;
+            let name = name.map_err(|text| noted(&credentials, Refusal::files(text)))?;
             // First: what is wrong with files is told wherever the server is.
             let config = credentials.current().await.map_err(|refusal| noted(&credentials, refusal))?;
             let tcp = tcp.call(uri).await?.into_inner();
@@ -73,16 +72,6 @@ impl Service<Uri> for TlsConnector {
 fn noted(credentials: &Credentials, refusal: Refusal) -> Refusal {
     credentials.note(refusal.clone());
     refusal
-}
-
-/// The name that the certificate must be for.
-fn server_name(credentials: &Credentials, uri: &Uri) -> Result<ServerName<'static>, Refusal> {
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let name = credentials.tls().server_name.as_deref().unwrap_or(host);
-    ServerName::try_from(name.to_owned()).map_err(|_| {
-        let text = format!("{name:?} is neither a host's name nor an address: no certificate can be for it");
-        noted(credentials, Refusal::files(text))
-    })
 }
 
 /// A connection whose handshake is over on this side.
@@ -172,7 +161,7 @@ mod tests {
     use std::task::Waker;
     use std::time::{Duration, Instant};
     use tokio_rustls::rustls::pki_types::pem::PemObject;
-    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use tokio_rustls::rustls::server::WebPkiClientVerifier;
     use tokio_rustls::rustls::{RootCertStore, ServerConfig, ServerConnection};
 

@@ -9,6 +9,7 @@ use super::expiry;
 use super::refusal::Refusal;
 use super::{Pem, Tls, TlsVersion};
 use crate::log::log;
+use http::Uri;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,6 +91,14 @@ impl Credentials {
 
     pub(super) fn tls(&self) -> &Tls {
         &self.tls
+    }
+
+    /// The name that a server's certificate must be for.
+    pub(crate) fn server_name(&self, uri: &Uri) -> std::result::Result<ServerName<'static>, String> {
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let name = self.tls.server_name.as_deref().unwrap_or(host);
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| format!("{name:?} is neither a host's name nor an address: no certificate can be for it"))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
