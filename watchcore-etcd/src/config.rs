@@ -220,7 +220,8 @@ impl FeederBuilder {
         self
     }
 
-    /// The first and the longest ceiling of the delay between tries (default 50 ms and 10 s).
+    /// The first and the longest ceiling of the delay between tries (default 50 ms and 10 s). Neither may be 0: a server
+    /// that refuses connections would be asked without a pause.
     pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
         self.options.backoff_first = first;
         self.options.backoff_most = most;
@@ -308,6 +309,8 @@ impl Options {
             ("the progress interval", self.progress_interval),
             ("the dial timeout", self.dial_timeout),
             ("the request timeout", self.request_timeout),
+            ("the first delay between tries", self.backoff_first),
+            ("the longest delay between tries", self.backoff_most),
             ("the pause after a refusal", self.refused_retry),
             ("the interval of questions for compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
         ] {
@@ -331,6 +334,7 @@ impl Options {
         for duration in all.into_iter().chain(&mut self.follow_compaction) {
             *duration = (*duration).min(LONGEST);
         }
+        self.backoff_most = self.backoff_most.max(self.backoff_first);
     }
 
     #[cfg(test)]
@@ -510,6 +514,9 @@ mod tests {
         assert!(new().page_size(0).options.checked().is_err());
         assert!(new().progress_interval(Duration::ZERO).options.checked().is_err());
         assert!(new().message_limit(0).options.checked().is_err());
+        let second = Duration::from_secs(1);
+        assert!(new().backoff(Duration::ZERO, second).options.checked().is_err());
+        assert!(new().backoff(second, Duration::ZERO).options.checked().is_err());
         assert_eq!(new().start_revision(0).options.checked().unwrap().start_revision, None);
     }
     #[test]
