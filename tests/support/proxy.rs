@@ -133,6 +133,13 @@ impl Proxy {
         }
     }
 
+    /// Cuts the first connection of those that were not cut yet: of a feeder, that of its reads.
+    pub(crate) fn cut_first(&self) {
+        for connection in self.shared.state.lock().unwrap().connections.drain(..2) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Cuts, and closes new connections at once.
     pub(crate) fn refuse(&self) {
         self.shared.refuse.store(true, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 use super::config::Options;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
-use super::tls::TlsConnector;
+use super::tls::{NotedRefusal, TlsConnector};
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
 use etcd_client::{
@@ -37,11 +37,33 @@ pub(super) async fn within<T>(
 /// are allowed every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// A client of one endpoint; with a user it has authenticated. The connection itself is made by its first call, and,
-/// where it ends, made anew by the next one.
-pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure> {
+/// A client of one endpoint, and what TLS says of its connections. These are made by the first call, and, where one
+/// ends, anew by the next.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) client: Client,
+    refusal: NotedRefusal,
+}
+
+impl Connection {
+    /// What a call on it came to: where TLS is the cause of a failure, in its words.
+    pub(super) fn explained<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let refusal = self.refusal.take();
+        answer.map_err(|failure| failure.explained(refusal))
+    }
+}
+
+/// A connection to one endpoint; with a user it has authenticated.
+pub(super) async fn dial(options: &Options, url: &str) -> Result<Connection, Failure> {
+    let refusal = NotedRefusal::default();
+    let answer = client(options, url, &refusal).await;
+    let explained = answer.map_err(|failure| failure.explained(refusal.take()));
+    explained.map(|client| Connection { client, refusal })
+}
+
+async fn client(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<Client, Failure> {
     let limit = options.dial_timeout + options.request_timeout;
-    let channel = Channel::Tonic(channel(options, url).map_err(|error| Failure::new(Class::Refused, error))?);
+    let channel = Channel::Tonic(channel(options, url, refusal).map_err(|error| Failure::new(Class::Refused, error))?);
     let connect = |with_user| {
         let client = Client::from_channel(channel.clone(), Some(options.connect(with_user)));
         within("the connection", limit, client)
@@ -55,7 +77,7 @@ pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure
     }
 }
 
-fn channel(options: &Options, url: &str) -> Result<tonic::transport::Channel, String> {
+fn channel(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<tonic::transport::Channel, String> {
     let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
     let settings = |endpoint: Endpoint| {
         endpoint
@@ -77,7 +99,7 @@ fn channel(options: &Options, url: &str) -> Result<tonic::transport::Channel, St
     tcp.set_nodelay(endpoint.get_tcp_nodelay());
     tcp.set_keepalive(endpoint.get_tcp_keepalive());
     tcp.set_connect_timeout(endpoint.get_connect_timeout());
-    Ok(endpoint.connect_with_connector_lazy(TlsConnector::new(tcp, credentials.clone())))
+    Ok(endpoint.connect_with_connector_lazy(TlsConnector::new(tcp, credentials.clone(), refusal.clone())))
 }
 
 /// What every response says of the store. Only [`OneCluster`] makes one of a response.
@@ -114,6 +136,7 @@ impl OneCluster {
 #[derive(Clone)]
 pub(super) struct Reader {
     url: Rc<str>,
+    connection: Connection,
     kv: KvClient,
     watch: WatchClient,
     timeout: Duration,
@@ -124,12 +147,13 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(url: &str, client: &Client, options: &Options, message_limit: usize) -> Reader {
-        let kv = client.kv_client().max_decoding_message_size(message_limit);
+    pub(super) fn new(url: &str, connection: Connection, options: &Options, message_limit: usize) -> Reader {
+        let kv = connection.client.kv_client().max_decoding_message_size(message_limit);
         Reader {
             url: url.into(),
             kv,
-            watch: client.watch_client(),
+            watch: connection.client.watch_client(),
+            connection,
             timeout: options.request_timeout,
             message_limit,
             cluster: OneCluster::default(),
@@ -140,8 +164,8 @@ impl Reader {
 
     /// A new connection to the same endpoint, and the same cluster.
     pub(super) async fn again(&self, options: &Options) -> Result<Reader, Failure> {
-        let client = dial(options, &self.url).await?;
-        let reader = Reader::new(&self.url, &client, options, options.message_limit);
+        let connection = dial(options, &self.url).await?;
+        let reader = Reader::new(&self.url, connection, options, options.message_limit);
         Ok(Reader { cluster: self.cluster.clone(), ..reader })
     }
 
@@ -152,24 +176,29 @@ impl Reader {
 
     /// A range read. It is linearizable unless `options` say otherwise.
     pub(super) async fn get(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, Failure> {
-        let response = within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await?;
+        let answer = within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await;
+        let response = self.connection.explained(answer)?;
         self.cluster.header(response.0.header.as_ref())?;
         Ok(response)
     }
 
     /// A page of a listing, which may take longer.
     pub(super) async fn page(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
-        within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await
+        let answer =
+            within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await;
+        self.connection.explained(answer)
     }
 
     /// Begins a stream of a range: etcd cuts it into messages, and keeps it at one revision.
     pub(super) async fn stream(&self, key: Vec<u8>, options: GetOptions) -> Result<GetStreamResponse, Failure> {
-        within("the stream of the listing", self.timeout, self.kv.clone().get_stream(key, Some(options))).await
+        let mut kv = self.kv.clone();
+        let answer = within("the stream of the listing", self.timeout, kv.get_stream(key, Some(options))).await;
+        self.connection.explained(answer)
     }
 
     /// The next message of it; none after the last one.
     pub(super) async fn message(&self, stream: &mut GetStreamResponse) -> Result<Option<GetResponse>, Failure> {
-        within("the next message of the listing", self.timeout, stream.message()).await
+        self.connection.explained(within("the next message of the listing", self.timeout, stream.message()).await)
     }
 
     /// Whether to ask for streams.
@@ -201,7 +230,7 @@ impl Reader {
 
     /// A watch on this connection.
     pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
-        within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await
+        self.connection.explained(within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await)
     }
 
     pub(super) fn timeout(&self) -> Duration {

@@ -4,7 +4,7 @@
 //! the answer of a liveness read, a new wait for a revision, or a timer.
 
 use super::assemble::{Assembler, revision_of, revisions};
-use super::connect::{Newest, Reader, dial, within};
+use super::connect::{Connection, Newest, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
 use super::health::{WatchHealth, WatchState};
@@ -15,7 +15,7 @@ use super::resume::{Evidence, Order, Resume};
 use super::session::{Session, WatchEnd, refused};
 use crate::log::log;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
-use etcd_client::{Client, WatchOptions, WatchStream};
+use etcd_client::{WatchOptions, WatchStream};
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_millis(10);
 pub(super) struct Watch {
     stream: WatchStream,
     from: u64,
-    _client: Client,
+    connection: Connection,
 }
 
 impl Watch {
@@ -38,7 +38,7 @@ impl Watch {
         match self.stream.message().await {
             Ok(Some(response)) => Ok(response.0),
             Ok(None) => Err(Failure::new(Class::Retry, "etcd ended the watch")),
-            Err(error) => Err(Failure::of(&error)),
+            Err(error) => self.connection.explained(Err(Failure::of(&error))),
         }
     }
 }
@@ -72,7 +72,7 @@ impl Session<'_> {
     pub(super) async fn open(&mut self, url: &str) -> Result<Watch, Failure> {
         let options = &self.config.options;
         let from = self.resume().watch_from();
-        let client = dial(options, url).await?;
+        let connection = dial(options, url).await?;
         let mut request = WatchOptions::new()
             .with_range(self.config.range.end.clone())
             .with_start_revision(from as i64)
@@ -80,11 +80,11 @@ impl Session<'_> {
         if self.fragment {
             request = request.with_fragment();
         }
-        let mut watcher = client.watch_client().max_decoding_message_size(self.message_limit);
+        let mut watcher = connection.client.watch_client().max_decoding_message_size(self.message_limit);
         let call = watcher.watch(self.config.range.start.clone(), Some(request));
-        let stream = within("the watch", options.request_timeout, call).await?;
+        let stream = connection.explained(within("the watch", options.request_timeout, call).await)?;
         log!(debug, endpoint = url, from, fragment = self.fragment, "watch asked for");
-        Ok(Watch { stream, from, _client: client })
+        Ok(Watch { stream, from, connection })
     }
 
     /// Follows the watch until it fails or the session has to do something else.

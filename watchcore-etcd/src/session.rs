@@ -96,13 +96,9 @@ impl<'a> Session<'a> {
     /// Runs until the cache is closed or, if that was asked, the listing is there.
     pub(super) async fn run(&mut self) {
         loop {
-            let credentials = self.config.options.credentials.as_ref();
-            // Of the session before.
-            credentials.and_then(|credentials| credentials.take_refusal());
             let over = self.one().await;
             self.readers.send_replace(None);
             let Err(failure) = over else { return };
-            let failure = failure.explained(credentials.and_then(|credentials| credentials.take_refusal()));
             match failure.class {
                 Class::Closed => return,
                 // One key alone is longer than the limit.
@@ -165,8 +161,9 @@ impl<'a> Session<'a> {
     /// The connection for reads, to a server that answers.
     async fn connect(&mut self, url: &str) -> Result<Reader, Failure> {
         let options = &self.config.options;
-        let mut client = dial(options, url).await?;
-        match within("the status", options.request_timeout, client.status()).await {
+        let mut connection = dial(options, url).await?;
+        let status = within("the status", options.request_timeout, connection.client.status()).await;
+        match connection.explained(status) {
             Ok(status) if status.leader() == 0 => {
                 return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
             }
@@ -177,7 +174,7 @@ impl<'a> Session<'a> {
             }
             Err(failure) => return Err(failure),
         }
-        Ok(Reader::new(url, &client, options, self.message_limit))
+        Ok(Reader::new(url, connection, options, self.message_limit))
     }
 
     /// What must be done before the watch can continue.

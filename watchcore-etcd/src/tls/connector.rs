@@ -1,7 +1,7 @@
 //! Connections over TLS, as the client of etcd asks for them: also where it connects again by itself.
 
 use super::credentials::Credentials;
-use super::refusal::{Refusal, no_http2};
+use super::refusal::{NotedRefusal, Refusal, no_http2};
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -24,11 +24,13 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct TlsConnector {
     tcp: HttpConnector,
     credentials: Arc<Credentials>,
+    refusal: NotedRefusal,
 }
 
 impl TlsConnector {
-    pub(crate) fn new(tcp: HttpConnector, credentials: Arc<Credentials>) -> TlsConnector {
-        TlsConnector { tcp, credentials }
+    /// It notes in `refusal` why TLS refused a connection.
+    pub(crate) fn new(tcp: HttpConnector, credentials: Arc<Credentials>, refusal: NotedRefusal) -> TlsConnector {
+        TlsConnector { tcp, credentials, refusal }
     }
 }
 
@@ -42,23 +44,26 @@ impl Service<Uri> for TlsConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let credentials = self.credentials.clone();
+        let (credentials, noted) = (self.credentials.clone(), self.refusal.clone());
+        let note = move |refusal: Refusal| {
+            noted.note(refusal.clone());
+            refusal
+        };
+        let refusal = self.refusal.clone();
         let name = credentials.server_name(&uri);
         // `poll_ready` was asked of this one; a clone takes its place.
         let another = self.tcp.clone();
         let mut tcp = std::mem::replace(&mut self.tcp, another);
         Box::pin(async move {
-            let name = name.map_err(|text| noted(&credentials, Refusal::files(text)))?;
+            let name = name.map_err(|text| note(Refusal::files(text)))?;
             // First: what is wrong with files is told wherever the server is.
-            let config = credentials.current().await.map_err(|refusal| noted(&credentials, refusal))?;
+            let config = credentials.current().await.map_err(&note)?;
             let tcp = tcp.call(uri).await?.into_inner();
             match tokio_rustls::TlsConnector::from(config).connect(name, tcp).await {
-                Ok(stream) if stream.get_ref().1.alpn_protocol().is_none() => {
-                    Err(noted(&credentials, no_http2()).into())
-                }
-                Ok(stream) => Ok(TokioIo::new(TlsConnection { stream, credentials })),
+                Ok(stream) if stream.get_ref().1.alpn_protocol().is_none() => Err(note(no_http2()).into()),
+                Ok(stream) => Ok(TokioIo::new(TlsConnection { stream, credentials, refusal })),
                 Err(error) => match Refusal::of(&error, credentials.tls()) {
-                    Some(refusal) => Err(noted(&credentials, refusal).into()),
+                    Some(refusal) => Err(note(refusal).into()),
                     None => Err(format!(
                         "the server ended the TLS handshake ({error}); if it has no TLS on this port, write http://"
                     )
@@ -69,11 +74,6 @@ impl Service<Uri> for TlsConnector {
     }
 }
 
-fn noted(credentials: &Credentials, refusal: Refusal) -> Refusal {
-    credentials.note(refusal.clone());
-    refusal
-}
-
 /// A connection whose handshake is over on this side.
 ///
 /// In TLS 1.3 the server looks at the client's certificate after that: its refusal is the first thing that is read, and
@@ -81,12 +81,13 @@ fn noted(credentials: &Credentials, refusal: Refusal) -> Refusal {
 pub(crate) struct TlsConnection {
     stream: TlsStream<TcpStream>,
     credentials: Arc<Credentials>,
+    refusal: NotedRefusal,
 }
 
 impl TlsConnection {
     fn notice(&self, error: &io::Error) {
         if let Some(refusal) = Refusal::of(error, self.credentials.tls()) {
-            self.credentials.note(refusal);
+            self.refusal.note(refusal);
         }
     }
 
@@ -207,7 +208,8 @@ mod tests {
         let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.unwrap();
-        let mut connection = TlsConnection { stream, credentials: credentials.clone() };
+        let refusal = NotedRefusal::default();
+        let mut connection = TlsConnection { stream, credentials, refusal: refusal.clone() };
         // From here on the runtime does not run.
         serving.join().unwrap();
         let context = &mut Context::from_waker(Waker::noop());
@@ -215,7 +217,7 @@ mod tests {
         while !matches!(Pin::new(&mut connection).poll_write(context, b"PRI"), Poll::Ready(Err(_))) {
             assert!(begin.elapsed() < BOUND, "a closed connection takes all");
         }
-        let refusal = credentials.take_refusal().expect("the alert");
+        let refusal = refusal.take().expect("the alert");
         assert!(refusal.text.contains("asks for a client certificate"), "{refusal}");
     }
 }

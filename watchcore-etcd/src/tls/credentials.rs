@@ -48,8 +48,6 @@ struct State {
     last_good: Option<(Material, Arc<ClientConfig>)>,
     /// Why it is not what the files hold now.
     trouble: Option<String>,
-    /// Why TLS refused a connection, since it was taken last.
-    refusal: Option<Refusal>,
     reloads: u64,
     failures: u64,
     /// When the client's certificate of the last good ones expires.
@@ -185,16 +183,6 @@ impl Credentials {
     /// When the client's certificate, or one of those behind it, expires, in Unix time: of what new connections use.
     pub(crate) fn expires(&self) -> Option<u64> {
         self.state().expires
-    }
-
-    /// TLS refused a connection: the failure of the call that needed it knows less.
-    pub(super) fn note(&self, refusal: Refusal) {
-        self.state().refusal = Some(refusal);
-    }
-
-    /// Why TLS refused a connection since this was asked last.
-    pub(crate) fn take_refusal(&self) -> Option<Refusal> {
-        self.state().refusal.take()
     }
 
     /// The files, for people.

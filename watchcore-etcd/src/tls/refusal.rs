@@ -4,6 +4,7 @@ use super::credentials::Named;
 use super::{Pem, Tls};
 use std::fmt;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_rustls::rustls::pki_types::UnixTime;
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error as TlsError, InvalidMessage, PeerIncompatible};
@@ -23,6 +24,26 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+/// Why TLS refused a connection of one channel: the failure of the call that needed it knows less. Of one channel and
+/// for one call, so that no refusal explains what happens elsewhere or later.
+#[derive(Clone, Default)]
+pub(crate) struct NotedRefusal(Arc<Mutex<Option<Refusal>>>);
+
+impl NotedRefusal {
+    fn noted(&self) -> MutexGuard<'_, Option<Refusal>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, refusal: Refusal) {
+        *self.noted() = Some(refusal);
+    }
+
+    /// When a call on the channel has ended, either way: what was noted until then.
+    pub(crate) fn take(&self) -> Option<Refusal> {
+        self.noted().take()
+    }
+}
 
 impl Refusal {
     /// Files, or the system's store, cannot be used.

@@ -216,6 +216,38 @@ fn a_server_certificate_is_replaced() {
     assert_same(&cache, &ctl);
 }
 
+/// A certificate that was refused once, and is good again, explains no failure of later.
+#[test]
+fn a_refusal_of_before_explains_nothing() {
+    let authority = Authority::new("before");
+    let etcd = authority.server(&["127.0.0.1"], false);
+    let ctl = ctl(&etcd, &authority, None);
+    ctl.put("/a/x", "0");
+    let proxy = Proxy::to(etcd.address());
+    let tls = Tls::new().ca_pem(authority.pem());
+    // The session after the one that fails comes late.
+    let (cache, feeder) = start(feeder(&https(&proxy)).tls(tls).backoff(BOUND * 60, BOUND * 60));
+    wait_for("the watch", || feeder.counters().connects == 1);
+    let now = SystemTime::now();
+    authority.renew(&authority.sign_for(&["127.0.0.1"], now - DAY * 9, now - DAY * 4));
+    let before = (proxy.accepted(), feeder.counters().consistent_reads);
+    proxy.cut_first();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| cache.consistent_revision(BOUND));
+        wait_for("reads that were refused", || feeder.counters().consistent_reads >= before.1 + 3);
+        authority.renew(&authority.sign(&["127.0.0.1"]));
+        reader.join().unwrap().expect("the certificate is good again");
+    });
+    assert!(proxy.accepted() > before.0, "the test's own premise");
+    assert_eq!((feeder.counters().failures, cache.status().state), (0, State::Ready), "the watch stands");
+    proxy.refuse();
+    wait_for("the end of the watch", || feeder.counters().failures == 1);
+    wait_for("the state", || cache.status().state != State::Ready);
+    let status = cache.status();
+    assert!(matches!(status.state, State::Stale { .. }), "{status:?}");
+    assert!(!status.last_error.clone().unwrap().message().contains("certificate"), "{status:?}");
+}
+
 #[test]
 fn files_that_cannot_be_used_are_named() {
     let authority = Authority::new("files");
