@@ -80,27 +80,30 @@ pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u6
 }
 
 /// A compaction that was requested, and whose revision the cache does not have yet. It is of the history that the
-/// cache had when the request was taken: the revisions of another one are others.
+/// cache had when it was requested: the revisions of another one are others.
 #[derive(Default)]
 struct RequestedCompaction(Option<Position>);
 
 impl RequestedCompaction {
-    /// `asked`: what was requested since, or 0. The cache is compacted as far as it has come, at once: what it still
-    /// has of before, its source may have no longer.
-    fn goes_on(&mut self, writer: &mut Writer, asked: u64) {
+    /// `asked`: what was requested since. The cache is compacted as far as it has come, at once, for what it still has of
+    /// before, its source may have no longer; and once more when it has come to the revision.
+    fn goes_on(&mut self, writer: &mut Writer, asked: Option<Position>) {
         let now = writer.position();
-        let before = self.0.filter(|waits| waits.epoch == now.epoch).map_or(0, |waits| waits.revision);
-        let wanted = asked.max(before);
-        if wanted > 0 && writer.is_loaded() {
-            let revision = wanted.min(now.revision);
+        let [asked, waits] = [asked, self.0].map(|of| of.filter(|of| of.epoch == now.epoch));
+        let Some(wanted) = asked.max(waits) else {
+            self.0 = None;
+            return;
+        };
+        let is_reached = writer.is_loaded() && wanted.revision <= now.revision;
+        if writer.is_loaded() && (asked.is_some() || is_reached) {
+            let revision = wanted.revision.min(now.revision);
             match writer.compact(revision) {
-                Ok(()) => log!(debug, revision, wanted, "compacted, as was requested"),
+                Ok(()) => log!(debug, revision, wanted = wanted.revision, "compacted, as was requested"),
                 // It was closed meanwhile.
                 Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
             }
         }
-        let waits = wanted > 0 && (wanted > now.revision || !writer.is_loaded());
-        self.0 = waits.then_some(Position { revision: wanted, ..now });
+        self.0 = Some(wanted).filter(|_| !is_reached);
     }
 }
 
@@ -135,31 +138,76 @@ mod tests {
     use super::*;
     use watchcore::{Cache, Change, ResyncReason};
 
+    fn asked(writer: &Writer, revision: u64) -> Option<Position> {
+        Some(Position { revision, ..writer.position() })
+    }
+
     /// It waits for a revision that is still to come, and not for one of another history.
     #[test]
     fn requested_compaction_waits_for_the_cache() {
         let cache = Cache::builder("/").expect_load(true).build().unwrap();
         let mut writer = cache.writer().unwrap();
         let mut requested = RequestedCompaction::default();
-        requested.goes_on(&mut writer, 12);
+        let ask = asked(&writer, 12);
+        requested.goes_on(&mut writer, ask);
         writer.load(10, []).unwrap();
-        requested.goes_on(&mut writer, 0);
+        requested.goes_on(&mut writer, None);
         assert!(requested.0.is_some(), "the cache is at 10");
         for revision in 11..=14 {
             writer.apply(revision, [Change::put("/a", "")]).unwrap();
-            requested.goes_on(&mut writer, 0);
+            requested.goes_on(&mut writer, None);
         }
         assert_eq!((cache.oldest(), requested.0), (13, None), "compacted at 12, and no further");
-        requested.goes_on(&mut writer, 14);
-        requested.goes_on(&mut writer, 5);
+        let ask = asked(&writer, 14);
+        requested.goes_on(&mut writer, ask);
+        let ask = asked(&writer, 5);
+        requested.goes_on(&mut writer, ask);
         assert_eq!(cache.oldest(), 15, "never back");
 
-        requested.goes_on(&mut writer, 20);
+        let ask = asked(&writer, 20);
+        requested.goes_on(&mut writer, ask);
         writer.resync(3, [], ResyncReason::HistoryReset).unwrap();
         for revision in 4..=21 {
             writer.apply(revision, [Change::put("/b", "")]).unwrap();
-            requested.goes_on(&mut writer, 0);
+            requested.goes_on(&mut writer, None);
         }
         assert!(cache.oldest() < 20, "20 was a revision of the history before: {}", cache.oldest());
+    }
+
+    /// Nobody has taken it before the history was replaced.
+    #[test]
+    fn request_of_a_replaced_history_is_dropped() {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(10, [Change::put("/a", "")]).unwrap();
+        let shared = Shared::default();
+        let mut requested = RequestedCompaction::default();
+        shared.set_epoch(writer.position().epoch);
+        shared.request_compaction(20);
+        writer.resync(3, [], ResyncReason::HistoryReset).unwrap();
+        for revision in 4..=6 {
+            writer.apply(revision, [Change::put("/b", "")]).unwrap();
+            requested.goes_on(&mut writer, shared.take_compaction());
+        }
+        assert!(cache.oldest() < 6 && requested.0.is_none(), "oldest {}, {:?}", cache.oldest(), requested.0);
+    }
+
+    /// Once for what is there, once when the rest is: what comes in between stays in the window.
+    #[test]
+    fn requested_compaction_compacts_twice() {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(10, [Change::put("/a", "")]).unwrap();
+        let mut requested = RequestedCompaction::default();
+        let ask = asked(&writer, 13);
+        requested.goes_on(&mut writer, ask);
+        for revision in 11..=12 {
+            writer.apply(revision, [Change::put("/a", "")]).unwrap();
+            requested.goes_on(&mut writer, None);
+            assert_eq!(cache.oldest(), 11, "at {revision}");
+        }
+        writer.apply(13, [Change::put("/a", "")]).unwrap();
+        requested.goes_on(&mut writer, None);
+        assert_eq!((cache.oldest(), requested.0), (14, None));
     }
 }

@@ -87,6 +87,7 @@ impl Feeder {
         };
         let runtime = event_loop().map_err(|error| exhausted("has no event loop", error))?;
         let shared = Arc::new(Shared::default());
+        shared.set_epoch(writer.position().epoch);
         let (hand_over, work) = mpsc::channel::<Work>();
         let of_thread = shared.clone();
         let thread = spawn(Box::new(move || {

@@ -245,6 +245,7 @@ impl<'a> Session<'a> {
         let elapsed = started.elapsed();
         log!(info, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
         self.pending_resync = None;
+        self.shared.set_epoch(self.writer.borrow().position().epoch);
         self.resume = Some(Resume::listed(&listing, at.is_some()));
         self.reporter.listed(listing.header.revision.max(listing.revision));
         self.shared.moved();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use watchcore::{Error, Source, SourceMetric};
+use watchcore::{Error, Position, Source, SourceMetric};
 
 /// State shared by handle, thread and cache.
 #[derive(Default)]
@@ -21,8 +21,10 @@ pub(super) struct Shared {
     pub(super) life: Notify,
     /// Raised when a compaction is requested, and when the cache moves while one waits for it.
     pub(super) compaction: Notify,
-    /// The greatest revision that was requested and not taken yet; 0: none.
-    compact_to: AtomicU64,
+    /// The epoch of the cache, stored behind each listing.
+    epoch: AtomicU64,
+    /// The greatest compaction that was requested and not taken yet, of the epoch in which it was.
+    compact_to: Mutex<Option<Position>>,
     /// Whether a requested compaction waits for the cache. Of the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
@@ -80,14 +82,23 @@ impl Shared {
         self.doubt.swap(false, Ordering::Relaxed)
     }
 
+    /// The cache has a listing of this epoch: what is requested from now on is of its history. A request that comes
+    /// in the moment between counts for the former one, and is dropped.
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
+    }
+
     pub(super) fn request_compaction(&self, revision: u64) {
-        self.compact_to.fetch_max(revision, Ordering::Release);
+        let asked = Position { epoch: self.epoch.load(Ordering::Acquire), revision };
+        let mut greatest = locked(&self.compact_to);
+        *greatest = (*greatest).max(Some(asked));
+        drop(greatest);
         self.compaction.notify_one();
     }
 
-    /// The greatest revision that was requested since the last call; 0: none.
-    pub(super) fn take_compaction(&self) -> u64 {
-        self.compact_to.swap(0, Ordering::AcqRel)
+    /// The greatest compaction that was requested since the last call.
+    pub(super) fn take_compaction(&self) -> Option<Position> {
+        locked(&self.compact_to).take()
     }
 
     /// The cache is at another revision now.
@@ -162,10 +173,16 @@ mod tests {
     #[test]
     fn the_greatest_compaction_is_taken_once() {
         let shared = Shared::default();
-        assert_eq!(shared.take_compaction(), 0);
+        assert_eq!(shared.take_compaction(), None);
+        shared.set_epoch(1);
         shared.request_compaction(7);
         shared.request_compaction(5);
-        assert_eq!((shared.take_compaction(), shared.take_compaction()), (7, 0));
+        assert_eq!(shared.take_compaction(), Some(Position { epoch: 1, revision: 7 }));
+        assert_eq!(shared.take_compaction(), None);
+        shared.request_compaction(7);
+        shared.set_epoch(2);
+        shared.request_compaction(5);
+        assert_eq!(shared.take_compaction(), Some(Position { epoch: 2, revision: 5 }), "of the newest history");
     }
 
     #[test]
