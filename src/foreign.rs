@@ -29,8 +29,9 @@ pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Says something in the log, whose collector is foreign code: a panic of it must not end what says it.
-pub(crate) fn report(say: impl FnOnce()) {
+/// Says something in the log, whose collector is foreign code: a panic of it must not end what says it. Public for
+/// feeders, whose threads are the library's too.
+pub fn report(say: impl FnOnce()) {
     let _ = guard(say);
 }
 

@@ -84,6 +84,8 @@ pub use data::key_value::{KeyValue, KeyValueRef};
 pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
+#[doc(hidden)]
+pub use foreign::report;
 pub use position::Position;
 #[cfg(not(loom))]
 pub use process::shutdown;

@@ -224,11 +224,9 @@ fn event_loop() -> io::Result<Runtime> {
 fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     crate::log::name_thread(writer.cache_name());
     let writer = RefCell::new(writer);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        runtime.block_on(run(config, &writer, shared));
-        // Looking up a name may hang: the thread does not wait for that.
-        runtime.shutdown_background();
-    }));
+    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(config, &writer, shared))));
+    // Looking up a name may hang: the thread does not wait for that, however it ended.
+    runtime.shutdown_background();
     if outcome.is_ok() {
         return;
     }

@@ -19,10 +19,11 @@ pub(crate) fn cache() -> Option<String> {
     CACHE.with_borrow(Clone::clone)
 }
 
-/// `log!(warn, field = value, "text")`: as the macro of that level, with the cache's name.
+/// `log!(warn, field = value, "text")`: as the macro of that level, with the cache's name. A collector that panics ends
+/// nothing: the core catches that, and counts it.
 macro_rules! log {
     ($level:ident, $($message:tt)*) => {
-        tracing::$level!(cache = $crate::log::cache(), $($message)*)
+        watchcore::report(|| tracing::$level!(cache = $crate::log::cache(), $($message)*))
     };
 }
 pub(crate) use log;
@@ -69,5 +70,32 @@ mod tests {
             super::log!(info, "second");
         });
         assert_eq!(*kept.lock().unwrap(), ["message=first cache=\"pods\" revision=7 ", "message=second "]);
+    }
+
+    /// A collector that panics with each message.
+    struct Broken;
+
+    impl tracing::Subscriber for Broken {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            panic!("the pipe is closed");
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn collector_that_panics_ends_nothing() {
+        tracing::subscriber::with_default(Broken, || {
+            super::log!(warn, revision = 7, "first");
+            super::log!(info, "second");
+        });
     }
 }
