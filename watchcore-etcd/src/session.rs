@@ -35,6 +35,18 @@ enum NextStep {
     Resync(ResyncReason),
 }
 
+impl NextStep {
+    /// What it is where a resync is pending: that one, unless now there is another reason. Another history stays one,
+    /// whatever else asks for a listing before it is published.
+    fn after(self, pending: Option<ResyncReason>) -> NextStep {
+        match (self, pending) {
+            (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
+            (_, Some(ResyncReason::HistoryReset)) => NextStep::Resync(ResyncReason::HistoryReset),
+            (step, _) => step,
+        }
+    }
+}
+
 /// How following a watch ended, where that is no failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WatchEnd {
@@ -114,10 +126,7 @@ impl<'a> Session<'a> {
     async fn one(&mut self) -> Result<(), Failure> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
-        let mut step = match (self.standing(&reader).await?, self.pending_resync) {
-            (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
-            (step, _) => step,
-        };
+        let mut step = self.standing(&reader).await?.after(self.pending_resync);
         if step == NextStep::Load {
             // Nothing can be read of the cache yet.
             self.publish(&reader);
@@ -303,11 +312,13 @@ impl<'a> Session<'a> {
 
     /// Publishes the difference to a listing; for another reason, where the listing shows that one.
     fn resync(&mut self, listing: &Listing, pages: &KeptPages, wanted: ResyncReason) -> Result<(), Failure> {
-        let is_reset = self.resume.as_ref().is_some_and(|old| {
-            old.is_refuted_by(listing)
-                // The evidence is gone, so the listing itself has to show whether the history is the same.
-                || wanted == ResyncReason::Compacted && !self.continues(pages, old.point())
-        });
+        // The evidence is gone, or nothing is known of what came between it and the point: the listing itself has to
+        // show whether the history is the same. With other reasons the cache itself may lack what etcd had.
+        let is_open = matches!(wanted, ResyncReason::Compacted | ResyncReason::TooFarBehind);
+        let is_reset = self
+            .resume
+            .as_ref()
+            .is_some_and(|old| old.is_refuted_by(listing) || is_open && !self.continues(pages, old.point()));
         let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
         let from = self.writer.borrow().position().revision;
         // Before it shows: a reader who sees the marks finds it counted.
@@ -461,4 +472,21 @@ impl<'a> Session<'a> {
 pub(super) fn refused(error: &Error) -> Failure {
     let class = if error.code() == Code::Closed { Class::Closed } else { Class::Refused };
     Failure::new(class, format!("the cache refused etcd's data: {}", error.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_history_stays_pending() {
+        use ResyncReason::{Compacted, HistoryReset, TooFarBehind};
+        let resync = NextStep::Resync;
+        assert_eq!(NextStep::Watch.after(None), NextStep::Watch);
+        assert_eq!(NextStep::Watch.after(Some(Compacted)), resync(Compacted));
+        assert_eq!(resync(TooFarBehind).after(Some(Compacted)), resync(TooFarBehind));
+        for step in [NextStep::Watch, resync(TooFarBehind), resync(Compacted), resync(HistoryReset)] {
+            assert_eq!(step.after(Some(HistoryReset)), resync(HistoryReset));
+        }
+    }
 }

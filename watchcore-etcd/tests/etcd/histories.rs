@@ -41,11 +41,16 @@ fn a_history_that_went_back_resyncs() {
 
 /// The other history has more revisions than the old one before anybody looks.
 fn grown_past(write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
+    grown_past_with(20_000, write, rewrite, settle);
+}
+
+/// The same, and so many revisions behind it is listed.
+fn grown_past_with(too_far_behind: u64, write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
     let mut etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
     let ctl = etcd.ctl();
     write(&ctl);
-    let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
+    let (cache, feeder) = follow(feeder(&proxy.url()).too_far_behind(too_far_behind), "/x/");
     let recorder = Recorder::start(&cache, Start::Now);
     if settle {
         // The newest event comes by the watch, progress after it.
@@ -126,6 +131,22 @@ fn another_history_with_the_same_newest_put_is_noticed_by_the_count() {
 fn another_history_below_a_progress_notification_is_noticed() {
     // The newest put is the same in both; after it the old one had progress, the new one an event.
     grown_past(
+        |ctl| fill(ctl, "/x/n", 3),
+        |ctl| {
+            fill(ctl, "/x/n", 3);
+            ctl.put("/x/n", "seen");
+            fill(ctl, "/x/m", 2);
+            fill(ctl, "/y/n", 20);
+        },
+        true,
+    );
+}
+
+/// The same, where it is listed anyway: for how far the cache is behind, counted from the newest put.
+#[test]
+fn another_history_far_ahead_is_noticed() {
+    grown_past_with(
+        5,
         |ctl| fill(ctl, "/x/n", 3),
         |ctl| {
             fill(ctl, "/x/n", 3);
