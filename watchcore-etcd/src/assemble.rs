@@ -7,16 +7,27 @@
 use etcd_client::proto::PbEvent;
 
 /// Puts fragments together. One per stream: what a cut stream left behind is dropped with it.
-#[derive(Default)]
 pub(super) struct Assembler {
     held: Vec<PbEvent>,
+    /// What they weigh, and how much that may be: a revision has no other bound.
+    bytes: usize,
+    most: usize,
     open: bool,
 }
 
+/// The events that wait for the rest of their revision weigh so many bytes, more than they may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RevisionTooLong(pub(super) usize);
+
 impl Assembler {
+    pub(super) fn new(most: usize) -> Assembler {
+        Assembler { held: Vec::new(), bytes: 0, most, open: false }
+    }
+
     /// Takes the events of one message and gives those whose revisions are complete. `more`: the
     /// message is a fragment, and others follow.
-    pub(super) fn push(&mut self, events: Vec<PbEvent>, more: bool) -> Vec<PbEvent> {
+    pub(super) fn push(&mut self, events: Vec<PbEvent>, more: bool) -> Result<Vec<PbEvent>, RevisionTooLong> {
+        self.bytes += events.iter().map(weight).sum::<usize>();
         if self.held.is_empty() {
             self.held = events;
         } else {
@@ -24,18 +35,26 @@ impl Assembler {
         }
         self.open = more;
         if !more {
-            return std::mem::take(&mut self.held);
+            self.bytes = 0;
+            return Ok(std::mem::take(&mut self.held));
         }
-        let Some(last) = self.held.last().map(revision_of) else { return Vec::new() };
+        let Some(last) = self.held.last().map(revision_of) else { return Ok(Vec::new()) };
         let cut = self.held.iter().rposition(|event| revision_of(event) != last).map_or(0, |at| at + 1);
         let tail = self.held.split_off(cut);
-        std::mem::replace(&mut self.held, tail)
+        let whole = std::mem::replace(&mut self.held, tail);
+        self.bytes -= whole.iter().map(weight).sum::<usize>();
+        if self.bytes > self.most { Err(RevisionTooLong(self.bytes)) } else { Ok(whole) }
     }
 
     /// Whether fragments are still to come.
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
+}
+
+/// What an event holds in memory.
+fn weight(event: &PbEvent) -> usize {
+    size_of::<PbEvent>() + event.kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len())
 }
 
 /// The revision of an event; 0 where the server left it out.
@@ -67,37 +86,51 @@ mod tests {
 
     #[test]
     fn a_whole_message_passes() {
-        let mut assembler = Assembler::default();
-        assert_eq!(of(&assembler.push(events(&[3, 3, 4]), false)), [3, 3, 4]);
+        let mut assembler = Assembler::new(1 << 20);
+        assert_eq!(of(&assembler.push(events(&[3, 3, 4]), false).unwrap()), [3, 3, 4]);
         assert!(!assembler.is_open());
     }
 
     #[test]
     fn the_last_revision_of_a_fragment_waits() {
-        let mut assembler = Assembler::default();
-        assert_eq!(of(&assembler.push(events(&[3, 4, 4]), true)), [3]);
+        let mut assembler = Assembler::new(1 << 20);
+        assert_eq!(of(&assembler.push(events(&[3, 4, 4]), true).unwrap()), [3]);
         assert!(assembler.is_open());
-        assert_eq!(of(&assembler.push(events(&[4, 4, 5]), true)), [4, 4, 4, 4]);
-        assert_eq!(of(&assembler.push(events(&[5, 6]), false)), [5, 5, 6]);
+        assert_eq!(of(&assembler.push(events(&[4, 4, 5]), true).unwrap()), [4, 4, 4, 4]);
+        assert_eq!(of(&assembler.push(events(&[5, 6]), false).unwrap()), [5, 5, 6]);
         assert!(!assembler.is_open());
     }
 
     #[test]
     fn one_revision_over_many_fragments_comes_whole() {
-        let mut assembler = Assembler::default();
+        let mut assembler = Assembler::new(1 << 20);
         for _ in 0..5 {
-            assert!(assembler.push(events(&[7, 7]), true).is_empty());
+            assert!(assembler.push(events(&[7, 7]), true).unwrap().is_empty());
         }
-        assert_eq!(assembler.push(events(&[7]), false).len(), 11);
+        assert_eq!(assembler.push(events(&[7]), false).unwrap().len(), 11);
+    }
+
+    /// A server that says of each fragment that others follow.
+    #[test]
+    fn endless_revision_is_refused() {
+        let one = weight(&events(&[7])[0]);
+        let mut assembler = Assembler::new(3 * one);
+        assert_eq!(of(&assembler.push(events(&[5, 6, 7, 7]), true).unwrap()), [5, 6]);
+        assert_eq!(assembler.push(events(&[7]), true), Ok(Vec::new()));
+        assert_eq!(assembler.push(events(&[7]), true), Err(RevisionTooLong(4 * one)));
+        let mut assembler = Assembler::new(3 * one);
+        for revision in 1..20 {
+            assert!(assembler.push(events(&[revision, revision]), true).is_ok(), "whole ones weigh nothing any more");
+        }
     }
 
     #[test]
     fn an_empty_end_closes() {
-        let mut assembler = Assembler::default();
-        assert!(assembler.push(Vec::new(), true).is_empty());
-        assert!(assembler.push(events(&[2]), true).is_empty());
-        assert_eq!(of(&assembler.push(Vec::new(), false)), [2]);
-        assert!(assembler.push(Vec::new(), false).is_empty());
+        let mut assembler = Assembler::new(1 << 20);
+        assert!(assembler.push(Vec::new(), true).unwrap().is_empty());
+        assert!(assembler.push(events(&[2]), true).unwrap().is_empty());
+        assert_eq!(of(&assembler.push(Vec::new(), false).unwrap()), [2]);
+        assert!(assembler.push(Vec::new(), false).unwrap().is_empty());
     }
 
     #[test]

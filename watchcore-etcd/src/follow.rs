@@ -3,7 +3,7 @@
 //! A [`Follower`] lives as long as one watch stream. Each round of its loop takes one [`Occurrence`]: a message,
 //! the answer of a liveness read, a new wait for a revision, or a timer.
 
-use super::assemble::{Assembler, revision_of, revisions};
+use super::assemble::{Assembler, RevisionTooLong, revision_of, revisions};
 use super::connect::{Connection, Newest, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
@@ -11,6 +11,7 @@ use super::health::{WatchHealth, WatchState};
 use super::integrity::{self, Live, is_delete};
 use super::list::record;
 use super::progress::ProgressRequests;
+use super::report::LONGEST_MESSAGE;
 use super::resume::{Evidence, Order, Resume};
 use super::session::{Session, WatchEnd, refused};
 use crate::log::log;
@@ -95,7 +96,7 @@ impl Session<'_> {
         let mut follower = Follower {
             health: WatchHealth::new(watch.from, now),
             requests: ProgressRequests::new(idle, now),
-            assembler: Assembler::default(),
+            assembler: Assembler::new(LONGEST_MESSAGE),
             liveness: None,
             session: self,
             reader,
@@ -293,13 +294,23 @@ impl Follower<'_, '_> {
         }
         if !response.events.is_empty() || response.fragment || self.assembler.is_open() {
             highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
-            let events = self.assembler.push(response.events, response.fragment);
+            let events =
+                self.assembler.push(response.events, response.fragment).map_err(|revision| self.too_long(revision))?;
             return self.apply(events).await;
         }
         if !response.created && header.revision > 0 {
             return self.progress(header.revision).await;
         }
         Ok(None)
+    }
+
+    /// The watch cannot bring anything but this revision again, in as many fragments: what is there now has to be listed.
+    fn too_long(&mut self, RevisionTooLong(bytes): RevisionTooLong) -> Failure {
+        self.session.needs_listing(ResyncReason::ChainBroken);
+        Failure::new(
+            Class::TooLarge(bytes as u64),
+            format!("a revision in fragments of more than {LONGEST_MESSAGE} bytes"),
+        )
     }
 
     /// etcd confirmed the watch, on a member whose store is at `newest`.
