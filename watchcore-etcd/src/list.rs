@@ -137,6 +137,8 @@ struct Pages<'a, T> {
     pinned: Option<u64>,
     /// Where the next page begins.
     from: Vec<u8>,
+    /// The keys from there on, as the page before counted them.
+    left: Option<u64>,
     listing: Listing,
 }
 
@@ -216,6 +218,7 @@ impl<T: TakesPages> Pages<'_, T> {
         self.begin(revision)?;
         let (more, left) = (response.more(), response.count().max(0) as u64);
         let page = response.take_kvs();
+        self.left = Some(check_page(&self.from, self.left, &page, left, more)?);
         let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
         size.came(page.len() as u64, bytes as u64, left, took);
         let last = page.last().filter(|_| more).map(|last| KeyRange::after(last.key()));
@@ -252,6 +255,20 @@ impl<T: TakesPages> Pages<'_, T> {
     }
 }
 
+/// Whether a page can be what follows from `from` on, where `expected` keys were left; gives how many are left behind it.
+/// All pages are of one revision, so they fit each other to the key: a server or a proxy that loses a page, a part of one, or
+/// gives one twice would otherwise make deletions of keys that are there, or a listing without an end.
+fn check_page(from: &[u8], expected: Option<u64>, page: &[KeyValue], left: u64, more: bool) -> Result<u64, Failure> {
+    let rise = page.windows(2).all(|pair| pair[0].key() < pair[1].key());
+    let begins = page.first().is_none_or(|first| first.key() >= from);
+    let behind = left.checked_sub(page.len() as u64);
+    let counts = expected.is_none_or(|expected| expected == left);
+    match behind {
+        Some(behind) if rise && begins && counts && more == (behind > 0) && (!more || !page.is_empty()) => Ok(behind),
+        _ => Err(Failure::new(Class::Retry, "a page of the listing does not fit the one before, or its own count")),
+    }
+}
+
 /// Lists at `at`, or at the newest revision: then the first answer is the linearizable read that pins
 /// it, and a compaction on the way begins the listing again. It comes as a stream, or else in pages, of which
 /// one that is refused as too long is asked for again, shorter.
@@ -268,7 +285,7 @@ pub(super) async fn list(
     loop {
         one(&counts.listings);
         let (from, listing, takes) = (range.start.clone(), Listing::new(), &mut *takes);
-        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, listing };
+        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, left: None, listing };
         match pages.all(&mut size).await {
             Ok(true) => return Ok(pages.listing),
             Ok(false) => {}
@@ -276,6 +293,37 @@ pub(super) async fn list(
                 log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
             }
             Err(failure) => return Err(failure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(keys: &[&str]) -> Vec<KeyValue> {
+        keys.iter().map(|key| KeyValue(PbKeyValue { key: key.as_bytes().to_vec(), ..Default::default() })).collect()
+    }
+
+    #[test]
+    fn pages_fit_each_other() {
+        let check = |expected, keys: &[&str], left, more| {
+            check_page(b"/b", expected, &page(keys), left, more).map_err(|failure| failure.class)
+        };
+        assert_eq!(check(None, &["/b", "/c"], 5, true), Ok(3));
+        assert_eq!(check(Some(2), &["/b", "/c"], 2, false), Ok(0));
+        assert_eq!(check(None, &[], 0, false), Ok(0));
+        for (expected, keys, left, more) in [
+            (None, &["/b", "/c"][..], 5, false),
+            (None, &["/b", "/c"], 2, true),
+            (None, &["/b", "/c"], 1, false),
+            (None, &[], 5, true),
+            (None, &["/a", "/c"], 2, false),
+            (None, &["/c", "/b"], 2, false),
+            (None, &["/c", "/c"], 2, false),
+            (Some(3), &["/b", "/c"], 2, false),
+        ] {
+            assert_eq!(check(expected, keys, left, more), Err(Class::Retry), "{expected:?} {keys:?} {left} {more}");
         }
     }
 }

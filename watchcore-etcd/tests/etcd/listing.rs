@@ -157,6 +157,22 @@ fn missing_message_is_noticed() {
     assert_eq!(feeder.counters().resyncs(), 0);
 }
 
+/// A page that is the last by its own word, and has fewer keys than it counts.
+#[test]
+fn page_without_its_keys_is_noticed() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..100 {
+        ctl.put(format!("/p/{i:02}"), "x");
+    }
+    // more: true, count: 100; and more: false.
+    let proxy = Proxy::forging_once(etcd.address(), b"\x18\x01\x20\x64", b"\x18\x00\x20\x64");
+    let (cache, feeder) = started(quick(&proxy.url()).page_size(10));
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert_eq!((feeder.counters().failures, feeder.counters().resyncs()), (1, 0), "{:?}", feeder.counters());
+}
+
 /// As in the header of the last message of a stream: cluster, member, revision, term; the first key follows.
 fn header_bytes(ctl: &Ctl, cluster: u64) -> Vec<u8> {
     let header = ctl.run(async |mut client| Ok(client.get("any", None).await?.header().unwrap().clone()));
