@@ -282,8 +282,11 @@ impl Follower<'_, '_> {
                 _ => Err(failure),
             };
         }
+        if self.state() == WatchState::Opening && !response.created {
+            return Err(Failure::new(Class::Retry, "etcd spoke on a watch that it had not confirmed"));
+        }
         if response.fragment {
-            one(&counts.fragments);
+            one(&self.session.shared.counts.fragments);
         }
         self.health.saw(header.revision);
         self.session.saw(header.revision);

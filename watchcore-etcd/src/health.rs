@@ -61,9 +61,12 @@ impl WatchHealth {
         self.newest = self.newest.max(newest);
     }
 
-    /// What the server said has been dealt with.
+    /// What the server said has been dealt with. Before it has confirmed the watch, nothing that it says answers the
+    /// question whether there is one.
     pub(super) fn heard_at(&mut self, now: Instant) {
-        (self.heard, self.asked) = (now, None);
+        if self.opened_at.is_some() {
+            (self.heard, self.asked) = (now, None);
+        }
     }
 
     /// A question was asked that a living server answers.
@@ -158,6 +161,7 @@ mod tests {
         let mut health = WatchHealth::new(11, start);
         let due = |health: &WatchHealth, state| health.silence_due(state, &options, 0).map(|due| due - start);
         assert_eq!(due(&health, WatchState::Opening), Some(options.request_timeout), "the watch is a question");
+        health.created(10);
         health.heard_at(start + second);
         assert_eq!(due(&health, WatchState::Synced), None, "whoever asked nothing has nothing to wait for");
         health.asked_at(start + 2 * second);
@@ -195,5 +199,16 @@ mod tests {
         assert_eq!(health.state(12, false), WatchState::Synced);
         health.saw(13);
         assert_eq!(health.state(12, false), WatchState::Synced, "this one came since");
+    }
+
+    /// Whatever else the server says: the question is still whether there is a watch.
+    #[test]
+    fn an_unconfirmed_watch_is_given_up() {
+        let now = Instant::now();
+        let options = Options::for_tests(Feeder::new(["a"]));
+        let mut health = WatchHealth::new(11, now);
+        health.heard_at(now + options.request_timeout / 2);
+        let due = health.silence_due(health.state(10, false), &options, 0);
+        assert_eq!(due, Some(now + options.request_timeout));
     }
 }
