@@ -99,6 +99,11 @@ impl WatchHealth {
     }
 }
 
+/// How long nothing may come of etcd before the cache counts as Stale.
+pub(super) fn silence(options: &Options) -> Duration {
+    (options.progress_interval * 3).max(SHORTEST_SILENCE)
+}
+
 impl WatchState {
     /// How long a watch in this state may be silent, after so many silences in a row. Without requests for
     /// progress only keep-alive shows a dead server.
@@ -109,7 +114,7 @@ impl WatchState {
         if !options.progress_requests {
             return None;
         }
-        let limit = (options.progress_interval * 3).max(SHORTEST_SILENCE);
+        let limit = silence(options);
         if self != WatchState::CatchingUp {
             return Some(limit);
         }

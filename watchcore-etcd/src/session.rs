@@ -11,6 +11,7 @@ use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
+use super::health::silence;
 use super::history::{HistoryCheck, check};
 use super::integrity;
 use super::list::{KeptPages, Listing, LoadedPages, TakesPages, list};
@@ -20,9 +21,10 @@ use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
 use super::shared::Shared;
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use watchcore::{Code, Error, ResyncReason, Writer};
+use watchcore::{Code, Error, ResyncReason, SourceState, Writer};
 
 /// How often a start revision that has not happened is looked for.
 const FUTURE_RETRY: Duration = Duration::from_millis(250);
@@ -139,7 +141,12 @@ impl<'a> Session<'a> {
                 }
             }
             if step != NextStep::Watch {
-                self.list(&reader, step, &url).await?;
+                let stale = stale_after_silence(self.writer, self.shared, self.config, &url);
+                tokio::select! {
+                    biased;
+                    listed = self.list(&reader, step, &url) => listed?,
+                    never = stale => match never {},
+                }
                 if self.config.options.stop_after_listing {
                     self.endpoints.succeeded();
                     self.reporter.succeeded();
@@ -466,6 +473,19 @@ impl<'a> Session<'a> {
         log!(info, length, limit = self.message_limit, "a long message: raising the limit");
         true
     }
+}
+
+/// Beside a listing: where it takes longer than a watch may be silent, the cache is not Ready meanwhile. What ends the
+/// listing sets the state anew.
+async fn stale_after_silence(writer: &RefCell<Writer>, shared: &Shared, config: &Config, url: &str) -> Infallible {
+    tokio::time::sleep(silence(&config.options)).await;
+    let text = format!("etcd {url} is being listed again, and what is there is of before the listing.");
+    let error = Error::new(Code::Unavailable, text);
+    if writer.borrow().is_loaded() && shared.last_error().is_none() {
+        shared.set_error(Some(error.clone()));
+        writer.borrow_mut().set_state(SourceState::Stale(error));
+    }
+    std::future::pending().await
 }
 
 /// The cache refused what etcd said.

@@ -7,7 +7,7 @@ use crate::support::proxy::Proxy;
 use crate::support::{BOUND, STOP, wait_for};
 use etcd_client::TxnOp;
 use std::time::{Duration, Instant};
-use watchcore::{Cache, ResyncReason};
+use watchcore::{Cache, Code, ResyncReason, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
 const VALUE: [u8; 350] = [b'v'; 350];
@@ -88,6 +88,26 @@ fn compaction_under_a_stream_begins_again() {
     if has_streams() {
         assert_eq!(calls(&etcd, "RangeStream"), 2, "the next one is a stream again");
     }
+}
+
+/// As where a watch is silent: what is read meanwhile is of before.
+#[test]
+fn long_listing_makes_the_cache_stale() {
+    let (etcd, ctl) = filled(40_000);
+    let proxy = Proxy::to(etcd.address());
+    let (cache, feeder) = started(quick(&proxy.url()).progress_interval(Duration::from_millis(100)));
+    wait_for("the watch", || feeder.counters().connects == 1);
+    assert_eq!(cache.status().state, State::Ready);
+    proxy.stall_after(4_000_000);
+    feeder.request_resync();
+    wait_for("the middle of the listing", || proxy.is_stalled());
+    wait_for("the state Stale", || matches!(cache.status().state, State::Stale { .. }));
+    assert!(feeder.last_error().is_some_and(|error| error.code() == Code::Unavailable), "{:?}", feeder.last_error());
+    assert_eq!(feeder.counters().failures, 0);
+    proxy.stall(false);
+    wait_for("the state Ready", || cache.status().state == State::Ready);
+    assert!(feeder.last_error().is_none());
+    assert_same(&cache, &ctl);
 }
 
 /// What came of it may be of whoever was there before.
