@@ -22,7 +22,7 @@ use tonic::transport::Endpoint;
 /// It yields before it begins: a stop that came while the thread was inside the cache is seen first, and drops
 /// the call where it stands. So no call begins after a stop, however long the cache held the thread up.
 pub(super) async fn within<T>(
-    what: &str,
+    what: &'static str,
     limit: Duration,
     call: impl Future<Output = Result<T, etcd_client::Error>>,
 ) -> Result<T, Failure> {

@@ -44,6 +44,8 @@ pub(super) enum Class {
 pub(super) struct Failure {
     pub(super) class: Class,
     pub(super) text: String,
+    /// What it is, where the text has figures of the moment in it.
+    pub(super) kind: Option<&'static str>,
 }
 
 /// What the transport calls each of its failures.
@@ -56,12 +58,13 @@ const UNAUTHENTICATED: i32 = 16;
 
 impl Failure {
     pub(super) fn new(class: Class, text: impl Into<String>) -> Failure {
-        Failure { class, text: text.into() }
+        Failure { class, text: text.into(), kind: None }
     }
 
     /// A call that did not come back in time.
-    pub(super) fn timeout(what: &str, seconds: f64) -> Failure {
-        Failure::new(Class::Retry, format!("{what} did not answer within {seconds:.1} s"))
+    pub(super) fn timeout(what: &'static str, seconds: f64) -> Failure {
+        let failure = Failure::new(Class::Retry, format!("{what} did not answer within {seconds:.1} s"));
+        Failure { kind: Some(what), ..failure }
     }
 
     /// A call that failed.
@@ -82,7 +85,7 @@ impl Failure {
                 if text.is_empty() {
                     text = format!("gRPC status {:?}", status.code());
                 }
-                Failure { class, text }
+                Failure::new(class, text)
             }
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
                 Failure::new(Class::Refused, error.to_string())
@@ -120,7 +123,7 @@ impl Failure {
         match (self.class, refusal) {
             // What etcd itself answered came over a connection that TLS let through.
             (Class::Retry | Class::Refused | Class::OtherEndpoint, Some(refusal)) => {
-                Failure::new(Class::Tls(refusal.code), refusal.text)
+                Failure { class: Class::Tls(refusal.code), text: refusal.text, kind: refusal.kind }
             }
             _ => self,
         }

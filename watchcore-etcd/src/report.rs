@@ -173,7 +173,8 @@ impl<'a> Reporter<'a> {
         if self.logged.len() >= LOGGED_MOST {
             self.logged.clear();
         }
-        if !self.logged.insert(text.to_owned()) {
+        let same = failure.kind.map_or(text.to_owned(), |kind| format!("{url}: {kind}"));
+        if !self.logged.insert(same) {
             log!(debug, endpoint = url, ?delay, "again: {text}");
         } else if is_fatal {
             log!(error, endpoint = url, ?delay, "{text}");
@@ -293,8 +294,13 @@ mod tests {
             reporter.live();
             reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
             assert_eq!(loud.load(Relaxed), 3, "it is news again");
+            for tenths in 30..40 {
+                let silence = Failure::timeout("the watch", f64::from(tenths) / 10.0);
+                reporter.failed(&silence, "http://a:1", Duration::ZERO, false);
+            }
+            assert_eq!(loud.load(Relaxed), 4, "the same silence, each a little longer");
         });
-        assert_eq!(shared.counts.read().failures, 12);
-        assert_eq!(cache.status().last_error.unwrap().code(), watchcore::Code::FutureRevision);
+        assert_eq!(shared.counts.read().failures, 22);
+        assert_eq!(cache.status().last_error.unwrap().code(), watchcore::Code::Unavailable);
     }
 }

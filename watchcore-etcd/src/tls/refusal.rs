@@ -15,6 +15,8 @@ use watchcore::Code;
 pub(crate) struct Refusal {
     pub(crate) code: Code,
     pub(crate) text: String,
+    /// What it is, where the text says how long ago.
+    pub(crate) kind: Option<&'static str>,
 }
 
 impl fmt::Display for Refusal {
@@ -48,18 +50,25 @@ impl NotedRefusal {
 impl Refusal {
     /// Files, or the system's store, cannot be used.
     pub(super) fn files(text: String) -> Refusal {
-        Refusal { code: Code::InvalidArgument, text }
+        Refusal { code: Code::InvalidArgument, text, kind: None }
     }
 
     fn server(text: impl Into<String>) -> Refusal {
-        Refusal { code: Code::Unavailable, text: text.into() }
+        Refusal { code: Code::Unavailable, text: text.into(), kind: None }
     }
 
     /// What an error of a connection says of TLS; `None` where it is one of the network.
     pub(super) fn of(error: &io::Error, tls: &Tls) -> Option<Refusal> {
         let error = error.get_ref()?.downcast_ref::<TlsError>()?;
         Some(match error {
-            TlsError::InvalidCertificate(error) => Refusal::server(server_certificate(error, tls)),
+            TlsError::InvalidCertificate(error) => {
+                let kind = match error {
+                    CertificateError::ExpiredContext { .. } => Some("the server's certificate expired"),
+                    CertificateError::NotValidYetContext { .. } => Some("the server's certificate is not valid yet"),
+                    _ => None,
+                };
+                Refusal { kind, ..Refusal::server(server_certificate(error, tls)) }
+            }
             TlsError::AlertReceived(alert) => return of_alert(*alert, tls),
             TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => {
                 Refusal::server("the server does not speak TLS on this port; if it has none, write http://")
@@ -162,7 +171,7 @@ fn of_alert(alert: AlertDescription, tls: &Tls) -> Option<Refusal> {
             format!("the server refused {}: {why}{again}", Named::client(certificate))
         }
     };
-    Some(Refusal { code: Code::Unauthenticated, text })
+    Some(Refusal { code: Code::Unauthenticated, text, kind: None })
 }
 
 /// `2026-11-23T04:10:48Z`.
@@ -212,6 +221,18 @@ mod tests {
 
     fn of(error: TlsError, tls: &Tls) -> Option<Refusal> {
         Refusal::of(&io::Error::new(io::ErrorKind::InvalidData, error), tls)
+    }
+
+    /// What says how long ago is the same failure as a while later.
+    #[test]
+    fn certificates_expire_once() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let expired = |now| {
+            let error = CertificateError::ExpiredContext { time: at(now), not_after: at(10) };
+            of(TlsError::InvalidCertificate(error), &Tls::new()).unwrap()
+        };
+        assert_ne!(expired(20).text, expired(30).text);
+        assert!(expired(20).kind.is_some() && expired(20).kind == expired(30).kind);
     }
 
     #[test]
