@@ -13,6 +13,8 @@ use http::Uri;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
@@ -27,6 +29,8 @@ use watchcore::{Code, Error, Result};
 const LONGEST_FILE: u64 = 4 << 20;
 /// So often files that change while they are read are read again at once.
 const READS: usize = 5;
+/// So long a connection waits for the files where what they held before can serve it.
+const READ_LIMIT: Duration = Duration::from_secs(2);
 const H2: &[u8] = b"h2";
 
 /// What files and memory held at one moment.
@@ -57,6 +61,8 @@ struct State {
 /// The certificates of a feeder's connections.
 pub(crate) struct Credentials {
     tls: Tls,
+    /// One read of the files at a time: where a disk hangs, it holds one thread, and nothing queues behind it.
+    reads: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
@@ -84,7 +90,7 @@ pub(super) fn check(tls: &Tls) -> Result<()> {
 
 impl Credentials {
     pub(crate) fn new(tls: Tls) -> Credentials {
-        Credentials { tls, state: Mutex::default() }
+        Credentials { tls, reads: Arc::new(Semaphore::new(1)), state: Mutex::default() }
     }
 
     pub(super) fn tls(&self) -> &Tls {
@@ -108,9 +114,7 @@ impl Credentials {
     pub(super) async fn current(self: &Arc<Credentials>) -> std::result::Result<Arc<ClientConfig>, Refusal> {
         let mut before = None;
         for _ in 0..READS {
-            let reading = self.clone();
-            let read = tokio::task::spawn_blocking(move || reading.material()).await;
-            let material = match read.unwrap_or_else(|error| Err(format!("{} were not read: {error}", self.names()))) {
+            let material = match self.read_in_time().await {
                 Ok(material) => material,
                 Err(text) => return self.keep_last_good(text),
             };
@@ -125,6 +129,26 @@ impl Credentials {
             }
         }
         self.keep_last_good(format!("{} do not fit each other; they change while they are read", self.names()))
+    }
+
+    async fn read_in_time(self: &Arc<Credentials>) -> std::result::Result<Material, String> {
+        let reading = self.clone();
+        let read = async {
+            // It goes with the read, which ends when the disk says so, whether anybody waits for it or not.
+            let alone = self.reads.clone().acquire_owned().await;
+            tokio::task::spawn_blocking(move || {
+                let _alone = alone;
+                reading.material()
+            })
+            .await
+        };
+        let not_read = |why: &dyn std::fmt::Display| format!("{} were not read: {why}", self.names());
+        let read = if self.state().last_good.is_some() {
+            tokio::time::timeout(READ_LIMIT, read).await.map_err(|_| not_read(&"nothing came in time"))?
+        } else {
+            read.await
+        };
+        read.unwrap_or_else(|error| Err(not_read(&error)))
     }
 
     /// The last good configuration, where it is made of this.

@@ -178,6 +178,27 @@ fn the_last_good_certificates_serve() {
     assert!(feeder.counters().certificate_reloads > before);
 }
 
+/// A file that hangs when it is opened, as on a disk that went away.
+#[test]
+fn a_file_that_hangs_leaves_the_last_good() {
+    let authority = Authority::new("hangs");
+    let etcd = authority.server(&["127.0.0.1"], false);
+    let ctl = ctl(&etcd, &authority, None);
+    let proxy = Proxy::to(etcd.address());
+    let ca = authority.file("trusted.pem", &authority.pem());
+    let (cache, feeder) = start(feeder(&https(&proxy)).tls(Tls::new().ca_file(&ca)));
+    wait_for("the watch", || feeder.counters().connects == 1);
+    std::fs::remove_file(&ca).unwrap();
+    assert!(Command::new("mkfifo").arg(&ca).status().unwrap().success());
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > 1);
+    wait_for("the warning", || cache.status().source.warning.contains("were not read"));
+    ctl.put("/a/x", "1");
+    assert_same(&cache, &ctl);
+    // Whoever reads it still comes to an end.
+    drop(std::fs::File::create(&ca).unwrap());
+}
+
 /// etcd's own certificate, and the authority behind it.
 #[test]
 fn a_server_certificate_is_replaced() {
