@@ -17,7 +17,8 @@ const REASONS: usize = 7;
 
 macro_rules! counters {
     ($($(#[doc = $text:literal])+ $kind:ident $name:ident,)*) => {
-        /// What a feeder did since its start. Each only rises.
+        /// What a feeder did since its start. Each only rises, but for a resync: one is counted before it is published, and
+        /// taken back where the cache refuses it or the listing holds nothing new.
         ///
         /// ```no_run
         /// use watchcore::{Cache, ResyncReason};
@@ -60,7 +61,7 @@ macro_rules! counters {
                 for reason in OF_FEEDERS {
                     let (count, shown) = (&self.resyncs[reason as usize], &self.resyncs_shown[reason as usize]);
                     let count = count.load(Relaxed);
-                    // One that the cache refused is taken back, and a counter that falls counts as begun anew.
+                    // One that was not published after all is taken back, and a counter that falls counts as begun anew.
                     let count = shown.fetch_max(count, Relaxed).max(count);
                     let metric = SourceMetric::counter("resyncs_by_reason", "Resyncs by what caused them.", count);
                     each(metric.with_label("reason", reason.name()));
@@ -148,8 +149,8 @@ impl Counts {
         }
     }
 
-    /// The cache refused it after all.
-    pub(super) fn resync_refused(&self, reason: ResyncReason) {
+    /// The cache refused it after all, or the listing held nothing new.
+    pub(super) fn no_resync(&self, reason: ResyncReason) {
         if let Some(counter) = self.resyncs.get(reason as usize) {
             counter.fetch_sub(1, Relaxed);
         }
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Also of a resync that was counted and refused, after a scrape had shown it.
+    /// Also of a resync that was counted and not published, after a scrape had shown it.
     #[test]
     fn metrics_of_counters_never_fall() {
         let counts = Counts::default();
@@ -177,7 +178,7 @@ mod tests {
         one(&counts.probes);
         counts.resynced(ResyncReason::Compacted);
         let before = shown();
-        counts.resync_refused(ResyncReason::Compacted);
+        counts.no_resync(ResyncReason::Compacted);
         assert_eq!(shown(), before);
         let of = |name| before.iter().filter(|metric| metric.name == name).map(|metric| metric.value).sum::<u64>();
         assert_eq!((of("probes"), of("resyncs_by_reason")), (1, 1));

@@ -327,15 +327,19 @@ impl<'a> Session<'a> {
             .as_ref()
             .is_some_and(|old| old.is_refuted_by(listing) || is_open && !self.continues(pages, old.point()));
         let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
-        let from = self.writer.borrow().position().revision;
+        let before = self.writer.borrow().position();
         // Before it shows: a reader who sees the marks finds it counted.
         self.shared.counts.resynced(reason);
         let done = self.writer.borrow_mut().resync(listing.revision, pages.records(), reason);
-        done.map_err(|error| {
-            self.shared.counts.resync_refused(reason);
-            refused(&error)
-        })?;
-        log!(warn, reason = reason.name(), from, to = listing.revision, keys = listing.count, "resync");
+        let is_published = done.as_ref().is_ok_and(|now| now.epoch != before.epoch);
+        if !is_published {
+            self.shared.counts.no_resync(reason);
+        }
+        done.map_err(|error| refused(&error))?;
+        if is_published {
+            let (from, to) = (before.revision, listing.revision);
+            log!(warn, reason = reason.name(), from, to, keys = listing.count, "resync");
+        }
         // Another one before any progress has to wait.
         self.listings_in_a_row.next();
         Ok(())

@@ -233,6 +233,8 @@ fn a_resync_that_was_asked_for_outlives_the_connection() {
     let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
     cache.wait_until(ctl.put("/x/n", "1"), BOUND).unwrap();
     proxy.stall(true);
+    // Something that only the listing brings.
+    ctl.put("/x/n", "2");
     feeder.request_resync();
     wait_for("the listing", || feeder.counters().listings == 2);
     // It is under way, and never comes.

@@ -338,6 +338,21 @@ fn a_resync_can_be_requested() {
     assert_same(&cache, &ctl);
 }
 
+/// Where a listing holds nothing new there is no resync, and none is counted.
+#[test]
+fn listing_of_nothing_new_is_no_resync() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/r/x", "0");
+    let (cache, feeder) = follow(&etcd, "/r/");
+    cache.wait_until(ctl.revision(), BOUND).unwrap();
+    let (epoch, connects) = (cache.position().epoch, feeder.counters().connects);
+    feeder.request_resync();
+    wait_for("the watch behind the listing", || feeder.counters().connects > connects);
+    assert_eq!((feeder.counters().listings, feeder.counters().resyncs()), (2, 0), "{:?}", feeder.counters());
+    assert_eq!(cache.position().epoch, epoch);
+}
+
 #[test]
 fn a_consistent_revision_is_etcd_s_own() {
     let etcd = Etcd::start();
@@ -408,8 +423,9 @@ fn metrics_show_the_feeder() {
     let ctl = etcd.ctl();
     ctl.put("/a/x", "0");
     let cache = Cache::builder("/a/").name("fed").build().unwrap();
-    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    let feeder = feeder(&etcd.url()).progress_requests(false).start(cache.writer().unwrap()).unwrap();
     wait_for("the watch", || feeder.counters().connects == 1);
+    ctl.put("/elsewhere", "0");
     feeder.request_resync();
     wait_for("the resync", || feeder.counters().connects > 1);
     let newest = ctl.put("/a/y", "1");

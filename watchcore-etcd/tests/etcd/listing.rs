@@ -151,7 +151,7 @@ fn too_long_messages_make_pages() {
     cache.wait_ready(BOUND).unwrap();
     assert_same(&cache, &ctl);
     feeder.request_resync();
-    wait_for("the resync", || requested(&feeder) == 1);
+    wait_for("the watch behind the listing", || feeder.counters().connects == 2);
     assert_eq!(feeder.counters().failures, 0, "{:?}", feeder.counters());
     if has_streams() {
         assert_eq!((calls(&etcd, "RangeStream") - before, feeder.counters().listings), (1, 3));
