@@ -283,7 +283,11 @@ impl<'a> Session<'a> {
                 Ok(listing) => return Ok((listing, at)),
                 // Each time it is compacted further up, and the newest is never compacted.
                 Err(Failure { class: Class::Compacted(kept), .. }) if at.is_some() => {
-                    at = at.filter(|at| *at < kept).map(|_| kept);
+                    if at >= Some(kept) {
+                        let text = "etcd does not say how far it is compacted, so the history cannot begin there";
+                        return Err(Failure::new(Class::Retry, text));
+                    }
+                    at = Some(kept);
                 }
                 Err(failure) => return Err(failure),
             }

@@ -114,6 +114,31 @@ fn history_begins_below_the_newest_revision() {
     drop(feeder);
 }
 
+/// Where etcd does not say in time how far it is compacted, it is asked again: the newest revision is not listed
+/// in place of what was asked for.
+#[test]
+fn history_outlives_an_unanswered_question() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..30 {
+        ctl.put("/g/x", i.to_string());
+    }
+    let newest = ctl.revision();
+    ctl.compact(newest - 4);
+    // What refuses the watch that asks: canceled, and the compacted revision.
+    let refusal = format!("\u{20}\u{1}\u{28}{}", char::from((newest - 4) as u8));
+    let proxy = Proxy::swallowing(etcd.address(), &refusal);
+    proxy.swallow(true);
+    let cache = cache("/g/");
+    let builder = feeder(&proxy.url()).history(10).request_timeout(Duration::from_millis(500));
+    let feeder = builder.start(cache.writer().unwrap()).unwrap();
+    wait_for("the answer does not come", || proxy.swallowed() > 0);
+    wait_for("the session ends", || feeder.counters().failures > 0 || cache.is_ready());
+    proxy.swallow(false);
+    cache.wait_until(newest, BOUND).unwrap();
+    assert_eq!(cache.oldest(), newest - 3);
+}
+
 #[test]
 fn a_start_revision_that_is_compacted_says_so() {
     let etcd = Etcd::start();
