@@ -137,7 +137,7 @@ impl Cache {
             max_lag_events: standings.max_lag_events,
             max_lag_seen: inner.consumers.max_lag.load(Relaxed),
             lapped: standings.lapped,
-            source: info.report.clone(),
+            source: info.report.at_least(position.revision),
         };
         (status, stats)
     }

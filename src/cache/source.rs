@@ -137,9 +137,19 @@ pub struct SourceReport {
     pub reconnects: u64,
     /// Resyncs.
     pub resyncs: u64,
-    /// Newest revision seen in any header.
+    /// Newest revision that the source has named, now and then; never below the position that a status shows beside it.
     pub etcd_revision: u64,
     /// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
     /// without anything. It is no reason to distrust the cache now: it is what a later reconnect may fail of.
     pub warning: String,
+}
+
+impl SourceReport {
+    /// As it is shown beside a position: the source, where it has named a revision, is no further behind than the cache.
+    /// The report is set now and then, and the position moves with each event.
+    pub(crate) fn at_least(&self, revision: u64) -> SourceReport {
+        let shown = self.clone();
+        let etcd_revision = if shown.etcd_revision > 0 { shown.etcd_revision.max(revision) } else { 0 };
+        SourceReport { etcd_revision, ..shown }
+    }
 }

@@ -240,6 +240,7 @@ impl Follower<'_, '_> {
             return Some(WatchEnd::Resync(ResyncReason::HistoryReset));
         }
         self.health.saw(newest.header().revision);
+        self.session.saw(newest.header().revision);
         self.health.heard_at(Instant::now());
         None
     }

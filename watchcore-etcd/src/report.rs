@@ -303,4 +303,21 @@ mod tests {
         assert_eq!(shared.counts.read().failures, 22);
         assert_eq!(cache.status().last_error.unwrap().code(), watchcore::Code::Unavailable);
     }
+
+    /// A header within a tenth of a second of the last report is not shown; what it brought is.
+    #[test]
+    fn etcd_is_never_below_the_cache() {
+        let config = config();
+        let cache = Cache::builder("/").build().unwrap();
+        let writer = RefCell::new(cache.writer().unwrap());
+        let shared = Shared::default();
+        let mut reporter = Reporter::new(&config, &writer, &shared);
+        let header = Header { revision: 10, cluster: 1, member: 1 };
+        reporter.saw(10);
+        reporter.listing(&header);
+        reporter.saw(11);
+        writer.borrow_mut().apply(11, [watchcore::Change::put("/a", "")]).unwrap();
+        let status = cache.status();
+        assert_eq!((status.source.etcd_revision, status.position.revision), (11, 11));
+    }
 }
