@@ -8,6 +8,7 @@ package watchcore
 import "C"
 
 import (
+	"errors"
 	"runtime"
 	"unsafe"
 )
@@ -54,10 +55,13 @@ func (l *Loading) Add(listing ...KeyValue) error {
 // a key twice or a second listing, has not changed the cache. However it
 // ends, other than with ErrBusy, the loading is closed.
 func (l *Loading) Finish() error {
-	return l.with(func(p *C.watchcore_loading, writer *C.watchcore_writer) error {
-		defer l.Close()
+	err := l.with(func(p *C.watchcore_loading, writer *C.watchcore_writer) error {
 		return failed(C.wc_loading_finish(p, writer))
 	})
+	if !errors.Is(err, ErrBusy) {
+		l.Close()
+	}
+	return err
 }
 
 // Close drops a listing that was not finished: the cache is as it was. Idempotent,
