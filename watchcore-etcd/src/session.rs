@@ -20,6 +20,7 @@ use crate::log::log;
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
 use super::shared::Shared;
+use etcd_client::StatusResponse;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -180,7 +181,7 @@ impl<'a> Session<'a> {
         let mut connection = dial(options, url).await?;
         let status = within("the status", options.request_timeout, connection.client.status()).await;
         match connection.explained(status) {
-            Ok(status) if status.leader() == 0 => {
+            Ok(status) if lacks_leader(&status) => {
                 return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
             }
             Ok(status) => self.reporter.connected(url, Some(status.version())),
@@ -483,6 +484,11 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Whether a member of a cluster has no leader. A server of etcd's API that has no raft names neither leader nor term.
+fn lacks_leader(status: &StatusResponse) -> bool {
+    status.leader() == 0 && status.raft_term() > 0
+}
+
 /// Beside a listing: where it takes longer than a watch may be silent, the cache is not Ready meanwhile. What ends the
 /// listing sets the state anew.
 async fn stale_after_silence(writer: &RefCell<Writer>, shared: &Shared, config: &Config, url: &str) -> Infallible {
@@ -505,6 +511,16 @@ pub(super) fn refused(error: &Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use etcd_client::proto::PbStatusResponse;
+
+    #[test]
+    fn server_without_raft_lacks_no_leader() {
+        let lacks = |leader, raft_term| {
+            lacks_leader(&StatusResponse(PbStatusResponse { leader, raft_term, ..PbStatusResponse::default() }))
+        };
+        assert!(lacks(0, 7));
+        assert!(!lacks(0, 0) && !lacks(1, 7));
+    }
 
     #[test]
     fn another_history_stays_pending() {
