@@ -109,7 +109,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                     Poll::Pending => {
                         // An idle watch has no buffer.
                         (self.frames, self.own) = (Vec::new(), Bytes::new());
-                        ready!(Pin::new(&mut self.io).poll_flush(context))?;
                         return Poll::Pending;
                     }
                 },
@@ -117,7 +116,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                     self.own = Bytes::from_static(b"0\r\n\r\n");
                     self.phase = DirectPhase::Ended;
                 }
-                DirectPhase::Ended => return Pin::new(&mut self.io).poll_flush(context),
+                DirectPhase::Ended => return Poll::Ready(Ok(())),
             }
         }
     }
@@ -138,7 +137,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         }
     }
 
-    /// Writes what there is; pending while the socket takes no more.
+    /// Writes what there is; pending until the socket has all of it. TLS takes bytes before its socket does: what it has
+    /// taken is not written yet, and a wait for that is one for the client.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.own.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.own))?;
@@ -146,6 +146,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.own.advance(written);
+            self.stalled = None;
         }
         while self.at < self.frames.len() {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
@@ -159,6 +160,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.stalled = None;
             while let Some(frame) = self.frames.get(self.at)
                 && written > 0
             {
@@ -171,7 +173,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                 (self.at, self.written) = (self.at + 1, 0);
             }
         }
-        Poll::Ready(Ok(()))
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     /// Where the client takes nothing: its watch is not polled, so its deadline is looked at here. It has a while more

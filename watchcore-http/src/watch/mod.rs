@@ -114,14 +114,15 @@ impl WatchStream {
         }
     }
 
-    /// A stream that says why it has nothing, and ends.
-    pub(crate) fn refused(error: Error, framing: impl Framing, open: OpenWatch) -> WatchStream {
+    /// A stream that says why it has nothing, and ends: it has no place, and its time is over from the beginning on.
+    pub(crate) fn refused(error: Error, framing: impl Framing, mut open: OpenWatch) -> WatchStream {
+        open.leave();
         WatchStream {
             source: Source::Refused(error),
             framing: Box::new(framing),
             batch: Batch::default(),
             next: 0,
-            deadline: None,
+            deadline: Some(Box::pin(tokio::time::sleep(Duration::ZERO))),
             overdue: false,
             open,
         }
@@ -135,9 +136,10 @@ impl WatchStream {
         let bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
         self.open.sent(out.len() - had, bytes);
         if progress == Poll::Ready(Progress::Ended) {
-            // What it holds of the log goes now, whenever the transport is done with its last bytes.
+            // What it holds of the log goes now, and its place, whenever the transport is done with its last bytes.
             self.batch = Batch::default();
             self.source = Source::Ended;
+            self.open.leave();
         }
         progress
     }

@@ -29,7 +29,7 @@ struct Open {
     draining: bool,
 }
 
-/// A place among the open watches. It goes back when this is dropped.
+/// A place among the open watches. It goes back when the watch ends, or this is dropped.
 pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
@@ -146,16 +146,22 @@ impl OpenWatch {
             self.all.bytes.fetch_add(bytes as u64, Relaxed);
         }
     }
-}
 
-impl Drop for OpenWatch {
-    fn drop(&mut self) {
+    /// Gives the place back before this is dropped.
+    pub(crate) fn leave(&mut self) {
         let mut open = self.all.lock();
-        let closer = open.watches.remove(&self.number);
+        // It is there until it has left once.
+        let Some(closer) = open.watches.remove(&self.number) else { return };
         if let Some(count) = &self.connection {
             count.fetch_sub(1, Relaxed);
         }
         drop(open);
         drop(closer);
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

@@ -5,7 +5,7 @@ use crate::frame::Form;
 use crate::request::Params;
 use crate::resources::watch::{Watched, open};
 use std::future::poll_fn;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, duplex};
 use watchcore::{Cache, Change, ResyncReason, Writer};
 
 const BOUND: Duration = Duration::from_secs(10);
@@ -50,6 +50,14 @@ impl Ground {
     /// A client's end of a socket of so many bytes, and the watch that is written to the other.
     async fn client(&self, query: &str, room: usize, ahead: &'static [u8]) -> (DuplexStream, Watching) {
         let (client, server) = duplex(room);
+        (client, self.watch_on(server, query, ahead).await)
+    }
+
+    /// The watch, written to the server's end of a socket.
+    async fn watch_on<I>(&self, server: I, query: &str, ahead: &'static [u8]) -> Watching
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let stream = self.stream(query).await;
         let head = Bytes::from_static(b"HEAD\r\n\r\n");
         let mut direct = Direct::new(server, head, stream, Bytes::from_static(ahead), STALL);
@@ -57,7 +65,7 @@ impl Ground {
             poll_fn(|context| direct.poll(context)).await?;
             Ok(direct.into_parts().1)
         };
-        (client, tokio::spawn(task))
+        tokio::spawn(task)
     }
 }
 
@@ -190,6 +198,48 @@ async fn client_that_never_reads_ends_with_its_deadline() {
     let begin = tokio::time::Instant::now();
     assert_eq!(task.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
     assert_eq!(begin.elapsed().as_secs(), 7 + STALL.as_secs());
+}
+
+/// Its deadline passes in the middle of an event, and it takes a little of that again and again.
+#[tokio::test(start_paused = true)]
+async fn client_that_reads_slowly_has_it_all() {
+    let mut ground = Ground::new(1024);
+    ground.put("a", &"x".repeat(1000));
+    let (mut client, task) = ground.client("watch=1&resourceVersion=0&timeoutSeconds=7", 64, b"").await;
+    let mut said = Vec::new();
+    let mut buffer = [0; 64];
+    while !said.ends_with(b"\r\n0\r\n\r\n") {
+        tokio::time::sleep(STALL / 2).await;
+        let read = client.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "cut off behind {} bytes", said.len());
+        said.extend_from_slice(&buffer[..read]);
+    }
+    assert!(said.len() > 1000 && task.await.unwrap().is_ok());
+}
+
+/// TLS takes bytes before its socket does: all of the watch, here, while the client has read none of them. The socket counts.
+#[tokio::test(start_paused = true)]
+async fn client_behind_a_buffer_is_left() {
+    let mut ground = Ground::new(1024);
+    ground.put("a", &"x".repeat(1000));
+    let (_client, server) = duplex(64);
+    let server = BufWriter::with_capacity(64 << 10, server);
+    let task = ground.watch_on(server, "watch=1&resourceVersion=0&timeoutSeconds=7", b"").await;
+    let begin = tokio::time::Instant::now();
+    let ended = tokio::time::timeout(Duration::from_secs(3600), task).await.expect("it is left").unwrap();
+    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(begin.elapsed().as_secs(), 7 + STALL.as_secs());
+}
+
+/// What it has to say is written, and its client has not taken it: its place is another's.
+#[tokio::test(start_paused = true)]
+async fn watch_that_has_ended_has_no_place() {
+    let mut ground = Ground::new(1024);
+    let (_client, task) = ground.client("watch=1&resourceVersion=0&timeoutSeconds=3600", 64, b"").await;
+    ground.writer.resync(9, [], ResyncReason::HistoryReset).unwrap();
+    tokio::time::sleep(STALL / 2).await;
+    assert!(!task.is_finished(), "its last bytes wait");
+    assert_eq!(ground.api.0.open.count(), 0);
 }
 
 /// Its client goes on from the last revision that it saw.
