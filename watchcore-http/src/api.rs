@@ -44,9 +44,10 @@ pub struct Limits {
     pub watches_per_connection: usize,
     /// Bytes of frames that are kept for each resource, so that an event is framed once. Default 16 MiB.
     pub frame_bytes: usize,
-    /// How long a list, or a watch whose deadline has passed, may wait for a client that takes nothing of it; then it is
-    /// cut off, and with it, in a [`Server`](crate::Server), its connection, or its stream of HTTP/2. The client has taken
-    /// something when what is queued for its connection was sent. Default 60 s.
+    /// How long an answer may wait for a client that takes nothing of it; then it is cut off, and with it, in a
+    /// [`Server`](crate::Server), its connection, or its stream of HTTP/2. A watch may wait so long behind its deadline, or
+    /// its end. On HTTP/2 a client takes something when it gives room for 16 KiB, or what is left. A router in another
+    /// server sees of lists and watches alone when that asks for more. Default 60 s.
     pub stall: Duration,
     /// Connections of a [`Server`](crate::Server). One more is closed at once. Default 20,000.
     pub connections: usize,

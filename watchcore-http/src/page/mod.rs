@@ -134,6 +134,7 @@ struct Viewer {
 impl Viewer {
     /// One that takes nothing leaves the stream unasked, which does not see its deadline then. So a task beside it does.
     fn new(place: OpenWatch, deadline: Instant, stall: Stall) -> Viewer {
+        stall.set_watch(true);
         let place = Arc::new(Mutex::new(Some(place)));
         let shared = place.clone();
         let leave = async move {

@@ -120,7 +120,8 @@ async fn begun(ending: &mut watch::Receiver<bool>) {
 impl Link {
     pub(super) fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
         let ending = shared.ending.subscribe();
-        Link { peer: Arc::new(peer), activity: Arc::default(), ending, shared, _place: place }
+        let activity = Arc::new(Activity::new(peer.watches.clone()));
+        Link { peer: Arc::new(peer), activity, ending, shared, _place: place }
     }
 
     /// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes
@@ -204,7 +205,7 @@ impl Link {
         let handler = self.handler(Some(takeover.clone()));
         let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
         let mut connection = Box::pin(connection);
-        let mut patience = Patience::new(limits.header_timeout, limits.idle, true);
+        let mut patience = Patience::new(limits, true);
         let mut is_ending = *self.ending.borrow();
         if is_ending {
             connection.as_mut().graceful_shutdown();
@@ -277,13 +278,14 @@ impl Link {
         self.activity.closed().await;
     }
 
-    async fn http2<IO>(mut self, io: IO, ahead: Bytes)
+    pub(super) async fn http2<IO>(mut self, io: IO, ahead: Bytes)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = self.shared.limits();
         let socket = Socket::new(io, ahead, self.activity.clone());
-        let mut builder = http2::Builder::new(self.shared.streams.clone());
+        let streams = Streams { alive: self.shared.alive.clone(), peer: self.peer.clone(), stall: limits.stall };
+        let mut builder = http2::Builder::new(streams);
         builder
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
@@ -298,7 +300,7 @@ impl Link {
             .keep_alive_interval(Some(Duration::from_secs(30)))
             .keep_alive_timeout(Duration::from_secs(20));
         let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler(None)));
-        let mut patience = Patience::new(limits.header_timeout, limits.idle, false);
+        let mut patience = Patience::new(limits, false);
         let mut is_ending = false;
         loop {
             tokio::select! {
@@ -316,6 +318,8 @@ impl Link {
                     connection.as_mut().graceful_shutdown();
                     patience.last();
                 }
+                // What it is about may be something else now.
+                () = self.activity.answered() => {}
                 () = begun(&mut self.ending), if !is_ending => {
                     is_ending = true;
                     connection.as_mut().graceful_shutdown();
@@ -326,8 +330,10 @@ impl Link {
 
     /// Whether a connection whose time is over is cut off, rather than told to close.
     fn is_over(&self, pace: Pace) -> bool {
-        if pace == Pace::Head {
-            self.shared.figures().refused(Reason::header_timeout);
+        match pace {
+            Pace::Head => self.shared.figures().refused(Reason::header_timeout),
+            Pace::Taking(_) => stalled(&self.peer, self.shared.limits().stall),
+            _ => {}
         }
         pace != Pace::Idle
     }
@@ -367,17 +373,28 @@ fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     taken.map_or(Poll::Pending, Poll::Ready)
 }
 
-/// Where hyper runs the streams of HTTP/2: each is a task that is counted.
+/// The client of an answer has taken nothing of it for too long.
+fn stalled(peer: &Peer, limit: Duration) {
+    let address = peer.address;
+    tracing::info!(target: "watchcore_http", %address, ?limit, "an answer is cut off: its client takes nothing of it");
+}
+
+/// Where hyper runs the streams of HTTP/2 of one connection: each is a task that is counted.
 #[derive(Clone)]
-pub(super) struct Streams(pub(super) Arc<super::Alive>);
+struct Streams {
+    alive: Arc<super::Alive>,
+    peer: Arc<Peer>,
+    stall: Duration,
+}
 
 impl<F> hyper::rt::Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let alive = self.0.enter();
-        let stream = until_cut(stream);
+        let alive = self.alive.enter();
+        let (peer, limit) = (self.peer.clone(), self.stall);
+        let stream = until_cut(stream, limit, move || stalled(&peer, limit));
         tokio::spawn(async move {
             stream.await;
             drop(alive);

@@ -5,7 +5,7 @@ use crate::access::Peer;
 use crate::api::Limits;
 use crate::figures::{Figures, Reason};
 use crate::status::Refusal;
-use crate::transport::{DirectStream, direct};
+use crate::transport::{AnswerStream, DirectStream, StreamBody, direct};
 use crate::watch::WatchStream;
 use axum::Router;
 use axum::body::Body;
@@ -65,6 +65,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         let activity = self.activity.clone();
         let takeover = self.takeover.clone().filter(|_| can_be_taken(&request));
         let keeps_alive = keeps_alive(request.headers());
+        let queued = self.limits.queued_bytes;
         Box::pin(async move {
             let mut response = match refused {
                 Some(refusal) => refusal.into_response(),
@@ -88,7 +89,13 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                 // The task of the connection looks there behind this poll, and drops this with what hyper has.
                 return std::future::pending().await;
             }
-            Ok(response.map(|body| Answer { body, _answering: answering }))
+            Ok(response.map(|body| {
+                let body = match AnswerStream::current() {
+                    Some(stream) => Body::new(StreamBody::new(body, stream, queued)),
+                    None => body,
+                };
+                Answer { body, _answering: answering }
+            }))
         })
     }
 }

@@ -22,7 +22,7 @@ use crate::api::{Api, Limits};
 use crate::figures::Figures;
 use crate::files::Reloaded;
 use axum::Router;
-use connection::{Stage, Streams};
+use connection::Stage;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -185,7 +185,6 @@ impl ServerBuilder {
             asks_certificate,
             ending: watch::Sender::new(false),
             stages,
-            streams: Streams(alive.clone()),
             alive,
         });
         let (stop, stopped) = oneshot::channel();
@@ -248,7 +247,6 @@ struct Shared {
     ending: watch::Sender<bool>,
     /// Takes what a connection goes on with. As many at most as there are connections.
     stages: UnboundedSender<Stage>,
-    streams: Streams,
     alive: Arc<Alive>,
 }
 

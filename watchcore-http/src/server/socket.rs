@@ -1,9 +1,10 @@
 //! The socket of a connection: bytes that were read ahead, and what the connection is about.
 //!
 //! hyper is given the socket and gives it back only where it is taken apart. So what has to be known outside of hyper
-//! (are requests being answered, has the client begun another, is the socket closed) is told by the socket and the
-//! service to one [`Activity`], which the task of the connection looks at after each turn.
+//! (are requests being answered, does the client take what is written, has it begun another request, is the socket closed)
+//! is told by the socket and the service to one [`Activity`], which the task of the connection looks at after each turn.
 
+use crate::api::Limits;
 use bytes::Bytes;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -27,6 +28,14 @@ pub(super) struct Socket<IO> {
 pub(super) struct Activity {
     /// Requests whose answer is not complete.
     answering: AtomicUsize,
+    /// On HTTP/2 answers become complete on tasks of their own.
+    on_answered: Notify,
+    /// Its open watches, whose clients may take nothing until their deadlines.
+    watches: Arc<AtomicUsize>,
+    /// A write waits for the client.
+    blocked: AtomicBool,
+    /// Since when: since the last byte that was taken, or since there was one to take.
+    blocked_since: Mutex<Option<Instant>>,
     /// Bytes came since the head of the last request was complete.
     heard: AtomicBool,
     /// A request came.
@@ -57,6 +66,18 @@ impl<IO> Socket<IO> {
         self.ahead = bytes;
     }
 
+    /// Notes whether a write waits for the client, and since when.
+    fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
+        let activity = &self.activity;
+        let (is, was) = (written.is_pending(), activity.blocked.load(Relaxed));
+        // A socket that takes everything costs nothing more than this look.
+        if is != was {
+            *activity.blocked_since.lock().unwrap_or_else(PoisonError::into_inner) = is.then(Instant::now);
+            activity.blocked.store(is, Relaxed);
+        }
+        written
+    }
+
     /// Notes who waits, where the connection's own task does not see the end of the server. `Err`: it was cut off.
     fn note(&self, side: usize, context: &Context<'_>) -> io::Result<()> {
         let activity = &self.activity;
@@ -84,6 +105,21 @@ impl<IO> Drop for Socket<IO> {
 }
 
 impl Activity {
+    /// `watches` counts the open watches of the connection.
+    pub(super) fn new(watches: Arc<AtomicUsize>) -> Activity {
+        Activity { watches, ..Activity::default() }
+    }
+
+    /// Waits until an answer has become complete, and no other is on its way.
+    pub(super) async fn answered(&self) {
+        self.on_answered.notified().await;
+    }
+
+    /// Since when the client takes nothing of what is written.
+    fn blocked_since(&self) -> Option<Instant> {
+        *self.blocked_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The head of a request is complete.
     pub(super) fn answer(self: &Arc<Self>) -> Answering {
         self.answering.fetch_add(1, Relaxed);
@@ -137,7 +173,9 @@ impl Activity {
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.unflushed.store(true, Relaxed);
-        self.0.answering.fetch_sub(1, Relaxed);
+        if self.0.answering.fetch_sub(1, Relaxed) == 1 {
+            self.0.on_answered.notify_one();
+        }
     }
 }
 
@@ -166,7 +204,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.note(1, context)?;
-        Pin::new(&mut self.io).poll_write(context, bytes)
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -175,7 +214,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.note(1, context)?;
-        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -184,7 +224,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.note(1, context)?;
-        std::task::ready!(Pin::new(&mut self.io).poll_flush(context))?;
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        std::task::ready!(self.wrote(flushed))?;
         // hyper flushes the socket when it has nothing left itself.
         self.activity.unflushed.store(false, Relaxed);
         Poll::Ready(Ok(()))
@@ -196,11 +237,13 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
     }
 }
 
-/// What a client that sends nothing is given time for.
+/// What a client is given time for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pace {
-    /// An answer is on its way: as long as it takes.
+    /// An answer is made, and what is made of it is taken: as long as it takes.
     Answering,
+    /// What is written waits for the client, which has taken nothing since then.
+    Taking(Instant),
     /// The head of a request, of which a part may be there.
     Head,
     /// Between two requests.
@@ -213,6 +256,7 @@ pub(super) enum Pace {
 pub(super) struct Patience {
     header: Duration,
     idle: Duration,
+    stall: Duration,
     /// Whether bytes between two requests begin the next: on HTTP/2 they are mostly something else.
     heeds_bytes: bool,
     pace: Pace,
@@ -223,8 +267,9 @@ pub(super) struct Patience {
 const LAST: Duration = Duration::from_secs(2);
 
 impl Patience {
-    pub(super) fn new(header: Duration, idle: Duration, heeds_bytes: bool) -> Patience {
-        Patience { header, idle, heeds_bytes, pace: Pace::Answering, timer: None }
+    pub(super) fn new(limits: &Limits, heeds_bytes: bool) -> Patience {
+        let Limits { header_timeout: header, idle, stall, .. } = *limits;
+        Patience { header, idle, stall, heeds_bytes, pace: Pace::Answering, timer: None }
     }
 
     /// Ready when the time is over, with what it was for. It is to be polled behind each poll of the connection.
@@ -232,14 +277,14 @@ impl Patience {
         let pace = self.pace_of(activity);
         if pace != self.pace {
             self.pace = pace;
-            let time = match pace {
-                Pace::Answering => None,
-                Pace::Head => Some(self.header),
-                Pace::Idle => Some(self.idle),
-                Pace::Last => Some(LAST),
-            };
             // A moment that the clock cannot hold never comes.
-            let at = time.and_then(|time| Instant::now().checked_add(time));
+            let at = match pace {
+                Pace::Answering => None,
+                Pace::Taking(since) => since.checked_add(self.stall),
+                Pace::Head => Instant::now().checked_add(self.header),
+                Pace::Idle => Instant::now().checked_add(self.idle),
+                Pace::Last => Instant::now().checked_add(LAST),
+            };
             self.timer = at.map(|at| Box::pin(tokio::time::sleep_until(at)));
         }
         match &mut self.timer {
@@ -256,10 +301,16 @@ impl Patience {
 
     fn pace_of(&self, activity: &Activity) -> Pace {
         let is_heard = self.heeds_bytes && activity.heard.load(Relaxed);
-        if activity.answering.load(Relaxed) > 0 {
-            Pace::Answering
-        } else if self.pace == Pace::Last {
+        let is_answering = activity.answering.load(Relaxed) > 0;
+        if self.pace == Pace::Last && !is_answering {
             Pace::Last
+        } else if let Some(since) = activity.blocked_since()
+            && activity.watches.load(Relaxed) == 0
+        {
+            // Also behind an answer that hyper has all of, and before the next one: it is not sent yet.
+            Pace::Taking(since)
+        } else if is_answering {
+            Pace::Answering
         } else if is_heard || !activity.asked.load(Relaxed) {
             Pace::Head
         } else {
@@ -314,7 +365,9 @@ mod tests {
         const HEAD: Duration = Duration::from_secs(10);
         const IDLE: Duration = Duration::from_secs(120);
         let activity = Arc::new(Activity::default());
-        let mut patience = Patience::new(HEAD, IDLE, true);
+        let mut limits = Limits::default();
+        (limits.header_timeout, limits.idle) = (HEAD, IDLE);
+        let mut patience = Patience::new(&limits, true);
         let mut expired = async |within| {
             tokio::time::timeout(within, poll_fn(|context| patience.poll_expired(context, &activity))).await.ok()
         };

@@ -10,10 +10,14 @@ use watchcore::{Cache, Change};
 const BOUND: Duration = Duration::from_secs(10);
 
 fn shared() -> Arc<Shared> {
+    limited(Limits::default())
+}
+
+fn limited(limits: Limits) -> Arc<Shared> {
     let widgets = crate::Resource::new("matrix.test", "v1", "widgets", "Widget").prefix("/w/");
     let cache = crate::Resource::declare(Cache::builder("/"), [&widgets]).unwrap().build().unwrap();
     cache.writer().unwrap().apply(1, [Change::put("/w/a", "{}")]).unwrap();
-    let api = Api::builder().cache(cache).resource(widgets).build().unwrap();
+    let api = Api::builder().cache(cache).resource(widgets).limits(limits).build().unwrap();
     let alive = Arc::new(Alive::default());
     let (stages, mut staged) = unbounded_channel();
     tokio::spawn(async move {
@@ -28,14 +32,12 @@ fn shared() -> Arc<Shared> {
         asks_certificate: false,
         ending: watch::Sender::new(false),
         stages,
-        streams: Streams(alive.clone()),
         alive,
     })
 }
 
-/// A connection of HTTP/1.1 over a pipe that holds so many bytes.
-fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
-    let (client, server) = tokio::io::duplex(room);
+/// A connection over a pipe.
+fn link(shared: &Arc<Shared>) -> Link {
     let peer = Peer {
         address: ([127, 0, 0, 1], 1).into(),
         local: None,
@@ -46,8 +48,24 @@ fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
         stalled: Notify::new(),
     };
     shared.figures().connect(usize::MAX);
-    let link = Link::new(peer, shared.clone(), Place(shared.figures().clone()));
-    tokio::spawn(link.http1(server, Bytes::new()));
+    Link::new(peer, shared.clone(), Place(shared.figures().clone()))
+}
+
+/// A connection of HTTP/1.1 over a pipe that holds so many bytes.
+fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
+    let (client, server) = tokio::io::duplex(room);
+    tokio::spawn(link(shared).http1(server, Bytes::new()));
+    client
+}
+
+/// One of HTTP/2, whose client gives each stream room for so many bytes.
+async fn connection2(shared: &Arc<Shared>, room: u32) -> h2::client::SendRequest<Bytes> {
+    let (client, server) = tokio::io::duplex(16 << 10);
+    tokio::spawn(link(shared).http2(server, Bytes::new()));
+    let (client, connection) = h2::client::Builder::new().initial_window_size(room).handshake(client).await.unwrap();
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
     client
 }
 
@@ -64,6 +82,81 @@ async fn watch_follows_the_whole_answer_before_it() {
     let answers: Vec<&str> = said.split("HTTP/1.1 200 OK").collect();
     assert_eq!(answers.len(), 3, "{said}");
     assert!(answers[1].ends_with("ok") && answers[2].contains(r#""type":"ADDED""#), "{said}");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const LARGE: &str = "GET /apis/matrix.test/v1/widgets/large HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// A server with a megabyte at [`LARGE`].
+fn with_large(limits: Limits) -> Arc<Shared> {
+    let shared = limited(limits);
+    let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(1 << 20));
+    let cache = &shared.api.0.catalog.resources()[0].cache;
+    cache.writer().unwrap().apply(2, [Change::put("/w/large", &large)]).unwrap();
+    shared
+}
+
+/// hyper has all of the answer at once, and writes it for ten seconds: neither is the connection idle meanwhile, nor does
+/// the next head, which has come already, take too long.
+#[tokio::test(start_paused = true)]
+async fn answer_takes_as_long_as_its_client() {
+    let mut limits = Limits::default();
+    (limits.header_timeout, limits.idle, limits.stall) = (SECOND, SECOND, SECOND);
+    let mut client = connection(&with_large(limits), 16 << 10);
+    client.write_all(LARGE.as_bytes()).await.unwrap();
+    let from = tokio::time::Instant::now();
+    let (mut said, mut buffer) = (Vec::new(), [0; 11 << 10]);
+    while !said.ends_with(b"ok") {
+        tokio::time::sleep(SECOND / 10).await;
+        let read = client.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "cut off behind {} bytes, {:?}", said.len(), from.elapsed());
+        if said.is_empty() {
+            client.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        }
+        said.extend_from_slice(&buffer[..read]);
+    }
+    assert!(said.len() > 1 << 20 && from.elapsed() > SECOND * 9, "{} bytes, {:?}", said.len(), from.elapsed());
+}
+
+/// The same on HTTP/2, where the client gives room for sixteen bytes at a time.
+#[tokio::test(start_paused = true)]
+async fn answer_takes_as_long_as_its_stream() {
+    let mut limits = Limits::default();
+    limits.idle = SECOND;
+    let mut client = connection2(&limited(limits), 16).await;
+    let request = http::Request::get("http://localhost/apis/matrix.test/v1/widgets/a").body(()).unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    let mut body = response.await.unwrap().into_body();
+    let (mut said, mut waited) = (Vec::new(), Duration::ZERO);
+    while let Some(data) = body.data().await {
+        let data = data.unwrap_or_else(|error| panic!("cut off behind {} bytes: {error}", said.len()));
+        said.extend_from_slice(&data);
+        tokio::time::sleep(SECOND * 2).await;
+        waited += SECOND * 2;
+        body.flow_control().release_capacity(data.len()).unwrap();
+    }
+    assert!(said.trim_ascii_end().ends_with(b"}") && waited > SECOND * 5, "{} bytes, {waited:?}", said.len());
+}
+
+/// The client of an answer that hyper has all of takes nothing: it is left when its time is over.
+#[tokio::test(start_paused = true)]
+async fn client_that_takes_no_answer_is_left() {
+    let mut limits = Limits::default();
+    limits.stall = SECOND;
+    let shared = with_large(limits);
+    let mut client = connection(&shared, 16 << 10);
+    client.write_all(LARGE.as_bytes()).await.unwrap();
+    is_left(&shared, SECOND).await;
+}
+
+/// Waits until the connection is closed, and that is so long from now.
+async fn is_left(shared: &Shared, after: Duration) {
+    let from = tokio::time::Instant::now();
+    while shared.figures().connections() > 0 {
+        tokio::time::sleep(after / 100).await;
+        assert!(from.elapsed() < after * 2, "it is there");
+    }
+    assert!(from.elapsed() >= after, "{:?}", from.elapsed());
 }
 
 /// A name is looked up where it may take its time: here there is one such thread, and it is busy.

@@ -49,4 +49,8 @@ impl http_body::Body for WatchBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
         self.0.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_over()
+    }
 }

@@ -4,7 +4,9 @@ mod body;
 pub(crate) mod direct;
 pub(crate) mod sse;
 mod stall;
+mod stream;
 pub(crate) mod websocket;
 
 pub(crate) use body::{DirectStream, respond};
-pub(crate) use stall::{Stall, until_cut};
+pub(crate) use stall::Stall;
+pub(crate) use stream::{AnswerStream, StreamBody, until_cut};

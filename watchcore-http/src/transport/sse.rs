@@ -77,6 +77,10 @@ impl http_body::Body for EventBody {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
         self.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.watch.is_over()
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Clients that take nothing, or close one half: what a watch of theirs costs is bounded, on every transport.
 
 use crate::support::client::Head;
-use crate::support::ground::{Face, WIDGETS};
+use crate::support::ground::{Face, SHOP, WIDGETS};
 use crate::support::{Client, Ground, eventually, figure, within};
+use futures_util::FutureExt as _;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -122,23 +124,71 @@ async fn stream_that_sleeps_through_its_deadline_is_left() {
     assert_eq!(within("another answer", response).await.unwrap().status(), 200);
 }
 
-/// A client of HTTP/2 that never gives room for a byte: nothing is ever asked of the body.
-#[tokio::test]
-async fn stream_without_room_is_left() {
-    let ground = full(Face::Own, STALL).await;
-    let stream = TcpStream::connect(ground.address).await.unwrap();
-    let handshake = h2::client::Builder::new().initial_window_size(0).handshake::<_, bytes::Bytes>(stream);
-    let (mut client, connection) = within("the preface", handshake).await.unwrap();
+/// A client of HTTP/2 that gives each stream room for so many bytes, and no more until its bodies are read.
+async fn with_room(address: SocketAddr, room: u32) -> h2::client::SendRequest<bytes::Bytes> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let handshake = h2::client::Builder::new().initial_window_size(room).handshake::<_, bytes::Bytes>(stream);
+    let (client, connection) = within("the preface", handshake).await.unwrap();
     tokio::spawn(async move {
         let _ = connection.await;
     });
-    let target = format!("http://localhost{WIDGETS}?watch=1&timeoutSeconds=1");
-    let (response, _) = client.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
-    let mut body = within("a head", response).await.unwrap().into_body();
+    client
+}
+
+/// The body of an answer whose head has come.
+async fn body_of(client: &mut h2::client::SendRequest<bytes::Bytes>, target: &str) -> h2::RecvStream {
+    let request = http::Request::get(format!("http://localhost{target}")).body(()).unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    within("a head", response).await.unwrap().into_body()
+}
+
+/// Waits until the stream is reset, and gives no room meanwhile for what is still to come.
+async fn is_reset(what: &str, body: &mut h2::RecvStream) {
+    let ended = loop {
+        match within(what, body.data()).await {
+            Some(Ok(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert!(ended.is_some_and(|ended| ended.is_err_and(|error| error.is_reset())), "{what}: no clean end");
+}
+
+/// A client of HTTP/2 that never gives room for a byte: of the body no more is taken than one piece.
+#[tokio::test]
+async fn stream_without_room_is_left() {
+    let ground = full(Face::Own, STALL).await;
+    let mut client = with_room(ground.address, 0).await;
+    let mut body = body_of(&mut client, &format!("{WIDGETS}?watch=1&timeoutSeconds=1")).await;
     assert_eq!(open_watches(&ground).await, 1.0);
     eventually("it is left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
-    let ended = within("the end", body.data()).await;
-    assert!(ended.is_some_and(|ended| ended.is_err_and(|error| error.is_reset())), "no clean end");
+    is_reset("a watch", &mut body).await;
+}
+
+/// Whatever an answer is, and however much of it the client has taken before: an object, a list of one piece, figures,
+/// discovery, health, and a watch that has only to say that it is too late. Meanwhile a watch goes on, on the same
+/// connection, whose client has not read it either.
+#[tokio::test]
+async fn answer_without_room_is_left() {
+    let ground = full(Face::Own, STALL).await;
+    ground.put_node("a");
+    ground.writer().compact(16).unwrap();
+    for room in [0, 1, 20_000] {
+        let mut client = with_room(ground.address, room).await;
+        let mut watch = body_of(&mut client, &format!("{WIDGETS}?watch=1")).await;
+        let mut targets = vec![format!("{SHOP}/0"), WIDGETS.to_owned()];
+        if room < 2 {
+            let small = ["/api/v1/nodes", "/metrics", "/", "/apis", "/livez?verbose=1"].map(str::to_owned);
+            targets.extend(small);
+            targets.push(format!("{WIDGETS}?watch=1&resourceVersion=1"));
+        }
+        for target in targets {
+            let mut body = body_of(&mut client, &target).await;
+            is_reset(&format!("{target} with room for {room}"), &mut body).await;
+        }
+        assert_eq!(open_watches(&ground).await, 1.0, "a watch may wait until its deadline");
+        let some = async { poll_fn(|context| watch.poll_data(context)).now_or_never() };
+        assert!(some.await.is_none_or(|data| data.is_some_and(|data| data.is_ok())), "it goes on");
+    }
 }
 
 /// One that closes its half and reads on is gone: nothing tells it from one whose process has ended.

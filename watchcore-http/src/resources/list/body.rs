@@ -1,11 +1,11 @@
 //! A list on its way to a client: pieces are made when the transport has room, formatted and compressed if asked for.
 //!
 //! A list that is small goes out whole, with its length. Of a larger one the first piece is made before the response head
-//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on, so a task beside it
-//! watches that its client takes something: where it takes nothing for as long as the limit says, the task drops what is
-//! left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the body.
-//! A transport that has no room does not ask its body, so it does not see that end: in our own server the connection, or on
-//! HTTP/2 the stream, is told by itself.
+//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. Our own server sees
+//! whether the client takes what is made, and leaves one that does not, with the body. Elsewhere a task beside the body
+//! watches that the transport asks for something: where it asks for nothing for as long as the limit says, the task drops
+//! what is left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the
+//! body.
 
 use super::Taker;
 use super::pieces::PIECE;
@@ -20,6 +20,7 @@ use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -132,8 +133,8 @@ struct ListBody {
     /// Made before the response head went out.
     first: Bytes,
     rest: Arc<Rest>,
-    /// The task that watches the client.
-    watcher: AbortHandle,
+    /// The task that watches the client, where our own server does not.
+    watcher: Option<AbortHandle>,
 }
 
 /// What is left of a list, shared by its body and the task that watches its client.
@@ -160,14 +161,14 @@ impl ListBody {
     fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
         let state = RestState { bytes: Some(bytes), asked: Instant::now(), rests: false, cut: false };
         let rest = Arc::new(Rest(Mutex::new(state)));
-        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
+        let watched = !taker.stall.is_ours();
+        let watcher = watched.then(|| tokio::spawn(cut_off(Arc::downgrade(&rest), taker.stall.limit)).abort_handle());
         ListBody { first, rest, watcher }
     }
 }
 
 /// Cuts a list off once its client took nothing for so long.
-async fn cut_off(rest: Weak<Rest>, taker: Taker) {
-    let stall = taker.stall.limit;
+async fn cut_off(rest: Weak<Rest>, stall: Duration) {
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };
@@ -180,9 +181,7 @@ async fn cut_off(rest: Weak<Rest>, taker: Taker) {
                 drop(state);
                 if let Some(bytes) = cut {
                     let made = bytes.pieces.made();
-                    let address = taker.stall.peer.as_ref().map(|peer| peer.address);
-                    tracing::info!(target: "watchcore_http", ?address, ?stall, made, "a list is cut off: its client takes nothing of it");
-                    taker.stall.cut();
+                    tracing::info!(target: "watchcore_http", ?stall, made, "a list is cut off: its client takes nothing of it");
                 }
                 return;
             }
@@ -248,6 +247,8 @@ impl http_body::Body for ListBody {
 
 impl Drop for ListBody {
     fn drop(&mut self) {
-        self.watcher.abort();
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
     }
 }
