@@ -49,6 +49,9 @@ pub struct Limits {
     /// its end. On HTTP/2 a client takes something when it gives room for 16 KiB, or what is left. A router in another
     /// server sees of lists and watches alone when that asks for more. Default 60 s.
     pub stall: Duration,
+    /// How long a list may take from its beginning on, however its client takes it; then it is cut off in the same way. What
+    /// changes meanwhile is kept, for a list is of one revision. Default 10 minutes.
+    pub list: Duration,
     /// Connections of a [`Server`](crate::Server). One more is closed at once. Default 20,000.
     pub connections: usize,
     /// Bytes of a request's head, its first line and its headers. Beyond: 431. Default 32 KiB, and at least 8 KiB.
@@ -74,6 +77,7 @@ impl Default for Limits {
             watches_per_connection: 1_000,
             frame_bytes: 16 << 20,
             stall: Duration::from_secs(60),
+            list: Duration::from_secs(600),
             connections: 20_000,
             header_bytes: 32 << 10,
             url_bytes: 16 << 10,

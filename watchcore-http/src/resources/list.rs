@@ -36,12 +36,14 @@ pub(crate) struct Taker {
     pub(crate) gzip: bool,
     /// How long it may take nothing.
     pub(crate) stall: Stall,
+    /// How long it may take for all.
+    pub(crate) longest: Duration,
 }
 
 impl Taker {
     /// The sender of a request.
     pub(crate) fn of(request: &Parts, limits: &Limits) -> Taker {
-        Taker { gzip: accepts_gzip(&request.headers), stall: Stall::of(request, limits.stall) }
+        Taker { gzip: accepts_gzip(&request.headers), stall: Stall::of(request, limits.stall), longest: limits.list }
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) struct LimitsSection {
     handshake_timeout: Option<Length>,
     idle: Option<Length>,
     stall: Option<Length>,
+    list: Option<Length>,
 }
 
 impl LimitsSection {
@@ -91,6 +92,7 @@ impl LimitsSection {
         set(&mut limits.handshake_timeout, &self.handshake_timeout);
         set(&mut limits.idle, &self.idle);
         set(&mut limits.stall, &self.stall);
+        set(&mut limits.list, &self.list);
         limits
     }
 }
@@ -132,7 +134,7 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 40] = [
+const EXAMPLES: [(&str, &str); 41] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
@@ -160,6 +162,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("limits.handshake_timeout", r#"handshake_timeout = "10s""#),
     ("limits.idle", r#"idle = "2m0s""#),
     ("limits.stall", r#"stall = "1m0s""#),
+    ("limits.list", r#"list = "10m0s""#),
     ("cache", "[[cache]]"),
     ("cache.prefix", r#"prefix = "/registry/""#),
     ("cache.capacity", "capacity = 65536"),

@@ -33,6 +33,7 @@ header_timeout = "4s"
 handshake_timeout = "3s"
 idle = "2s"
 stall = "1s"
+list = "5s"
 
 [[cache]]
 prefix = "/registry/"
@@ -127,8 +128,8 @@ fn every_key_of_the_file_is_taken() {
     let counts = [limits.watches, limits.watches_per_connection, limits.connections, limits.header_bytes];
     assert_eq!(counts, [7, 6, 5, 10_000]);
     assert_eq!([limits.url_bytes, limits.queued_bytes, limits.frame_bytes], [2000, 3, 2]);
-    let times = [limits.header_timeout, limits.handshake_timeout, limits.idle, limits.stall];
-    assert_eq!(times.map(|time| time.as_secs()), [4, 3, 2, 1]);
+    let times = [limits.header_timeout, limits.handshake_timeout, limits.idle, limits.stall, limits.list];
+    assert_eq!(times.map(|time| time.as_secs()), [4, 3, 2, 1, 5]);
     assert_eq!(
         shown(&settings),
         ["/registry/ 1000 widgets.matrix.test/v1", "/registry/large/ 65536 things/v1"],

@@ -1,11 +1,12 @@
 //! A list on its way to a client: pieces are made when the transport has room, formatted and compressed if asked for.
 //!
 //! A list that is small goes out whole, with its length. Of a larger one the first piece is made before the response head
-//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. Our own server sees
-//! whether the client takes what is made, and leaves one that does not, with the body. Elsewhere a task beside the body
-//! watches that the transport asks for something: where it asks for nothing for as long as the limit says, the task drops
-//! what is left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the
-//! body.
+//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. So a task beside the
+//! body watches the time: a list that takes longer than `limits.list` is cut off, however its client takes it. The task drops
+//! what is left of the list, and the body ends with an error, which is no clean end of the response; in our own server the
+//! connection, or the stream of HTTP/2, is told. Whether the client takes what is made, our own server sees by itself, and
+//! leaves one that does not, with the body. Elsewhere the task watches that, too: a transport that asks for nothing for
+//! `limits.stall` has a client that takes nothing. The task goes with the body.
 
 use super::Taker;
 use super::pieces::PIECE;
@@ -20,7 +21,6 @@ use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -133,8 +133,8 @@ struct ListBody {
     /// Made before the response head went out.
     first: Bytes,
     rest: Arc<Rest>,
-    /// The task that watches the client, where our own server does not.
-    watcher: Option<AbortHandle>,
+    /// The task that watches the client, and the time.
+    watcher: AbortHandle,
 }
 
 /// What is left of a list, shared by its body and the task that watches its client.
@@ -161,27 +161,35 @@ impl ListBody {
     fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
         let state = RestState { bytes: Some(bytes), asked: Instant::now(), rests: false, cut: false };
         let rest = Arc::new(Rest(Mutex::new(state)));
-        let watched = !taker.stall.is_ours();
-        let watcher = watched.then(|| tokio::spawn(cut_off(Arc::downgrade(&rest), taker.stall.limit)).abort_handle());
+        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
         ListBody { first, rest, watcher }
     }
 }
 
-/// Cuts a list off once its client took nothing for so long.
-async fn cut_off(rest: Weak<Rest>, stall: Duration) {
+/// Cuts a list off once its client took nothing for so long, or too long for all.
+async fn cut_off(rest: Weak<Rest>, taker: Taker) {
+    let Taker { stall, longest, .. } = taker;
+    let begin = Instant::now();
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };
             let mut state = rest.lock();
             // A moment that the clock cannot hold never comes.
-            let Some(at) = state.asked.checked_add(stall) else { return };
+            let untaken = state.asked.checked_add(stall.limit).filter(|_| !stall.is_ours());
+            let Some(at) = [begin.checked_add(longest), untaken].into_iter().flatten().min() else { return };
             if at <= Instant::now() {
                 state.cut = state.bytes.is_some();
                 let cut = state.bytes.take();
                 drop(state);
                 if let Some(bytes) = cut {
                     let made = bytes.pieces.made();
-                    tracing::info!(target: "watchcore_http", ?stall, made, "a list is cut off: its client takes nothing of it");
+                    let address = stall.peer.as_ref().map(|peer| peer.address);
+                    if untaken == Some(at) {
+                        tracing::info!(target: "watchcore_http", ?address, stall = ?stall.limit, made, "a list is cut off: its client takes nothing of it");
+                    } else {
+                        tracing::info!(target: "watchcore_http", ?address, ?longest, made, "a list is cut off: its client takes too long for it");
+                    }
+                    stall.cut();
                 }
                 return;
             }
@@ -202,7 +210,7 @@ impl http_body::Body for ListBody {
         let this = self.get_mut();
         let mut state = this.rest.lock();
         if state.cut {
-            let why = "the list was cut off: its client took nothing of it for too long";
+            let why = "the list was cut off: its client took nothing of it, or too long for all";
             return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         }
         state.asked = Instant::now();
@@ -247,8 +255,6 @@ impl http_body::Body for ListBody {
 
 impl Drop for ListBody {
     fn drop(&mut self) {
-        if let Some(watcher) = &self.watcher {
-            watcher.abort();
-        }
+        self.watcher.abort();
     }
 }

@@ -47,7 +47,7 @@ fn is_held(served: &Served) -> bool {
 }
 
 fn taker(gzip: bool, stall: Duration) -> Taker {
-    Taker { gzip, stall: Stall { limit: stall, peer: None, stream: None } }
+    Taker { gzip, stall: Stall { limit: stall, peer: None, stream: None }, longest: Duration::MAX }
 }
 
 #[test]
@@ -253,6 +253,26 @@ async fn slow_list_goes_on() {
     tokio::task::yield_now().await;
     assert_eq!(tasks(), 0, "who watches the client goes with the body");
     assert!(!is_held(&served));
+}
+
+/// One that takes a piece again and again has an end, too: what it holds of the log grows for as long.
+#[tokio::test(start_paused = true)]
+async fn list_without_an_end_is_cut_off() {
+    const LONGEST: Duration = Duration::from_secs(600);
+    let served = widgets(2000, 1000);
+    let taker = Taker { longest: LONGEST, ..taker(false, Duration::from_secs(60)) };
+    let mut body = respond(ListBytes::new(walk(&served, ""), false), taker).await.into_body();
+    let from = Instant::now();
+    let error = loop {
+        match frame(&mut body) {
+            Some(Some(Ok(_))) => tokio::time::sleep(Duration::from_secs(50)).await,
+            Some(Some(Err(error))) => break error,
+            end => panic!("{end:?} after {:?}", from.elapsed()),
+        }
+        assert!(from.elapsed() >= LONGEST || is_held(&served), "not before");
+    };
+    assert!(error.contains("cut off") && !is_held(&served), "{error}");
+    assert!(from.elapsed() < LONGEST + Duration::from_secs(60), "{:?}", from.elapsed());
 }
 
 /// It is decided when 128 KiB were made, and then compressed a piece at a time.
