@@ -296,9 +296,9 @@ impl Link {
             .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
             // Nothing is uploaded here.
             .initial_stream_window_size(65_535)
-            .initial_connection_window_size(65_535)
-            .keep_alive_interval(Some(Duration::from_secs(30)))
-            .keep_alive_timeout(Duration::from_secs(20));
+            // No pings: a client that does not read its socket does not answer them, and may watch all the same. The system
+            // finds out who is gone.
+            .initial_connection_window_size(65_535);
         let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler(None)));
         let mut patience = Patience::new(limits, false);
         let mut is_ending = false;

@@ -58,16 +58,14 @@ fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
     client
 }
 
-/// One of HTTP/2, whose client gives each stream room for so many bytes.
-async fn connection2(shared: &Arc<Shared>, room: u32) -> h2::client::SendRequest<Bytes> {
+/// One of HTTP/2, whose client gives each stream room for so many bytes, and reads while its connection is polled.
+async fn connection2(shared: &Arc<Shared>, room: u32) -> (h2::client::SendRequest<Bytes>, Connection2) {
     let (client, server) = tokio::io::duplex(16 << 10);
     tokio::spawn(link(shared).http2(server, Bytes::new()));
-    let (client, connection) = h2::client::Builder::new().initial_window_size(room).handshake(client).await.unwrap();
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    client
+    h2::client::Builder::new().initial_window_size(room).handshake(client).await.unwrap()
 }
+
+type Connection2 = h2::client::Connection<DuplexStream>;
 
 /// Both requests are there before a byte of an answer is taken, and the pipe holds a part of the first.
 #[tokio::test]
@@ -121,9 +119,9 @@ async fn answer_takes_as_long_as_its_client() {
 /// The same on HTTP/2, where the client gives room for sixteen bytes at a time.
 #[tokio::test(start_paused = true)]
 async fn answer_takes_as_long_as_its_stream() {
-    let mut limits = Limits::default();
-    limits.idle = SECOND;
-    let mut client = connection2(&limited(limits), 16).await;
+    let limits = Limits { idle: SECOND, ..Limits::default() };
+    let (mut client, connection) = connection2(&limited(limits), 16).await;
+    tokio::spawn(connection);
     let request = http::Request::get("http://localhost/apis/matrix.test/v1/widgets/a").body(()).unwrap();
     let (response, _) = client.send_request(request, true).unwrap();
     let mut body = response.await.unwrap().into_body();
@@ -141,12 +139,32 @@ async fn answer_takes_as_long_as_its_stream() {
 /// The client of an answer that hyper has all of takes nothing: it is left when its time is over.
 #[tokio::test(start_paused = true)]
 async fn client_that_takes_no_answer_is_left() {
-    let mut limits = Limits::default();
-    limits.stall = SECOND;
+    let limits = Limits { stall: SECOND, ..Limits::default() };
     let shared = with_large(limits);
     let mut client = connection(&shared, 16 << 10);
     client.write_all(LARGE.as_bytes()).await.unwrap();
     is_left(&shared, SECOND).await;
+}
+
+/// A client that is stopped for an hour, as a debugger does it, does not read its socket. Its watch goes on where it was.
+#[tokio::test(start_paused = true)]
+async fn stopped_client_goes_on_watching() {
+    let shared = shared();
+    let (mut client, mut connection) = connection2(&shared, 65_535).await;
+    let target = "http://localhost/apis/matrix.test/v1/widgets?watch=1&resourceVersion=1&timeoutSeconds=7200";
+    let (response, _) = client.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
+    let mut body = tokio::select! {
+        response = response => response.unwrap().into_body(),
+        ended = &mut connection => panic!("{ended:?}"),
+    };
+    let cache = shared.api.0.catalog.resources()[0].cache.clone();
+    tokio::time::sleep(SECOND * 3600).await;
+    cache.writer().unwrap().apply(2, [Change::put("/w/b", "{}")]).unwrap();
+    let event = tokio::select! {
+        event = body.data() => event.expect("no end").expect("it goes on"),
+        ended = &mut connection => panic!("{ended:?}"),
+    };
+    assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
 }
 
 /// Waits until the connection is closed, and that is so long from now.
