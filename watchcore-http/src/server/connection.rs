@@ -202,7 +202,7 @@ impl Link {
             .max_header_size(limits.header_bytes)
             .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
         let takeover = Takeover::default();
-        let handler = self.handler(Some(takeover.clone()));
+        let handler = self.handler(self.shared.direct.then(|| takeover.clone()));
         let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
         let mut connection = Box::pin(connection);
         let mut patience = Patience::new(limits, true);

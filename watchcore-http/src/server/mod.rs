@@ -83,6 +83,7 @@ pub struct ServerBuilder {
     listener: Option<StdListener>,
     tls: Option<Tls>,
     insecure: bool,
+    direct: Option<bool>,
 }
 
 impl Server {
@@ -99,6 +100,7 @@ impl Server {
             listener: None,
             tls: None,
             insecure: false,
+            direct: None,
         }
     }
 
@@ -150,8 +152,20 @@ impl ServerBuilder {
     }
 
     /// The program's own router, into which that of the service is nested or merged. Default: the service's alone.
+    ///
+    /// Its layers see each answer as it goes out, and may change it. Where none of them looks into bodies, say
+    /// [`direct`](ServerBuilder::direct).
     pub fn router(mut self, router: Router) -> ServerBuilder {
         self.router = Some(router);
+        self
+    }
+
+    /// Whether a watch over HTTP/1.1 is written past the layers of the [`router`](ServerBuilder::router), straight to its
+    /// socket. Then it has no buffer while it is idle, which is most of what it costs; but a layer that compresses, counts,
+    /// or otherwise takes part in the bodies of answers does not see that of a watch, and would break it. The head of the
+    /// answer goes out as they leave it. Default: without a router of the program's own.
+    pub fn direct(mut self, direct: bool) -> ServerBuilder {
+        self.direct = Some(direct);
         self
     }
 
@@ -179,6 +193,7 @@ impl ServerBuilder {
         let alive = Arc::new(Alive::default());
         let (stages, staged) = unbounded_channel();
         let shared = Arc::new(Shared {
+            direct: self.direct.unwrap_or(self.router.is_none()),
             router: self.router.unwrap_or_else(|| self.api.router()),
             api: self.api,
             tls,
@@ -241,6 +256,8 @@ fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Res
 struct Shared {
     api: Api,
     router: Router,
+    /// Watches of HTTP/1.1 leave hyper.
+    direct: bool,
     tls: Option<Arc<Reloaded<rustls::ServerConfig>>>,
     asks_certificate: bool,
     /// True when the server ends.

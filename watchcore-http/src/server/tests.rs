@@ -27,6 +27,7 @@ fn limited(limits: Limits) -> Arc<Shared> {
     });
     Arc::new(Shared {
         router: api.router(),
+        direct: true,
         api,
         tls: None,
         asks_certificate: false,

@@ -105,6 +105,33 @@ async fn watch_is_not_idle() {
     assert_eq!(watch.client.rest().await, b"", "idle now");
 }
 
+/// Of the program's own router: one that encodes bodies, and says so in the head.
+#[tokio::test]
+async fn layers_see_the_body_of_a_watch() {
+    use axum::body::Body;
+    use http_body_util::BodyExt as _;
+    let ground = Ground::builder().face(Face::Nested).start().await;
+    let encoded = async |response: http::Response<Body>| {
+        let mut encoded = response.map(|body| {
+            let encode = |bytes: Bytes| Bytes::from(bytes.iter().map(|byte| byte ^ 0x80).collect::<Vec<u8>>());
+            Body::new(body.map_frame(move |frame| frame.map_data(encode)))
+        });
+        encoded.headers_mut().insert("content-encoding", http::HeaderValue::from_static("x-high"));
+        encoded
+    };
+    let router = ground.api.router().layer(axum::middleware::map_response(encoded));
+    let server = Server::builder(ground.api.clone()).router(router).address("127.0.0.1:0").start().await.unwrap();
+    ground.put_widget("shop/a", "red");
+    let mut client = Client::connect(server.address()).await;
+    for target in [format!("{WIDGETS}?watch=1&timeoutSeconds=1"), WIDGETS.to_owned()] {
+        client.request("GET", &target, &[]).await;
+        let head = client.head().await.expect("an answer");
+        assert_eq!((head.code, head.header("content-encoding")), (200, Some("x-high")));
+        let body = client.body(&head).await;
+        assert!(!body.is_empty() && body.iter().all(|byte| byte & 0x80 != 0), "{target}: it is not encoded");
+    }
+}
+
 #[test]
 fn headers_have_room() {
     let built = |header_bytes| {

@@ -165,7 +165,8 @@ impl GroundBuilder {
         };
         let (address, serving) = match self.face {
             Face::Own => {
-                let server = Server::builder(api.clone()).router(router).address("127.0.0.1:0").start().await;
+                let builder = Server::builder(api.clone()).router(router).direct(true);
+                let server = builder.address("127.0.0.1:0").start().await;
                 let server = server.expect("serves");
                 (server.address(), Serving::Own(server))
             }
