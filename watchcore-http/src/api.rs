@@ -217,7 +217,8 @@ impl ApiBuilder {
         self
     }
 
-    /// One more origin whose pages may ask the server: `https://ops.example`. Its own is allowed without this.
+    /// One more origin whose pages may ask the server, and read what it answers: `https://ops.example`. Its own is allowed
+    /// without this.
     pub fn origin(mut self, origin: impl Into<String>) -> ApiBuilder {
         self.access.origins.origins.push(origin.into());
         self
@@ -261,7 +262,11 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
     let route = Route::of(parts.uri.path());
     let exchange = Exchange::begin(&parts, operate::subject(&state, &parts, &route), state.figures.clone());
     parts.extensions.insert(exchange.clone());
+    let told = state.access.told(&parts);
     let made = async move {
+        if let Some(preflight) = state.access.preflight(&parts)? {
+            return Ok(preflight);
+        }
         admit(&state, &mut parts, &route).await?;
         dispatch(state, route?, parts).await
     };
@@ -270,7 +275,11 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
         tracing::error!(target: "watchcore_http", id, "a request panicked");
         Err(Refusal::from(&Error::new(Code::Internal, "it panicked")))
     });
-    operate::finish(exchange, response.unwrap_or_else(IntoResponse::into_response))
+    let mut response = response.unwrap_or_else(IntoResponse::into_response);
+    for (name, value) in &told {
+        response.headers_mut().append(name, value.clone());
+    }
+    operate::finish(exchange, response)
 }
 
 /// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told

@@ -3,7 +3,8 @@
 //! Each request goes through [`Access::check`] before anybody looks at what it asks for, in our own server and in a
 //! router that is nested in another program's:
 //!
-//! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing.
+//! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing. What the browser of a
+//!    listed page asks before it sends a request is answered here.
 //! 2. Where somebody can be known (an [`Authenticator`], client certificates), everybody has to be: else 401. Health is
 //!    the exception: who restarts servers has no token.
 //! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
@@ -14,6 +15,8 @@ mod tokens;
 pub use tokens::Tokens;
 
 use crate::status::Refusal;
+use axum::response::Response;
+use http::HeaderMap;
 use http::request::Parts;
 use origin::Origins;
 use serde_json::json;
@@ -216,13 +219,13 @@ impl Access {
         is_health: bool,
         asked: impl FnOnce() -> Result<Asked, Refusal>,
     ) -> Result<Option<User>, Refusal> {
-        let peer = Peer::of(head);
-        let must_be_known = !self.authenticators.is_empty() || peer.is_some_and(|peer| peer.asks_certificate);
-        self.origins.check(head, peer.map(|peer| &**peer), must_be_known)?;
+        let peer = Peer::of(head).map(|peer| &**peer);
+        let must_be_known = self.must_be_known(peer);
+        self.origins.check(head, peer, must_be_known)?;
         if is_health {
             return Ok(None);
         }
-        let user = self.user_of(head, peer.map(|peer| &**peer)).await?;
+        let user = self.user_of(head, peer).await?;
         if must_be_known && user.is_none() {
             return Err(Refusal::unauthorized("Unauthorized"));
         }
@@ -235,6 +238,26 @@ impl Access {
             }
         }
         Ok(user)
+    }
+
+    /// What goes into the answer to a request, for the browser of a page.
+    pub(crate) fn told(&self, head: &Parts) -> HeaderMap {
+        self.origins.told(head)
+    }
+
+    /// The answer to a browser that asks for a page before that may, where it is one; nobody has to be known for it.
+    ///
+    /// # Errors
+    /// 400 and 403 of `origin`.
+    pub(crate) fn preflight(&self, head: &Parts) -> Result<Option<Response>, Refusal> {
+        let Some(response) = self.origins.preflight(head) else { return Ok(None) };
+        let peer = Peer::of(head).map(|peer| &**peer);
+        self.origins.check(head, peer, self.must_be_known(peer))?;
+        Ok(Some(response))
+    }
+
+    fn must_be_known(&self, peer: Option<&Peer>) -> bool {
+        !self.authenticators.is_empty() || peer.is_some_and(|peer| peer.asks_certificate)
     }
 
     async fn user_of(&self, head: &Parts, peer: Option<&Peer>) -> Result<Option<User>, Refusal> {

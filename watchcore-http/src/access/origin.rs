@@ -3,13 +3,15 @@
 //! A page in a browser can send requests to any address that the browser reaches, a loopback address above all. It cannot
 //! read what other origins answer, but for two ways: a WebSocket, which has no such rule, and a name of its own that it
 //! rebinds to the address, so that its origin is the server's. The first shows in Origin, which a page cannot forge; the
-//! second in Host, where the page's own name stands.
+//! second in Host, where the page's own name stands. A page whose origin is listed may read what it is answered: its browser
+//! is told so.
 
 use super::Peer;
 use crate::status::Refusal;
+use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use std::net::{IpAddr, SocketAddr};
 
 /// Names and origins that are allowed beside the server's own.
@@ -47,6 +49,42 @@ impl Origins {
             }
         }
         Ok(())
+    }
+
+    /// The origin of the page that asks, where it is one that is listed.
+    fn listed<'h>(&self, head: &'h Parts) -> Option<&'h HeaderValue> {
+        let origin = head.headers.get(header::ORIGIN)?;
+        let text = origin.to_str().ok()?;
+        self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(text)).then_some(origin)
+    }
+
+    /// What a browser has to be told before a page of a listed origin may read the answer.
+    pub(super) fn told(&self, head: &Parts) -> HeaderMap {
+        let mut told = HeaderMap::new();
+        if !self.origins.is_empty() {
+            told.insert(header::VARY, HeaderValue::from_static("Origin"));
+        }
+        if let Some(origin) = self.listed(head) {
+            told.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        }
+        told
+    }
+
+    /// The answer to a browser that asks whether a page of a listed origin may send a request: it asks without saying who
+    /// asks, for it does not send the page's own headers with it.
+    pub(super) fn preflight(&self, head: &Parts) -> Option<Response> {
+        let asks = head.method == Method::OPTIONS && head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        self.listed(head).filter(|_| asks)?;
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        let headers = response.headers_mut();
+        for (name, value) in [
+            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, HEAD"),
+            (header::ACCESS_CONTROL_ALLOW_HEADERS, "Authorization, Last-Event-ID, X-Request-ID, Audit-ID"),
+            (header::ACCESS_CONTROL_MAX_AGE, "600"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        Some(response)
     }
 
     fn is_own(&self, host: &Authority, local: Option<SocketAddr>) -> bool {

@@ -4,7 +4,7 @@ use crate::support::certificates::{Authority, Files, install};
 use crate::support::ground::{Face, NODES, SHOP, WIDGETS, widget_key};
 use crate::support::{Ground, eventually, figure, get, request, token_from};
 use std::sync::{Arc, Mutex};
-use watchcore_http::{Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
+use watchcore_http::{ApiBuilder, Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
 const BOTH: [Face; 2] = [Face::Own, Face::Nested];
 
@@ -219,6 +219,43 @@ async fn authorizer_alone_sees_the_anonymous() {
     assert_eq!(get(ground.address, WIDGETS).await.code(), 200);
     assert_eq!(get(ground.address, "/metrics").await.code(), 403);
     assert_eq!(noting.0.lock().unwrap()[0], "system:anonymous list matrix.test/v1/widgets - -");
+}
+
+/// A browser shows a page what it may read; before it sends a token with a request it asks, without one.
+#[tokio::test]
+async fn pages_of_listed_origins_may_read() {
+    const PAGE: (&str, &str) = ("Origin", "https://ops.example");
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let service = |api: ApiBuilder| api.origin(PAGE.1).authenticator(tokens);
+        let ground = Ground::builder().face(face).api(service).start().await;
+        let asked =
+            async |method: &str, headers: &[(&str, &str)]| request(ground.address, method, WIDGETS, headers).await;
+        let readable = |answer: &crate::support::Answer| {
+            assert_eq!(answer.header("vary"), Some("Origin"));
+            answer.header("access-control-allow-origin") == Some(PAGE.1)
+        };
+        let answer = asked("GET", &[PAGE]).await;
+        assert!(answer.code() == 401 && readable(&answer), "{}", answer.head.text);
+        let answer = asked("GET", &[PAGE, ("Authorization", "Bearer secret")]).await;
+        assert!(answer.code() == 200 && readable(&answer), "{}", answer.head.text);
+        let asks =
+            [PAGE, ("Access-Control-Request-Method", "GET"), ("Access-Control-Request-Headers", "authorization")];
+        let answer = asked("OPTIONS", &asks).await;
+        assert!(answer.code() == 204 && readable(&answer), "{}", answer.head.text);
+        assert_eq!(answer.header("access-control-allow-methods"), Some("GET, HEAD"));
+        assert!(answer.header("access-control-allow-headers").unwrap().starts_with("Authorization, Last-Event-ID"));
+        for headers in [&asks[1..], &asks[..1]] {
+            let answer = asked("OPTIONS", headers).await;
+            assert_eq!(answer.code(), 401, "no page, or no question: {headers:?}");
+        }
+        let foreign = [("Origin", "https://evil.example"), asks[1]];
+        for method in ["GET", "OPTIONS"] {
+            let answer = asked(method, &foreign).await;
+            assert!(answer.code() == 403 && !readable(&answer), "{}", answer.head.text);
+        }
+    }
 }
 
 #[tokio::test]
