@@ -89,6 +89,31 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// # Errors
+    /// INVALID_ARGUMENT where nothing could be served.
+    fn check(&self) -> Result<()> {
+        if self.header_bytes < LEAST_HEADER_BYTES {
+            let given = self.header_bytes;
+            let message =
+                format!("header_bytes is {given}: requests would not fit. Give {LEAST_HEADER_BYTES} or more.");
+            return Err(invalid(message));
+        }
+        let zeros = [
+            ("queued_bytes", self.queued_bytes == 0),
+            ("url_bytes", self.url_bytes == 0),
+            ("header_timeout", self.header_timeout.is_zero()),
+            ("handshake_timeout", self.handshake_timeout.is_zero()),
+            ("stall", self.stall.is_zero()),
+            ("list", self.list.is_zero()),
+        ];
+        match zeros.iter().find(|(_, is_zero)| *is_zero) {
+            Some((name, _)) => Err(invalid(format!("{name} is 0: nothing would be served. Give more."))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What all requests share.
 pub(crate) struct ApiState {
     pub(crate) catalog: Catalog,
@@ -233,15 +258,10 @@ impl ApiBuilder {
     /// The service.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; where `header_bytes` are
-    /// too few.
+    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; where limits are so low that
+    /// nothing could be served: fewer `header_bytes` than 8 KiB, no bytes or no time for what needs some.
     pub fn build(self) -> Result<Api> {
-        if self.limits.header_bytes < LEAST_HEADER_BYTES {
-            let given = self.limits.header_bytes;
-            let message =
-                format!("header_bytes is {given}: requests would not fit. Give {LEAST_HEADER_BYTES} or more.");
-            return Err(invalid(message));
-        }
+        self.limits.check()?;
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
             open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection),

@@ -105,6 +105,27 @@ async fn watch_is_not_idle() {
     assert_eq!(watch.client.rest().await, b"", "idle now");
 }
 
+/// Limits with which a server would refuse or keep everything.
+#[test]
+fn limits_leave_something_to_serve() {
+    type Say = fn(&mut Limits);
+    let wrong: [(&str, Say); 6] = [
+        ("queued_bytes", |limits| limits.queued_bytes = 0),
+        ("url_bytes", |limits| limits.url_bytes = 0),
+        ("header_timeout", |limits| limits.header_timeout = Duration::ZERO),
+        ("handshake_timeout", |limits| limits.handshake_timeout = Duration::ZERO),
+        ("stall", |limits| limits.stall = Duration::ZERO),
+        ("list", |limits| limits.list = Duration::ZERO),
+    ];
+    for (name, say) in wrong {
+        let mut limits = Limits::default();
+        say(&mut limits);
+        let error = Api::builder().limits(limits).build().err().expect(name);
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.message().starts_with(name), "{}", error.message());
+    }
+}
+
 /// Of the program's own router: one that encodes bodies, and says so in the head.
 #[tokio::test]
 async fn layers_see_the_body_of_a_watch() {
