@@ -187,6 +187,14 @@ impl Api {
         self.0.open.drain(grace).await;
     }
 
+    /// The answer to a request that is refused before it is looked at: counted, logged and named as any other.
+    pub(crate) fn refuse(&self, request: &Parts, refusal: Refusal) -> Response {
+        let route = Route::of(request.uri.path());
+        let subject = operate::subject(&self.0, request, &route);
+        let exchange = Exchange::begin(request, subject, self.0.figures.clone());
+        operate::finish(exchange, refusal.into_response())
+    }
+
     /// From now on it says that it is not ready.
     pub(crate) fn begin_end(&self) {
         self.0.is_ending.store(true, Relaxed);

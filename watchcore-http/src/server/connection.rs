@@ -156,8 +156,7 @@ impl Link {
             router: self.shared.router.clone(),
             peer: self.peer.clone(),
             activity: self.activity.clone(),
-            limits: self.shared.limits().clone(),
-            figures: self.shared.figures().clone(),
+            api: self.shared.api.clone(),
         }
     }
 

@@ -2,14 +2,13 @@
 
 use super::socket::{Activity, Answering};
 use crate::access::Peer;
-use crate::api::Limits;
-use crate::figures::{Figures, Reason};
+use crate::api::{Api, Limits};
+use crate::figures::Reason;
 use crate::status::Refusal;
 use crate::transport::{AnswerStream, DirectStream, StreamBody, direct};
 use crate::watch::WatchStream;
 use axum::Router;
 use axum::body::Body;
-use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
 use http_body::{Body as _, Frame as BodyFrame};
@@ -42,8 +41,7 @@ pub(super) struct Handler {
     pub(super) router: Router,
     pub(super) peer: Arc<Peer>,
     pub(super) activity: Arc<Activity>,
-    pub(super) limits: Arc<Limits>,
-    pub(super) figures: Arc<Figures>,
+    pub(super) api: Api,
 }
 
 /// The body of an answer; while it is there, the connection is answering.
@@ -65,10 +63,10 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         let activity = self.activity.clone();
         let takeover = self.takeover.clone().filter(|_| can_be_taken(&request));
         let keeps_alive = keeps_alive(request.headers());
-        let queued = self.limits.queued_bytes;
+        let (api, queued) = (self.api.clone(), self.limits().queued_bytes);
         Box::pin(async move {
             let mut response = match refused {
-                Some(refusal) => refusal.into_response(),
+                Some(refusal) => api.refuse(&request.into_parts().0, refusal),
                 // A router never fails.
                 None => match router.call(request.map(Body::new)).await {
                     Ok(response) => response,
@@ -111,24 +109,32 @@ fn keeps_alive(headers: &HeaderMap) -> bool {
 }
 
 impl Handler {
+    fn limits(&self) -> &Limits {
+        &self.api.0.limits
+    }
+
+    fn refused(&self, reason: Reason) {
+        self.api.0.figures.refused(reason);
+    }
+
     /// What is refused before anybody looks at what is asked.
     fn refusal(&self, request: &Request<Incoming>) -> Option<Refusal> {
-        let limits = &self.limits;
+        let limits = self.limits();
         let url = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
         if url > limits.url_bytes {
-            self.figures.refused(Reason::url_bytes);
+            self.refused(Reason::url_bytes);
             let message = format!("the URL has {url} bytes; this server takes {} at most", limits.url_bytes);
             return Some(Refusal::new(414, "RequestURITooLong", message));
         }
         let headers: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if headers + url > limits.header_bytes {
-            self.figures.refused(Reason::header_bytes);
+            self.refused(Reason::header_bytes);
             let message = format!("the headers have more than {} bytes, the most of this server", limits.header_bytes);
             return Some(Refusal::new(431, "RequestHeaderFieldsTooLarge", message));
         }
         let named = request.headers().contains_key(header::HOST) || request.uri().authority().is_some();
         if request.version() == Version::HTTP_11 && !named {
-            self.figures.refused(Reason::malformed);
+            self.refused(Reason::malformed);
             return Some(Refusal::bad_request("a request of HTTP/1.1 needs the header Host"));
         }
         None

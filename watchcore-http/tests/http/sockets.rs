@@ -1,7 +1,7 @@
 //! Our own server: connections and their limits. Raw sockets, so that slow and broken clients can be played.
 
 use crate::support::ground::{Face, WIDGETS};
-use crate::support::{Client, Ground, Watching, eventually, figure, figure_in, get, within};
+use crate::support::{self, Client, Ground, Watching, eventually, figure, figure_in, get, within};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -204,9 +204,15 @@ async fn endless_headers_are_closed() {
 async fn long_url_is_414() {
     let (ground, server) = limited(|limits| limits.url_bytes = 1000).await;
     let target = format!("{WIDGETS}?other={}", "x".repeat(1000));
-    let answer = get(server.address(), &target).await;
+    let answer = support::request(server.address(), "GET", &target, &[("X-Request-ID", "long")]).await;
     assert_eq!(answer.status(), (414, "RequestURITooLong".into()));
     assert_eq!(refused(&ground, "url_bytes").await, 1.0);
+    // As each answer.
+    assert_eq!(answer.header("cache-control"), Some("no-cache, private"));
+    assert_eq!(answer.header("audit-id"), Some("long"));
+    let counted =
+        r#"watchcore_http_requests_total{verb="list",group="matrix.test",version="v1",resource="widgets",code="414"}"#;
+    assert_eq!(figure(ground.address, counted).await, 1.0);
     assert_eq!(get(server.address(), &format!("{WIDGETS}?other={}", "x".repeat(900))).await.code(), 200);
     let mut client = Client::connect(server.address()).await;
     client.request("GET", &format!("/{}", "x".repeat(70_000)), &[]).await;
