@@ -182,7 +182,7 @@ impl Link {
             let shared = self.shared.clone();
             match self.answer(socket).await {
                 Next::Watch(socket, ahead, taken) => Link::go_on(&shared, self.watch(socket, ahead, *taken)),
-                Next::Upgraded => Link::go_on(&shared, Box::pin(self.upgraded())),
+                Next::Upgraded => Link::go_on(&shared, self.upgraded()),
                 Next::End => {}
             }
         })
@@ -273,8 +273,13 @@ impl Link {
     }
 
     /// A WebSocket has the socket: the connection has its place until that is dropped.
-    async fn upgraded(self) {
-        self.activity.closed().await;
+    fn upgraded(self) -> Stage {
+        // From here on, and not from the first poll of the stage: that may never come.
+        let closed = self.activity.closed();
+        Box::pin(async move {
+            closed.await;
+            drop(self);
+        })
     }
 
     pub(super) async fn http2<IO>(mut self, io: IO, ahead: Bytes)

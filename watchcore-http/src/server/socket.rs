@@ -6,6 +6,7 @@
 
 use crate::api::Limits;
 use bytes::Bytes;
+use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -147,17 +148,19 @@ impl Activity {
         self.upgraded.store(true, Relaxed);
     }
 
-    /// Waits until who took the socket over drops it. Where this is dropped before, the socket is cut off.
-    pub(super) async fn closed(self: &Arc<Self>) {
+    /// Waits until who took the socket over drops it. Where this is dropped before, polled or not, the socket is cut off.
+    pub(super) fn closed(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         struct Cut(Arc<Activity>);
         impl Drop for Cut {
             fn drop(&mut self) {
                 self.0.cut();
             }
         }
-        let _cut = Cut(self.clone());
-        while !self.is_closed() {
-            self.on_close.notified().await;
+        let cut = Cut(self.clone());
+        async move {
+            while !cut.0.is_closed() {
+                cut.0.on_close.notified().await;
+            }
         }
     }
 
@@ -357,6 +360,18 @@ mod tests {
         let ended = tokio::time::timeout(Duration::from_secs(10), reading).await.expect("it ends").unwrap();
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionAborted);
         assert!(activity.is_closed());
+    }
+
+    /// The stage that waits for it may go before it has run.
+    #[tokio::test]
+    async fn a_socket_that_nobody_waits_for_is_cut() {
+        let (_client, server) = tokio::io::duplex(64);
+        let activity = Arc::new(Activity::default());
+        let mut socket = Socket::new(server, Bytes::new(), activity.clone());
+        activity.upgrade();
+        drop(activity.closed());
+        let ended = tokio::time::timeout(Duration::from_secs(10), socket.read_u8()).await.expect("it ends");
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionAborted);
     }
 
     /// The clock stands still but for the waits of the test.
