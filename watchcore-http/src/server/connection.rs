@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -39,6 +40,8 @@ pub(super) struct Link {
     shared: Arc<Shared>,
     peer: Arc<Peer>,
     activity: Arc<Activity>,
+    /// When it began to wait for the first head.
+    begun: Instant,
     /// Becomes true when the server ends; and closed, if it was dropped.
     ending: watch::Receiver<bool>,
     /// Counted, until the connection is gone.
@@ -121,7 +124,7 @@ impl Link {
     pub(super) fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
         let ending = shared.ending.subscribe();
         let activity = Arc::new(Activity::new(peer.watches.clone()));
-        Link { peer: Arc::new(peer), activity, ending, shared, _place: place }
+        Link { peer: Arc::new(peer), activity, begun: Instant::now(), ending, shared, _place: place }
     }
 
     /// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes
@@ -129,7 +132,14 @@ impl Link {
     async fn first_bytes(&mut self, mut stream: TcpStream) -> Option<(TcpStream, Bytes)> {
         let limit = self.shared.limits().header_timeout;
         let mut ahead = BytesMut::new();
-        let mut timeout = pin!(tokio::time::sleep(limit));
+        // A moment that the clock cannot hold never comes.
+        let due = self.begun.checked_add(limit);
+        let mut timeout = pin!(async move {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        });
         loop {
             let mut buffer = [0; PREFACE.len()];
             let missing = PREFACE.len() - ahead.len();
@@ -204,7 +214,7 @@ impl Link {
         let handler = self.handler(self.shared.direct.then(|| takeover.clone()));
         let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
         let mut connection = Box::pin(connection);
-        let mut patience = Patience::new(limits, true);
+        let mut patience = Patience::new(limits, true, self.begun);
         let mut is_ending = *self.ending.borrow();
         if is_ending {
             connection.as_mut().graceful_shutdown();
@@ -304,7 +314,7 @@ impl Link {
             // finds out who is gone.
             .initial_connection_window_size(65_535);
         let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler(None)));
-        let mut patience = Patience::new(limits, false);
+        let mut patience = Patience::new(limits, false, self.begun);
         let mut is_ending = false;
         loop {
             tokio::select! {

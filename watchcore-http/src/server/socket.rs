@@ -270,9 +270,11 @@ pub(super) struct Patience {
 const LAST: Duration = Duration::from_secs(2);
 
 impl Patience {
-    pub(super) fn new(limits: &Limits, heeds_bytes: bool) -> Patience {
+    /// `begun`: when the connection waited for its first head, of which a part may have been read since.
+    pub(super) fn new(limits: &Limits, heeds_bytes: bool, begun: Instant) -> Patience {
         let Limits { header_timeout: header, idle, stall, .. } = *limits;
-        Patience { header, idle, stall, heeds_bytes, pace: Pace::Answering, timer: None }
+        let timer = begun.checked_add(header).map(|at| Box::pin(tokio::time::sleep_until(at)));
+        Patience { header, idle, stall, heeds_bytes, pace: Pace::Head, timer }
     }
 
     /// Ready when the time is over, with what it was for. It is to be polled behind each poll of the connection.
@@ -362,6 +364,22 @@ mod tests {
         assert!(activity.is_closed());
     }
 
+    /// What was read before hyper began counts: the first head has its time from the beginning on.
+    #[tokio::test(start_paused = true)]
+    async fn first_head_is_due_from_the_beginning() {
+        let limits = Limits::default();
+        let begun = Instant::now();
+        let almost = limits.header_timeout - Duration::from_secs(1);
+        tokio::time::sleep(almost).await;
+        for heeds_bytes in [true, false] {
+            let activity = Activity::default();
+            activity.heard.store(true, Relaxed);
+            let mut patience = Patience::new(&limits, heeds_bytes, begun);
+            assert_eq!(poll_fn(|context| patience.poll_expired(context, &activity)).await, Pace::Head);
+            assert_eq!(begun.elapsed().as_secs(), limits.header_timeout.as_secs());
+        }
+    }
+
     /// The stage that waits for it may go before it has run.
     #[tokio::test]
     async fn a_socket_that_nobody_waits_for_is_cut() {
@@ -382,7 +400,7 @@ mod tests {
         let activity = Arc::new(Activity::default());
         let mut limits = Limits::default();
         (limits.header_timeout, limits.idle) = (HEAD, IDLE);
-        let mut patience = Patience::new(&limits, true);
+        let mut patience = Patience::new(&limits, true, Instant::now());
         let mut expired = async |within| {
             tokio::time::timeout(within, poll_fn(|context| patience.poll_expired(context, &activity))).await.ok()
         };
