@@ -192,6 +192,8 @@ impl BodyWatch {
 
 impl Drop for BodyWatch {
     fn drop(&mut self) {
+        // Whatever is answered in its place is no watch.
+        self.stall.set_watch(false);
         if let Some(watcher) = &self.watcher {
             watcher.abort();
         }
