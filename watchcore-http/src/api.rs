@@ -42,7 +42,8 @@ pub struct Limits {
     pub watches: usize,
     /// Watches of one connection (HTTP/2 has many). Default 1,000.
     pub watches_per_connection: usize,
-    /// Bytes of frames that are kept for each resource, so that an event is framed once. Default 16 MiB.
+    /// Bytes of frames that are kept for each resource, and for the keys of each cache as `/v1/keys` shows them, so that an
+    /// event is framed once. Default 16 MiB.
     pub frame_bytes: usize,
     /// How long an answer may wait for a client that takes nothing of it; then it is cut off, and with it, in a
     /// [`Server`](crate::Server), its connection, or its stream of HTTP/2. A watch may wait so long behind its deadline, or

@@ -83,6 +83,11 @@ impl Catalog {
         &self.resources
     }
 
+    /// The frames of keys as lines, of each cache.
+    pub(crate) fn all_lines(&self) -> impl Iterator<Item = &Arc<Frames<LineForm>>> {
+        self.lines.values()
+    }
+
     /// The frames of a cache's keys as lines.
     pub(crate) fn lines(&self, cache: &Cache) -> Option<&Arc<Frames<LineForm>>> {
         self.lines.get(cache.prefix())

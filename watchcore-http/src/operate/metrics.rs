@@ -123,6 +123,14 @@ fn of_resources(state: &ApiState, registry: &mut Registry) {
         bytes.get_or_create(&label).set(of_bytes as u64);
         left_out.get_or_create(&label).inc_by(served.left_out.count());
     }
+    // Those of keys are of a cache, and shown as one.
+    let of_keys = ResourceLabels::path("/v1/keys");
+    for frames in state.catalog.all_lines() {
+        let (of_found, of_made, of_bytes) = frames.figures();
+        found.get_or_create(&of_keys).inc_by(of_found);
+        made.get_or_create(&of_keys).inc_by(of_made);
+        bytes.get_or_create(&of_keys).inc_by(of_bytes as u64);
+    }
     registry.register("frames_found", "Frames of events that were made already", found);
     registry.register("frames_made", "Frames of events that had to be made", made);
     registry.register("frames_bytes", "Bytes of the frames that are kept", bytes);

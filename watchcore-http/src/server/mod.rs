@@ -92,6 +92,8 @@ impl Server {
     pub const CUT: Duration = Duration::from_secs(5);
 
     /// A server of this service. It listens on 127.0.0.1:8080 until told otherwise.
+    ///
+    /// A service may have several servers, and be nested in another; but it ends with the first of them that ends.
     pub fn builder(api: Api) -> ServerBuilder {
         ServerBuilder {
             api,
@@ -112,6 +114,9 @@ impl Server {
     /// Ends it: `/readyz` fails from now on and nobody can connect; each watch ends cleanly, one by one over most of the
     /// grace time; each answer is sent whole; idle connections close. What is there at the end of the grace time is cut
     /// off. Returns when the last connection is gone.
+    ///
+    /// The service ends with it, for good, and wherever else it is served: its watches end there too, and new ones are
+    /// refused. A program that goes on builds another [`Api`] for that.
     pub async fn shutdown(self, grace: Duration) {
         // It is not there any more where its runtime ends.
         let _ = self.stop.send(grace);

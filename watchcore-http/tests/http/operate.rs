@@ -279,6 +279,24 @@ async fn figures_are_gathered_off_the_runtime() {
     }
 }
 
+/// Those of keys have their own, of all caches.
+#[tokio::test]
+async fn frames_of_keys_are_counted() {
+    let ground = Ground::start().await;
+    let mut watch = Watching::open(ground.address, "/v1/keys?prefix=/registry/&watch=1").await;
+    for _ in 0..10 {
+        ground.put_widget("shop/a", "red");
+        watch.line().await.expect("an event");
+    }
+    let text = get(ground.address, "/metrics").await.text();
+    let of = |name: &str| {
+        let series = format!(r#"watchcore_http_{name}{{group="",version="",resource="/v1/keys"}}"#);
+        figure_in(&text, &series).unwrap_or_else(|| panic!("no {series} in\n{text}"))
+    };
+    assert!(of("frames_made_total") >= 10.0 && of("frames_bytes") > 1000.0);
+    assert_eq!(of("frames_found_total"), 0.0, "nobody else watches");
+}
+
 #[tokio::test]
 async fn watches_are_counted_with_their_lag() {
     for face in [Face::Own, Face::Nested] {
