@@ -9,7 +9,7 @@ use crate::json::layout::{quoted, quoted_number};
 use crate::status::Refusal;
 use crate::watch::Framing;
 use std::sync::Arc;
-use watchcore::{Error, Event, Kind, Phase, Position, ResyncReason};
+use watchcore::{Error, Event, Kind, Phase, Position, Resync, ResyncReason};
 
 /// The annotation of the bookmark that ends the initial state.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -17,11 +17,56 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// Bytes of a frame round its object: the type, the metadata that is added, the form's own.
 const AROUND: usize = 256;
 
+/// The most bytes of a difference that wait for its end: more than etcd takes in one transaction, but where it is told to.
+const MOST_HELD: usize = 2 << 20;
+
 /// What goes out for an event.
 struct Shown<'e> {
     kind: Kind,
     object: Object<'e>,
     revision: u64,
+}
+
+/// The difference of a resync while it goes out.
+///
+/// It is one revision of the log, `to`, and goes out as many events. A client whose connection breaks behind one of them comes
+/// back with the revision of that one, and gets nothing more of the difference if that is `to`. With `from` it gets all of it
+/// again, and with what lies between the two it is told to list. So what is gone has the revision `from`, and an object that
+/// was written at `to` goes out behind all others.
+struct Difference {
+    from: u64,
+    to: u64,
+    /// Objects of `to`.
+    held: Vec<Frame>,
+    held_bytes: usize,
+}
+
+impl Difference {
+    fn new(resync: &Resync) -> Difference {
+        Difference { from: resync.from, to: resync.to, held: Vec::new(), held_bytes: 0 }
+    }
+
+    /// Whether the frame of a change waits for the others.
+    fn holds(&self, event: &Event) -> bool {
+        event.kind() != Kind::Deleted && event.mod_revision() >= self.to
+    }
+
+    /// Takes a frame that waits; `false`: they are too many.
+    fn hold(&mut self, frame: Frame) -> bool {
+        self.held_bytes += frame.chunk().len();
+        self.held.push(frame);
+        self.held_bytes <= MOST_HELD
+    }
+
+    /// What is said where they are too many.
+    fn refusal(&self) -> Refusal {
+        Refusal::expired(format!(
+            "too old resource version: {} ({}): the watch of etcd began anew, and more than {} MiB were written at its first revision; list again",
+            self.from,
+            self.to,
+            MOST_HELD >> 20
+        ))
+    }
 }
 
 /// The watch of a resource in one form.
@@ -33,18 +78,21 @@ pub(crate) struct ResourceFraming {
     end_mark: bool,
     /// The last revision that a bookmark would not tell anybody: where the watch began, or that of the last one.
     told: u64,
+    difference: Option<Difference>,
 }
 
 impl ResourceFraming {
     /// A watch that begins at revision `begin`.
     pub(crate) fn new(served: Arc<Served>, form: Form, bookmarks: bool, end_mark: bool, begin: u64) -> ResourceFraming {
-        ResourceFraming { served, form, bookmarks, end_mark, told: begin }
+        ResourceFraming { served, form, bookmarks, end_mark, told: begin, difference: None }
     }
 
     /// The frame of a change, where it goes out.
     fn change(&self, event: &Event) -> Option<Frame> {
+        // Of a difference all watchers see the same marks, so they may share what is made of them.
+        let gone_at = self.difference.as_ref().map_or(event.revision(), |difference| difference.from);
         let make = || {
-            let shown = shown(&self.served, event)?;
+            let shown = shown(&self.served, event, gone_at)?;
             Some(Frame::new(shown.object.value.len() + AROUND, |out| {
                 begin(shown.kind.name(), out);
                 let from = out.len();
@@ -110,7 +158,7 @@ impl Framing for ResourceFraming {
             }
             Kind::Resync => {
                 // Every revision that the client holds means something else from here on. Any other resync is the
-                // difference between its brackets, and goes out as that.
+                // difference between its marks, and goes out as that.
                 let reset = event
                     .resync()
                     .filter(|resync| resync.phase == Phase::Begin && resync.reason == ResyncReason::HistoryReset);
@@ -122,8 +170,22 @@ impl Framing for ResourceFraming {
                     out.push(refused(&Refusal::expired(message)));
                     return false;
                 }
+                let begun = event.resync().filter(|resync| resync.phase == Phase::Begin);
+                let before = std::mem::replace(&mut self.difference, begun.as_ref().map(Difference::new));
+                out.extend(before.into_iter().flat_map(|difference| difference.held));
             }
-            _ => out.extend(self.change(event)),
+            _ => {
+                let frame = self.change(event);
+                match &mut self.difference {
+                    Some(difference) if difference.holds(event) => {
+                        if !frame.is_none_or(|frame| difference.hold(frame)) {
+                            out.push(refused(&difference.refusal()));
+                            return false;
+                        }
+                    }
+                    _ => out.extend(frame),
+                }
+            }
         }
         true
     }
@@ -165,7 +227,7 @@ fn refused(refusal: &Refusal) -> Frame {
     })
 }
 
-/// What goes out for a change; `None`: nothing.
+/// What goes out for a change; `None`: nothing. What has gone has the revision `gone_at`.
 ///
 /// | the core | new is an object | old is an object | shown |
 /// | --- | --- | --- | --- |
@@ -174,11 +236,11 @@ fn refused(refusal: &Refusal) -> Frame {
 /// | MODIFIED | yes | no | ADDED |
 /// | MODIFIED | no | yes | DELETED |
 /// | DELETED | | yes | DELETED |
-fn shown<'e>(served: &Served, event: &'e Event) -> Option<Shown<'e>> {
+fn shown<'e>(served: &Served, event: &'e Event, gone_at: u64) -> Option<Shown<'e>> {
     let new = || event.kv().and_then(|kv| Some((Object::or_report(served, kv)?, kv.mod_revision())));
     let old = || event.prev().and_then(|kv| Object::of(served, kv));
     // What has gone is shown as it last was, with the revision of its going.
-    let gone = |object| Shown { kind: Kind::Deleted, object, revision: event.revision() };
+    let gone = |object| Shown { kind: Kind::Deleted, object, revision: gone_at };
     match event.kind() {
         Kind::Added => new().map(|(object, revision)| Shown { kind: Kind::Added, object, revision }),
         Kind::Modified => match (new(), old()) {

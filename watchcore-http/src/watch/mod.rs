@@ -128,7 +128,7 @@ impl WatchStream {
         }
     }
 
-    /// Appends frames, at most 64 KiB of them or one. Nothing is lost where the caller stops polling, or drops them: then
+    /// Appends frames, at most 64 KiB of them or those of one event. Nothing is lost where the caller stops polling, or drops them: then
     /// the client has not got them, and asks again from what it got.
     pub(crate) fn poll_frames(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let had = out.len();

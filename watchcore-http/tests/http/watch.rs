@@ -290,31 +290,64 @@ async fn deadline_ends_the_stream() {
 async fn resync_goes_out_as_its_difference() {
     let ground = filled().await;
     let mut watching = watch(&ground, "resourceVersion=4").await;
-    let (a, c, n) = (widget("shop/a", "new").to_string(), widget("shop/c", "new").to_string(), node("n1").to_string());
-    let (key_a, key_c, key_n) = (widget_key("shop/a"), widget_key("shop/c"), node_key("n1"));
-    let record = |key, value, create_revision, mod_revision| Record {
-        key,
-        value,
-        create_revision,
-        mod_revision,
-        version: 1,
-        lease: 0,
-    };
-    ground
-        .writer()
-        .resync(
-            40,
-            [
-                record(key_n.as_bytes(), n.as_bytes(), 4, 4),
-                record(key_a.as_bytes(), a.as_bytes(), 1, 30),
-                record(key_c.as_bytes(), c.as_bytes(), 20, 20),
-            ],
-            ResyncReason::Compacted,
-        )
-        .unwrap();
-    assert_eq!(watching.told_times(3).await, ["DELETED shop/b@40", "MODIFIED shop/a@30", "ADDED shop/c@20"]);
+    resync(&ground, &[("shop/a", "new", 1, 30), ("shop/c", "new", 20, 20)]);
+    let difference = ["DELETED shop/b@4", "MODIFIED shop/a@30", "ADDED shop/c@20"];
+    assert_eq!(watching.told_times(3).await, difference, "what is gone has the revision before");
     ground.put_widget("shop/b", "red");
     assert_eq!(watching.told().await, "ADDED shop/b@41", "and goes on");
+}
+
+/// Lists these widgets at 40, each with its color and its revisions, and the node of [`filled`].
+fn resync(ground: &Ground, widgets: &[(&str, &str, u64, u64)]) {
+    let mut records = vec![(node_key("n1"), node("n1").to_string(), 4, 4)];
+    for (name, color, create_revision, mod_revision) in widgets {
+        records.push((widget_key(name), widget(name, color).to_string(), *create_revision, *mod_revision));
+    }
+    records.sort();
+    let records = records.iter().map(|(key, value, create_revision, mod_revision)| Record {
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+        create_revision: *create_revision,
+        mod_revision: *mod_revision,
+        version: 1,
+        lease: 0,
+    });
+    ground.writer().resync(40, records, ResyncReason::Compacted).unwrap();
+}
+
+/// The connection breaks behind any event of a difference: who comes back with the revision of that event gets the rest,
+/// or is told to list.
+#[tokio::test]
+async fn difference_that_breaks_off_is_not_lost() {
+    let ground = filled().await;
+    let mut watching = watch(&ground, "resourceVersion=4").await;
+    resync(&ground, &[("shop/c", "last", 40, 40), ("shop/d", "new", 30, 30)]);
+    let difference = ["DELETED shop/a@4", "DELETED shop/b@4", "ADDED shop/d@30", "ADDED shop/c@40"];
+    assert_eq!(watching.told_times(4).await, difference, "what is of its end comes last");
+    ground.put_widget("shop/e", "red");
+    for (told, rest) in [
+        (0, &[difference.as_slice(), &["ADDED shop/e@41"]].concat()[..]),
+        (1, &[difference.as_slice(), &["ADDED shop/e@41"]].concat()[..]),
+        (2, &["ERROR 410 Expired"]),
+        (3, &["ADDED shop/e@41"]),
+    ] {
+        let (_, revision) = difference[told].rsplit_once('@').unwrap();
+        let mut again = watch(&ground, &format!("resourceVersion={revision}")).await;
+        assert_eq!(again.told_times(rest.len()).await, rest, "behind {}", difference[told]);
+    }
+}
+
+/// What is of a difference's end waits for its other events: where that is too much, the client lists.
+#[tokio::test]
+async fn difference_too_large_to_order_is_410() {
+    let ground = filled().await;
+    let mut watching = watch(&ground, "resourceVersion=4").await;
+    let large = "x".repeat(1 << 20);
+    let names = ["shop/a", "shop/b", "shop/c", "shop/d"].map(|name| (name, large.as_str(), 40, 40));
+    resync(&ground, &names);
+    let told = watching.told_times(3).await;
+    assert_eq!(told, ["DELETED shop/a@4", "DELETED shop/b@4", "ERROR 410 Expired"]);
+    watching.ended().await;
 }
 
 #[tokio::test]
