@@ -93,7 +93,7 @@ impl ResourceFraming {
         let gone_at = self.difference.as_ref().map_or(event.revision(), |difference| difference.from);
         let make = || {
             let shown = shown(&self.served, event, gone_at)?;
-            Some(Frame::new(shown.object.value.len() + AROUND, |out| {
+            Some(Frame::new(shown.object.room(self.form) + AROUND, |out| {
                 begin(shown.kind.name(), out);
                 let from = out.len();
                 shown.object.write_as(&self.served, self.form, shown.revision, out);

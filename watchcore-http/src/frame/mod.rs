@@ -46,7 +46,11 @@ impl Frame {
         let from = DIGITS - size.len();
         bytes[from..DIGITS].copy_from_slice(size.as_bytes());
         bytes.extend_from_slice(b"\r\n");
-        // What was left unused at the front and by a guess of the size stays: some bytes of a buffer that lives shortly.
+        // What was left unused at the front stays, and a little of what a guess was too large. Not more: a frame may be kept
+        // for long, and what is kept is counted by its bytes.
+        if bytes.capacity() > 2 * bytes.len() {
+            bytes.shrink_to_fit();
+        }
         Frame { chunk: Bytes::from(bytes).slice(from..), head: (size.len() + 2) as u8 }
     }
 

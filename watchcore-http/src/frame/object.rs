@@ -53,6 +53,15 @@ impl<'k> Object<'k> {
         object
     }
 
+    /// About as many bytes as it has in a form.
+    pub(crate) fn room(&self, form: Form) -> usize {
+        match form {
+            Form::Json | Form::Table(Included::Object) => self.value.len(),
+            Form::Metadata | Form::Table(Included::Metadata) => self.layout.metadata().len(),
+            Form::Table(Included::None) => 0,
+        }
+    }
+
     /// Appends it in a form, as a watch event or a GET has it, with this revision.
     pub(crate) fn write_as(&self, served: &Served, form: Form, revision: u64, out: &mut Vec<u8>) {
         match form {

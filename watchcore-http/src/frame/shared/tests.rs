@@ -17,6 +17,16 @@ fn frame_is_a_chunk_and_its_payload() {
     assert_eq!((&one.payload()[..], &one.message()[..]), (format!("{long}\n").as_bytes(), long.as_bytes()));
 }
 
+/// The room is a guess, of a value of which the form may show a part only; what is kept is what was written.
+#[test]
+fn frame_keeps_no_room_that_is_unused() {
+    let one = Frame::new(1 << 20, |out| out.extend_from_slice(b"short"));
+    let chunk = one.chunk().clone();
+    drop(one);
+    let memory = chunk.try_into_mut().expect("nobody else has it");
+    assert!(memory.capacity() < 100, "{} bytes", memory.capacity());
+}
+
 #[test]
 fn event_is_framed_once_a_form_and_kind() {
     let frames = Frames::new(1000);
