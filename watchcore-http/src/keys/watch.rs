@@ -60,6 +60,10 @@ impl LineFraming {
         }
         if let Some(resync) = event.resync() {
             self.in_difference = resync.phase == Phase::Begin;
+            if !self.in_difference {
+                // The mark says it. In another history it may be far below what was told before.
+                self.told = resync.to;
+            }
             let id = id.filter(|_| !self.in_difference);
             return Some(self.frame("RESYNC", id, LINE, |out| lines::resync(out, None, &resync)));
         }
@@ -122,7 +126,7 @@ impl Framing for LineFraming {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use watchcore::{Cache, Change, Start};
+    use watchcore::{Cache, Change, ResyncReason, Start};
 
     fn framing(is_sent: bool, after: u64) -> LineFraming {
         LineFraming::new(Arc::new(Frames::new(1 << 20)), is_sent, true, after)
@@ -152,6 +156,30 @@ mod tests {
         framing.deadline(Position { epoch: 1, revision: 8 }, &mut out);
         assert_eq!(out[0].payload(), &b"{\"type\":\"BOOKMARK\",\"revision\":8}\n"[..]);
     }
+
+    /// A restored backup is a history of its own: what was told of the one before says nothing about it.
+    #[test]
+    fn bookmarks_go_on_in_another_history() {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(1000, [Change::put("/a", "1")]).unwrap();
+        let mut all = cache.subscribe(Start::Now).open().unwrap();
+        writer.resync(50, [], ResyncReason::HistoryReset).unwrap();
+        let mut framing = framing(true, 1000);
+        let mut out = Vec::new();
+        for event in all.poll(9).unwrap().events() {
+            framing.event_of_revision(event, true, &mut out);
+        }
+        out.clear();
+        framing.deadline(Position { revision: 50, ..cache.position() }, &mut out);
+        assert!(out.is_empty(), "the mark that ended the resync has said it");
+        framing.deadline(Position { revision: 51, ..cache.position() }, &mut out);
+        assert_eq!(
+            out[0].payload(),
+            &b"event: BOOKMARK\ndata: {\"type\":\"BOOKMARK\",\"revision\":51}\nid: 51\n\n"[..]
+        );
+    }
+
     #[test]
     fn watches_of_a_cache_share_frames() {
         let cache = Cache::builder("/").build().unwrap();
