@@ -14,9 +14,15 @@ pub(crate) struct Indent {
 }
 
 impl Indent {
-    /// Appends the next piece of the text, formatted.
-    pub(crate) fn write(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        for byte in text {
+    /// Appends the next piece of the text, formatted, as far as `out` has no more than `most` bytes then; how much of the text
+    /// that was, of an empty `out` a byte at least. An indent is as long as the text is deep, so of two bytes it makes hundreds
+    /// where somebody wrote a value for that.
+    pub(crate) fn write(&mut self, text: &[u8], most: usize, out: &mut Vec<u8>) -> usize {
+        for (at, byte) in text.iter().enumerate() {
+            // One byte may have a line before it and, where the text is no JSON, one behind it.
+            if !out.is_empty() && out.len() + 4 * self.depth + 4 > most {
+                return at;
+            }
             if self.string {
                 self.in_string(*byte);
                 out.push(*byte);
@@ -46,6 +52,7 @@ impl Indent {
                 }
             }
         }
+        text.len()
     }
 
     fn in_string(&mut self, byte: u8) {
@@ -72,8 +79,9 @@ mod tests {
     fn indented(text: &str, at: usize) -> String {
         let (mut indent, mut out) = (Indent::default(), Vec::new());
         let (one, two) = text.as_bytes().split_at(at.min(text.len()));
-        indent.write(one, &mut out);
-        indent.write(two, &mut out);
+        for text in [one, two] {
+            assert_eq!(indent.write(text, usize::MAX, &mut out), text.len());
+        }
         String::from_utf8(out).unwrap()
     }
 

@@ -1,10 +1,10 @@
 //! One object of a resource.
 
+use super::list::{ListBytes, MadeObject, Taker, respond};
 use super::watch::not_ready;
 use super::{WAIT, consistent, json_response, reachable, refused};
 use crate::catalog::Served;
 use crate::frame::{Form, Object};
-use crate::json::Indent;
 use crate::request::{GetStart, Params};
 use crate::status::Refusal;
 use axum::response::Response;
@@ -21,6 +21,7 @@ pub(crate) async fn get(
     name: &str,
     params: &Params,
     form: Form,
+    taker: Taker,
 ) -> Result<Response, Refusal> {
     let (resource, cache) = (&served.resource, &served.cache);
     let deadline = Instant::now() + WAIT;
@@ -42,9 +43,9 @@ pub(crate) async fn get(
     object.write_as(served, form, revision, &mut out);
     out.push(b'\n');
     if params.pretty {
-        let mut pretty = Vec::with_capacity(out.len() * 2);
-        Indent::default().write(&out, &mut pretty);
-        out = pretty;
+        // With its indents it may be far larger: so that goes out in pieces, as a list does.
+        let taker = Taker { gzip: false, ..taker };
+        return Ok(respond(ListBytes::new(MadeObject(out), true), taker).await);
     }
     Ok(json_response(out))
 }

@@ -21,7 +21,7 @@ use crate::transport::Stall;
 use axum::response::Response;
 #[cfg(test)]
 pub(crate) use body::ListPieces;
-pub(crate) use body::{ListBytes, respond};
+pub(crate) use body::{ListBytes, MadeObject, respond};
 use http::request::Parts;
 pub(crate) use pieces::{ListItems, PIECE, Pieces};
 pub(crate) use source::ListSource;
@@ -62,7 +62,7 @@ pub(crate) async fn list(
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
     let source = source(served, selection, start, params.limit).await?;
-    // An indent makes two or three bytes of one.
+    // An indent makes two or three bytes of one, as a rule: then what is made is formatted at once.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
     let pieces = Pieces::new(served.clone(), form, source, size);
     Ok(respond(ListBytes::new(pieces, params.pretty), taker).await)

@@ -72,10 +72,10 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             None => transport::respond(stream, "application/json", Stall::of(parts, state.limits.stall)),
         });
     }
-    if let Some(name) = &path.name {
-        return get::get(served, path.namespace.as_deref(), name, &params, form).await;
-    }
     let taker = list::Taker::of(parts, &state.limits);
+    if let Some(name) = &path.name {
+        return get::get(served, path.namespace.as_deref(), name, &params, form, taker).await;
+    }
     list::list(served, path.namespace.as_deref(), &params, form, taker).await
 }
 

@@ -108,6 +108,21 @@ async fn pretty_is_for_people() {
     }
 }
 
+/// Two bytes of a value that is nested deeply are hundreds with their indent: these are made while the client takes them.
+#[tokio::test]
+async fn deep_value_is_indented_in_pieces() {
+    let ground = two().await;
+    let deep = format!(r#"{{"a":{}{}{}}}"#, "[".repeat(400), ["0"; 1000].join(","), "]".repeat(400));
+    ground.put(&widget_key("shop/deep"), deep);
+    for target in [WIDGETS.to_owned(), format!("{SHOP}/deep")] {
+        let plain = accepting(&ground, &target, "application/json").await;
+        let mut pretty = accepting(&ground, &format!("{target}?pretty=1"), "application/json").await;
+        assert!(pretty.head.is_chunked() && pretty.body.len() > 800_000, "{target}: {} bytes", pretty.body.len());
+        pretty.body.retain(|byte| !byte.is_ascii_whitespace());
+        assert!(pretty.body == plain.body.trim_ascii(), "{target}: nothing but white space");
+    }
+}
+
 /// Objects of about 1 KiB each.
 async fn many(count: usize) -> Ground {
     let ground = Ground::start().await;

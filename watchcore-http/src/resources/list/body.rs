@@ -13,7 +13,7 @@ use super::pieces::PIECE;
 use crate::json::Indent;
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use flate2::{Compression, write::GzEncoder};
 use http::{HeaderValue, header};
 use http_body::{Frame as BodyFrame, SizeHint};
@@ -42,8 +42,33 @@ pub(crate) trait ListPieces: Send + 'static {
 /// The bytes of a list, as far as they go without a transport.
 pub(crate) struct ListBytes {
     pieces: Box<dyn ListPieces>,
-    indent: Option<Indent>,
+    indented: Option<Indented>,
     gzip: Option<Gzip>,
+}
+
+/// A document with indents.
+#[derive(Default)]
+struct Indented {
+    indent: Indent,
+    /// Made and not formatted yet: an indent may be far longer than what it stands before.
+    plain: Bytes,
+}
+
+/// What was made whole, and is a piece: one object.
+pub(crate) struct MadeObject(pub(crate) Vec<u8>);
+
+impl ListPieces for MadeObject {
+    fn next(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn made(&self) -> usize {
+        usize::from(self.is_over())
+    }
 }
 
 struct Gzip {
@@ -54,20 +79,28 @@ struct Gzip {
 
 impl ListBytes {
     pub(crate) fn new(pieces: impl ListPieces, pretty: bool) -> ListBytes {
-        ListBytes { pieces: Box::new(pieces), indent: pretty.then(Indent::default), gzip: None }
+        ListBytes { pieces: Box::new(pieces), indented: pretty.then(Indented::default), gzip: None }
     }
 
     /// The next bytes as they are without compression; they may be none though it is not over.
     fn plain(&mut self) -> Vec<u8> {
-        let piece = self.pieces.next();
-        let Some(indent) = &mut self.indent else { return piece };
-        let mut out = Vec::with_capacity(piece.len() * 2);
-        indent.write(&piece, &mut out);
+        let Some(Indented { indent, plain }) = &mut self.indented else { return self.pieces.next() };
+        if plain.is_empty() {
+            *plain = Bytes::from(self.pieces.next());
+        }
+        let mut out = Vec::with_capacity(PIECE.min(plain.len() * 2));
+        let taken = indent.write(plain, PIECE, &mut out);
+        plain.advance(taken);
         out
     }
 
+    /// Whether there is nothing more of what [`plain`](ListBytes::plain) gives.
+    fn is_made(&self) -> bool {
+        self.pieces.is_over() && self.indented.as_ref().is_none_or(|indented| indented.plain.is_empty())
+    }
+
     fn is_over(&self) -> bool {
-        self.pieces.is_over() && self.gzip.is_none()
+        self.is_made() && self.gzip.is_none()
     }
 
     /// From now on what comes is compressed, this first of all.
@@ -80,7 +113,7 @@ impl ListBytes {
     fn next(&mut self) -> io::Result<Bytes> {
         let Some(mut gzip) = self.gzip.take() else { return Ok(Bytes::from(self.plain())) };
         if gzip.plain.is_empty() {
-            if self.pieces.is_over() {
+            if self.is_made() {
                 return gzip.encoder.finish().map(Bytes::from);
             }
             gzip.plain = Bytes::from(self.plain());

@@ -2,6 +2,7 @@ use super::*;
 use crate::catalog::{Catalog, Resource};
 use crate::elsewhere::AT_ONCE;
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -65,6 +66,25 @@ fn piece_is_bounded_or_one_object() {
         assert_eq!(objects, count);
         assert!(pieces.next().is_empty(), "it is over");
     }
+}
+
+/// Two bytes of a value that is nested deeply are hundreds with their indent.
+#[tokio::test]
+async fn pretty_piece_is_bounded() {
+    let served = widgets(1, 10);
+    let numbers = ["0"; 1000].join(",");
+    let deep = format!(r#"{{"a":{}{numbers}{}}}"#, "[".repeat(400), "]".repeat(400));
+    served.cache.writer().unwrap().apply(2, [Change::put("/w/shop/deep", &deep)]).unwrap();
+    let response = respond(ListBytes::new(walk(&served, ""), true), taker(false, Duration::MAX)).await;
+    let (mut body, mut pretty) = (response.into_body(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let piece = frame.unwrap().into_data().unwrap();
+        assert!(piece.len() <= PIECE, "{} bytes", piece.len());
+        pretty.extend_from_slice(&piece);
+    }
+    assert!(pretty.len() > 800_000, "{} bytes", pretty.len());
+    pretty.retain(|byte| !byte.is_ascii_whitespace());
+    assert_eq!(pretty, all(walk(&served, "")).trim_ascii());
 }
 
 /// A selector that hardly matches visits a bounded number of keys at a time; so do keys without objects.
