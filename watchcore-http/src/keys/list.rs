@@ -53,8 +53,8 @@ async fn document(cache: &Cache, list: KeysList, selection: Selection) -> Result
 /// The state that a list is answered from. What was written before the request is in the newest, as in a list of etcd
 /// itself.
 async fn source(cache: &Cache, list: KeysList, selection: Selection) -> watchcore::Result<ListSource> {
+    let deadline = Instant::now() + DEFAULT_WAIT;
     if list.continue_token.is_none() && list.revision.is_none() {
-        let deadline = Instant::now() + DEFAULT_WAIT;
         let left = || deadline.saturating_duration_since(Instant::now());
         let least = cache.consistent_revision_async(left()).await?;
         cache.wait_until_async(least, left()).await?;
@@ -70,7 +70,7 @@ async fn source(cache: &Cache, list: KeysList, selection: Selection) -> watchcor
     if let Some(token) = list.continue_token {
         options = options.continue_from(token);
     }
-    Ok(ListSource::page(page_of(cache, Range::all(), options).await?))
+    Ok(ListSource::page(page_of(cache, Range::all(), options, deadline).await?))
 }
 
 #[cfg(test)]

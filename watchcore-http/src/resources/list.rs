@@ -93,22 +93,25 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
         return ListSource::walk(snapshot, selection).map_err(refused);
     }
     let has_token = token.is_some();
-    let mut options = ReadOptions::new(read)
-        .filter(selection.filter)
-        .limit(limit)
-        .timeout(deadline.saturating_duration_since(Instant::now()));
+    let mut options = ReadOptions::new(read).filter(selection.filter).limit(limit);
     if let Some(token) = token {
         options = options.continue_from(token);
     }
-    let page = page_of(cache, selection.range, options).await;
+    let page = page_of(cache, selection.range, options, deadline).await;
     page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
 }
 
 /// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
-/// is done on a thread of the runtime that may block.
-pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions) -> watchcore::Result<Page> {
+/// is done on a thread of the runtime that may block. Its revision is waited for until `deadline`.
+pub(crate) async fn page_of(
+    cache: &Cache,
+    range: Range,
+    options: ReadOptions,
+    deadline: Instant,
+) -> watchcore::Result<Page> {
+    let left = || deadline.saturating_duration_since(Instant::now());
     if !is_large(cache) {
-        return cache.list_with_async(&range, &options).await;
+        return cache.list_with_async(&range, &options.timeout(left())).await;
     }
     // There it waits for nothing: other lists want that thread. A revision that is still to come, of the request or of its
     // token, is waited for here.
@@ -119,7 +122,7 @@ pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions) -
     };
     match elsewhere().await {
         Err(error) if error.code() == Code::FutureRevision => {
-            cache.wait_until_async(error.asked(), WAIT).await?;
+            cache.wait_until_async(error.asked(), left()).await?;
             elsewhere().await
         }
         answer => answer,

@@ -188,6 +188,36 @@ async fn tokens_of_the_future_wait_on_no_thread() {
     }
 }
 
+/// A source that answers when the test says so.
+struct Silent;
+
+impl watchcore::Source for Silent {
+    fn wake(&self) {}
+}
+
+/// A page of a large cache is waited for as any list is: what etcd took to answer is a part of that time.
+#[tokio::test(start_paused = true)]
+async fn page_waits_no_longer_than_a_list() {
+    let served = widgets(AT_ONCE as usize + 100, 10);
+    let mut writer = served.cache.writer().unwrap();
+    writer.attach(Arc::new(Silent)).unwrap();
+    let page = source(&served, selection(&served, ""), ListStart::Consistent, 1);
+    let (page, from) = tokio::join!(page, async {
+        let ticket = loop {
+            match writer.demand().consistent {
+                0 => tokio::task::yield_now().await,
+                ticket => break ticket,
+            }
+        };
+        // It answers when all of the time has passed, with a revision that does not come.
+        tokio::time::advance(WAIT).await;
+        writer.serve_consistent(ticket, 9);
+        std::time::Instant::now()
+    });
+    assert_eq!(page.err().map(|refusal| refusal.code()), Some(504));
+    assert!(from.elapsed() < WAIT, "it is not waited for anew: {:?}", from.elapsed());
+}
+
 /// What is newest is walked; what has a limit, a token or a revision is a page.
 #[tokio::test]
 async fn only_the_newest_is_walked() {
