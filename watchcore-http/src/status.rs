@@ -227,9 +227,11 @@ impl From<&Error> for Refusal {
             Code::Timeout => Refusal::new(504, "Timeout", format!("Timeout: {}", error.message())).retry_after(1),
             Code::NotReady => Refusal::too_many(format!("the cache is not ready: {}", error.message()), 1),
             Code::InvalidArgument => Refusal::bad_request(error.message()),
-            Code::Unavailable | Code::Closed | Code::ResourceExhausted => {
+            Code::Unavailable | Code::ResourceExhausted => {
                 Refusal::new(503, "ServiceUnavailable", error.message()).retry_after(1)
             }
+            // What is closed stays so: nobody is told to come again.
+            Code::Closed => Refusal::new(503, "ServiceUnavailable", error.message()),
             _ => Refusal::new(500, "InternalError", format!("Internal error occurred: {}", error.message())),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Cache, Code, OnLag, Start};
+use watchcore::{Cache, Code, OnLag, Start, State};
 
 /// How long a watch lasts that does not say: at random between these, so that those that began together do not end
 /// together.
@@ -112,18 +112,15 @@ async fn await_revision(cache: &Cache, revision: u64, deadline: Instant) -> Resu
     }
 }
 
-/// 429: there is nothing to serve yet, or no more.
+/// 429: there is nothing to serve yet. 503: there is no more, whoever tries again.
 pub(crate) fn not_ready(cache: &Cache) -> Refusal {
-    let status = cache.status();
+    let (status, prefix) = (cache.status(), String::from_utf8_lossy(cache.prefix()));
+    if status.state == State::Closed {
+        let message = format!("the cache of {prefix:?} is closed: it serves again when the server is restarted");
+        return Refusal::new(503, "ServiceUnavailable", message);
+    }
     let why = status.last_error.map_or(String::new(), |error| format!(": {}", error.message()));
-    Refusal::too_many(
-        format!(
-            "the cache of {:?} is {}{why}; try again",
-            String::from_utf8_lossy(cache.prefix()),
-            status.state.name()
-        ),
-        1,
-    )
+    Refusal::too_many(format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()), 1)
 }
 
 /// How long a watch lasts that does not say.

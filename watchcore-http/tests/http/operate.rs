@@ -3,6 +3,7 @@
 use crate::support::certificates::Files;
 use crate::support::ground::{Face, PREFIX, SHOP, WIDGETS};
 use crate::support::{Client, Ground, Watching, eventually, figure, figure_in, get, request, within};
+use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -73,6 +74,31 @@ async fn closed_cache_is_not_alive() {
     let answer = get(ground.address, "/livez").await;
     assert_eq!(answer.code(), 500);
     assert!(answer.text().contains("[-]cache /registry/ failed: Closed\n"), "{}", answer.text());
+}
+
+/// Nothing serves it any more until the server is started again: nobody is told to try again.
+#[tokio::test]
+async fn closed_cache_is_not_to_be_asked_again() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    ground.cache.close();
+    for target in [
+        WIDGETS.to_owned(),
+        format!("{WIDGETS}?limit=1"),
+        format!("{WIDGETS}?watch=1"),
+        format!("{WIDGETS}?watch=1&resourceVersion=1"),
+        format!("{SHOP}/a"),
+        "/v1/keys?prefix=/registry/".to_owned(),
+        "/v1/keys?prefix=/registry/&watch=1".to_owned(),
+    ] {
+        let answer = get(ground.address, &target).await;
+        assert_eq!(answer.status(), (503, "ServiceUnavailable".into()), "{target}");
+        assert_eq!(
+            answer.message(),
+            "the cache of \"/registry/\" is closed: it serves again when the server is restarted"
+        );
+        assert_eq!((answer.header("retry-after"), &answer.json()["details"]), (None, &Value::Null), "{target}");
+    }
 }
 
 /// Reads the text format 0.0.4 more strictly than Prometheus does: each family has its HELP and TYPE, once, before its
