@@ -102,10 +102,51 @@ impl Cache {
         &self.inner.name
     }
 
+    /// Live keys: [`Status::objects`] alone, and for that of one load.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(3, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+    /// assert_eq!(cache.objects(), 2);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn objects(&self) -> u64 {
+        self.inner.gauges.objects.load(Relaxed)
+    }
+
+    /// How fresh it is: [`Status::state`] alone. It asks no subscription.
+    ///
+    /// ```
+    /// use watchcore::{Cache, State};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// assert_eq!(cache.state(), State::Ready);
+    /// cache.close();
+    /// assert_eq!(cache.state(), State::Closed);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn state(&self) -> State {
+        self.state_of(&lock(&self.inner.info))
+    }
+
     /// State, position, window, lag and the source's last error. Takes short locks that the
     /// writer does not take while it publishes, and no poll takes. O(open subscriptions).
     pub fn status(&self) -> Status {
         self.figures().0
+    }
+
+    fn state_of(&self, info: &Info) -> State {
+        if self.inner.is_closed() {
+            State::Closed
+        } else if self.inner.has_failed() {
+            State::Failed
+        } else if !self.inner.is_ready() {
+            State::NotReady
+        } else {
+            info.stale_since.map_or(State::Ready, |since| State::Stale { since })
+        }
     }
 
     /// Both, of one look at the subscriptions.
@@ -115,15 +156,7 @@ impl Cache {
         let stats = inner.stats(&standings);
         let (oldest, position) = inner.window();
         let info = lock(&inner.info);
-        let state = if inner.is_closed() {
-            State::Closed
-        } else if inner.has_failed() {
-            State::Failed
-        } else if !inner.is_ready() {
-            State::NotReady
-        } else {
-            info.stale_since.map_or(State::Ready, |since| State::Stale { since })
-        };
+        let state = self.state_of(&info);
         let status = Status {
             window_age: self.inner.ring.window_age(),
             name: inner.name.clone(),

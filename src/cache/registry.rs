@@ -210,8 +210,25 @@ impl Slots {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Cache, Start};
+    use crate::{Cache, Change, Start, State};
     use std::collections::HashSet;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// They are asked at every page of a list: however many subscriptions are open, and whoever gathers or opens some.
+    #[test]
+    fn size_and_state_ask_no_subscription() {
+        let cache = Cache::builder("/").build().unwrap();
+        cache.writer().unwrap().apply(1, [Change::put("/a", "1")]).unwrap();
+        let subscriptions = lock(&cache.inner.registry.open);
+        let (said, answer) = mpsc::channel();
+        let asked = cache.clone();
+        let thread = std::thread::spawn(move || said.send((asked.objects(), asked.state())).unwrap());
+        let answer = answer.recv_timeout(Duration::from_secs(10));
+        drop(subscriptions);
+        thread.join().unwrap();
+        assert_eq!(answer, Ok((1, State::Ready)));
+    }
 
     #[test]
     fn places_are_given_once_and_their_memory_goes() {

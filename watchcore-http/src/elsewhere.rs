@@ -31,7 +31,7 @@ fn processors() -> usize {
 
 /// Whether what visits every key of a cache is to be done elsewhere.
 pub(crate) fn is_large(cache: &Cache) -> bool {
-    cache.status().objects > AT_ONCE
+    cache.objects() > AT_ONCE
 }
 
 impl Turns {

@@ -87,11 +87,11 @@ fn name_of(cache: &Cache) -> String {
 }
 
 fn closed(cache: &Cache) -> Option<String> {
-    (cache.status().state == State::Closed).then(|| State::Closed.name().to_owned())
+    (cache.state() == State::Closed).then(|| State::Closed.name().to_owned())
 }
 
 fn not_ready(cache: &Cache, limit: Duration) -> Option<String> {
-    match cache.status().state {
+    match cache.state() {
         State::Ready => None,
         State::Stale { since } => {
             let age = SystemTime::now().duration_since(since).unwrap_or_default();
