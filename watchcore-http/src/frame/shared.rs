@@ -13,9 +13,12 @@ use watchcore::Kind;
 /// A place for so many bytes of the limit, beside which a place itself is small.
 const BYTES_A_PLACE: usize = 2048;
 
+/// What counts for an event that does not go out, and so has no frame.
+const BYTES_OF_NONE: usize = 64;
+
 const LEAST_PLACES: usize = 64;
 
-/// As many as a log of the default capacity has events: 3 MiB of places, however large the limit is.
+/// As many as a log of the default capacity has events: 3 MiB of places without what is in them, however large the limit is.
 const MOST_PLACES: usize = 1 << 16;
 
 /// The frames of one resource, by form, or those of the keys of one cache. Bounded in bytes over all forms.
@@ -32,7 +35,8 @@ pub(crate) struct Frames<F = Form> {
 /// The frames of one event: a few forms of at most three kinds.
 struct EventFrames<F> {
     sequence: u64,
-    frames: Vec<(F, Kind, Frame)>,
+    /// `None`: so it does not go out.
+    frames: Vec<(F, Kind, Option<Frame>)>,
 }
 
 /// How many bytes of which event, so that the oldest leave first.
@@ -49,8 +53,8 @@ impl<F: Copy + Eq> Frames<F> {
         Frames { places: OnceLock::new(), kept: Mutex::default(), limit, found, made }
     }
 
-    /// The frame of an event of the log, made now if nobody has made it yet. `None` of `make` (the event does not go
-    /// out) is not kept.
+    /// The frame of an event of the log, made now if nobody has made it yet. `None` of `make`: the event does not go out. To
+    /// find that out is as much work as a frame, so it is kept as one.
     ///
     /// It is made outside of the locks: two who come at once both make one, and both frames hold the same bytes.
     pub(crate) fn get(
@@ -61,26 +65,26 @@ impl<F: Copy + Eq> Frames<F> {
         make: impl FnOnce() -> Option<Frame>,
     ) -> Option<Frame> {
         if let Some(frame) = self.find(sequence, form, kind) {
-            self.found.fetch_add(1, Relaxed);
-            return Some(frame);
+            self.found.fetch_add(u64::from(frame.is_some()), Relaxed);
+            return frame;
         }
-        let frame = make()?;
-        self.made.fetch_add(1, Relaxed);
-        if frame.chunk().len() <= self.limit {
+        let frame = make();
+        self.made.fetch_add(u64::from(frame.is_some()), Relaxed);
+        if bytes_of(&frame) <= self.limit {
             drop(self.keep(sequence, form, kind, &frame));
         }
-        Some(frame)
+        frame
     }
 
-    fn find(&self, sequence: u64, form: F, kind: Kind) -> Option<Frame> {
+    fn find(&self, sequence: u64, form: F, kind: Kind) -> Option<Option<Frame>> {
         let places = self.places.get()?;
         let place = places[at(sequence, places.len())].read().unwrap_or_else(PoisonError::into_inner);
         place.frame(sequence, form, kind).cloned()
     }
 
     /// Keeps a frame; what had to leave for it is the caller's to free.
-    fn keep(&self, sequence: u64, form: F, kind: Kind, frame: &Frame) -> Vec<(F, Kind, Frame)> {
-        let bytes = frame.chunk().len();
+    fn keep(&self, sequence: u64, form: F, kind: Kind, frame: &Option<Frame>) -> Vec<(F, Kind, Option<Frame>)> {
+        let bytes = bytes_of(frame);
         let mut left = Vec::new();
         let mut kept = self.lock();
         let oldest = kept.events.first_key_value().map(|(oldest, _)| *oldest);
@@ -91,7 +95,8 @@ impl<F: Copy + Eq> Frames<F> {
             return left;
         }
         if place.sequence != sequence {
-            left.append(&mut place.frames);
+            // With its room: many places are empty for long.
+            left.extend(std::mem::take(&mut place.frames));
             let before = std::mem::replace(&mut place.sequence, sequence);
             kept.release(before);
         }
@@ -104,7 +109,7 @@ impl<F: Copy + Eq> Frames<F> {
         while kept.bytes > self.limit {
             let Some((&oldest, _)) = kept.events.first_key_value() else { break };
             kept.release(oldest);
-            left.append(&mut self.place(oldest).frames);
+            left.extend(std::mem::take(&mut self.place(oldest).frames));
         }
         left
     }
@@ -133,9 +138,13 @@ fn at(sequence: u64, places: usize) -> usize {
     (sequence % places as u64) as usize
 }
 
+fn bytes_of(frame: &Option<Frame>) -> usize {
+    frame.as_ref().map_or(BYTES_OF_NONE, |frame| frame.chunk().len())
+}
+
 impl<F: Copy + Eq> EventFrames<F> {
-    fn frame(&self, sequence: u64, form: F, kind: Kind) -> Option<&Frame> {
-        let is_it = |one: &&(F, Kind, Frame)| one.0 == form && one.1 == kind;
+    fn frame(&self, sequence: u64, form: F, kind: Kind) -> Option<&Option<Frame>> {
+        let is_it = |one: &&(F, Kind, Option<Frame>)| one.0 == form && one.1 == kind;
         if self.sequence == sequence { self.frames.iter().find(is_it).map(|(_, _, frame)| frame) } else { None }
     }
 }
