@@ -1,6 +1,7 @@
 //! A list of keys without a revision is as new as etcd: the feeder is played by the test.
 
-use crate::support::{Client, Ground, eventually, get};
+use crate::support::ground::WIDGETS;
+use crate::support::{Client, Ground, Watching, eventually, get};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,4 +88,15 @@ async fn list_that_waits_in_vain_is_504() {
         ground.writer().serve_consistent(ticket, 1);
     });
     assert_eq!((after.code(), &after.json()["count"]), (200, &1.into()));
+}
+
+/// A revision that etcd has not is of another etcd: nobody waits for it without an end.
+#[tokio::test]
+async fn watch_above_etcd_ends_with_504() {
+    let ground = fed().await;
+    let mut watching = Watching::open(ground.address, &format!("{WIDGETS}?watch=1&resourceVersion=99")).await;
+    let ticket = asked(&ground, 0).await;
+    ground.writer().serve_consistent(ticket, 1);
+    assert_eq!(watching.told().await, "ERROR 504 Timeout");
+    watching.ended().await;
 }
