@@ -79,12 +79,12 @@ impl Server {
         Some(Server::ready("Kubernetes' server", port, child).await)
     }
 
-    /// Waits until a list is answered.
+    /// Waits until a watch is answered: a list may be before the server has its cache, and a watch is 429 then.
     async fn ready(name: &'static str, port: u16, child: Child) -> Server {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let server = Server { name, address, child };
         let begin = Instant::now();
-        while status(address, &format!("{PATH}?limit=1")).await != Some(200) {
+        while status(address, &format!("{PATH}?watch=1&resourceVersion=0&timeoutSeconds=1")).await != Some(200) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{name} does not answer");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
