@@ -188,19 +188,26 @@ func TestKU20BookmarksMoveWhereNothingMatches(t *testing.T) {
 	takes(t, w, "ADDED ns/b@2", "closed") // no bookmark that nobody asked for
 }
 
+// holdsBack decodes a pod that is called late when it is released: into itself, or an error.
+func holdsBack(release <-chan struct{}, err error) func(*kubernetes.Config) {
+	return func(config *kubernetes.Config) {
+		config.Decode = func(key string, value []byte) (kruntime.Object, error) {
+			if strings.HasSuffix(key, "/late") {
+				if <-release; err != nil {
+					return nil, err
+				}
+			}
+			return decodePod(key, value)
+		}
+	}
+}
+
 // The end by time says where to go on only if the consumer was given everything: not what was still
 // being decoded when the time was over.
 func TestKU20BookmarkAtTheEndLosesNothing(t *testing.T) {
 	c := newCluster(t, watchcore.Config{})
 	release := make(chan struct{})
-	l := newListWatch(t, c, func(config *kubernetes.Config) {
-		config.Decode = func(key string, value []byte) (kruntime.Object, error) {
-			if strings.HasSuffix(key, "/late") {
-				<-release
-			}
-			return decodePod(key, value)
-		}
-	})
+	l := newListWatch(t, c, holdsBack(release, nil))
 	c.put("ns", "early", nil, "")
 	c.put("ns", "late", nil, "")
 	w := watching(t, l, metav1.ListOptions{ResourceVersion: "0", AllowWatchBookmarks: true, TimeoutSeconds: ptr.To(int64(1))})
@@ -214,15 +221,7 @@ func TestKU20BookmarkAtTheEndLosesNothing(t *testing.T) {
 func TestKU20ErrorBesideTheEndIsNoBookmark(t *testing.T) {
 	c := newCluster(t, watchcore.Config{})
 	release := make(chan struct{})
-	l := newListWatch(t, c, func(config *kubernetes.Config) {
-		config.Decode = func(key string, value []byte) (kruntime.Object, error) {
-			if strings.HasSuffix(key, "/late") {
-				<-release
-				return nil, errors.New("no pod")
-			}
-			return decodePod(key, value)
-		}
-	})
+	l := newListWatch(t, c, holdsBack(release, errors.New("no pod")))
 	for _, name := range []string{"early", "late", "third"} {
 		c.put("ns", name, nil, "")
 	}

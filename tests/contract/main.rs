@@ -18,6 +18,7 @@ mod reads;
 mod refused;
 mod resync;
 mod smoke;
+mod sources;
 mod starts;
 #[cfg(feature = "async")]
 mod stream;

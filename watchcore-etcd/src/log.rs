@@ -32,8 +32,8 @@ pub(crate) use log;
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    /// Keeps the messages of its thread.
-    struct Kept(Arc<Mutex<Vec<String>>>);
+    /// Hands the messages of its thread on.
+    struct Collector<F>(F);
 
     struct Fields<'a>(&'a mut String);
     impl tracing::field::Visit for Fields<'_> {
@@ -42,7 +42,7 @@ mod tests {
         }
     }
 
-    impl tracing::Subscriber for Kept {
+    impl<F: Fn(&tracing::Event<'_>) + 'static> tracing::Subscriber for Collector<F> {
         fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
             true
         }
@@ -52,9 +52,7 @@ mod tests {
         fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
         fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
         fn event(&self, event: &tracing::Event<'_>) {
-            let mut line = String::new();
-            event.record(&mut Fields(&mut line));
-            self.0.lock().unwrap().push(line);
+            (self.0)(event);
         }
         fn enter(&self, _: &tracing::span::Id) {}
         fn exit(&self, _: &tracing::span::Id) {}
@@ -63,7 +61,13 @@ mod tests {
     #[test]
     fn messages_name_their_cache() {
         let kept = Arc::new(Mutex::new(Vec::new()));
-        tracing::subscriber::with_default(Kept(kept.clone()), || {
+        let lines = kept.clone();
+        let keeps = Collector(move |event: &tracing::Event<'_>| {
+            let mut line = String::new();
+            event.record(&mut Fields(&mut line));
+            lines.lock().unwrap().push(line);
+        });
+        tracing::subscriber::with_default(keeps, || {
             super::name_thread("pods");
             super::log!(warn, revision = 7, "first");
             super::name_thread("");
@@ -72,28 +76,10 @@ mod tests {
         assert_eq!(*kept.lock().unwrap(), ["message=first cache=\"pods\" revision=7 ", "message=second "]);
     }
 
-    /// A collector that panics with each message.
-    struct Broken;
-
-    impl tracing::Subscriber for Broken {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, _: &tracing::Event<'_>) {
-            panic!("the pipe is closed");
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-
     #[test]
     fn collector_that_panics_ends_nothing() {
-        tracing::subscriber::with_default(Broken, || {
+        let breaks = Collector(|_: &tracing::Event<'_>| panic!("the pipe is closed"));
+        tracing::subscriber::with_default(breaks, || {
             super::log!(warn, revision = 7, "first");
             super::log!(info, "second");
         });

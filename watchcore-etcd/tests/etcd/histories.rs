@@ -127,35 +127,27 @@ fn another_history_with_the_same_newest_put_is_noticed_by_the_count() {
     );
 }
 
+/// The newest put is the same in both; after it the old one had progress, the new one an event.
+fn same_newest_put(ctl: &Ctl) {
+    fill(ctl, "/x/n", 3);
+}
+
+fn event_in_place_of_progress(ctl: &Ctl) {
+    same_newest_put(ctl);
+    ctl.put("/x/n", "seen");
+    fill(ctl, "/x/m", 2);
+    fill(ctl, "/y/n", 20);
+}
+
 #[test]
 fn another_history_below_a_progress_notification_is_noticed() {
-    // The newest put is the same in both; after it the old one had progress, the new one an event.
-    grown_past(
-        |ctl| fill(ctl, "/x/n", 3),
-        |ctl| {
-            fill(ctl, "/x/n", 3);
-            ctl.put("/x/n", "seen");
-            fill(ctl, "/x/m", 2);
-            fill(ctl, "/y/n", 20);
-        },
-        true,
-    );
+    grown_past(same_newest_put, event_in_place_of_progress, true);
 }
 
 /// The same, where it is listed anyway: for how far the cache is behind, counted from the newest put.
 #[test]
 fn another_history_far_ahead_is_noticed() {
-    grown_past_with(
-        5,
-        |ctl| fill(ctl, "/x/n", 3),
-        |ctl| {
-            fill(ctl, "/x/n", 3);
-            ctl.put("/x/n", "seen");
-            fill(ctl, "/x/m", 2);
-            fill(ctl, "/y/n", 20);
-        },
-        true,
-    );
+    grown_past_with(5, same_newest_put, event_in_place_of_progress, true);
 }
 
 /// A backup was restored while somebody waited. The answer is of the history that the cache has, so the listing comes

@@ -1,0 +1,228 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"watchcore/internal/bounded"
+	"watchcore/watch"
+)
+
+type object struct {
+	name     string
+	revision uint64
+}
+
+func listing(revision uint64, objects ...object) watch.Listing[object] {
+	l := watch.Listing[object]{Revision: revision}
+	for _, o := range objects {
+		l.Items = append(l.Items, watch.Item[object]{Object: o, Revision: o.revision})
+	}
+	return l
+}
+
+// What was gone comes as the difference to what the consumer has: deletes first, with the last state, then
+// puts by revision, and the position moves with the last.
+func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
+	noLeak(t)
+	put := func(kind watch.EventType, o object) watch.Event[object] {
+		return watch.Event[object]{Type: kind, Object: o, Revision: o.revision}
+	}
+	var opens atomic.Int32
+	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+		f := watch.NewRaceFreeFake[object]()
+		switch opens.Add(1) {
+		case 1:
+			want(t, "opened after", after, 1)
+			for _, o := range []object{{"same", 2}, {"changed", 3}, {"gone", 4}, {"deleted", 5}} {
+				check(t, f.Send(put(watch.Added, o)))
+			}
+			check(t, f.Send(put(watch.Deleted, object{"deleted", 6})))
+			check(t, f.Send(watch.Event[object]{Type: watch.Error, Err: &watch.Status{Code: 410}}))
+		case 2:
+			want(t, "opened after", after, 20)
+			check(t, f.Send(put(watch.Modified, object{"new", 21})))
+		}
+		return f, nil
+	})
+	lists := 0
+	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+		if lists++; lists < 3 {
+			return watch.Listing[object]{}, []error{&watch.Status{Code: 410}, errFive}[lists-1]
+		}
+		return listing(20, object{"new", 19}, object{"same", 2}, object{"changed", 15}), nil
+	})
+	w, err := watch.NewRetryWatcherWithOptions(context.Background(), 1, source, watch.RetryOptions[object]{
+		MinRestartDelay: -1, Logger: quiet(),
+		OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+	})
+	check(t, err)
+	for range 5 {
+		take[object](t, w)
+	}
+	for _, expected := range []watch.Event[object]{
+		{Type: watch.Deleted, Object: object{"gone", 4}, Old: object{"gone", 4}, HasOld: true, Revision: 6, ObjectRevision: 20, Lost: 14},
+		{Type: watch.Modified, Object: object{"changed", 15}, Old: object{"changed", 3}, HasOld: true, Revision: 6, ObjectRevision: 15},
+		{Type: watch.Added, Object: object{"new", 19}, Revision: 20, ObjectRevision: 19},
+		{Type: watch.Modified, Object: object{"new", 21}, Revision: 21},
+	} {
+		want(t, "event", take[object](t, w), expected)
+	}
+	want(t, "revision", w.Stats().Revision >= 20, true)
+	want(t, "lists", w.Stats().Relists, 3)
+	w.Stop()
+	bounded.Receive(t, "the end", w.Done())
+}
+
+// relisting begins after a revision; the first watch gives events and then that its place is gone, the others nothing.
+func relisting(t *testing.T, after uint64, lists []watch.Listing[object], events ...watch.Event[object]) (*watch.RetryWatcher[object], func() string) {
+	t.Helper()
+	var mu sync.Mutex
+	var opens []uint64
+	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+		mu.Lock()
+		defer mu.Unlock()
+		opens = append(opens, after)
+		f := watch.NewRaceFreeFake[object]()
+		if len(opens) == 1 {
+			for _, e := range append(events, watch.Event[object]{Type: watch.Error, Err: &watch.Status{Code: 410}}) {
+				check(t, f.Send(e))
+			}
+		}
+		return f, nil
+	})
+	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+		first := lists[0]
+		lists = lists[1:]
+		return first, nil
+	})
+	w, err := watch.NewRetryWatcherWithOptions(context.Background(), after, source, watch.RetryOptions[object]{
+		MinRestartDelay: -1, Logger: quiet(), OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+	})
+	check(t, err)
+	t.Cleanup(func() {
+		w.Stop()
+		bounded.Receive(t, "the end of a RetryWatcher", w.Done())
+	})
+	return w, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return fmt.Sprint(opens)
+	}
+}
+
+// A restored backup may use a revision again: nothing that its listing has is what the consumer was given.
+func TestRW27ListingOfAnotherHistoryIsGivenWhole(t *testing.T) {
+	noLeak(t)
+	type o = object
+	w, opens := relisting(t, 5, []watch.Listing[object]{listing(12, o{"a", 10}, o{"b", 11})},
+		watch.Event[object]{Type: watch.Added, Object: o{"a", 10}, Revision: 10},
+		watch.Event[object]{Type: watch.Bookmark, Revision: 20})
+	take[object](t, w)
+	for _, expected := range []watch.Event[object]{
+		{Type: watch.Modified, Object: o{"a", 10}, Old: o{"a", 10}, HasOld: true, Revision: 20, ObjectRevision: 10, Lost: 1},
+		{Type: watch.Added, Object: o{"b", 11}, Revision: 12, ObjectRevision: 11},
+	} {
+		want(t, "event", take[object](t, w), expected)
+	}
+	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[5 12]" })
+}
+
+// What was given inside of a revision is compared by its own, and not by the position.
+func TestRW27ListingComparesTheObjectsOwnRevisions(t *testing.T) {
+	noLeak(t)
+	type o = object
+	w, _ := relisting(t, 10, []watch.Listing[object]{listing(11, o{"a", 11}, o{"b", 11})},
+		watch.Event[object]{Type: watch.Modified, Object: o{"a", 11}, Revision: 10, ObjectRevision: 11})
+	take[object](t, w)
+	want(t, "the difference", take[object](t, w),
+		watch.Event[object]{Type: watch.Added, Object: o{"b", 11}, Revision: 11, ObjectRevision: 11, Lost: 1})
+}
+
+// A lister that forgets the revision has failed: a watch from 0 would begin anywhere. Only the empty state at the
+// beginning has none.
+func TestRW27ListingWithoutARevisionIsAFailure(t *testing.T) {
+	noLeak(t)
+	type o = object
+	w, opens := relisting(t, 5, []watch.Listing[object]{{}, listing(0, o{"b", 9}), listing(9, o{"b", 9})},
+		watch.Event[object]{Type: watch.Added, Object: o{"a", 6}, Revision: 6})
+	take[object](t, w)
+	want(t, "the difference", take[object](t, w),
+		watch.Event[object]{Type: watch.Deleted, Object: o{"a", 6}, Old: o{"a", 6}, HasOld: true, Revision: 6, ObjectRevision: 9, Lost: 3})
+	take[object](t, w)
+	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[5 9]" })
+	want(t, "why", fmt.Sprint(w.Stats().LastError), "the listing has no revision: a watch cannot begin behind it")
+
+	w, opens = relisting(t, 0, []watch.Listing[object]{listing(0, o{"a", 1}), {}, listing(2, o{"a", 1})})
+	want(t, "the state is empty", take[object](t, w), watch.Event[object]{Type: watch.Synced})
+	want(t, "and complete once", take[object](t, w),
+		watch.Event[object]{Type: watch.Added, Object: o{"a", 1}, Revision: 2, ObjectRevision: 1, Lost: 2})
+	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[0 2]" })
+}
+
+// A list that never gets above what is gone is made once a second, not as fast as the machine can.
+func TestFaultRelistLoopsHot(t *testing.T) {
+	noLeak(t)
+	clock := watch.NewManualClock(time.Unix(0, 0))
+	s := &script{always: &watch.Status{Code: 410}}
+	w := retry(t, 7, s, watch.RetryOptions[string]{Clock: clock, OnGone: watch.RelistOnGone(
+		watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
+			return watch.Listing[string]{Revision: 7}, nil
+		}), func(o string) string { return o })})
+	w.ResultChan()
+	for range 20 {
+		left, err := clock.AwaitTimer(bounded.Context(t))
+		check(t, err)
+		want(t, "the delay", left, time.Second)
+		clock.Advance(left)
+	}
+	// Each second a list, and at once an open of what it gave.
+	if stats := w.Stats(); stats.Relists > 21 || stats.Opens > 22 {
+		t.Fatalf("%+v in 20 s", stats)
+	}
+}
+
+// Without a revision it begins with the state, and says when that is complete.
+func TestRetryWatcherBeginsWithAList(t *testing.T) {
+	noLeak(t)
+	var opens []uint64
+	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+		opens = append(opens, after)
+		f := watch.NewRaceFreeFake[object]()
+		return f, f.Send(watch.Event[object]{Type: watch.Deleted, Object: object{"a", 3}, Revision: 10})
+	})
+	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+		return listing(9, object{"b", 7}, object{"a", 3}), nil
+	})
+	// The system's clock: nothing waits for a second.
+	w, err := watch.NewRetryWatcherWithOptions(context.Background(), 0, source, watch.RetryOptions[object]{
+		OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+	})
+	check(t, err)
+	for _, expected := range []watch.Event[object]{
+		{Type: watch.Added, Object: object{"a", 3}, ObjectRevision: 3},
+		{Type: watch.Added, Object: object{"b", 7}, ObjectRevision: 7},
+		{Type: watch.Synced, Revision: 9},
+		{Type: watch.Deleted, Object: object{"a", 3}, Revision: 10},
+	} {
+		want(t, "event", take[object](t, w), expected)
+	}
+	w.Stop()
+	bounded.Receive(t, "the end", w.Done())
+	want(t, "opens", fmt.Sprint(opens), "[9]")
+}
+
+type closedCache struct{}
+
+func (closedCache) Error() string { return "the cache was closed" }
+func (closedCache) Fatal() bool   { return true }
+
+// A cache that was closed is an end: nothing can come of asking it again.
+func TestRetryWatcherEndsOnAFatalError(t *testing.T) {
+	err := fmt.Errorf("watch: %w", closedCache{})
+	rowOfRetry{5, &script{always: err}, []watch.Event[string]{{Type: watch.Error, Err: err}}, []uint64{5}, true}.run(t)
+}
