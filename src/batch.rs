@@ -6,7 +6,7 @@
 
 mod builder;
 
-pub(crate) use builder::{BatchBuilder, CutAtLoss, Recorded};
+pub(crate) use builder::BatchBuilder;
 
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
@@ -69,11 +69,6 @@ impl OwnedEvents {
     /// Number of events.
     fn len(&self) -> usize {
         self.events.len()
-    }
-
-    /// The newest event.
-    fn last(&self) -> Option<&Event> {
-        self.events().last()
     }
 
     #[inline]

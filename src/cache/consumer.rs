@@ -92,6 +92,14 @@ struct Extras {
     limits: Option<Box<LagLimits>>,
     /// The bucket whose chain it reads.
     bucket: Mutex<Option<Arc<Bucket>>>,
+    /// Where the cache stood when its owner closed it.
+    closed_at: Mutex<Position>,
+}
+
+impl Extras {
+    fn new(name: &str, limits: Option<Box<LagLimits>>) -> Extras {
+        Extras { name: name.into(), limits, bucket: Mutex::default(), closed_at: Mutex::default() }
+    }
 }
 
 /// How far behind it may be, and the lag for which it was closed.
@@ -123,7 +131,7 @@ impl Consumer {
             let MaxLag { events, age } = max_lag;
             let limits = || LagLimits { events, age, exceeded: Mutex::new(None), slot: HalfStatistic::new(0) };
             let limits = max_lag.is_some().then(|| Box::new(limits()));
-            extras.get_or_make(|| Extras { name: name.into(), limits, bucket: Mutex::default() });
+            extras.get_or_make(|| Extras::new(name, limits));
         }
         let (id, first) = (inner.registry.new_id(), inner.ring.first_seq());
         Consumer {
@@ -270,9 +278,12 @@ impl Consumer {
         if bucket.is_none() && self.extras.get().is_none() {
             return;
         }
-        let extras = || Extras { name: "".into(), limits: None, bucket: Mutex::default() };
-        let before = std::mem::replace(&mut *lock(&self.extras.get_or_make(extras).bucket), bucket);
+        let before = std::mem::replace(&mut *lock(&self.extras().bucket), bucket);
         drop(before);
+    }
+
+    fn extras(&self) -> &Extras {
+        self.extras.get_or_make(|| Extras::new("", None))
     }
 }
 
@@ -315,9 +326,20 @@ impl Consumer {
 
     pub(crate) fn close(&self) {
         // Before the first listing nothing was published: nothing is handed out.
-        let head = if self.inner.is_ready() { self.inner.ring.head() } else { 0 };
-        self.end_at(head);
+        let (at, head) = if self.inner.is_ready() { self.inner.stands_at() } else { Default::default() };
+        {
+            // Under the lock: a consumer that sees this end reads the position that belongs to it.
+            let mut closed_at = lock(&self.extras().closed_at);
+            if self.end_at(head) {
+                *closed_at = at;
+            }
+        }
         self.wake_up();
+    }
+
+    /// Where the cache stood when its owner closed this. To be asked after `end`.
+    pub(crate) fn closed_at(&self) -> Position {
+        self.extras.get().map(|extras| *lock(&extras.closed_at)).unwrap_or_default()
     }
 
     /// Nothing from this sequence number on is handed out. False: it had an end.

@@ -28,7 +28,7 @@ use crate::filter::matcher::Matcher;
 use crate::foreign;
 use crate::heap::{HeapBytes, One};
 use crate::log::buckets::Requests;
-use crate::log::ring::{LogEnd, Ring, Run};
+use crate::log::ring::{LogEnd, Ring, Run, progress_of};
 use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
@@ -253,6 +253,19 @@ impl Inner {
         self.now(&reclaim::pin()).0
     }
 
+    /// As [`Inner::now`], for a caller that waits for nobody: where the event below the head has left already, because a
+    /// revision longer than the log is being written, the position is that of the progress word.
+    pub(crate) fn stands_at(&self) -> (Position, u64) {
+        let progress = self.ring.progress();
+        let head = self.ring.head();
+        let pin = reclaim::pin();
+        let of_progress = || {
+            let epoch = self.ring.epochs(&pin).at(head).epoch;
+            Position { epoch, revision: progress_of(progress, epoch) }
+        };
+        (self.ring.position(progress, head, &pin).unwrap_or_else(of_progress), head)
+    }
+
     /// A matcher to keep: an equal one that a subscription has, or this one.
     pub(crate) fn share(&self, matcher: Matcher) -> Arc<Matcher> {
         if matcher.has_predicates() { Arc::new(matcher) } else { lock(&self.matchers).share(matcher) }
@@ -371,9 +384,9 @@ impl Inner {
         let (mut at, mut hand) = (from, None);
         loop {
             match self.ring.next_run(&mut at, &mut hand, head) {
-                Run::Events(segment, run) => {
+                Run::Events(run) => {
                     at = run.end;
-                    if !each(&segment, run) {
+                    if hand.as_ref().is_none_or(|segment| !each(segment, run)) {
                         return Ok(());
                     }
                 }

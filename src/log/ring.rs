@@ -114,8 +114,8 @@ pub(crate) enum Located {
 
 /// What [`Ring::next_run`] found.
 pub(crate) enum Run {
-    /// Events of one segment, at least one.
-    Events(SegmentRef, Range<u64>),
+    /// Events of the segment that the caller keeps now, at least one.
+    Events(Range<u64>),
     /// Nothing below the head.
     Head,
     /// The next events have left the window.
@@ -394,7 +394,7 @@ impl Ring {
                 Some(segment) if segment.contains(*seq) => {
                     let end = segment.end(head);
                     if *seq < end {
-                        return Run::Events(segment.clone(), *seq..end);
+                        return Run::Events(*seq..end);
                     }
                     // Closed before it was full: the revision that did not fit went into the next one.
                     *seq = segment.limit();

@@ -78,7 +78,7 @@ struct Changed {
 
 /// What changed between the states at two heads, as a filter sees it.
 fn changes(inner: &Arc<Inner>, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<BatchBuilder, Left> {
-    let mut batch = BatchBuilder::new(usize::MAX, false, ());
+    let mut batch = BatchBuilder::new(usize::MAX, false);
     let mut scan = Scan::new(At::Head(inner, first), range, None);
     let (mut page, mut left) = (Vec::new(), false);
     while !scan.is_over() {

@@ -12,7 +12,7 @@ use crate::batch::{Batch, BatchBuilder};
 use crate::cache::{ConsumerRef, Inner, OPEN};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
-use crate::log::ring::{LogEnd, Run, progress_of};
+use crate::log::ring::{LogEnd, Run, progress_of, progress_word};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, ord};
@@ -28,12 +28,14 @@ pub(super) struct Awake<'s> {
     pub(super) cursor: Cursor,
 }
 
-/// What one look at the cache showed: loaded in this order.
+/// How far a call of the consumer's reads: loaded in this order.
 #[derive(Clone, Copy)]
 pub(super) struct Frontier {
     pub(super) closed: bool,
     pub(super) progress: u64,
     pub(super) head: u64,
+    /// Where the cache stood when the owner of the subscription closed it, if more was published since.
+    pub(super) closed_at: Option<Position>,
 }
 
 impl<'s> Awake<'s> {
@@ -75,9 +77,17 @@ impl<'s> Awake<'s> {
         let LogEnd { head, closed } = inner.ring.end();
         if end < head {
             // Closed by its owner: nothing above, and no progress beyond.
-            return Frontier { closed: true, progress: 0, head: end };
+            let at = self.shared.closed_at();
+            return Frontier { closed: true, progress: progress_word(at), head: end, closed_at: Some(at) };
         }
-        Frontier { closed: closed || end != OPEN, progress, head }
+        Frontier { closed: closed || end != OPEN, progress, head, closed_at: None }
+    }
+
+    /// The position of the cache at the frontier. `None`: the event below that head has left the window, and there is a newer
+    /// head.
+    pub(super) fn position_at(&self, frontier: &Frontier) -> Option<Position> {
+        let of_the_log = || self.inner().ring.position(frontier.progress, frontier.head, &reclaim::pin());
+        frontier.closed_at.or_else(of_the_log)
     }
 
     /// See `Subscription::poll`.
@@ -102,8 +112,8 @@ impl<'s> Awake<'s> {
         if behind > self.inner().consumers.max_lag.load(Relaxed) || self.shared.is_limited() {
             return None;
         }
-        let Run::Events(segment, run) = self.cursor.next_run(&self.inner().ring, frontier.head) else { return None };
-        let batch = self.view(segment, run, max);
+        let Run::Events(run) = self.cursor.next_run(&self.inner().ring, frontier.head) else { return None };
+        let batch = self.view(run, max);
         self.handed_out(&batch, frontier);
         Some(batch)
     }
@@ -249,7 +259,7 @@ impl<'s> Awake<'s> {
             && bookmarks.is_due(position)
         {
             (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
-            let mut batch = BatchBuilder::new(1, false, ());
+            let mut batch = BatchBuilder::new(1, false);
             batch.push_mark(Mark::bookmark(position.revision, 0));
             return Ok(batch.finish(position));
         }
@@ -266,7 +276,7 @@ impl<'s> Awake<'s> {
         // reads a chain, or was moved by the notifier, asks.
         let moved_unseen = self.own.take(Flag::MovedUnseen) || self.own.cold.is_some();
         if moved_unseen
-            && let Some(now) = self.inner().ring.position(frontier.progress, frontier.head, &reclaim::pin())
+            && let Some(now) = self.position_at(frontier)
             && now.epoch == epoch
         {
             self.cursor.reach(now.revision);

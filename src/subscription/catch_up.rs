@@ -8,8 +8,8 @@
 #![forbid(unsafe_code)]
 
 use super::awake::Awake;
+use super::events::resynced;
 use super::own::{Flag, SubscriptionPhase};
-use super::scan::resynced;
 use super::{Halt, OnLag, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
@@ -140,18 +140,15 @@ impl Awake<'_> {
             if frontier.head < ring.first_seq() || frontier.closed && ring.oldest_seq() > frontier.head {
                 return None;
             }
-            match ring.position(frontier.progress, frontier.head, &reclaim::pin()) {
-                Some(at) => return Some((at, frontier.head)),
-                None if frontier.closed => return None,
-                // A whole lap since: there is a newer head.
-                None => {}
+            if let Some(at) = self.position_at(&frontier) {
+                return Some((at, frontier.head));
             }
         }
     }
 
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
-        let Some(Gathered { place, gone, came, lost, batch }) = self.gather_page(max)? else {
+        let Some(Gathered { place, gone, came, lost, mut batch }) = self.gather_page(max)? else {
             return Ok(Batch::empty(self.position()));
         };
         if let Some(delivered) = self.own.delivered() {
@@ -175,7 +172,8 @@ impl Awake<'_> {
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
-        Ok(batch.continues(true).finish(self.position()))
+        batch.continues(true);
+        Ok(batch.finish(self.position()))
     }
 
     /// Gathers a page, where there is a difference.
@@ -216,7 +214,7 @@ impl Awake<'_> {
 
     /// A page of the difference from a place on, in the state that it leads to.
     fn gather_at(&self, state: At<'_>, catch: &CatchUp, place: Reached, max: usize) -> Gathered {
-        let batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), ());
+        let batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions));
         let none = KeySet::default();
         let mut page = DifferencePage {
             state,

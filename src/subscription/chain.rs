@@ -8,14 +8,15 @@ mod tests;
 
 use super::awake::{Awake, Frontier};
 use super::own::Flag;
+use super::traverse::{EventSource, Traversal};
 use super::{Halt, Step, Subscription};
-use crate::batch::{Batch, BatchBuilder, CutAtLoss};
+use crate::batch::Batch;
 use crate::cache::Consumer;
+use crate::data::event::Event;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Located, progress_of};
-use crate::log::segment::SegmentRef;
-use crate::position::Position;
+use crate::log::segment::{Segment, SegmentRef};
 use crate::reclaim;
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
@@ -33,12 +34,39 @@ pub(super) struct Reader {
     pub(super) skipped: u64,
 }
 
-/// Collected from the chain.
+/// Sequence numbers of a bucket's events, collected from its chain.
 pub(super) struct Links {
-    /// Newest first.
+    /// Newest first. A traversal may go back over some, so they are dropped when it has ended.
     seqs: Vec<u64>,
+    /// How many of them the cursor has not passed.
+    left: usize,
     /// The head that they were collected under.
-    pub(super) to: u64,
+    to: u64,
+}
+
+impl Links {
+    fn pass_to(&mut self, seq: u64) {
+        self.left = self.seqs.partition_point(|&link| link >= seq);
+    }
+}
+
+impl EventSource for Links {
+    fn advance(&mut self, awake: &mut Awake<'_>) -> Step<bool> {
+        self.pass_to(awake.cursor.seq());
+        let Some(&seq) = self.seqs[..self.left].last() else {
+            awake.cursor.jump(self.to);
+            return Ok(false);
+        };
+        let mut hand = awake.cursor.lend();
+        awake.segment_of(seq, &mut hand)?;
+        awake.cursor.jump(seq);
+        awake.cursor.keep(hand);
+        Ok(true)
+    }
+
+    fn events<'s>(&self, segment: &'s Segment) -> impl Iterator<Item = &'s Event> {
+        self.seqs[..self.left].iter().rev().take_while(|&&seq| segment.contains(seq)).map(|&seq| segment.event(seq))
+    }
 }
 
 #[derive(Default)]
@@ -49,18 +77,11 @@ pub(super) enum PathState {
     Chain(Arc<Bucket>),
 }
 
-/// The chain of a bucket, as one look behind the head showed it.
+/// The chain of a bucket, as one load of its newest event after the head showed it.
 #[derive(Clone, Copy)]
 pub(super) struct ChainEnd {
     bucket: u64,
     newest: u64,
-}
-
-/// The begin of a revision: the links from it on, and the position before it.
-#[derive(Clone)]
-struct LinkBorder {
-    left: usize,
-    position: Position,
 }
 
 impl Reader {
@@ -158,43 +179,40 @@ impl Awake<'_> {
         complete.then_some(bucket)
     }
 
-    /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
-    /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
+    /// Collects the links of a bucket from its newest event back to the cursor. `None`: there is none, and the cursor stands
+    /// at the head; or there are too many, and a scan comes next.
     pub(super) fn collect(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<Option<Links>> {
-        if self.cursor.seq() >= frontier.head {
-            return Ok(None);
-        }
-        if chain.newest < self.cursor.seq() {
-            self.skip_to_head(frontier);
-            return Ok(None);
-        }
-        let mut links = Vec::new();
+        let mut seqs = Vec::new();
         let mut hand = self.cursor.lend();
         let lowest = self.walk_back(chain, frontier, &mut hand, |seq| {
-            if links.len() <= LINKS {
-                links.push(seq);
+            if seqs.len() <= LINKS {
+                seqs.push(seq);
             }
         })?;
-        if links.len() > LINKS {
+        if seqs.len() > LINKS {
             // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
             self.cursor.jump(lowest);
             self.own.cold().reader.scan_to = frontier.head;
             return Ok(None);
         }
         self.cursor.keep(hand);
-        if links.is_empty() {
-            self.skip_to_head(frontier);
+        if seqs.is_empty() {
+            self.own.cold().reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
+            self.pass_to_head(frontier);
             return Ok(None);
         }
-        Ok(Some(Links { seqs: links, to: frontier.head }))
+        Ok(Some(Links { left: seqs.len(), seqs, to: frontier.head }))
     }
 
     /// The one event of its own up to the head, where it passes unchanged: a view into the log. `None`: there is none, or
     /// more than one, or it is not known without a look at the filter.
-    pub(super) fn view_of_one(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<Option<Batch>> {
-        let ChainEnd { bucket, newest } = chain;
+    pub(super) fn view_of_one(&mut self, frontier: &Frontier) -> Step<Option<Batch>> {
         let from = self.cursor.seq();
-        if !(from..frontier.head).contains(&newest) || !self.has(Flag::WholeBucket) || self.own.keeps_keys() {
+        if !self.has(Flag::WholeBucket) || self.own.keeps_keys() || self.has_links() {
+            return Ok(None);
+        }
+        let Some(ChainEnd { bucket, newest }) = self.chain() else { return Ok(None) };
+        if !(from..frontier.head).contains(&newest) || self.shared.inner.ring.newest_mark() >= from {
             return Ok(None);
         }
         let mut hand = self.cursor.lend();
@@ -214,12 +232,6 @@ impl Awake<'_> {
         Ok(Some(Batch::view(segment, newest..newest + 1, false, self.position())))
     }
 
-    /// Nothing of its own up to the head: all of it is skipped.
-    fn skip_to_head(&mut self, frontier: &Frontier) {
-        self.own.cold().reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
-        self.pass_to_head(frontier);
-    }
-
     /// Nothing of its own up to the head.
     fn pass_to_head(&mut self, frontier: &Frontier) {
         self.cursor.jump(frontier.head);
@@ -230,19 +242,23 @@ impl Awake<'_> {
     /// Everything up to the head was looked at.
     fn reach(&mut self, frontier: &Frontier) {
         self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
-        // Closed by its owner: no progress beyond, so the event below the end says how far it came.
-        if frontier.progress == 0
-            && let Located::Segment(segment) = self.shared.inner.ring.locate(frontier.head - 1, &reclaim::pin())
-        {
-            self.cursor.reach(segment.event(frontier.head - 1).revision());
-        }
     }
 
-    /// Collects, and keeps the links for the polls to come.
-    pub(super) fn collect_ahead(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<()> {
-        let links = self.collect(chain, frontier)?;
-        self.own.cold().reader.links = links.map(Box::new);
-        Ok(())
+    /// Runs a traversal over the events of links; those that are left wait for the next one.
+    pub(super) fn follow(&mut self, traversal: &mut Traversal, mut links: Links, frontier: &Frontier) -> Step<bool> {
+        let (from, looked) = (self.cursor.seq(), self.own.looked);
+        let ended = traversal.run(self, &mut links);
+        let (seq, looked) = (self.cursor.seq(), self.own.looked - looked);
+        let reader = &mut self.own.cold().reader;
+        reader.skipped += (seq - from).saturating_sub(looked);
+        links.pass_to(seq);
+        links.seqs.truncate(links.left);
+        if links.left > 0 {
+            reader.links = Some(Box::new(links));
+        } else if seq >= frontier.head {
+            self.reach(frontier);
+        }
+        ended
     }
 
     /// Visits the events of a chain from the newest back to the cursor; the lowest, or the head.
@@ -300,11 +316,10 @@ impl Awake<'_> {
         Ok(())
     }
 
-    /// What a scan of one that reads a chain goes up to: where the chain serves again.
-    pub(super) fn scan_end(&self, frontier: &Frontier) -> Frontier {
+    /// Where a scan of one that reads a chain ends: where the chain serves again.
+    pub(super) fn scan_end(&self, frontier: &Frontier) -> u64 {
         let scan_to = self.own.cold.as_ref().map_or(0, |cold| cold.reader.scan_to);
-        let head = if scan_to > self.cursor.seq() { frontier.head.min(scan_to) } else { frontier.head };
-        Frontier { head, ..*frontier }
+        if scan_to > self.cursor.seq() { frontier.head.min(scan_to) } else { frontier.head }
     }
 
     fn broken_chain(&self, at: u64) -> Error {
@@ -324,125 +339,6 @@ impl Awake<'_> {
             };
         }
         hand.as_ref().ok_or_else(|| Halt::Lost(self.loss()))
-    }
-
-    /// Hands out the events of the collected links.
-    pub(super) fn follow(&mut self, mut collected: Links, frontier: &Frontier, max: usize) -> Step<Batch> {
-        let started = self.cursor.seq();
-        let mut hand = self.cursor.lend();
-        let border = LinkBorder { left: collected.seqs.len(), position: self.position() };
-        let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), border);
-        let left = self.fill_by_links(&mut batch, &collected.seqs, &mut hand)?;
-        self.cursor.jump(if left == 0 { collected.to } else { collected.seqs[left - 1] });
-        collected.seqs.truncate(left);
-        self.own.cold().reader.links = (left > 0).then(|| Box::new(collected));
-        self.record_all(batch.take_recorded());
-        self.cursor.keep(hand);
-        self.own.cold().reader.skipped += (self.cursor.seq() - started).saturating_sub(batch.len() as u64);
-        if self.cursor.seq() >= frontier.head && !batch.does_continue() {
-            self.reach(frontier);
-        }
-        Ok(batch.finish(self.position()))
-    }
-
-    /// Puts the events of links, the last one first, into a batch until it is full; how many are left. The
-    /// position moves along.
-    fn fill_by_links(
-        &mut self,
-        batch: &mut BatchBuilder<LinkBorder>,
-        links: &[u64],
-        hand: &mut Option<SegmentRef>,
-    ) -> Step<usize> {
-        // The revision of the last event, and whether it ends with that event.
-        let (mut revision, mut is_over) = (0, true);
-        for left in (1..=links.len()).rev() {
-            let seq = links[left - 1];
-            let segment = match self.segment_of(seq, hand) {
-                Ok(segment) => segment,
-                Err(halt) if batch.is_empty() => return Err(halt),
-                Err(halt) => return self.links_end_at_loss(batch, left, is_over.then_some(revision), halt),
-            };
-            let event = segment.event(seq);
-            if event.revision() != revision {
-                // Nothing of its own lies between.
-                self.cursor.reach(event.revision() - 1);
-                *batch.begin_revision() = LinkBorder { left, position: self.position() };
-                revision = event.revision();
-            }
-            self.own.looked += 1;
-            is_over = event.is_last();
-            let Some(kind) = self.shared.matcher.transition(event) else { continue };
-            if self.shared.matcher.delivers(kind) {
-                if !batch.fits(segment) {
-                    let Some(border) = batch.cut() else { return Ok(left) };
-                    self.cursor.go_back_to(border.position);
-                    return Ok(border.left);
-                }
-                let (form, gone) = self.shared.matcher.delivered_form(event, kind);
-                batch.push_logged(segment, seq, form, gone);
-            }
-            if self.own.keeps_keys() {
-                batch.record(kind, seq, segment);
-            }
-        }
-        self.cursor.reach(revision);
-        Ok(0)
-    }
-
-    /// The segment of the next link has left. What was gathered is handed out first, whole revisions if there
-    /// are any; the next poll reports the loss.
-    #[cold]
-    fn links_end_at_loss(
-        &mut self,
-        batch: &mut BatchBuilder<LinkBorder>,
-        left: usize,
-        complete: Option<u64>,
-        halt: Halt,
-    ) -> Step<usize> {
-        if !batch.ends_inside() {
-            // More of a revision that is not complete may have been lost: the position stays before it.
-            self.cursor.reach(complete.unwrap_or_default());
-            return Ok(left);
-        }
-        match batch.cut_at_loss() {
-            CutAtLoss::Back(border) => {
-                self.cursor.go_back_to(border.position);
-                Ok(border.left)
-            }
-            CutAtLoss::Inside => Ok(left),
-            CutAtLoss::Nothing(border) => {
-                self.cursor.go_back_to(border.position);
-                Err(halt)
-            }
-        }
-    }
-
-    /// Whether the collected links hold something to hand out; passes over what they do not.
-    pub(super) fn links_match(&mut self, frontier: &Frontier) -> Step<bool> {
-        let mut hand = self.cursor.lend();
-        while let Some(seq) = self.links().and_then(|links| links.seqs.last().copied()) {
-            let segment = self.segment_of(seq, &mut hand)?.clone();
-            let event = segment.event(seq);
-            if self.has(Flag::WholeBucket) || self.shared.matcher.matches(event) {
-                self.cursor.jump(seq);
-                self.cursor.keep(Some(segment));
-                return Ok(true);
-            }
-            if let Some(kind) = self.shared.matcher.transition(event) {
-                self.record(kind, event);
-            }
-            self.own.looked += 1;
-            if let Some(links) = &mut self.own.cold().reader.links {
-                links.seqs.pop();
-            }
-            self.cursor.jump(seq + 1);
-        }
-        let to = self.take_links().map_or(0, |links| links.to);
-        self.cursor.jump(to);
-        if self.cursor.seq() >= frontier.head {
-            self.reach(frontier);
-        }
-        Ok(false)
     }
 
     pub(super) fn has_links(&self) -> bool {

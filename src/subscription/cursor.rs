@@ -73,6 +73,18 @@ impl Cursor {
         self.segment.clone()
     }
 
+    /// The segment that it keeps.
+    pub(super) fn segment(&self) -> Option<&SegmentRef> {
+        self.segment.as_ref()
+    }
+
+    /// Keeps a segment, if it stands in it and keeps none.
+    pub(super) fn keep_if_none(&mut self, segment: SegmentRef) {
+        if self.segment.is_none() {
+            self.keep(Some(segment));
+        }
+    }
+
     /// Keeps a segment, if it stands in it.
     pub(super) fn keep(&mut self, segment: Option<SegmentRef>) {
         self.segment = segment.filter(|segment| segment.contains(self.seq));
@@ -113,12 +125,13 @@ impl Cursor {
         }
     }
 
-    /// Moves over a whole segment without a mark, at whose begin it stands, as it is below `head`; the events
-    /// that it passed. It begins and ends with whole revisions.
-    pub(super) fn pass_segment(&mut self, segment: &SegmentRef, head: u64) -> u64 {
+    /// Moves over its segment, at whose begin it stands, as that is below `head`; the events that it passed. The segment
+    /// has no mark, and begins and ends with whole revisions.
+    pub(super) fn pass_segment(&mut self, head: u64) -> u64 {
+        let Some(segment) = self.segment.take() else { return 0 };
         let end = segment.end(head);
         self.position.revision = segment.event(end - 1).revision();
-        self.jump(segment.limit());
+        self.seq = segment.limit();
         end - segment.base()
     }
 
@@ -143,25 +156,7 @@ impl Cursor {
     }
 
     /// Goes back to where it stood at a border: what it has passed since is not handed out.
-    pub(super) fn go_back(&mut self, border: Cursor) {
-        *self = border;
-    }
-
-    /// The same, for a reader of links, whose sequence number follows from the links that are left.
-    pub(super) fn go_back_to(&mut self, position: Position) {
-        self.position = position;
-    }
-
-    /// A copy without the segment: where a batch begins.
-    pub(super) fn bare(&self) -> Cursor {
-        Cursor { segment: None, ..*self }
-    }
-
-    /// As the cursor stands before the first event of a revision, which lies in `segment`.
-    pub(super) fn save_to(&self, border: &mut Cursor, segment: &SegmentRef) {
-        (border.seq, border.position) = (self.seq, self.position);
-        if border.segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
-            border.segment = Some(segment.clone());
-        }
+    pub(super) fn go_back(&mut self, seq: u64, position: Position, segment: Option<SegmentRef>) {
+        *self = Cursor { seq, position, segment };
     }
 }

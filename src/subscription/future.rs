@@ -18,8 +18,9 @@
 mod tests;
 
 use super::awake::{Awake, Frontier};
+use super::loss::Loss;
 use super::own::SubscriptionPhase;
-use super::{Halt, Loss, OnLag, Step};
+use super::{Halt, Step};
 use crate::error::say;
 use crate::log::epochs::EpochChange;
 use crate::position::Position;
@@ -66,7 +67,7 @@ impl Awake<'_> {
     /// Looks whether the revision was reached. True: it begins, and there may be events.
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
-            // Until here the state at which the wait began counted as delivered: a loss falls back on it.
+            // The consumer has the state of its revision: only now is it there to be recorded.
             if !self.seed(seq) {
                 return Err(Halt::Lost(self.loss()));
             }
@@ -107,19 +108,10 @@ impl Awake<'_> {
                 }
                 return Err(say::future("subscribe after", asked, epoch_change.to).into());
             }
-            // Resyncs before it may have changed the epoch since the last poll.
-            let epoch = epochs.at(epoch_change.seq).epoch;
-            drop(pin);
-            return Err(Halt::Lost(self.jumped_over(epoch_change.seq, epoch, epoch_change.to)));
+            return Err(Halt::Lost(self.jumped_over(&epoch_change, epochs.at(epoch_change.seq).epoch)));
         }
-        let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
-            // The event below this head has left. Where its owner closed it there, what was published until
-            // then may have been above the asked revision; else there is a newer head to look at.
-            let unseen =
-                matches!(self.own.phase(), SubscriptionPhase::Future(start) if start.looked_to < frontier.head);
-            let lost = frontier.closed && unseen && inner.ring.newest_left(inner.ring.oldest_seq(), &pin) > asked;
-            return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
-        };
+        drop(pin);
+        let Some(now) = self.position_at(frontier) else { return Ok(None) };
         if now.revision >= asked {
             return self.first_above(frontier.head).map(Some);
         }
@@ -130,26 +122,16 @@ impl Awake<'_> {
         Ok(None)
     }
 
-    /// A resync whose bracket begins at `seq`, in `epoch`, has jumped over the asked revision. What came before it was
-    /// dropped: the state there counts as delivered.
-    fn jumped_over(&mut self, seq: u64, epoch: u64, to: u64) -> Loss {
-        if self.seed(seq) {
-            self.cursor.jump(seq);
+    /// A resync has jumped over the asked revision. The resyncs before it did not concern this start: where the log still
+    /// has the bracket it continues there, in the epoch before it.
+    fn jumped_over(&mut self, change: &EpochChange, epoch: u64) -> Loss {
+        let loss = self.loss();
+        let ring = &self.inner().ring;
+        if !ring.has_all_from(change.seq, ring.oldest_seq(), &reclaim::pin()) {
+            return loss;
         }
-        if self.own.on_lag == OnLag::SkipToOldest {
-            // It continues at the bracket: the resyncs before it did not concern it, and none was lost.
-            self.cursor.enter_epoch(epoch);
-        }
-        let (oldest, current) = self.inner().window();
-        Loss {
-            from: self.position().revision + 1,
-            to,
-            oldest,
-            current: current.revision,
-            seq,
-            before: Position { epoch, ..self.position() },
-            initial: false,
-        }
+        self.cursor.enter_epoch(epoch);
+        Loss { to: change.to, seq: change.seq, before: Position { epoch, ..self.position() }, ..loss }
     }
 
     /// The first event above the asked revision, as a reader at `head` sees it; a loss, where it has left.

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 use super::awake::Awake;
-use super::loss::Loss;
 use super::own::SubscriptionPhase;
 use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
@@ -44,21 +43,12 @@ impl Awake<'_> {
             return Ok(Batch::empty(self.position()));
         };
         let (at, batch_bytes, mut done) = (initial.at, initial.batch_bytes, initial.done);
-        let mut batch = BatchBuilder::new(max, false, ());
+        let mut batch = BatchBuilder::new(max, false);
         if !done {
             let mut came = Vec::new();
             // Runs predicates. What follows of it is stored when it has returned.
             let Ok(next) = self.initial_objects(initial.next.clone(), batch_bytes, &mut batch, &mut came) else {
-                let (oldest, current) = self.shared.inner.window();
-                return Err(Halt::Lost(Loss {
-                    from: 1,
-                    to: current.revision,
-                    oldest,
-                    current: current.revision,
-                    seq: 0,
-                    before: self.position(),
-                    initial: true,
-                }));
+                return Err(Halt::Lost(self.loss_of_state()));
             };
             done = next.is_none();
             if let Some(delivered) = self.own.delivered() {
@@ -72,8 +62,8 @@ impl Awake<'_> {
             batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor.seq(), at);
         }
-        let continues = !done && batch.is_empty();
-        Ok(batch.continues(continues).finish(self.position()))
+        batch.continues(!done && batch.is_empty());
+        Ok(batch.finish(self.position()))
     }
 
     /// Gathers objects of the state from a key on, and the keys to record as delivered; where they continue, `None` at

@@ -6,9 +6,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::awake::Awake;
+use super::awake::{Awake, Frontier};
+use super::events::resynced;
 use super::own::{Flag, SubscriptionPhase};
-use super::scan::resynced;
 use super::{Halt, OnLag, Step};
 use crate::error::{Code, Error};
 use crate::position::Position;
@@ -24,8 +24,19 @@ pub(super) struct Loss {
     /// The first event that is not lost, and the position before it.
     pub(super) seq: u64,
     pub(super) before: Position,
-    /// It happened in the initial state.
-    pub(super) initial: bool,
+    pub(super) of: Lost,
+}
+
+/// What was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// Events behind a state that the consumer has.
+    Events,
+    /// A part of the initial state: the consumer knows what it was given.
+    State,
+    /// The state that the subscription starts from, which the consumer has from elsewhere and the cache does not know any
+    /// more. No difference leads from there to the state now.
+    Start,
 }
 
 impl Awake<'_> {
@@ -68,15 +79,27 @@ impl Awake<'_> {
             }
             let from = self.position().revision.max(self.reported()) + 1;
             let from = if before.epoch == self.position().epoch { from } else { self.position().revision + 1 };
-            return Loss {
-                from,
-                to: before.revision.max(from),
-                oldest,
-                current: current.revision,
-                seq,
-                before,
-                initial: false,
-            };
+            let is_at_its_start = self.own.phase().is_before_its_start();
+            let of = if is_at_its_start { Lost::Start } else { Lost::Events };
+            let loss = Loss { from, to: before.revision.max(from), oldest, current: current.revision, seq, before, of };
+            return self.up_to_the_close(loss);
+        }
+    }
+
+    /// The state that the initial events are read from has left.
+    pub(super) fn loss_of_state(&self) -> Loss {
+        let (oldest, current) = self.inner().window();
+        let (current, before) = (current.revision, self.position());
+        self.up_to_the_close(Loss { from: 1, to: current, oldest, current, seq: 0, before, of: Lost::State })
+    }
+
+    /// Closed by its owner it has nothing to hand out above the close, so nothing of that is lost.
+    fn up_to_the_close(&self, loss: Loss) -> Loss {
+        let Frontier { head, closed_at, .. } = self.frontier();
+        match closed_at {
+            Some(at) if loss.of == Lost::State => Loss { to: at.revision, ..loss },
+            Some(at) if loss.seq >= head => Loss { to: at.revision.max(loss.from), seq: head, before: at, ..loss },
+            _ => loss,
         }
     }
 
@@ -103,7 +126,7 @@ impl Awake<'_> {
         let error = loss.error(self.position());
         match self.own.on_lag {
             OnLag::Stop => self.end(),
-            OnLag::SkipToOldest if loss.initial => self.end(),
+            OnLag::SkipToOldest if loss.of == Lost::State => self.end(),
             OnLag::SkipToOldest => {
                 let frontier = self.frontier();
                 let over = frontier.closed && loss.seq >= frontier.head;
@@ -117,11 +140,12 @@ impl Awake<'_> {
                     (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
                 }
             }
+            OnLag::Resnapshot | OnLag::Conflate if loss.of == Lost::Start => self.end(),
             // Closed by its owner, at a state that has left.
             OnLag::Resnapshot | OnLag::Conflate if self.newest_state().is_none() => self.end(),
             OnLag::Resnapshot | OnLag::Conflate => {
                 let reported = self.own.on_lag == OnLag::Conflate || self.is_in_bracket();
-                if !loss.initial {
+                if loss.of != Lost::State {
                     self.own.cold().reported = loss.to;
                 }
                 self.fall_behind();
@@ -138,10 +162,14 @@ impl Awake<'_> {
 
 impl Loss {
     pub(super) fn error(&self, position: Position) -> Error {
-        let Loss { from, to, oldest, current, .. } = *self;
+        let Loss { from, to, oldest, current, of, .. } = *self;
+        let what = match of {
+            Lost::Start => ", and with them the state that it was to start from",
+            Lost::Events | Lost::State => "",
+        };
         Error::new(
             Code::Lagged,
-            format!("subscription: revisions {from} to {to} were lost; the log holds {oldest} to {current}. Subscribe again from State, or make the capacity larger."),
+            format!("subscription: revisions {from} to {to} were lost{what}; the log holds {oldest} to {current}. Subscribe again from State, or make the capacity larger."),
         )
         .with_lost(from, to)
         .with_oldest(oldest)

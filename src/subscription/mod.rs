@@ -15,8 +15,9 @@
 //! | `stats` | what it did |
 //! | `start`, `future` | from its start to the first event; a start above the current revision |
 //! | `initial` | the initial state |
-//! | `scan` | events of the log, by view or by scan |
-//! | `chain` | events of a bucket |
+//! | `events` | the next events of the log: a view, or a traversal |
+//! | `traverse` | the one traversal of a filtered subscription: position, border, loss, delivered keys |
+//! | `chain` | the links of a bucket, a source of a traversal |
 //! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
 //! | `sleep` | what it waits for, and its own side of its seat |
 //! | `wait` | parking, wake sets, futures, streams |
@@ -31,16 +32,17 @@ mod catch_up;
 mod chain;
 mod cursor;
 mod delivered;
+mod events;
 mod future;
 mod handles;
 mod initial;
 mod loss;
 mod options;
 mod own;
-mod scan;
 mod sleep;
 mod start;
 mod stats;
+mod traverse;
 mod wait;
 
 pub use handles::{Closer, Pace};

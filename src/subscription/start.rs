@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::awake::{Awake, Frontier};
+use super::loss::{Loss, Lost};
 use super::options::StartOptions;
 use super::own::SubscriptionPhase;
 use super::{Halt, Start, Step};
@@ -26,9 +27,7 @@ impl Awake<'_> {
                 let seeded = self.seed(listing);
                 self.live(listing, self.listing());
                 if !seeded {
-                    // What counts as delivered has left.
-                    self.own.cold().delivered = Some(Box::default());
-                    return Err(Halt::Lost(self.loss()));
+                    return Err(Halt::Lost(Loss { of: Lost::Start, ..self.loss() }));
                 }
             }
             Start::Now => {
@@ -64,12 +63,12 @@ impl Awake<'_> {
     fn begin_after(&mut self, asked: Position) -> Step<()> {
         let found = self.inner().resolve("subscribe after", asked, true)?;
         let position = Position { epoch: found.epoch, ..asked };
-        let seeded = self.seed(found.seq);
         if found.future {
             self.await_future(found.seq, position);
-        } else {
-            self.live(found.seq, position);
+            return Ok(());
         }
+        let seeded = self.seed(found.seq);
+        self.live(found.seq, position);
         if !seeded {
             return Err(self.inner().compacted("subscribe after", asked.revision).into());
         }

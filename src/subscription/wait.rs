@@ -6,7 +6,6 @@ use super::awake::{Awake, Frontier};
 use super::own::{Flag, SubscriptionPhase};
 use super::{Halt, Step, Subscription};
 use crate::batch::Batch;
-use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::progress_of;
 use crate::position::Position;
@@ -124,7 +123,7 @@ impl Awake<'_> {
         if self.has(Flag::Plain) && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
-        if self.with_place_kept(|awake| awake.peek_events(frontier))? {
+        if self.peek_events(frontier)? {
             return Ok(true);
         }
         if let Some(bookmarks) = self.bookmarks() {
@@ -135,40 +134,6 @@ impl Awake<'_> {
             }
         }
         Ok(frontier.closed)
-    }
-
-    /// Whether there is an event to hand out; the cursor stands at it, or at the head.
-    fn peek_events(&mut self, frontier: &Frontier) -> Step<bool> {
-        while self.cursor.seq() < frontier.head || self.has_links() {
-            if let Some(chain) = self.chain() {
-                if self.has_links() {
-                    if self.links_match(frontier)? {
-                        return Ok(true);
-                    }
-                    continue;
-                }
-                if self.shared.inner.ring.newest_mark() < self.cursor.seq() {
-                    self.collect_ahead(chain, frontier)?;
-                    continue;
-                }
-                self.go_to_mark(chain, frontier)?;
-                if self.cursor.seq() >= frontier.head {
-                    continue;
-                }
-            }
-            let Some((segment, run)) = self.next_run(frontier)? else { return Ok(false) };
-            for event in segment.view(run) {
-                let Ok(kind) = self.passes(event) else { return Ok(true) };
-                if let Some(kind) = kind {
-                    if kind == Kind::Resync || self.shared.matcher.delivers(kind) {
-                        return Ok(true);
-                    }
-                    self.record(kind, event);
-                }
-                self.cursor.pass(event);
-            }
-        }
-        Ok(false)
     }
 
     /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll

@@ -78,6 +78,85 @@ fn position_stays_before_a_half_lost_revision_of_masked_events() {
     assert_eq!((lines(&batch).as_slice(), batch.position().revision), (&["12 MODIFIED /own/a=12".to_string()][..], 12));
 }
 
+/// A revision that was delivered whole is not lost, by whichever path it was read: its last event may be masked, of another
+/// bucket, or not match. The position says so, and a consumer that resumes there gets nothing twice.
+#[test]
+fn revision_that_came_whole_is_not_lost() {
+    let rows: [(&str, Vec<Change>); 3] = [
+        ("masked", vec![Change::delete("/own/1"), Change::put("/own/2", "y")]),
+        ("of another bucket", vec![Change::delete("/own/1"), Change::put("/other", "y")]),
+        ("absent", vec![Change::put("/other", "y"), Change::delete("/own/1")]),
+    ];
+    for (row, last) in &rows {
+        for (indexed, before) in [(false, false), (false, true), (true, false), (true, true)] {
+            let builder = Cache::builder("/").capacity(128).segment_slots(16);
+            let cache = if indexed { builder.index(Index::prefix(1)) } else { builder }.build().unwrap();
+            let mut writer = cache.writer().unwrap();
+            writer
+                .apply(1, ["/own/0", "/own/1", "/own/2", "/own/3", "/own/4"].map(|key| Change::put(key, "x")))
+                .unwrap();
+            let own = cache.subscribe(Start::Now).prefix("/own/").types(&[Kind::Deleted]);
+            let mut one = own.open().unwrap();
+            // The writer's answer to its request for a bucket.
+            write(&mut writer, [2]);
+            assert!(one.poll(10).unwrap().is_empty());
+            writer.apply(3, [Change::delete("/own/0")]).unwrap();
+            if before {
+                writer.apply(4, [Change::delete("/own/4")]).unwrap();
+            }
+            writer.apply(5, last.iter().cloned()).unwrap();
+            write(&mut writer, 6..=40);
+            writer.apply(41, [Change::delete("/own/3")]).unwrap();
+            // It keeps the segment of revisions 3 to 5.
+            assert_eq!(revision_of(&one.poll(1).unwrap()), [3]);
+            write(&mut writer, 42..=1000);
+            let mut got = Vec::new();
+            let error = loop {
+                match one.poll(10) {
+                    Ok(batch) => {
+                        assert!(!batch.continues(), "{row}: {batch:?}");
+                        got.extend(revision_of(&batch));
+                    }
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(got, if before { vec![4, 5] } else { vec![5] }, "{row}, {indexed}");
+            assert_eq!((error.code(), error.lost_to()), (Code::Lagged, cache.oldest() - 1), "{row}, {indexed}");
+            assert!(error.lost_from() >= 6, "{row}, {indexed}: {error}");
+        }
+    }
+}
+
+/// A batch that goes back to the begin of a revision that lies in two segments goes back into the first of them.
+#[test]
+fn batch_ends_before_a_revision_of_two_segments() {
+    for (indexed, whole) in [(false, false), (false, true), (true, false), (true, true)] {
+        let builder = Cache::builder("/").capacity(128).segment_slots(16);
+        let cache = if indexed { builder.index(Index::prefix(1)) } else { builder }.build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut one = cache.subscribe(Start::Now).prefix("/own/").whole_revisions(whole).open().unwrap();
+        write(&mut writer, [1]);
+        assert!(one.poll(1).unwrap().is_empty());
+        writer.apply(2, [Change::put("/own/a", "2")]).unwrap();
+        let keys: Vec<String> = (0..30).map(|key| format!("/own/{key:02}")).collect();
+        writer.apply(3, keys.iter().map(|key| Change::put(key, "3"))).unwrap();
+        let batch = one.poll(20).unwrap();
+        assert_eq!((batch.len(), batch.continues(), batch.position().revision), (1, false, 2), "{indexed}, {whole}");
+        let mut got = Vec::new();
+        while got.len() < 30 {
+            let batch = one.poll(20).unwrap();
+            assert!(!batch.is_empty() && batch.continues() == (got.len() + batch.len() < 30), "{indexed}, {whole}");
+            got.extend(batch.into_iter().map(|event| text(event.key())));
+        }
+        assert_eq!(got, keys, "{indexed}, {whole}");
+        assert!(one.poll(20).unwrap().is_empty() && one.position().revision == 3);
+    }
+}
+
+fn revision_of(batch: &Batch) -> Vec<u64> {
+    batch.into_iter().map(Event::revision).collect()
+}
+
 /// A subscription that reads a chain holds the segment that it stands in. Where the next one has left the log, a
 /// revision that lies in both is lost in part, though its first events are still within reach and its last ones in
 /// the log.

@@ -138,6 +138,132 @@ fn what_counts_as_shown_at_a_start_in_the_middle() {
     }
 }
 
+/// A consumer that comes from elsewhere has the state of its start. Where this cache has lost that state before the
+/// subscription has seen it, nothing leads from there to the state now: the loss is reported, under each policy, and the
+/// policies that promise a difference end.
+#[test]
+fn start_that_left_has_no_difference() {
+    type Begin = fn(&Cache) -> SubscribeBuilder;
+    type Pass = fn(&mut Writer);
+    type Row = (&'static str, bool, Begin, Pass, (u64, u64));
+    let rows: [Row; 4] = [
+        ("the listing has left", true, |cache| cache.subscribe(Start::Now), |_| {}, (5, 0)),
+        ("its revision has left", false, |cache| cache.subscribe(Start::After(20)), |_| {}, (20, 0)),
+        (
+            "a resync has jumped over it",
+            false,
+            |cache| cache.subscribe(Start::After(20)),
+            |writer| {
+                writer.resync(30, [record("/new", "x", 25, 25, 1)], ResyncReason::TooFarBehind).unwrap();
+            },
+            (20, 0),
+        ),
+        (
+            "a resync has jumped over it just now",
+            false,
+            |cache| cache.subscribe(Start::After(2000)),
+            |writer| {
+                write(writer, 30..=1990);
+                writer.resync(2100, [record("/new", "x", 2050, 2050, 1)], ResyncReason::TooFarBehind).unwrap();
+            },
+            (2000, 2100),
+        ),
+    ];
+    for (row, loads, begin, pass, (start, lost_to)) in rows {
+        for policy in [OnLag::Stop, OnLag::SkipToOldest, OnLag::Resnapshot, OnLag::Conflate] {
+            let builder = Cache::builder("/").capacity(128).segment_slots(16).expect_load(loads);
+            let cache = builder.build().unwrap();
+            let mut writer = cache.writer().unwrap();
+            if !loads {
+                writer.apply(5, [Change::put("/old", "x")]).unwrap();
+            }
+            let mut one = begin(&cache).on_lag(policy).open().unwrap();
+            if loads {
+                writer.load(5, [record("/old", "x", 5, 5, 1)]).unwrap();
+            }
+            assert!(loads || one.poll(10).unwrap().is_empty());
+            writer.apply(15, [Change::delete("/old")]).unwrap();
+            writer.apply(16, [Change::put("/new", "x")]).unwrap();
+            pass(&mut writer);
+            if lost_to == 0 {
+                let next = cache.position().revision + 1;
+                write(&mut writer, next..=next + 1000);
+            }
+            let error = refused(one.poll(10), Code::Lagged);
+            let to = if lost_to == 0 { cache.oldest() - 1 } else { lost_to };
+            assert_eq!((error.lost_from(), error.lost_to()), (start + 1, to), "{row}, {policy}");
+            assert_eq!(one.stats().delivered_keys, 0, "{row}, {policy}");
+            if policy == OnLag::SkipToOldest {
+                assert!(!one.poll(10).unwrap().is_empty(), "{row}");
+            } else {
+                refused(one.poll(10), Code::Closed);
+            }
+        }
+    }
+}
+
+/// What counts as delivered to a start in the future is the state of its revision, not the one in which it was opened.
+#[test]
+fn future_start_has_the_state_of_its_revision() {
+    for (policy, waits) in [(OnLag::Resnapshot, false), (OnLag::Resnapshot, true), (OnLag::Conflate, false)] {
+        let (cache, mut writer) = tiny();
+        writer.apply(10, [Change::put("/old", "x")]).unwrap();
+        let mut one = cache.subscribe(Start::After(20)).on_lag(policy).open().unwrap();
+        writer.apply(15, [Change::delete("/old")]).unwrap();
+        writer.apply(20, [Change::put("/new", "x")]).unwrap();
+        if waits {
+            assert!(!one.wait(std::time::Duration::ZERO).unwrap());
+        } else {
+            assert!(one.poll(10).unwrap().is_empty());
+        }
+        writer.apply(21, [Change::delete("/new")]).unwrap();
+        write(&mut writer, 22..=1000);
+        let mut told = drain(&mut one);
+        if policy == OnLag::Resnapshot {
+            assert_eq!(told, ["LAGGED"]);
+            told = drain(&mut one).into_iter().filter(|line| !line.contains("RESYNC")).collect();
+        }
+        assert_eq!(told, ["1000 DELETED", "1000 ADDED /k=1000"], "{policy}, {waits}");
+    }
+}
+
+/// Nothing above a close by the owner was to be handed out, so nothing above it is reported as lost.
+#[test]
+fn loss_ends_at_the_close() {
+    for (policy, start) in [OnLag::Stop, OnLag::SkipToOldest, OnLag::Resnapshot, OnLag::Conflate]
+        .into_iter()
+        .flat_map(|policy| [Start::Now, Start::State, Start::After(2)].map(|start| (policy, start)))
+    {
+        for after in [1, 100, 1000] {
+            let (cache, mut writer) = tiny();
+            writer.apply(1, [Change::put("/a", "1")]).unwrap();
+            let mut one = cache.subscribe(start).on_lag(policy).open().unwrap();
+            write(&mut writer, 2..=300);
+            one.close();
+            // A second close says nothing of where the first one was.
+            write(&mut writer, 301..=300 + after);
+            one.close();
+            let first = if start == Start::Now {
+                2
+            } else if start == Start::State {
+                1
+            } else {
+                3
+            };
+            let is_told = policy != OnLag::Conflate || after == 1000 || start == Start::After(2);
+            if is_told {
+                let error = refused(one.poll(10), Code::Lagged);
+                let whole = start == Start::State || cache.oldest() > 300;
+                let to = if whole { 300 } else { cache.oldest() - 1 };
+                assert_eq!((error.lost_from(), error.lost_to()), (first, to), "{policy}, {start:?}, {after}");
+            }
+            let rest = drain(&mut one);
+            assert_eq!(rest.last().map(String::as_str), Some("CLOSED"), "{rest:?}");
+            assert!(one.position().revision <= 300, "{policy}, {start:?}, {after}: {:?}", one.position());
+        }
+    }
+}
+
 #[test]
 fn conflate_is_never_told_and_shows_the_latest_of_each_key() {
     let (cache, mut writer) = tiny();

@@ -151,10 +151,7 @@ fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
     assert_eq!(drain(&mut stops), [""; 0], "it reads its bucket, and that has lost nothing");
     let error = refused(resnapshots.poll(10), Code::Lagged);
     assert_eq!((error.lost_from(), error.lost_to()), (2, cache.oldest() - 1));
-    assert_eq!(
-        drain(&mut resnapshots),
-        ["500 RESYNC Begin Lagged 1..500", "500 ADDED /mine=1", "500 RESYNC End Lagged 1..500"]
-    );
+    assert_eq!(drain(&mut resnapshots), ["CLOSED"]);
 }
 
 /// Its owner closes it while it waits, and the log moves on beyond all that it had seen: it has lost nothing.
@@ -466,19 +463,4 @@ fn each_row_of_kubernetes_has_its_start() {
     }
     assert_eq!(drain(&mut later), ["8 ADDED /k=8", "8 BOOKMARK"]);
     assert_eq!(drain(&mut number), ["5 MODIFIED /k=5", "8 MODIFIED /k=8"]);
-}
-
-/// What a start of the future has passed by belongs to what its consumer holds: where a resync jumps over
-/// it, the difference names what has gone of that.
-#[test]
-fn jumped_over_start_names_what_went() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [1]);
-    let mut one = cache.subscribe(Start::After(10)).on_lag(OnLag::Resnapshot).open().unwrap();
-    writer.apply(5, [Change::put("/made", "x")]).unwrap();
-    writer.resync(20, [record("/k", "1", 1, 1, 1)], ResyncReason::TooFarBehind).unwrap();
-    refused(one.poll(10), Code::Lagged);
-    let all = drain(&mut one);
-    assert!(all.contains(&"20 DELETED /made was x".to_string()), "{all:?}");
-    assert!(!all.iter().any(|line| line.contains("/k")), "what has not changed is not named: {all:?}");
 }

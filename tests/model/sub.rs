@@ -48,6 +48,8 @@ enum Phase {
     Behind(bool),
     CatchUp(Plan),
     Live,
+    /// The state that it starts from has left: the next poll says so.
+    Unknown,
     Ended,
 }
 
@@ -104,6 +106,8 @@ pub struct Sub {
     /// Closed before the listing: it hands out nothing.
     never: bool,
     by_owner: bool,
+    /// Where the cache stood when its owner closed it first.
+    closed_at: Position,
     /// A wait met a refused start, which the next poll reports.
     refused: bool,
     /// LAGGED was reported, RESYNCED comes next: the bracket was lost with the rest.
@@ -173,6 +177,7 @@ impl Sub {
             whole_seen: 0,
             never: false,
             by_owner: false,
+            closed_at: Position::default(),
             refused: false,
             bracket_lost: false,
             met: Vec::new(),
@@ -221,8 +226,7 @@ impl Sub {
             Start::Now => {
                 self.live_from(oracle, count, at);
                 if late && oracle.first_live > 1 && self.options.keeps_delivered() {
-                    // The state of then has left: nothing counts as delivered, and that is a loss.
-                    self.delivered = Some(Delivered::default());
+                    self.phase = Phase::Unknown;
                 }
             }
             Start::State => self.initial(oracle, count, at),
@@ -242,6 +246,9 @@ impl Sub {
 
     /// From now on there is an end.
     pub fn close(&mut self, oracle: &Oracle) {
+        if self.end.is_none() {
+            self.closed_at = oracle.now;
+        }
         self.by_owner = true;
         self.never |= !oracle.loaded;
         self.closer.close();
@@ -355,6 +362,8 @@ impl Sub {
         }
         match &self.phase {
             Phase::Ended => self.end_with(answer, Code::Closed),
+            // The state at the listing has left before it was seen, so no difference leads from there to the state now.
+            Phase::Unknown => self.end_with(answer, Code::Lagged),
             Phase::Initial(..) => self.check_initial(oracle, max, answer),
             Phase::Behind(initial) => {
                 let initial = *initial;

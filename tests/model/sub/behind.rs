@@ -21,7 +21,8 @@ impl Sub {
             }
             let error = answer.expect_err("the initial state has left the window");
             assert_eq!(error.code(), Code::Lagged);
-            assert_eq!((error.lost_from(), error.lost_to()), (1, oracle.now.revision));
+            let to = self.closed(oracle).map_or(oracle.now.revision, |at| at.revision);
+            assert_eq!((error.lost_from(), error.lost_to()), (1, to));
             assert_eq!((error.oldest(), error.current()), (oracle.oldest(), oracle.now.revision));
             let again = self.options.on_lag == OnLag::Resnapshot && self.newest(oracle).is_some();
             self.phase = if again { Phase::Behind(true) } else { Phase::Ended };
@@ -146,7 +147,9 @@ impl Sub {
         let from = [reported.revision.max(self.reported) + 1, reported.revision + 1];
         assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
         let met = self.loss_of(oracle, error);
-        assert_eq!(error.lost_to(), (met.oldest - 1).max(error.lost_from()), "{error}");
+        let behind_the_close = self.closed(oracle).filter(|_| self.end.is_some_and(|end| met.skip >= end));
+        let to = behind_the_close.map_or(met.oldest - 1, |at| at.revision);
+        assert_eq!(error.lost_to(), to.max(error.lost_from()), "{error}");
         assert_eq!((error.oldest(), error.current()), (met.oldest, met.current));
         self.reported = error.lost_to();
     }
@@ -157,12 +160,17 @@ impl Sub {
         met.copied().unwrap_or(self.met(oracle))
     }
 
+    /// The position at the close by its owner, where something came after it.
+    fn closed(&self, oracle: &Oracle) -> Option<Position> {
+        self.end.filter(|end| self.by_owner && *end < oracle.events.len()).map(|_| self.closed_at)
+    }
+
     /// The state that a difference leads to: the newest, or that at the close by its owner. `None`: that one has left.
     pub(super) fn newest(&self, oracle: &Oracle) -> Option<(usize, Position)> {
         match self.end {
             Some(end) if self.by_owner && end < oracle.events.len() => {
                 let left = if end == 0 { oracle.first_live > 1 } else { !oracle.is_live(end - 1) };
-                (!left).then(|| (end, oracle.position_at(end)))
+                (!left).then_some((end, self.closed_at))
             }
             _ => Some((oracle.events.len(), oracle.now)),
         }
@@ -176,6 +184,8 @@ impl Sub {
         match self.options.on_lag {
             OnLag::Stop => self.phase = Phase::Ended,
             OnLag::SkipToOldest => {
+                // Nothing above a close by its owner concerns it.
+                let skip = self.end.filter(|_| self.by_owner).map_or(skip, |end| skip.min(end.max(self.next)));
                 (self.next, self.sure, self.whole_seen, self.delivered) = (skip, skip, skip, None);
             }
             OnLag::Resnapshot | OnLag::Conflate => {

@@ -23,6 +23,17 @@ impl Sub {
             }
             _ => false,
         };
+        if let Err(error) = &answer
+            && self.options.keeps_delivered()
+            && loses_the_start(error)
+        {
+            assert!(self.floor.is_some() && (may_lose || gap), "its start is known: {error}");
+            if gap && !unsure {
+                assert!(gap_told(error), "{error}");
+            }
+            self.phase = Phase::Ended;
+            return None;
+        }
         match &answer {
             Err(error)
                 if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
@@ -45,23 +56,18 @@ impl Sub {
                     && !over;
                 return None;
             }
-            Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
+            Ok(batch) if self.options.on_lag == OnLag::Conflate && may_lose => {
                 let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
                 let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != oracle.now);
                 let newest = self.newest(oracle).map(|(_, at)| at);
                 let due = due && Some(self.real.position()) == newest;
-                if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
-                    match gap && lapped.is_none() {
-                        true => self.pass(oracle, at),
-                        false => self.exact &= !unsure,
-                    }
+                if made || (batch.is_empty() && (!found.is_empty() || due)) {
+                    self.exact &= !unsure;
                     self.lose(oracle, 0);
                     return self.check_behind(oracle, max, before, (false, false), answer);
                 }
             }
-            Err(error)
-                if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && (may_lose || gap) =>
-            {
+            Err(error) if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && may_lose => {
                 let newest = self.newest(oracle).map(|(_, at)| at.revision);
                 if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && Some(error.current()) != newest {
                     self.check_stop(oracle, stop.expect("looked at"), error);
@@ -80,6 +86,7 @@ impl Sub {
                 self.check_stop(oracle, stop, &error);
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
+                        assert!(!self.options.keeps_delivered(), "nothing leads from there to the state now: {error}");
                         self.reported = error.lost_to();
                         // Where the state at the gap had left, what the consumer has is that of an earlier one.
                         self.exact &= !unsure;
@@ -148,7 +155,8 @@ impl Sub {
         let last = &oracle.events[found[batch.len() - 1].0];
         let rev = &oracle.revs[last.rev];
         // The rest of the revision may be lost.
-        let cut = lapped.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
+        let goes_on = oracle.events[rev.events.end - 1].seq / oracle.slots > last.seq / oracle.slots;
+        let cut = goes_on && lapped.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
         let inside = found.get(batch.len()).is_some_and(|(next, _)| oracle.events[*next].rev == last.rev)
             || (self.views() && !last.last);
         assert!(batch.continues() == inside || (cut && !last.last), "CONTINUES where the batch ends with {last:?}");
@@ -224,4 +232,9 @@ impl Sub {
             }
         }
     }
+}
+
+/// Whether the error says that nothing leads from the start to the state now.
+fn loses_the_start(error: &Error) -> bool {
+    error.code() == Code::Lagged && error.message().contains("the state that it was to start from")
 }

@@ -34,6 +34,7 @@ impl Sub {
         crate::trace(|| format!("  {} waits: {answer:?}, {:?} at {}", self.name, self.phase, self.next));
         match self.phase {
             Phase::Ended => return assert_eq!(answer.expect_err("ended").code(), Code::Closed),
+            Phase::Unknown => return assert!(answer.expect("a loss is to be reported")),
             Phase::Initial(..) | Phase::Behind(_) | Phase::CatchUp(_) => {
                 return assert!(answer.expect("something of the state"));
             }
@@ -56,7 +57,8 @@ impl Sub {
             self.initial(oracle, oracle.events.len(), oracle.now);
         }
         if !matches!(self.phase, Phase::Live) {
-            let something = matches!(self.phase, Phase::Initial(..)) || self.refused || self.end.is_some();
+            let something =
+                matches!(self.phase, Phase::Initial(..) | Phase::Unknown) || self.refused || self.end.is_some();
             return assert_eq!(answer.expect("not over yet"), something);
         }
         let Pending { found, at, stop, lapped, .. } = self.pending(oracle);
