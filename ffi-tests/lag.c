@@ -145,6 +145,60 @@ static void test_on_lag_conflate(void)
     watchcore_cache_free(cache);
 }
 
+/* The state of a start that the cache has lost before it was seen: no difference leads from there to the state now. */
+static void test_start_that_left(void)
+{
+    static const uint32_t policies[] = {WATCHCORE_ON_LAG_RESNAPSHOT, WATCHCORE_ON_LAG_CONFLATE};
+    size_t at;
+    for (at = 0; at < sizeof(policies) / sizeof(policies[0]); at++) {
+        watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+        watchcore_writer *writer = NULL;
+        watchcore_cache *cache = declared(0, &writer);
+        watchcore_subscription *subscription = NULL;
+        watchcore_batch batch = WATCHCORE_BATCH_INIT;
+        watchcore_change one = put("/busy", DB);
+        uint64_t revision;
+        apply(writer, 1, put("/x/a", WEB));
+        options.start = WATCHCORE_START_AFTER;
+        options.revision = 20;
+        options.on_lag = policies[at];
+        CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+        for (revision = 2; revision <= MANY; revision++) {
+            if (watchcore_writer_apply(writer, revision, &one, 1, NULL) != WATCHCORE_OK) {
+                break;
+            }
+        }
+        CHECK(revision == MANY + 1);
+        CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+        CHECK(error.lost_from == 21 && error.lost_to == error.oldest - 1);
+        CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+        watchcore_subscription_free(subscription);
+        watchcore_writer_free(writer);
+        watchcore_cache_free(cache);
+    }
+}
+
+/* Nothing above a close was to be handed out, so nothing above it is lost. */
+static void test_loss_ends_at_the_close(void)
+{
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_STOP);
+    watchcore_change one = put("/busy", DB);
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    uint64_t revision;
+    watchcore_subscription_close(subscription);
+    for (revision = MANY + 1; revision <= 2 * MANY; revision++) {
+        CHECK_OK(watchcore_writer_apply(writer, revision, &one, 1, &error));
+    }
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(error.lost_from == 2 && error.lost_to == MANY);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 /* Polls until nothing comes; no batch is longer than `most`, and all of it arrives. A loss is told once on the way. */
 static void comes_in_parts(watchcore_subscription *subscription, size_t max, size_t most, size_t all)
 {
@@ -284,6 +338,8 @@ int main(void)
     RUN(test_on_lag_skip_to_oldest);
     RUN(test_on_lag_resnapshot);
     RUN(test_on_lag_conflate);
+    RUN(test_start_that_left);
+    RUN(test_loss_ends_at_the_close);
     RUN(test_polls_without_a_maximum);
     RUN(test_polls_keep_their_maximum);
     RUN(test_maximum_lag);

@@ -171,6 +171,24 @@ func TestShownAtTheStart(t *testing.T) {
 	}
 }
 
+// The state of a start that this cache has lost before it was seen: no difference leads from there to the state now.
+func TestStartThatLeft(t *testing.T) {
+	for name, policy := range map[string]watchcore.LagPolicy{"resnapshot": watchcore.LagResnapshot, "conflate": watchcore.LagConflate} {
+		t.Run(name, func(t *testing.T) {
+			cache, writer := embedded(t, watchcore.Config{Capacity: 128})
+			check(t, writer.Apply(10, watchcore.Put("/old", "")))
+			sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(20), OnLag: policy})
+			check(t, writer.Apply(15, watchcore.Delete("/old")))
+			writeOn(t, cache, writer, 1000)
+			_, err := sub.Poll(0)
+			wantError(t, "its start has left", err, watchcore.ErrLagged)
+			want(t, "first lost", err.(*watchcore.Error).LostFrom, 21)
+			_, err = sub.Poll(0)
+			wantError(t, "then", err, watchcore.ErrClosed)
+		})
+	}
+}
+
 func TestConflate(t *testing.T) {
 	cache, writer, sub, v := lapped(t, watchcore.LagConflate)
 	for range 3 {

@@ -106,10 +106,12 @@ const (
 	LagSkipToOldest LagPolicy = 1
 	// LagResnapshot is ErrLagged, then the exact difference between what was handed out and
 	// the state now, between two resync marks with ReasonLagged, then what follows. It
-	// remembers what it has handed out: at most 32 bytes a matching key.
+	// remembers what it has handed out: at most 32 bytes a matching key. Where the state that
+	// it starts from (StartAfter; StartNow before the listing) has left the window before it
+	// was seen, no difference can be made: as LagStop.
 	LagResnapshot LagPolicy = 2
 	// LagConflate is no error, but the latest change of each key; types are relative to what
-	// was handed out. It remembers as LagResnapshot does.
+	// was handed out. It remembers as LagResnapshot does, and ends with ErrLagged where that ends.
 	LagConflate LagPolicy = 3
 )
 

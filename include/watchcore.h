@@ -1377,10 +1377,11 @@ void watchcore_iterator_free(watchcore_iterator *iterator);
 #define WATCHCORE_ON_LAG_SKIP_TO_OLDEST 1
 // After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
 // two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-// bytes a matching key (and the key where the cache has purged it). Since 0.1.
+// bytes a matching key (and the key where the cache has purged it). Where the state that it starts from (AFTER; NOW
+// before the listing) has left the window before it was seen, no difference can be made: as STOP. Since 0.1.
 #define WATCHCORE_ON_LAG_RESNAPSHOT 2
 // After a loss: the latest change of each key, without an error; types are relative to what was handed
-// out. It remembers as RESNAPSHOT does. Since 0.1.
+// out. It remembers as RESNAPSHOT does, and ends with LAGGED where that ends. Since 0.1.
 #define WATCHCORE_ON_LAG_CONFLATE 3
 
 // A cursor with a filter over a cache. Made by watchcore_subscription_new. Since 0.1.

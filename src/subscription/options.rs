@@ -46,9 +46,12 @@ numbered! {
         /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
         /// on inside that bracket; its END says the revision that was reached. It records the keys that it has delivered: at
         /// most 32 bytes a matching key, and the key's bytes where the cache has dropped it.
+        ///
+        /// A start that the consumer has from elsewhere (`Start::After`; `Start::Now` before the listing) needs the state
+        /// there. Where that has left the window before the subscription saw it, no difference can be made: `Stop`.
         Resnapshot = 2,
-        /// Never reported: behind the window it gets the latest change of each key, its kind relative to
-        /// what was delivered, as one synthetic revision. Records as `Resnapshot` does.
+        /// Not reported: behind the window it gets the latest change of each key, its kind relative to
+        /// what was delivered, as one synthetic revision. Records as `Resnapshot` does, and ends where that ends.
         Conflate = 3,
     }
 }

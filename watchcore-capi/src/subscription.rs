@@ -39,10 +39,11 @@ pub const WATCHCORE_ON_LAG_STOP: u32 = 0;
 pub const WATCHCORE_ON_LAG_SKIP_TO_OLDEST: u32 = 1;
 /// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
 /// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-/// bytes a matching key (and the key where the cache has purged it).
+/// bytes a matching key (and the key where the cache has purged it). Where the state that it starts from (AFTER; NOW
+/// before the listing) has left the window before it was seen, no difference can be made: as STOP.
 pub const WATCHCORE_ON_LAG_RESNAPSHOT: u32 = 2;
 /// After a loss: the latest change of each key, without an error; types are relative to what was handed
-/// out. It remembers as RESNAPSHOT does.
+/// out. It remembers as RESNAPSHOT does, and ends with LAGGED where that ends.
 pub const WATCHCORE_ON_LAG_CONFLATE: u32 = 3;
 
 const _: () = {
