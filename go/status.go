@@ -215,6 +215,7 @@ type Stats struct {
 	Subscriptions     uint64        // open ones
 	Waiting           uint64        // waiters that sleep now
 	NotifierLaps      uint64        // how often the notifier itself lost its place in the log
+	NotifierBehind    uint64        // events to look at for sleepers whose filters the notifier cannot evaluate fast enough; else 0
 	OldestSnapshot    time.Duration // the age of the oldest one, or of the oldest Page or initial Batch
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
@@ -254,6 +255,7 @@ func (c *Cache) Stats() Stats {
 		Subscriptions:     uint64(s.subscriptions),
 		Waiting:           uint64(s.waiting),
 		NotifierLaps:      uint64(s.notifier_laps),
+		NotifierBehind:    uint64(s.notifier_behind),
 		OldestSnapshot:    time.Duration(s.oldest_snapshot_ms) * time.Millisecond,
 		Buckets:           uint64(s.buckets),
 		ExtractFailures:   uint64(s.extract_failures),

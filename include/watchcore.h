@@ -1952,10 +1952,14 @@ typedef struct watchcore_stats {
     uint64_t window_bytes;
     // How far back the window goes: every event since then is in it.
     uint64_t window_age_ms;
+    // Events that the notifier has still to look at for sleeping subscriptions whose filters it cannot evaluate as fast
+    // as events come; 0 where it keeps up. Only these are notified late, and from half a window on they are woken to look
+    // for themselves: a poll may then give nothing.
+    uint64_t notifier_behind;
 } watchcore_stats;
 #define WATCHCORE_STATS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0 }
+      0, 0 }
 #define WATCHCORE_STATS_INIT WATCHCORE_LITERAL(watchcore_stats) WATCHCORE_STATS_INITIALIZER
 
 // How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.

@@ -193,6 +193,12 @@ pub(crate) mod weak {
         UncountedTwice,
         ArmFence,
         NotifierFence,
+        /// Steps of a pass in portions: the scan says that it has come to the head before it has come to every group; a wake-up that
+        /// goes on at a later head says that its members were looked at up to there; a member that is moved to its bucket is not
+        /// asked what that has for it.
+        ScannedEarly,
+        WokenToNow,
+        MovedUnasked,
         UnlistFence,
         End,
         EndLoad,
@@ -245,6 +251,11 @@ pub(crate) mod weak {
 
     pub(crate) fn is(site: Site) -> bool {
         CHOSEN.with(Cell::get).0 == site
+    }
+
+    /// A value in the place of the right one.
+    pub(crate) fn instead<T>(site: Site, wrong: T, right: T) -> T {
+        if is(site) { wrong } else { right }
     }
 
     /// Takes a step a second time, later than it belongs.

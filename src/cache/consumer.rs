@@ -373,9 +373,10 @@ impl Consumer {
             return true;
         }
         let hub = self.inner.hubs.of(FilterCode::of(&self.matcher));
-        let rest = self.seat().map_or(Rest::Awake, |seat| seat.rest());
+        let seat = self.seat();
+        let rest = seat.map_or(Rest::Awake, |seat| seat.rest());
         let looked_to = match rest {
-            Rest::Parked => hub.scanned_to(),
+            Rest::Parked => seat.map_or(0, |seat| hub.looked_to(seat)),
             Rest::Woken { resume, .. } => resume,
             Rest::Awake => 0,
         };

@@ -439,6 +439,7 @@ impl Inner {
             subscriptions: consumers.subscriptions.load(Relaxed),
             waiting: self.hubs.waiting(),
             notifier_lapped: self.hubs.lapped(),
+            notifier_behind: self.hubs.behind(self.ring.head()),
             // By the head, which a commit publishes before it counts: what a reader has seen is counted. Where the
             // log does not say, no commit lies between the two.
             events: self.ring.published_events().unwrap_or_else(|| gauges.events.load(Relaxed)),
@@ -500,9 +501,12 @@ impl Watched for Inner {
 
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> std::result::Result<(), Overtaken> {
         self.visit(from, head, |segment, run| {
-            segment.view(run).iter().for_each(|event| each(event, &mut segment.buckets(event.sequence())));
-            true
+            segment.view(run).iter().all(|event| each(event, &mut segment.buckets(event.sequence())))
         })
+    }
+
+    fn window(&self) -> u64 {
+        self.ring.window_slots()
     }
 
     fn newest_mark(&self) -> u64 {

@@ -136,8 +136,12 @@ pub struct Stats {
     pub subscriptions: u64,
     /// Subscriptions and waiters that sleep. One that was woken and has not come to run yet may still be counted.
     pub waiting: u64,
-    /// Times that the notifier itself was lapped.
+    /// Times that the notifier itself was lapped: for a filter of sleepers, or for the sleepers at a bucket.
     pub notifier_lapped: u64,
+    /// Events that the notifier has still to look at for sleeping subscriptions whose filters it cannot evaluate as fast as
+    /// events come, at most; 0 where it keeps up. Only their own notification is late, and from half a window on they are woken
+    /// to look for themselves: a poll may then give nothing.
+    pub notifier_behind: u64,
     /// Events published since birth: as many as a reader can have seen, also while a commit is under way.
     pub events: u64,
     /// Revisions with events published since birth, as of the last commit that is over: the one under way may

@@ -6,6 +6,7 @@
 //! | linked_from | `bucket_asked_for` | answer store; answer load; step: a `linked_from` too low |
 //! | fence; waiting, of a bucket | `bucket_wait_against_publish` | the writer's fence; the waiter's fence |
 //! | the same, where the notifier moves a waiter to its bucket | `bucket_taken` | the notifier's fence |
+//! | the same, where it scans in portions | `bucket_taken_between_portions` | the notifier's fence; step: the bucket is not asked what it has |
 //! | mark.newest | `mark_against_chain` | head store |
 //! | eviction of buckets | `bucket_evicted` | step: one in use is evicted |
 
@@ -121,6 +122,27 @@ fn bucket_taken(weakened: Weak) {
 proof!(
     bucket_taken, loom_bucket_taken,
     loom_bucket_taken_weak_notifier: MoveToBucket => "lost wake-up",
+);
+
+/// The same, where the scan has not come to the head when the bucket is there.
+fn bucket_taken_between_portions(weakened: Weak) {
+    PORTIONS_LONG.run(weakened, || {
+        let (cache, mut writer) = indexed(4);
+        let set = WakeSet::new().unwrap();
+        let mut subscription = Local::new(cache.subscribe(Start::Now).key("/b").open().unwrap());
+        set.add(&mut subscription, 7).unwrap();
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        put(&mut writer, 1, &["/a"]);
+        race(writer, |writer| put(writer, 2, &["/b"]), notifier::step);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+    });
+}
+
+proof!(
+    bucket_taken_between_portions, loom_bucket_taken_between_portions,
+    loom_bucket_taken_between_portions_weak_notifier: MoveToBucket => "lost wake-up",
+    loom_bucket_taken_between_portions_unasked: MovedUnasked => "lost wake-up",
 );
 
 /// Row "mark.newest": no event of a new epoch before its bracket.

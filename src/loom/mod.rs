@@ -60,15 +60,19 @@ struct Model {
     collects: bool,
     /// Whether a publisher that finds little to do looks itself. Else the notifier does, as where there is more.
     publisher_looks: bool,
+    /// Steps of a pass of the notifier, where they are fewer than in the program.
+    steps: Option<usize>,
 }
 
-const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false };
+const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false, steps: None };
 const LONG: Model = Model { less: 1, ..PLAIN };
 const LONGEST: Model = Model { less: 2, ..PLAIN };
 const COLLECTS: Model = Model { collects: true, ..LONG };
 const COLLECTS_LONG: Model = Model { collects: true, ..LONGEST };
 const COLLECTS_DEEP: Model = Model { collects: true, ..PLAIN };
 const PUBLISHER: Model = Model { publisher_looks: true, ..PLAIN };
+const PORTIONS: Model = Model { steps: Some(1), ..PLAIN };
+const PORTIONS_LONG: Model = Model { less: 1, ..PORTIONS };
 
 thread_local! {
     /// Which side of a race the main thread of the model takes, and so begins.
@@ -81,7 +85,7 @@ struct Clean;
 impl Drop for Clean {
     fn drop(&mut self) {
         collector::begin(false);
-        notifier::begin(false);
+        notifier::begin(false, None);
         weak::choose(Site::Nothing, "");
     }
 }
@@ -104,7 +108,7 @@ impl Model {
             builder.check(move || {
                 count.fetch_add(1, Relaxed);
                 collector::begin(self.collects);
-                notifier::begin(self.publisher_looks);
+                notifier::begin(self.publisher_looks, self.steps);
                 body();
                 notifier::step();
                 collector::collect();

@@ -15,6 +15,9 @@
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
 //! | the count of a sleep | `sleep_behind_a_wake_up` | step: taken off twice |
+//! | a pass in portions: how far it says that it has come | `poll_between_portions` | step: it says so before it has come to every group |
+//! | a pass in portions: members that are woken | `wake_up_in_portions` | step: those that come back are looked at up to a later head |
+//! | a pass in portions: messages | `arm_between_portions` | the notifier's fence |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
 //! | a member's word | `take_beside_a_move` | step: who leaves a set keeps its number |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
@@ -337,6 +340,109 @@ fn sleep_behind_a_wake_up(weakened: Weak) {
 proof!(
     sleep_behind_a_wake_up, loom_sleep_behind_a_wake_up,
     loom_sleep_behind_a_wake_up_uncounted_twice: UncountedTwice => "lost wake-up",
+);
+
+/// Subscriptions to these keys in an armed set each, which the notifier knows, at the head, which is 1.
+fn known_at<const N: usize>(
+    cache: &Cache,
+    writer: &mut Writer,
+    keys: [&str; N],
+) -> [(WakeSet, Local<Subscription>); N] {
+    let all = keys.map(|key| {
+        let set = WakeSet::new().unwrap();
+        let mut subscription = Local::new(cache.subscribe(Start::Now).key(key).open().unwrap());
+        set.add(&mut subscription, 7).unwrap();
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        (set, subscription)
+    });
+    put(writer, 1, &["/x"]);
+    notifier::step();
+    all
+}
+
+/// Row "a pass in portions": a poll between two of them takes over no more than was looked at for it.
+fn poll_between_portions(weakened: Weak) {
+    PORTIONS.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let [_first, (set, mut subscription)] = known_at(&cache, &mut writer, ["/a", "/b"]);
+        put(&mut writer, 2, &["/b"]);
+        let (mut subscription, mut events) = both(
+            move || {
+                let events = read(&subscription.poll(8).unwrap());
+                (subscription, events)
+            },
+            notifier::step,
+        )
+        .0;
+        events.extend(read(&subscription.poll(8).unwrap()));
+        assert_eq!(events, [2], "an event is lost");
+        drop(set);
+    });
+}
+
+proof!(
+    poll_between_portions, loom_poll_between_portions,
+    loom_poll_between_portions_scanned_early: ScannedEarly => "an event is lost",
+);
+
+/// Row "a pass in portions": of two members of a group one was woken, has polled and sleeps again when the next portion
+/// wakes the other one, at a later head.
+fn wake_up_in_portions(weakened: Weak) {
+    PORTIONS_LONG.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let [_other, (set, mut subscription)] = known_at(&cache, &mut writer, ["/a", "/a"]);
+        put(&mut writer, 2, &["/a"]);
+        let ((_writer, subscription), ()) = both(
+            move || {
+                assert_eq!(read(&subscription.poll(8).unwrap()), [2]);
+                set.take(&mut [0; 4]);
+                assert!(!subscription.arm().unwrap());
+                let sleeps = !set.arm();
+                put(&mut writer, 3, &["/a"]);
+                (writer, (set, subscription, sleeps))
+            },
+            notifier::step,
+        );
+        notifier::step();
+        let (set, subscription, _sleeps) = subscription;
+        assert!(set.take(&mut [0; 4]) > 0, "lost wake-up");
+        drop(subscription);
+    });
+}
+
+proof!(
+    wake_up_in_portions, loom_wake_up_in_portions,
+    loom_wake_up_in_portions_woken_to_now: WokenToNow => "lost wake-up",
+);
+
+/// Row "a pass in portions": a consumer comes between two of them, and its message behind another one.
+fn arm_between_portions(weakened: Weak) {
+    PORTIONS_LONG.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let [known] = known_at(&cache, &mut writer, ["/b"]);
+        let (set, mut subscription) = (WakeSet::new().unwrap(), follow(&cache));
+        set.add(&mut subscription, 7).unwrap();
+        put(&mut writer, 2, &["/x"]);
+        let passing = thread::spawn(notifier::step);
+        let (_writer, ready) = race(
+            writer,
+            |writer| put(writer, 3, &["/a"]),
+            move || {
+                let has_all = read(&subscription.poll(8).unwrap()).contains(&3);
+                let ready = subscription.arm().unwrap();
+                (subscription, has_all || ready)
+            },
+        );
+        passing.join().unwrap();
+        notifier::step();
+        assert!(ready.1 || set.arm(), "lost wake-up");
+        drop((cache, known));
+    });
+}
+
+proof!(
+    arm_between_portions, loom_arm_between_portions,
+    loom_arm_between_portions_weak_notifier: NotifierFence => "lost wake-up",
 );
 
 /// Row "armed": the two arms of a wake set against a publish.

@@ -238,6 +238,7 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         log_bytes,
         waiting,
         notifier_lapped,
+        notifier_behind,
         events,
         revisions,
         oldest_snapshot,
@@ -280,6 +281,9 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         losses,
     );
     to.gauge("waiters", "Waiters that are parked.", *waiting);
+    let help =
+        "Events that the notifier has still to look at for sleepers whose filters it cannot evaluate fast enough.";
+    to.gauge("notifier_behind_events", help, *notifier_behind);
     to.counter("notifier_lapped", "Times that the notifier itself fell out of the window.", *notifier_lapped);
     let of_process = &mut to.families;
     let help = "Memory of all caches of the process that is retired and not freed yet.";

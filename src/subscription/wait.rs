@@ -66,6 +66,9 @@ impl Subscription {
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
     /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
     /// what came between the two is found here. Never blocks.
+    ///
+    /// Where the notifier cannot keep up with a filter that no index answers ([`Stats::notifier_behind`](crate::Stats::notifier_behind)), the tag is
+    /// listed for the subscription to look for itself: a poll may then give nothing.
     pub fn arm(&mut self) -> Result<bool> {
         self.awake(|awake| awake.arm())
     }

@@ -11,14 +11,17 @@
 use super::burst::Burst;
 use super::group::{FilterGroup, FilterGroups};
 use super::interest::Interest;
-use super::seat::SeatRef;
-use super::tables::{FewWakeUps, LeftOutside, Tables};
+use super::seat::{Seat, SeatPlace, SeatRef};
+use super::steps::{FILTERS, Steps};
+use super::tables::{FewWakeUps, LeftOutside, LookedTo, Tables};
 use super::turn::Turn;
 use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
 use crate::foreign;
 use crate::log::buckets::{Bucket, Router};
-use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
+use crate::sync::{
+    AcqRel, Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord,
+};
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
@@ -95,6 +98,11 @@ impl Hubs {
         self.own.asleep() + self.foreign.asleep()
     }
 
+    /// Events below `head` that a notifier has still to look at for somebody who sleeps, where it cannot keep up.
+    pub(crate) fn behind(&self, head: u64) -> u64 {
+        self.own.behind(head).max(self.foreign.behind(head))
+    }
+
     /// How often a notifier was itself lapped while a consumer slept.
     pub(crate) fn lapped(&self) -> u64 {
         self.own.lapped.load(Relaxed) + self.foreign.lapped.load(Relaxed)
@@ -112,8 +120,11 @@ pub(crate) struct Hub {
     inbox: Inbox<Message>,
     /// Messages posted so far.
     posted: Statistic,
-    /// Everything below was looked at for all who sleep.
+    /// Everything below was looked at for all who sleep among the scanners; at buckets; at buckets, and ask a filter about
+    /// each event.
     scanned_to: AtomicU64,
+    followed_to: AtomicU64,
+    filtered_to: AtomicU64,
     /// The highest revision that somebody waits for.
     wanted: AtomicU64,
     /// Of who has the turn: nobody ever waits for it.
@@ -124,6 +135,28 @@ pub(crate) struct Hub {
     at_buckets: Statistic,
     awaits_a_move: Statistic,
     lapped: Statistic,
+    /// The last pass has left something behind: a statistic.
+    is_behind: AtomicBool,
+    /// The notifier comes again for that. Of its thread alone.
+    is_queued: AtomicBool,
+}
+
+/// Why the notifier passes over a hub.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Visit {
+    /// It was called, or a time has come.
+    Called,
+    /// The last pass has left something behind, and it is the hub's turn.
+    Queued,
+}
+
+/// How a pass has ended.
+pub(super) struct PassEnd {
+    /// When to pass again, if nobody calls.
+    #[cfg_attr(loom, allow(dead_code, reason = "models have no clock"))]
+    pub(super) again: Option<Instant>,
+    /// It has left something behind: the notifier comes again, when it has served others.
+    pub(super) is_behind: bool,
 }
 
 impl Hub {
@@ -136,12 +169,16 @@ impl Hub {
             inbox: Inbox::new(),
             posted: Statistic::new(0),
             scanned_to: AtomicU64::new(0),
+            followed_to: AtomicU64::new(0),
+            filtered_to: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             tables: Mutex::new(Tables::default()),
             groups: FilterGroups::default(),
             at_buckets: Statistic::new(0),
             awaits_a_move: Statistic::new(0),
             lapped: Statistic::new(0),
+            is_behind: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
         }
     }
 }
@@ -209,8 +246,7 @@ impl Hub {
         let now = cache.frontier();
         let mut tables = lock(&self.tables);
         let woken = tables.look_at_few(self, cache, &now)?;
-        // Release: partner of the load in `scanned_to`.
-        self.scanned_to.store(now.head, Release);
+        self.store_looked_to(tables.looked_to());
         Some((woken, !tables.has_woken()))
     }
 
@@ -287,23 +323,50 @@ impl Hub {
         waiting.saturating_sub(self.awaits_a_move.load(Relaxed))
     }
 
-    /// Everything below was looked at for all who sleep. Acquire: partner of the store in [`Hub::pass`].
-    pub(crate) fn scanned_to(&self) -> u64 {
+    /// Everything below was looked at for all who sleep among the scanners. Acquire: partner of the store in
+    /// [`Hub::store_looked_to`].
+    pub(super) fn scanned_to(&self) -> u64 {
         self.scanned_to.load(Acquire)
+    }
+
+    /// The same for those at buckets, which ask a filter about each event or none.
+    pub(super) fn followed_to(&self, asks: bool) -> u64 {
+        if asks { self.filtered_to.load(Acquire) } else { self.followed_to.load(Acquire) }
+    }
+
+    /// How far a seat that is parked was looked at: for who sees it from outside.
+    pub(crate) fn looked_to(&self, seat: &Seat) -> u64 {
+        match seat.place() {
+            SeatPlace::AtBucket(..) => self.followed_to(false),
+            SeatPlace::AtFiltered(..) => self.followed_to(true),
+            _ => self.scanned_to(),
+        }
+    }
+
+    /// Events that the notifier has still to look at for somebody who sleeps, while it goes on with what it has left
+    /// behind.
+    fn behind(&self, head: u64) -> u64 {
+        let looked_to = self.scanned_to().min(self.followed_to(false)).min(self.followed_to(true));
+        if self.is_behind.load(Relaxed) { head.saturating_sub(looked_to) } else { 0 }
     }
 
     // ---- The notifier's half --------------------------------------------------------------------------
 
-    /// One pass of the notifier; returns when it wants to pass again.
-    pub(super) fn pass(&self, cache: &Arc<dyn Watched>) -> Option<Instant> {
-        if cfg!(not(loom)) && self.burst.is_on() {
+    /// One pass of the notifier. It does so much and no more: see [`steps`](super::steps).
+    pub(super) fn pass(&self, cache: &Arc<dyn Watched>, visit: Visit) -> PassEnd {
+        if cfg!(not(loom)) && visit == Visit::Called && self.burst.is_on() {
             std::thread::yield_now();
         }
         // Held: the publisher looks at its events, and hands what this pass is for on.
-        let turn = self.turn.take_or_call(|| notifier::push(self.code, cache.clone()))?;
+        let Some(turn) = self.turn.take_or_call(|| notifier::push(self.code, cache.clone())) else {
+            return PassEnd { again: None, is_behind: false };
+        };
         let cache = &**cache;
         let mut tables = lock(&self.tables);
         let mut again = None;
+        // Where the hub waits for its turn, nobody goes before it with filters: not the hub itself either.
+        let waits = visit == Visit::Called && self.is_queued.load(Relaxed);
+        let mut filters = if waits { Steps::none() } else { Steps::new(FILTERS) };
         for looks in 1..=LOOKS {
             turn.answer();
             let now = cache.frontier();
@@ -311,10 +374,9 @@ impl Hub {
             // later than this, and does not sleep below `now.head`.
             fence(ord!(NotifierFence, SeqCst));
             let messages = self.inbox.take_all();
-            again = tables.pass(self, cache, &now, messages);
+            again = tables.pass(self, cache, &now, messages, &mut filters);
             if !now.closed {
-                // Release: partner of the load in `scanned_to`.
-                self.scanned_to.store(now.head, Release);
+                self.store_looked_to(tables.looked_to());
             }
             if !tables.takes_another_look() {
                 break;
@@ -323,6 +385,8 @@ impl Hub {
                 turn.call_again();
             }
         }
+        let is_behind = tables.is_behind();
+        self.is_behind.store(is_behind, Relaxed);
         let LeftOutside { woken, wakes_source, garbage } = tables.finish();
         drop(tables);
         drop(turn);
@@ -333,7 +397,21 @@ impl Hub {
         }
         foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
-        again.into_iter().chain(limits).min()
+        PassEnd { again: again.into_iter().chain(limits).min(), is_behind }
+    }
+
+    /// Says to sleepers how far they have been looked at.
+    fn store_looked_to(&self, looked_to: LookedTo) {
+        // Release: partner of the loads in `scanned_to` and `followed_to`.
+        self.scanned_to.store(looked_to.scanned, Release);
+        self.followed_to.store(looked_to.followed, Release);
+        self.filtered_to.store(looked_to.filtered, Release);
+    }
+
+    /// The notifier has it in its queue from now on, or no more. True: it had.
+    #[cfg(not(loom))]
+    pub(super) fn queue(&self, is_queued: bool) -> bool {
+        self.is_queued.swap(is_queued, Relaxed)
     }
 
     pub(super) fn count_lap(&self) {

@@ -15,7 +15,8 @@
 //! | `registration` | a consumer's side of its seat |
 //! | `seat` | the states of one sleeper; `owned`: what the state says who has |
 //! | `turn` | whose turn it is to look |
-//! | `tables` | who waits for what, and one pass over it; `few`: the look that a publisher takes itself |
+//! | `tables` | who waits for what, and one pass over it |
+//! | `steps` | how much a pass does |
 //! | `timers` | the notifier's: bookmarks and deadlines |
 //! | `notifier` | its thread |
 //! | `waker`, `wake_set` | how a sleeper is woken |
@@ -38,6 +39,7 @@ mod notifier;
 mod owned;
 mod registration;
 mod seat;
+mod steps;
 mod tables;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -74,8 +76,10 @@ pub(crate) trait Watched: Send + Sync {
     fn end(&self) -> LogEnd;
     /// The first event in [from, head) that passes; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
-    /// Every event in [from, head) with its buckets; `Err` as above.
+    /// Every event in [from, head) with its buckets, until one is not to be followed by another; `Err` as above.
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> Result<(), Overtaken>;
+    /// Events that the window holds.
+    fn window(&self) -> u64;
     /// The newest resync mark; to be asked after `frontier`.
     fn newest_mark(&self) -> u64;
     /// Closes the subscriptions that are too far behind; when to look again.
@@ -110,8 +114,8 @@ impl FilterCode {
     }
 }
 
-/// Called with an event of the log and its buckets.
-pub(crate) type VisitEvent<'a> = dyn FnMut(&Event, &mut dyn Iterator<Item = u64>) + 'a;
+/// Called with an event of the log and its buckets. False: it was the last.
+pub(crate) type VisitEvent<'a> = dyn FnMut(&Event, &mut dyn Iterator<Item = u64>) -> bool + 'a;
 
 /// What was to be read has left the window.
 #[derive(Clone, Copy, Debug)]

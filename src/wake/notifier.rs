@@ -21,8 +21,10 @@ pub(crate) use thread::{start, workers};
 mod thread {
     use crate::foreign;
     use crate::sync::Inbox;
+    use crate::wake::hub::Visit;
     use crate::wake::{FilterCode, Watched};
     use crate::worker::{Worker, needs};
+    use std::collections::{BTreeMap, HashMap, VecDeque};
     use std::io;
     use std::sync::Arc;
     use std::time::Instant;
@@ -72,52 +74,95 @@ mod thread {
         }
 
         fn run(&self) {
-            let mut timers: Vec<(Instant, Arc<dyn Watched>)> = Vec::new();
+            let mut agenda = Agenda::default();
             loop {
                 let mut caches = self.inbox.take_all();
-                if self.worker.takes_all() {
-                    caches.extend(timers.drain(..).map(|(_, cache)| cache));
-                } else {
-                    take_due(&mut timers, &mut caches);
-                }
-                if caches.is_empty() {
+                agenda.take_due(&mut caches, self.worker.takes_all());
+                let queued = agenda.queue.pop_front();
+                if caches.is_empty() && queued.is_none() {
                     // A timer has a cache, and that is a need.
                     if self.worker.is_over(|| needs() == 0 && self.inbox.is_empty()) {
                         return;
                     }
-                    self.worker.sleep(timers.iter().map(|(at, _)| *at).min(), || self.inbox.is_empty());
+                    self.worker.sleep(agenda.next(), || self.inbox.is_empty());
                     continue;
                 }
+                // Each that was called, and then one of those that have not finished: so whoever calls waits for no more than one
+                // portion of a cache that has much to do.
                 for cache in caches {
-                    let again = foreign::guard(|| cache.hubs().of(self.code).pass(&cache));
-                    if again.is_none() {
-                        foreign::report(|| tracing::error!("the notifier caught a panic and continues"));
-                    }
-                    // What was wanted before holds no more: nobody may be left who wants it.
-                    timers.retain(|(_, other)| !Arc::ptr_eq(other, &cache));
-                    match again.flatten() {
-                        Some(at) => timers.push((at, cache)),
-                        // The last handle may be this one: what a cache drops is foreign code.
-                        None => foreign::drop_guarded(cache, "a cache"),
-                    }
+                    self.visit(cache, Visit::Called, &mut agenda);
+                }
+                if let Some(cache) = queued {
+                    self.visit(cache, Visit::Queued, &mut agenda);
                 }
             }
+        }
+
+        fn visit(&self, cache: Arc<dyn Watched>, visit: Visit, agenda: &mut Agenda) {
+            let hub = cache.hubs().of(self.code);
+            if visit == Visit::Queued {
+                hub.queue(false);
+            }
+            let end = foreign::guard(|| hub.pass(&cache, visit));
+            if end.is_none() {
+                foreign::report(|| tracing::error!("the notifier caught a panic and continues"));
+            }
+            // What a pass has found when it panics is in the tables: it goes on once more. Should that panic, too, whoever
+            // calls next has the rest.
+            let is_behind = end.as_ref().map_or(visit == Visit::Called, |end| end.is_behind);
+            if is_behind && !hub.queue(true) {
+                agenda.queue.push_back(cache.clone());
+            }
+            agenda.plan(cache, end.and_then(|end| end.again));
         }
     }
 
-    /// Caches whose time has come join those that were handed over.
-    fn take_due(timers: &mut Vec<(Instant, Arc<dyn Watched>)>, caches: &mut Vec<Arc<dyn Watched>>) {
-        if timers.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        timers.retain(|(at, cache)| {
-            let due = *at <= now;
-            if due {
-                caches.push(cache.clone());
+    /// What the thread does when nobody calls.
+    #[derive(Default)]
+    struct Agenda {
+        /// Caches with which it has not finished, in turn.
+        queue: VecDeque<Arc<dyn Watched>>,
+        /// By time, and the address of the cache.
+        timers: BTreeMap<(Instant, usize), Arc<dyn Watched>>,
+        /// By address: when.
+        times: HashMap<usize, Instant>,
+    }
+
+    impl Agenda {
+        /// Replaces the time at which a cache is looked at, if there is one: the last pass has just said it anew.
+        fn plan(&mut self, cache: Arc<dyn Watched>, at: Option<Instant>) {
+            let address = Arc::as_ptr(&cache).cast::<()>() as usize;
+            let before = match at {
+                Some(at) => self.times.insert(address, at),
+                None => self.times.remove(&address),
+            };
+            // Not the last: this one is there.
+            drop(before.and_then(|before| self.timers.remove(&(before, address))));
+            match at {
+                Some(at) => drop(self.timers.insert((at, address), cache)),
+                // The last handle may be this one: what a cache drops is foreign code.
+                None => foreign::drop_guarded(cache, "a cache"),
             }
-            !due
-        });
+        }
+
+        fn next(&self) -> Option<Instant> {
+            self.timers.first_key_value().map(|((at, _), _)| *at)
+        }
+
+        /// Caches whose time has come join those that were handed over; `all`: also where it has not.
+        fn take_due(&mut self, caches: &mut Vec<Arc<dyn Watched>>, all: bool) {
+            if self.timers.is_empty() {
+                return;
+            }
+            let now = Instant::now();
+            while let Some(entry) = self.timers.first_entry()
+                && (all || entry.key().0 <= now)
+            {
+                let ((_, address), cache) = entry.remove_entry();
+                self.times.remove(&address);
+                caches.push(cache);
+            }
+        }
     }
 }
 
@@ -125,6 +170,7 @@ mod thread {
 #[cfg(loom)]
 pub(crate) mod model {
     use crate::sync::{AcqRel, AtomicUsize};
+    use crate::wake::hub::Visit;
     use crate::wake::{FilterCode, Watched};
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
@@ -133,6 +179,8 @@ pub(crate) mod model {
         static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Watched>)>> = const { RefCell::new(Vec::new()) };
         /// Whether a publisher looks itself: else every model is one of the notifier.
         static PUBLISHERS_LOOK: Cell<bool> = const { Cell::new(false) };
+        /// Steps of a pass, where a model has fewer.
+        static STEPS: Cell<Option<usize>> = const { Cell::new(None) };
     }
 
     loom::lazy_static! {
@@ -141,13 +189,18 @@ pub(crate) mod model {
     }
 
     /// Begins an execution; what a failed one left behind belongs to objects that are gone.
-    pub(crate) fn begin(publishers_look: bool) {
+    pub(crate) fn begin(publishers_look: bool, steps: Option<usize>) {
         std::mem::forget(HANDED.take());
+        STEPS.set(steps);
         PUBLISHERS_LOOK.set(publishers_look);
     }
 
     pub(in crate::wake) fn do_publishers_look() -> bool {
         PUBLISHERS_LOOK.get()
+    }
+
+    pub(in crate::wake) fn steps() -> Option<usize> {
+        STEPS.get()
     }
 
     pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
@@ -164,7 +217,11 @@ pub(crate) mod model {
     pub(crate) fn step() {
         INBOX.fetch_add(0, AcqRel);
         HANDED.take().into_iter().for_each(|(code, cache)| {
-            cache.hubs().of(code).pass(&cache);
+            let pass = |visit| cache.hubs().of(code).pass(&cache, visit).is_behind;
+            let mut is_behind = pass(Visit::Called);
+            while is_behind {
+                is_behind = pass(Visit::Queued);
+            }
         });
     }
 }

@@ -253,7 +253,7 @@ impl Sleeper<'_> {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
         // Before PARKED is left: a later pass does not look at this seat.
-        let scanned_to = hub.scanned_to();
+        let (scanned_to, followed_to) = (hub.scanned_to(), hub.followed_to(self.asks_at_its_bucket()));
         let LeftSeat { resume, counted } = seat.unpark();
         #[cfg(loom)]
         let counted = if weak::is(weak::Site::UncountedTwice) { CountedAt::Hub } else { counted };
@@ -270,8 +270,16 @@ impl Sleeper<'_> {
         }
         match resume {
             Some(resume) => Unparked { woken: true, resume, at: seat.woken_at() },
+            // One that was moved to a bucket meanwhile had nothing there below the head of that pass, and `followed_to` was
+            // stored by that pass, by one before or by one that has looked at it there.
+            None if counted == CountedAt::Bucket => Unparked { woken: false, resume: followed_to, at: 0 },
             None => Unparked { woken: false, resume: scanned_to, at: 0 },
         }
+    }
+
+    /// Whether it asks its filter about each event of its bucket.
+    fn asks_at_its_bucket(&self) -> bool {
+        self.group().is_some_and(|group| !group.passes_its_bucket)
     }
 
     /// Takes it back for good: before it is dropped.

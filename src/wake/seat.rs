@@ -122,6 +122,8 @@ pub(super) enum SeatPlace {
     Asking(u64, u32),
     /// At the bucket of this id.
     AtBucket(u64, u32),
+    /// The same, among those that ask a filter about each event of the bucket.
+    AtFiltered(u64, u32),
     /// Among those who wait for no event, under this number.
     OfTheCache(u64),
 }
@@ -133,6 +135,7 @@ const IN_GROUP: u64 = 1;
 const ASKING: u64 = 2;
 const AT_BUCKET_LIST: u64 = 3;
 const OF_THE_CACHE: u64 = 4;
+const AT_FILTERED: u64 = 5;
 const PLACE_KIND: u64 = 7;
 const OF_FOREIGN_CODE: u64 = 8;
 const PLACE_ID_SHIFT: u32 = 4;
@@ -389,6 +392,7 @@ impl Seat {
             IN_GROUP => SeatPlace::InGroup(of, index),
             ASKING => SeatPlace::Asking(of, index),
             AT_BUCKET_LIST => SeatPlace::AtBucket(of, index),
+            AT_FILTERED => SeatPlace::AtFiltered(of, index),
             OF_THE_CACHE => SeatPlace::OfTheCache(of),
             _ => SeatPlace::Nowhere,
         }
@@ -400,6 +404,7 @@ impl Seat {
             SeatPlace::InGroup(group, index) => (IN_GROUP, group, index),
             SeatPlace::Asking(number, index) => (ASKING, number, index),
             SeatPlace::AtBucket(bucket, index) => (AT_BUCKET_LIST, bucket, index),
+            SeatPlace::AtFiltered(bucket, index) => (AT_FILTERED, bucket, index),
             SeatPlace::OfTheCache(number) => (OF_THE_CACHE, number, 0),
         };
         let code = self.place.load(Relaxed) & OF_FOREIGN_CODE;

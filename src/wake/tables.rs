@@ -1,35 +1,51 @@
 //! The tables of the notifier: who waits for what, and one pass over it.
 //!
-//! Who has the turn has them: the notifier, or a publisher that looks itself. A seat is in one place at a time: in the group of its filter, at
-//! its bucket, or among those who wait for the cache. It stays there while its consumer sleeps and wakes
-//! any number of times; it is moved when its consumer announces another interest, or when the bucket that
+//! Owned by whichever thread holds the turn: the notifier, or a publisher doing the look itself. A seat is in one place at a
+//! time: in the group of its filter, at its bucket, or among those who wait for the cache. It stays there while its consumer
+//! sleeps and wakes any number of times; it is moved when its consumer announces another interest, or when the bucket that
 //! it asked for is there. Its place stands in its seat.
 //!
-//! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
-//! finds for one it gives to it by claiming the seat. Filters run here, and no lock is held that anybody
-//! else could want. What else is foreign code is noted, and called when the turn was given back: wakers, the source, the
-//! drop of filters.
+//! A pass loads the frontier, takes the messages, and brings parked seats up to that head: what it finds for one it gives to
+//! it by claiming the seat. Filters run here, and no lock is held that anybody else could want. What else is foreign code
+//! is noted, and called when the turn was given back: wakers, the source, the drop of filters.
+//!
+//! A pass is bounded by [`steps`](super::steps). Each part of it keeps what it did not come to, and says so; the notifier
+//! comes again when it has served the other caches that have called.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `groups` | filters that no bucket answers: the only work that may be more than the notifier can do |
+//! | `chains` | seats at buckets |
+//! | `few` | the look that a publisher takes itself |
+//! | `lists`, `ahead` | lists of seats, and how they are woken |
 
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod chains;
 mod few;
+mod groups;
+mod lists;
 
 pub(super) use few::FewWakeUps;
 
-use self::ahead::WakeAhead;
+use self::chains::Chains;
+use self::groups::Groups;
+use self::lists::{ChainReader, IdMap};
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
 use super::seat::{CountedAt, Seat, SeatPlace, SeatRef};
+use super::steps::{CHEAP, Steps};
 use super::timers::Timers;
 use super::waker::WakeUp;
 use super::{CacheFrontier, Watched};
-use crate::data::event::{Event, Kind};
-use crate::log::buckets::{Bucket, Request};
+use crate::log::buckets::Request;
+#[cfg(loom)]
+use crate::sync::weak;
 use crate::sync::{SeqCst, fence, ord};
 use crate::sys::clock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,100 +56,6 @@ const ASKING: usize = 64;
 /// Events below this are scanned rather than asking every seat where it stands.
 const NEAR: u64 = 64;
 
-/// By an id of ours. loom replays executions: the same order each time.
-#[cfg(not(loom))]
-type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
-#[cfg(loom)]
-type IdMap<V> = std::collections::BTreeMap<u64, V>;
-
-/// A seat in the list of its bucket.
-struct ChainReader {
-    seat: SeatRef,
-    /// Whose filter an event of the bucket has to pass. `None`: all pass.
-    asks: Option<GroupRef>,
-}
-
-/// What stands in a list of seats.
-trait Seated {
-    fn seat(&self) -> &SeatRef;
-}
-
-impl Seated for SeatRef {
-    fn seat(&self) -> &SeatRef {
-        self
-    }
-}
-
-impl Seated for ChainReader {
-    fn seat(&self) -> &SeatRef {
-        &self.seat
-    }
-}
-
-/// Seats that are looked at together; the order means nothing. One alone, as most buckets and many filters have, takes no
-/// memory of its own.
-enum Members<M> {
-    Alone(Option<M>),
-    Many(Vec<M>),
-}
-
-impl<M> Default for Members<M> {
-    fn default() -> Members<M> {
-        Members::Alone(None)
-    }
-}
-
-impl<M: Seated> Members<M> {
-    fn all(&self) -> &[M] {
-        match self {
-            Members::Alone(one) => one.as_slice(),
-            Members::Many(all) => all,
-        }
-    }
-
-    fn add(&mut self, member: M) -> u32 {
-        match self {
-            Members::Alone(one @ None) => *one = Some(member),
-            Members::Alone(one) => *self = Members::Many(one.take().into_iter().chain([member]).collect()),
-            Members::Many(all) => {
-                if all.len() == all.capacity() {
-                    // By an eighth: there may be a hundred thousand.
-                    all.reserve_exact(all.len() / 8 + 1);
-                }
-                all.push(member);
-            }
-        }
-        (self.all().len() - 1) as u32
-    }
-
-    fn seats(&self) -> impl Iterator<Item = &SeatRef> {
-        self.all().iter().map(Seated::seat)
-    }
-
-    /// Takes the seat at `index` out; another one takes its place.
-    fn remove(&mut self, index: u32) {
-        match self {
-            Members::Alone(one) => *one = None,
-            Members::Many(all) => {
-                all.swap_remove(index as usize);
-                if let Some(moved) = all.get(index as usize) {
-                    moved.seat().set_index(index);
-                }
-            }
-        }
-    }
-}
-
-struct Scanners {
-    group: GroupRef,
-    members: Members<SeatRef>,
-}
-
-struct ChainReaders {
-    bucket: Arc<Bucket>,
-    members: Members<ChainReader>,
-}
-
 /// A member of a group that has asked for a bucket.
 struct Asking {
     seat: SeatRef,
@@ -141,6 +63,23 @@ struct Asking {
     request: Arc<Request>,
     /// Of what it announced.
     number: u32,
+}
+
+/// One pass, as its parts see it.
+struct View<'p> {
+    hub: &'p Hub,
+    cache: &'p dyn Watched,
+    now: &'p CacheFrontier,
+    /// The pass before it left something behind.
+    is_behind: bool,
+}
+
+impl View<'_> {
+    /// Whether what begins at `from` waited for its turn until half of the window had gone by: then its sleepers are woken to
+    /// look for themselves, as long as all of it is there.
+    fn is_late(&self, from: u64) -> bool {
+        self.is_behind && self.now.head.saturating_sub(from) > self.cache.window() / 2
+    }
 }
 
 /// Foreign code that a pass has left to be called when the turn was given back.
@@ -153,10 +92,15 @@ pub(super) struct LeftOutside {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Tables {
+    /// Messages that no pass has come to yet.
+    unread: VecDeque<Message>,
     /// Seats that are known: each has its place itself.
     known: usize,
-    groups: IdMap<Scanners>,
-    chains: IdMap<ChainReaders>,
+    groups: Groups,
+    chains: Chains,
+    /// Readers at buckets that ask no filter, and those that ask one, have been looked at for all events below.
+    followed_to: u64,
+    filtered_to: u64,
     /// Members of groups whose request for a bucket was not answered yet, in turn.
     asking: BTreeMap<u64, Asking>,
     /// What those wait for who wait for no event, and the number that it was announced under.
@@ -167,12 +111,14 @@ pub(super) struct Tables {
     revisions: BTreeMap<(u64, u64), SeatRef>,
     tickets: BTreeMap<(u64, u64), SeatRef>,
     listing: BTreeMap<u64, SeatRef>,
+    /// Those of whom a pass has found that their wait may be over.
+    reached: Vec<SeatRef>,
     timers: Timers,
-    /// Every parked seat has been looked at for all events below; 0: there was no pass yet.
-    scanned_to: u64,
     /// The epoch of the last pass.
     epoch: u64,
     look_again: bool,
+    /// The last pass has left something behind: the next one goes on there.
+    is_behind: bool,
     /// The source is to look at what is wanted: called outside, as those who are woken.
     wakes_source: bool,
     woken: Vec<WakeUp>,
@@ -180,28 +126,51 @@ pub(super) struct Tables {
     garbage: Vec<GroupRef>,
 }
 
+/// How far sleepers have been looked at, by where they sleep.
+#[derive(Clone, Copy)]
+pub(super) struct LookedTo {
+    pub(super) scanned: u64,
+    pub(super) followed: u64,
+    pub(super) filtered: u64,
+}
+
 impl Tables {
-    /// One look: see the module. When to look again, if nobody calls.
+    /// One look: see the module. When to look again, if nobody calls. Filters take steps of the caller's, all else has
+    /// its own.
     pub(super) fn pass(
         &mut self,
         hub: &Hub,
         cache: &dyn Watched,
         now: &CacheFrontier,
         messages: Vec<Message>,
+        filters: &mut Steps,
     ) -> Option<Instant> {
         self.look_again = false;
-        let joined = messages.len();
-        for message in messages {
-            self.read(hub, message);
-        }
+        // Until it has ended: a pass that panics has left something behind.
+        let view = View { hub, cache, now, is_behind: std::mem::replace(&mut self.is_behind, true) };
+        let read = self.read_all(hub, messages);
+        let mut whole = self.unread.is_empty();
         if now.closed {
-            self.wake_everybody();
-        } else {
-            self.look_at_events(hub, cache, now, joined);
+            whole &= self.wake_everybody();
+        } else if whole {
+            // Whoever left a message is in the tables: nobody is passed over.
+            whole &= self.look_at_events(&view, read, filters);
         }
-        self.look_at_the_cache(hub, now);
-        self.look_again |= self.timers.pass(hub, now, &mut self.woken);
+        whole &= self.look_at_the_cache(hub, now);
+        let timers = self.timers.pass(hub, now, &mut self.woken);
+        self.look_again |= timers.look_again;
+        self.is_behind = !(whole && timers.whole);
         self.timers.next().map(clock::instant)
+    }
+
+    /// Whether the last pass has left something behind.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    pub(super) fn looked_to(&self) -> LookedTo {
+        let (followed, filtered) = (self.followed_to, self.filtered_to);
+        LookedTo { scanned: self.groups.scanned_to(), followed, filtered }
     }
 
     /// Whether something changed during the pass that only another look can judge.
@@ -219,6 +188,22 @@ impl Tables {
     }
 
     // ---- Who is there -----------------------------------------------------------------------------------
+
+    /// Takes the messages in, as many as there are steps; how many that were.
+    fn read_all(&mut self, hub: &Hub, messages: Vec<Message>) -> usize {
+        if self.unread.is_empty() {
+            self.unread = messages.into()
+        } else {
+            self.unread.extend(messages)
+        }
+        let (before, mut steps) = (self.unread.len(), Steps::new(CHEAP));
+        while steps.take_one()
+            && let Some(message) = self.unread.pop_front()
+        {
+            self.read(hub, message);
+        }
+        before - self.unread.len()
+    }
 
     fn read(&mut self, hub: &Hub, message: Message) {
         match message {
@@ -247,21 +232,17 @@ impl Tables {
         self.known += 1;
         match interest {
             Interest::Events(group, request) => {
-                let id = group.id();
-                let scanners = || Scanners { group: group.clone(), members: Members::default() };
-                let index = self.groups.entry(id).or_insert_with(scanners).members.add(seat.clone());
-                seat.put_at(SeatPlace::InGroup(id, index));
+                let index = self.groups.add(&group, seat.clone());
+                seat.put_at(SeatPlace::InGroup(group.id(), index));
                 if let Some(request) = request {
                     self.ask(Asking { seat, group, request, number });
                 }
             }
             Interest::Chain(group, bucket) => {
-                let id = bucket.id();
-                let asks = (!group.passes_its_bucket).then_some(group);
-                let readers = || ChainReaders { bucket, members: Members::default() };
-                let reader = ChainReader { seat: seat.clone(), asks };
-                let index = self.chains.entry(id).or_insert_with(readers).members.add(reader);
-                seat.put_at(SeatPlace::AtBucket(id, index));
+                let (id, asks) = (bucket.id(), !group.passes_its_bucket);
+                let reader = ChainReader { seat: seat.clone(), asks: asks.then_some(group) };
+                let index = self.chains.of(asks).add(bucket, reader);
+                seat.put_at(if asks { SeatPlace::AtFiltered(id, index) } else { SeatPlace::AtBucket(id, index) });
             }
             Interest::Revision(_) | Interest::Ready | Interest::Consistent(_) => {
                 self.insert_of_the_cache(seat, interest, number)
@@ -311,14 +292,8 @@ impl Tables {
                     self.leave_group(group.id(), index);
                 }
             }
-            SeatPlace::AtBucket(bucket, index) => {
-                if let Some(ChainReaders { members, .. }) = self.chains.get_mut(&bucket) {
-                    members.remove(index);
-                    if members.all().is_empty() {
-                        self.chains.remove(&bucket);
-                    }
-                }
-            }
+            SeatPlace::AtBucket(bucket, index) => self.chains.whole.remove(bucket, index),
+            SeatPlace::AtFiltered(bucket, index) => self.chains.filtered.remove(bucket, index),
             SeatPlace::OfTheCache(number) => return self.remove_of_the_cache(number),
             SeatPlace::Nowhere => {}
         }
@@ -327,11 +302,7 @@ impl Tables {
 
     /// Takes a member out of a group, and the group where it was the last.
     fn leave_group(&mut self, id: u64, index: u32) {
-        let Some(Scanners { members, .. }) = self.groups.get_mut(&id) else { return };
-        members.remove(index);
-        if members.all().is_empty() {
-            self.garbage.extend(self.groups.remove(&id).map(|scanners| scanners.group));
-        }
+        self.garbage.extend(self.groups.remove(id, index));
     }
 
     /// The same of a seat that waits for no event. True: for a revision.
@@ -358,108 +329,62 @@ impl Tables {
 
     // ---- Events -----------------------------------------------------------------------------------------
 
-    /// Brings every parked seat that waits for events up to the head.
-    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &CacheFrontier, joined: usize) {
-        let from = self.first_to_look_at(now.head);
-        if from < now.head {
-            self.scan(hub, cache, from, now.head);
-            self.follow_chains(hub, cache, from, now.head);
+    /// Brings parked seats that wait for events up to the head: those that ask no filter first. True: all of them.
+    fn look_at_events(&mut self, view: &View<'_>, joined: usize, filters: &mut Steps) -> bool {
+        let from = self.first_to_follow(view.now.head);
+        let Tables { groups, chains, woken, .. } = self;
+        let (mut cheap, mut seats) = (Steps::new(CHEAP), Steps::new(CHEAP));
+        let mut whole = chains.follow(from, view, &mut cheap, woken);
+        whole &= chains.whole.catch_up(view, &mut seats, woken);
+        whole &= groups.look_at_open(view, &mut cheap, woken);
+        // Neither takes all the steps from the other.
+        let mut half = filters.half();
+        whole &= chains.filtered.catch_up(view, &mut half, woken);
+        filters.give_back(half);
+        whole &= groups.scan(view, filters, woken);
+        if chains.whole.are_up_to_date() {
+            self.followed_to = chains.followed_to();
         }
-        self.scanned_to = self.scanned_to.max(now.head);
-        self.move_to_buckets(hub, now.head, joined);
+        if chains.filtered.are_up_to_date() {
+            self.filtered_to = chains.followed_to();
+        }
+        self.move_to_buckets(view, joined);
+        whole
     }
 
     /// Who waits for events.
     fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
-        let scanned = self.groups.values().flat_map(|scanners| scanners.members.seats());
-        scanned.chain(self.chains.values().flat_map(|readers| readers.members.seats()))
+        self.groups.iter().flat_map(|scanners| scanners.members.seats()).chain(self.chains.seats())
     }
 
-    /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
-    /// slept meanwhile, at the lowest cursor of those who sleep.
-    fn first_to_look_at(&self, head: u64) -> u64 {
-        let gap = head.saturating_sub(self.scanned_to);
-        if self.scanned_to != 0 && gap <= NEAR.max(self.known as u64) {
-            return self.scanned_to.min(head);
+    /// Where the look at the events of buckets begins: at the end of the last one, or, where that lies far behind because
+    /// nobody slept meanwhile, at the lowest cursor of those who sleep.
+    fn first_to_follow(&self, head: u64) -> u64 {
+        let followed_to = self.chains.followed_to();
+        if followed_to != 0 && head.saturating_sub(followed_to) <= NEAR.max(self.known as u64) {
+            return followed_to.min(head);
         }
-        let lowest = self.of_events().filter_map(|seat| seat.parked_at()).min();
-        lowest.unwrap_or(head).max(self.scanned_to).min(head)
-    }
-
-    /// Each filter once an event, as long as somebody of its group sleeps that may not have it. Who is not found parked
-    /// looks later than this, and does not sleep below `head`: so after an event that passes, the next one is looked for
-    /// at the lowest cursor of those that sleep on.
-    fn scan(&mut self, hub: &Hub, cache: &dyn Watched, from: u64, head: u64) {
-        let Tables { groups, woken, .. } = self;
-        for Scanners { group, members } in groups.values() {
-            let mut at = from;
-            while at < head && group.has_parked() {
-                match cache.first_match(&group.matcher, at, head) {
-                    Ok(None) => break,
-                    Ok(Some(seq)) => {
-                        // Behind the filter: what a predicate took is no lag of those whom it finds.
-                        let mut ahead = WakeAhead::of_group(woken);
-                        members.seats().for_each(|seat| ahead.wake_behind(seat, seq));
-                        at = ahead.finish_group(hub, group).unwrap_or(head);
-                    }
-                    Err(_) => {
-                        if settle_all(members.seats(), woken) {
-                            hub.count_lap();
-                        }
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Looks at the buckets of each new event, not at each seat.
-    fn follow_chains(&mut self, hub: &Hub, cache: &dyn Watched, from: u64, head: u64) {
-        if self.chains.is_empty() {
-            return;
-        }
-        let Tables { chains, woken, .. } = self;
-        let mut ahead = WakeAhead::new(woken);
-        let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
-            let seq = event.sequence();
-            if event.kind() == Kind::Resync {
-                let all = chains.values().flat_map(|readers| readers.members.seats());
-                all.for_each(|seat| ahead.wake_behind(seat, seq));
-                return;
-            }
-            for ChainReaders { members, .. } in buckets.filter_map(|bucket| chains.get(&bucket)) {
-                each_match(members, event, |seat| ahead.wake_behind(seat, seq));
-            }
-        });
-        ahead.finish();
-        if visited.is_err() {
-            // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
-            // shows in a bucket's newest. Who has something looks for itself, from its own cursor.
-            let mark = cache.newest_mark();
-            let have_something = chains.values().flat_map(|ChainReaders { bucket, members }| {
-                let has_something = move |seat: &&SeatRef| {
-                    seat.parked_at().is_some_and(|cursor| bucket.newest() >= cursor || mark >= cursor)
-                };
-                members.seats().filter(has_something)
-            });
-            if settle_all(have_something, woken) {
-                hub.count_lap();
-            }
-        }
+        // No more of them than there are new events.
+        let lowest = self.chains.seats().filter_map(|seat| seat.parked_at()).min();
+        lowest.unwrap_or(head).max(followed_to).min(head)
     }
 
     /// Parked members of groups that have been looked at up to head, and whose bucket is there by now, wait
     /// at that. The writer answers a few requests a revision, so a few of those who ask are looked at, in
     /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
-    fn move_to_buckets(&mut self, hub: &Hub, head: u64, joined: usize) {
+    ///
+    /// A group may be behind the head, and the events of buckets have been visited up to there: whoever moves is brought up to
+    /// the head by its bucket, which has nothing for it, or else is woken and looks for itself.
+    fn move_to_buckets(&mut self, view: &View<'_>, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
             let Some((_, Asking { seat, group, request, number })) = self.asking.pop_first() else { break };
             seat.put_at(SeatPlace::InGroup(group.id(), seat.index()));
+            let looked_to = self.groups.looked_to(group.id());
             let bucket = match request.answer() {
                 // There is none for it: it continues scanning.
                 Some(None) => continue,
                 // Answered for a revision that is still to come: with another look.
-                Some(Some(bucket)) if bucket.linked_from() <= head => bucket.clone(),
+                Some(Some(bucket)) if bucket.linked_from() <= looked_to => bucket.clone(),
                 _ => {
                     self.ask(Asking { seat, group, request, number });
                     continue;
@@ -473,13 +398,20 @@ impl Tables {
                 claim.put_back(cursor, counted);
                 continue;
             }
-            let cursor = claim.cursor().max(head);
+            let (cursor, head) = (claim.cursor().max(looked_to), view.now.head);
+            #[cfg(loom)]
+            let cursor = weak::instead(weak::Site::MovedUnasked, head, cursor);
+            // Behind head: what lies below it in the bucket is not above its newest.
+            if cursor < head && (bucket.newest() >= cursor || view.cache.newest_mark() >= cursor) {
+                self.woken.extend(claim.settle(0, clock::now()));
+                continue;
+            }
             if claim.counted() == CountedAt::Hub {
-                hub.move_to_bucket(&group, &bucket);
+                view.hub.move_to_bucket(&group, &bucket);
             }
             self.remove(&seat);
             self.insert(seat.clone(), Interest::Chain(group, bucket), number);
-            claim.put_back(cursor, CountedAt::Bucket);
+            claim.put_back(cursor.max(head), CountedAt::Bucket);
             self.look_again = true;
         }
         if self.look_again {
@@ -491,27 +423,31 @@ impl Tables {
 
     // ---- The cache --------------------------------------------------------------------------------------
 
-    /// Who waits for no event: for a revision, the listing, a consistent read.
-    fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) {
+    /// Who waits for no event: for a revision, the listing, a consistent read. True: whoever may have reached it was
+    /// looked at.
+    fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) -> bool {
         let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
-        let mut reached: Vec<SeatRef> = Vec::new();
-        if now.failed || now.closed || new_epoch {
-            reached.extend(self.revisions.iter().chain(&self.tickets).map(|(_, seat)| seat.clone()));
-        } else {
-            if now.ready {
-                let all = self.revisions.range(..=(now.position.revision, u64::MAX));
-                reached.extend(all.map(|(_, seat)| seat.clone()));
-            }
-            let served = self.tickets.range(..=(now.consistent, u64::MAX));
-            reached.extend(served.map(|(_, seat)| seat.clone()));
-        }
-        if now.failed || now.closed || now.ready {
-            reached.extend(self.listing.values().cloned());
+        let mut steps = Steps::new(CHEAP);
+        let Tables { revisions, tickets, listing, reached, .. } = self;
+        let concerns_all = now.failed || now.closed;
+        if new_epoch || (concerns_all && reached.is_empty()) {
+            reached.clear();
+            reached.extend(revisions.iter().chain(tickets.iter()).map(|(_, seat)| seat.clone()));
+            let ends_the_listing = concerns_all || now.ready;
+            reached.extend(listing.values().filter(|_| ends_the_listing).cloned());
+        } else if reached.is_empty() {
+            let revision = if now.ready { now.position.revision } else { 0 };
+            let arrived = revisions.range(..=(revision, u64::MAX)).filter(|_| now.ready);
+            let served = tickets.range(..=(now.consistent, u64::MAX));
+            reached.extend(arrived.chain(served).map(|(_, seat)| seat).take(steps.left()).cloned());
+            reached.extend(listing.values().filter(|_| now.ready).take(steps.left()).cloned());
         }
         if reached.is_empty() {
-            return;
+            return true;
         }
-        for seat in reached {
+        while steps.take_one()
+            && let Some(seat) = self.reached.pop()
+        {
             // One that waited for a revision and a ticket may have been dropped with the first of the two.
             let SeatPlace::OfTheCache(number) = seat.place() else { continue };
             let Some((interest, announced)) = self.of_the_cache.get(&number) else { continue };
@@ -521,6 +457,8 @@ impl Tables {
             }
         }
         self.lower_what_is_wanted(hub);
+        // Where the steps were over there may be more than were found.
+        self.reached.is_empty() && !steps.are_over()
     }
 
     /// A wait that is over, announced under this number: the seat goes from the tables, and its consumer, should it sleep
@@ -541,12 +479,26 @@ impl Tables {
         settle_all([seat], &mut self.woken);
     }
 
-    /// The cache was closed: nobody sleeps on, and nobody is looked at any more.
-    fn wake_everybody(&mut self) {
-        let of_the_cache = self.revisions.values().chain(self.tickets.values()).chain(self.listing.values());
-        let mut woken = Vec::new();
-        settle_all(self.of_events().chain(of_the_cache), &mut woken);
-        self.woken.extend(woken);
+    /// The cache was closed: nobody sleeps on, and nobody is looked at any more. Whoever waits for events goes from the
+    /// tables: should it sleep again, it sees the close. True: nobody is left.
+    fn wake_everybody(&mut self) -> bool {
+        let mut steps = Steps::new(CHEAP);
+        while steps.take_one() {
+            let member = self.groups.pop().map(|(seat, group)| {
+                self.garbage.extend(group);
+                seat
+            });
+            let Some(seat) = member.or_else(|| self.chains.whole.pop()).or_else(|| self.chains.filtered.pop()) else {
+                return true;
+            };
+            if let SeatPlace::Asking(number, _) = seat.place() {
+                self.asking.remove(&number);
+            }
+            seat.put_at(SeatPlace::Nowhere);
+            self.known -= 1;
+            settle_all([&seat], &mut self.woken);
+        }
+        false
     }
 }
 
@@ -558,30 +510,4 @@ fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<
         woken.extend(claim.settle(0, now));
     }
     any
-}
-
-/// The members of a bucket whose filter this event passes. Each filter is evaluated once, and for members alone that
-/// sleep and have not handed the event out; those without a filter are not looked at.
-fn each_match<'t>(members: &'t Members<ChainReader>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
-    let mut last: Option<(u64, bool)> = None;
-    for ChainReader { seat, asks } in members.all() {
-        let Some(group) = asks else {
-            found(seat);
-            continue;
-        };
-        if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
-            continue;
-        }
-        let matches = match last {
-            Some((known, matches)) if known == group.id() => matches,
-            _ => {
-                let matches = group.matcher.matches_guarded(event);
-                last = Some((group.id(), matches));
-                matches
-            }
-        };
-        if matches {
-            found(seat);
-        }
-    }
 }

@@ -1,7 +1,9 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
 mod calls;
+mod portions;
 
+use super::hub::{PassEnd, Visit};
 use super::seat::{CountedAt, SeatRef};
 use super::{
     CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper, VisitEvent,
@@ -16,7 +18,7 @@ use crate::log::ring::LogEnd;
 use crate::position::Position;
 use crate::sync::{Mutex, current_thread, lock, often};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -25,7 +27,7 @@ const BOUND: Duration = Duration::from_secs(30);
 
 type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
 
-/// A cache whose events 60 and above pass every filter.
+/// A cache whose events 60 and above pass every filter, or those from `passes` on.
 #[derive(Default)]
 struct Log {
     hubs: Hubs,
@@ -38,9 +40,18 @@ struct Log {
     frontier_stops: Stop,
     /// Looks at the limits of lag.
     limits: AtomicU64,
-    /// What a source does that is woken, and clients while the notifier begins a look.
+    /// Events that filters were asked about, and calls of filters.
+    asked: AtomicU64,
+    calls: AtomicU64,
+    passes: AtomicU64,
+    revision: AtomicU64,
+    is_closed: AtomicBool,
+    /// Where it is set, the window holds so many.
+    window: AtomicU64,
+    /// What a source does that is woken, clients while the notifier begins a look, and filters.
     source: LogHook,
     clients: LogHook,
+    filters: LogHook,
 }
 
 /// Called each time, but not from inside.
@@ -49,6 +60,7 @@ type LogHook = Mutex<Option<Box<dyn FnMut() + Send>>>;
 fn call(hook: &LogHook) {
     let taken = lock(hook).take();
     if let Some(mut taken) = taken {
+        // One that panics is called once.
         taken();
         *lock(hook) = Some(taken);
     }
@@ -74,18 +86,24 @@ impl Watched for Log {
         stop(&self.frontier_stops);
         call(&self.clients);
         let head = self.head.load(Ordering::SeqCst);
-        let position = Position::default();
-        CacheFrontier { position, head, ready: true, failed: false, closed: false, consistent: 0 }
+        let position = Position { revision: self.revision.load(Ordering::SeqCst), ..Position::default() };
+        let closed = self.is_closed.load(Ordering::SeqCst);
+        CacheFrontier { position, head, ready: true, failed: false, closed, consistent: 0 }
     }
 
     fn end(&self) -> LogEnd {
         stop(&self.frontier_stops);
-        LogEnd { head: self.head.load(Ordering::SeqCst), closed: false }
+        LogEnd { head: self.head.load(Ordering::SeqCst), closed: self.is_closed.load(Ordering::SeqCst) }
     }
 
     fn first_match(&self, _: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken> {
         stop(&self.match_stops);
-        Ok(Some(from.max(60)).filter(|seq| *seq < head))
+        call(&self.filters);
+        let passes = Some(self.passes.load(Ordering::SeqCst)).filter(|seq| *seq > 0).unwrap_or(60);
+        let found = Some(from.max(passes)).filter(|seq| *seq < head);
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.asked.fetch_add(found.map_or(head, |seq| seq + 1) - from, Ordering::SeqCst);
+        Ok(found)
     }
 
     fn visit_buckets(&self, _: u64, _: u64, _: &mut VisitEvent<'_>) -> Result<(), Overtaken> {
@@ -94,6 +112,10 @@ impl Watched for Log {
 
     fn newest_mark(&self) -> u64 {
         0
+    }
+
+    fn window(&self) -> u64 {
+        Some(self.window.load(Ordering::SeqCst)).filter(|window| *window > 0).unwrap_or(1 << 20)
     }
 
     fn enforce_lag_limits(&self) -> Option<Instant> {
@@ -122,28 +144,42 @@ impl Log {
 
     /// The group of those who follow everything.
     fn group(&self) -> GroupRef {
+        self.group_of(&Filter::default())
+    }
+
+    fn group_of(&self, filter: &Filter) -> GroupRef {
         let schema = Schema::new(Vec::new(), None).unwrap();
-        let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
+        let matcher = Arc::new(Matcher::new(filter, false, b"/", &schema).unwrap());
         self.hubs.of(FilterCode::Own).groups.join(&matcher, false)
     }
 
     /// As many sleepers at 50, which the notifier knows.
     fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<OwnSeat> {
         let group = self.group();
-        let sleeper = |waker| {
-            let mut seat = OwnSeat::new();
-            let mut sleeper = awake(&mut seat, &group);
-            let parked = sleeper.park(self, 50, waker, &Due::default());
-            assert!(parked.is_ok(), "it has everything");
-            seat
-        };
-        let sleepers = wakers.into_iter().map(sleeper).collect();
+        let sleepers = wakers.into_iter().map(|waker| self.sleeper(&group, waker)).collect();
         self.look();
         sleepers
     }
 
-    fn look(self: &Arc<Log>) {
-        self.hubs.of(FilterCode::Own).pass(&(self.clone() as Arc<dyn Watched>));
+    /// One at 50, which has left a message.
+    fn sleeper(self: &Arc<Log>, group: &GroupRef, waker: Waker) -> OwnSeat {
+        let mut seat = OwnSeat::new();
+        let parked = awake(&mut seat, group).park(self, 50, waker, &Due::default());
+        assert!(parked.is_ok(), "it has everything");
+        seat
+    }
+
+    /// The notifier's passes until nothing is left: when the next one is due.
+    fn look(self: &Arc<Log>) -> Option<Instant> {
+        let mut end = self.pass(Visit::Called);
+        while end.is_behind {
+            end = self.pass(Visit::Queued);
+        }
+        end.again
+    }
+
+    fn pass(self: &Arc<Log>, visit: Visit) -> PassEnd {
+        self.hubs.of(FilterCode::Own).pass(&(self.clone() as Arc<dyn Watched>), visit)
     }
 
     /// Publishes an event that passes, and those below it.
@@ -287,7 +323,6 @@ fn publisher_calls_no_task() {
 #[test]
 fn pass_moves_nobody_who_parks_meanwhile() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
-    let hub = log.hubs.of(FilterCode::Own);
     let group = log.group();
     let park = |seat: &mut OwnSeat, cursor| {
         awake(seat, &group).park(&log, cursor, Waker::Thread(current_thread()), &Due::default())
@@ -299,7 +334,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     log.head.store(100, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let (looks, look_on) = stops(&log.match_stops);
-        let notifier = scope.spawn(|| hub.pass(&(log.clone() as Arc<dyn Watched>)));
+        let notifier = scope.spawn(|| log.look());
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
         let bob = scope.spawn(|| park(&mut bob, 10));
@@ -320,7 +355,6 @@ fn pass_moves_nobody_who_parks_meanwhile() {
 #[test]
 fn pass_moves_nobody_who_waits_for_something_else_by_now() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
-    let hub = log.hubs.of(FilterCode::Own);
     let group = log.group();
     let (requests, mut router) = (Requests::default(), Router::new(Arc::default(), 100));
     let request = requests.ask(b"x".as_slice().into());
@@ -339,7 +373,7 @@ fn pass_moves_nobody_who_waits_for_something_else_by_now() {
     log.head.store(52, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let (looks, look_on) = stops(&log.match_stops);
-        let notifier = scope.spawn(|| hub.pass(&(log.clone() as Arc<dyn Watched>)));
+        let notifier = scope.spawn(|| log.look());
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
         let bob = scope.spawn(|| awake(&mut bob, &group).park(&log, 50, thread(), &Due::default()));

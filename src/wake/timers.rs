@@ -11,6 +11,7 @@ use super::CacheFrontier;
 use super::due::DueTimes;
 use super::hub::Hub;
 use super::seat::{Seat, SeatRef};
+use super::steps::{CHEAP, Steps};
 use super::waker::WakeUp;
 use crate::position::Position;
 use crate::sync::{SeqCst, fence, ord};
@@ -27,10 +28,20 @@ pub(super) struct Timers {
     due: BinaryHeap<Reverse<(u64, u64)>>,
     /// Due when the position is not what their last bookmark showed.
     awaiting_a_move: BTreeSet<u64>,
+    /// Those of them that are to be looked at, for the position has moved.
+    moved: BTreeSet<u64>,
     /// Whether the notifier counts itself as waiting for them.
     is_counted: bool,
     /// Where the position stood when they were looked at last.
     stood_at: Position,
+}
+
+/// How a pass over the due times ended.
+pub(super) struct TimersPass {
+    /// The position has to be looked at once more.
+    pub(super) look_again: bool,
+    /// Everything that was due was looked at.
+    pub(super) whole: bool,
 }
 
 impl Timers {
@@ -60,6 +71,7 @@ impl Timers {
     fn forget(&mut self, number: u64) {
         self.seats.remove(&number);
         self.awaiting_a_move.remove(&number);
+        self.moved.remove(&number);
     }
 
     /// Whether somebody is due with the next move.
@@ -67,28 +79,47 @@ impl Timers {
         self.is_counted
     }
 
-    /// Wakes what is due. True: the position has to be looked at once more.
-    pub(super) fn pass(&mut self, hub: &Hub, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
+    /// Wakes what is due, as far as the steps of a pass reach.
+    pub(super) fn pass(&mut self, hub: &Hub, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> TimersPass {
+        let (clock, mut steps) = (clock::now(), Steps::new(CHEAP));
         let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;
+        if moved && !now.closed {
+            self.moved.append(&mut self.awaiting_a_move);
+        }
+        let whole = loop {
+            if !steps.take_one() {
+                break false;
+            }
+            let Some(number) = self.next_to_look_at(now, clock) else { break true };
+            self.look_at(number, now, woken);
+        };
+        TimersPass { look_again: self.count(hub), whole }
+    }
+
+    /// A seat that is to be looked at, whose entry is taken away.
+    fn next_to_look_at(&mut self, now: &CacheFrontier, clock: u64) -> Option<u64> {
         if now.closed {
             // Nobody sleeps on, and who sleeps again looks first.
-            let all: Vec<u64> = self.seats.keys().copied().collect();
-            all.into_iter().for_each(|number| self.look_at(number, now, woken));
             self.due.clear();
-        } else if moved {
-            for number in std::mem::take(&mut self.awaiting_a_move) {
-                self.look_at(number, now, woken);
-            }
+            return self.seats.first_key_value().map(|(number, _)| *number);
         }
-        let clock = clock::now();
+        if let Some(number) = self.moved.pop_first() {
+            return Some(number);
+        }
         while let Some(Reverse((at, number))) = self.due.peek().copied()
             && at <= clock
         {
             self.due.pop();
             if counts(&self.seats, at, number) {
-                self.look_at(number, now, woken);
+                return Some(number);
             }
         }
+        None
+    }
+
+    /// Counts the notifier as waiting as long as somebody is due with the next move. True: the position has to be looked
+    /// at once more.
+    fn count(&mut self, hub: &Hub) -> bool {
         let awaits = !self.awaiting_a_move.is_empty();
         if std::mem::replace(&mut self.is_counted, awaits) == awaits {
             return false;

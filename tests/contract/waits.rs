@@ -1,6 +1,7 @@
 //! Sections 5, 6 and 10: waits, waiters, wake sets, bookmarks of sleepers, closers.
 
 use crate::tools::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -557,4 +558,48 @@ fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
     assert_eq!(drain(&mut both[1]), ["1001 ADDED /two=x"]);
     assert!(drain(&mut both[0]).is_empty());
     assert_eq!(both[0].position().revision, 1001);
+}
+
+/// More sleep at one bucket than are looked at while an event is visited: those who take all of it, and those who ask a filter,
+/// each for its own events.
+#[test]
+fn many_at_one_bucket_are_each_woken_for_their_own() {
+    let cache = Cache::builder("/").index(Index::prefix(1)).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    const WHOLE: u64 = 1500;
+    let whole = (0..WHOLE).map(|_| "/a/".to_owned());
+    let filtered = (0..30).map(|number| format!("/a/{number:02}/"));
+    let mut all: Vec<_> =
+        whole.chain(filtered).map(|prefix| cache.subscribe(Start::Now).prefix(prefix).open().unwrap()).collect();
+    let set = WakeSet::new().unwrap();
+    // The writer answers some of those who ask for a bucket with each revision.
+    for revision in 1..=400 {
+        writer.apply(revision, [Change::put("/b/x", "")]).unwrap();
+    }
+    for (tag, one) in (0..).zip(&mut all) {
+        assert!(one.poll(1).unwrap().is_empty());
+        assert_eq!(one.stats().read_path, ReadPath::Chain { index: "prefix of depth 1".into() });
+        set.add(one, tag).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    // The last of many events in one revision, and of one.
+    for (revision, others, wanted) in [(401, 0, 7), (402, 500, 29), (403, 0, 0)] {
+        let others = (0..others).map(|number| format!("/a/x/{number}"));
+        let keys: Vec<_> = others.chain([format!("/a/{wanted:02}/y")]).collect();
+        writer.apply(revision, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
+        let mut woken = BTreeSet::new();
+        let mut tags = [0; 256];
+        while woken.len() < WHOLE as usize + 1 {
+            assert!(set.wait(BOUND), "{} are woken", woken.len());
+            let count = set.take(&mut tags);
+            woken.extend(tags[..count].iter().copied());
+        }
+        assert_eq!(woken, (0..WHOLE).chain([WHOLE + wanted]).collect(), "at revision {revision}");
+        for tag in woken {
+            let one = &mut all[tag as usize];
+            assert_eq!(drain(one).len(), if tag < WHOLE && revision == 402 { 501 } else { 1 });
+            assert!(!one.arm().unwrap());
+        }
+        assert!(!set.arm(), "nobody else is woken");
+    }
 }

@@ -77,6 +77,72 @@ fn a_publisher_wakes_a_few_while_the_notifier_is_held() {
     go.send(()).unwrap();
 }
 
+/// Notes how far a cache is behind when it is called, on the notifier's thread.
+struct Notes(Cache, Sender<u64>);
+
+impl Wake for Notes {
+    fn wake(self: Arc<Self>) {
+        self.1.send(self.0.stats().notifier_behind).ok();
+    }
+}
+
+/// Cache A has 2000 sleepers with filters that no index answers, and a thousand events to look at for each. A task of cache B,
+/// and one of A that asks no filter, are woken before that is done; and the sleeper of A that has something is woken, too.
+/// The same of predicates, which have a notifier of their own.
+#[test]
+fn sleepers_with_filters_delay_nobody_else() {
+    let _alone = alone();
+    for with_predicates in [false, true] {
+        let filter = |filter: Filter| if with_predicates { filter.predicate(|_| true) } else { filter };
+        let [a, b, other] = [(); 3].map(|()| Cache::builder("/").build().unwrap());
+        let [mut in_a, mut in_b, mut in_other] = [&a, &b, &other].map(|cache| cache.writer().unwrap());
+        let set = WakeSet::new().unwrap();
+        let open = |cache: &Cache, of: Filter| cache.subscribe(Start::Now).filter(filter(of)).open().unwrap();
+        let mut filtered: Vec<_> = (0..2000).map(|number| open(&a, Filter::any().key(format!("/{number}")))).collect();
+        for (tag, one) in (0..).zip(&mut filtered) {
+            set.add(one, tag).unwrap();
+            assert!(!one.arm().unwrap());
+        }
+        let (noted, notes) = channel();
+        let notes_of_a = Waker::from(Arc::new(Notes(a.clone(), noted)));
+        // Beside predicates everybody has one.
+        let mut sleepers = vec![open(&b, Filter::any())];
+        if !with_predicates {
+            sleepers.push(open(&a, Filter::any()));
+        }
+        for one in &mut sleepers {
+            assert!(Pin::new(one).poll_next(&mut Context::from_waker(&notes_of_a)).is_pending());
+        }
+        // The notifier is held until both caches have called.
+        let mut held = open(&other, Filter::any());
+        let ((here, arrived), (go, going)) = (channel(), channel());
+        let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+        assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
+        in_other.apply(1, [Change::put("/a", "")]).unwrap();
+        arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+        for revision in 1..1000 {
+            in_a.apply(revision, [Change::put("/x", "")]).unwrap();
+        }
+        in_a.apply(1000, [Change::put("/1999", "")]).unwrap();
+        in_b.apply(1, [Change::put("/a", "")]).unwrap();
+        go.send(()).unwrap();
+        for _ in &sleepers {
+            let behind = notes.recv_timeout(BOUND).expect("it is woken");
+            assert!(behind > 0, "it waited for all filters of the cache");
+        }
+        assert!(set.wait(BOUND));
+        let mut tags = [0; 4];
+        assert_eq!((set.take(&mut tags), tags[0]), (1, 1999));
+        assert_eq!(filtered[1999].poll(8).unwrap().events()[0].revision(), 1000);
+        assert_eq!(a.stats().notifier_lapped, 0);
+        let until = Instant::now() + BOUND;
+        while a.stats().notifier_behind > 0 {
+            assert!(Instant::now() < until, "it never keeps up");
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Panics where it is woken.
 struct Mine;
 

@@ -4,7 +4,7 @@ use crate::alone;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Change, Code, Filter, Read, Start, Subscription, shutdown};
+use watchcore::{Cache, Change, Code, Filter, Read, Start, Subscription, WakeSet, shutdown};
 
 const BOUND: Duration = Duration::from_secs(30);
 
@@ -60,6 +60,38 @@ fn it_ends_all_threads_and_they_start_again() {
         assert_eq!(threads(), [""; 0]);
         assert_eq!(watchcore::living_caches(), 0);
         shutdown(Duration::ZERO).unwrap();
+    }
+}
+
+/// The notifier has far more to look at than one pass does when the last handle goes, or when the cache is closed before.
+#[test]
+fn it_ends_beside_a_notifier_that_is_behind() {
+    let _alone = alone();
+    for closes in [false, true] {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let set = WakeSet::new().unwrap();
+        let mut sleepers: Vec<_> =
+            (0..3000).map(|number| cache.subscribe(Start::Now).key(format!("/{number}")).open().unwrap()).collect();
+        for (tag, one) in (0..).zip(&mut sleepers) {
+            set.add(one, tag).unwrap();
+            assert!(!one.arm().unwrap());
+        }
+        for revision in 1..2000 {
+            writer.apply(revision, [Change::put("/x", "")]).unwrap();
+        }
+        if closes {
+            cache.close();
+            let (mut tags, mut woken) = ([0; 64], 0);
+            while woken < sleepers.len() {
+                assert!(set.wait(BOUND), "{woken} are woken");
+                woken += set.take(&mut tags);
+            }
+        }
+        drop((sleepers, writer, cache));
+        shutdown(BOUND).unwrap();
+        assert_eq!(threads(), [""; 0]);
+        assert_eq!(watchcore::living_caches(), 0);
     }
 }
 

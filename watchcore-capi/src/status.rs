@@ -166,6 +166,10 @@ pub struct watchcore_stats {
     pub window_bytes: u64,
     /// How far back the window goes: every event since then is in it.
     pub window_age_ms: u64,
+    /// Events that the notifier has still to look at for sleeping subscriptions whose filters it cannot evaluate as fast
+    /// as events come; 0 where it keeps up. Only these are notified late, and from half a window on they are woken to look
+    /// for themselves: a poll may then give nothing.
+    pub notifier_behind: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -196,6 +200,7 @@ unsafe impl Sized32 for watchcore_stats {
         unfreed_bytes: 0,
         window_bytes: 0,
         window_age_ms: 0,
+        notifier_behind: 0,
     };
 }
 
@@ -321,6 +326,7 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         unfreed_bytes: now.unfreed_bytes,
         window_bytes: now.window_bytes,
         window_age_ms: milliseconds(now.window_age),
+        notifier_behind: now.notifier_behind,
     }
 }
 

@@ -8,7 +8,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{ChainReaders, Scanners, Tables, each_match};
+use super::Tables;
+use super::groups::Scanners;
+use super::lists::{ChainReaders, each_match};
 use crate::data::event::Kind;
 use crate::sys::clock;
 use crate::wake::group::FilterGroup;
@@ -78,7 +80,9 @@ impl Tables {
                 own => *place = own,
             }
         }
-        self.scanned_to = now.head;
+        self.groups.set_scanned_to(now.head);
+        self.chains.set_followed_to(now.head);
+        (self.followed_to, self.filtered_to) = (now.head, now.head);
         self.woken.extend(left);
         Some(woken)
     }
@@ -90,8 +94,9 @@ impl Tables {
 
     /// Whether nothing but events is to be looked at, and few of them.
     fn is_short(&self, now: &CacheFrontier) -> bool {
-        // A pass came before, in this epoch.
-        self.scanned_to != 0
+        // A pass came before, in this epoch, and has left nothing behind.
+        self.groups.scanned_to() != 0
+            && !self.is_behind
             && self.epoch == now.position.epoch
             && self.groups.len() <= FILTERS
             && self.asking.is_empty()
@@ -110,17 +115,17 @@ impl Tables {
             (self.known <= MEMBERS)
                 .then(|| self.of_events().filter_map(|seat| seat.parked_at()).min().unwrap_or(head).min(head))
         };
-        Some(self.scanned_to).filter(is_near).or_else(|| lowest().filter(is_near))
+        Some(self.groups.scanned_to()).filter(is_near).or_else(|| lowest().filter(is_near))
     }
 
     /// Who has something in [from, head).
     fn few_behind(&self, cache: &dyn Watched, from: u64, head: u64) -> Option<FewSeats<'_>> {
         let mut few = FewSeats::default();
-        for Scanners { group, members } in self.groups.values() {
+        for Scanners { group, members, .. } in self.groups.iter() {
             let mut at = from;
             while at < head && group.has_parked() {
                 let Some(seq) = cache.first_match(&group.matcher, at, head).ok()? else { break };
-                if members.all().len() > MEMBERS {
+                if members.len() > MEMBERS {
                     return None;
                 }
                 for seat in members.seats() {
@@ -136,19 +141,22 @@ impl Tables {
         let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
             if event.kind() == Kind::Resync {
                 all = None;
-                return;
+                return false;
             }
-            for ChainReaders { members, .. } in buckets.filter_map(|bucket| self.chains.get(&bucket)) {
-                if members.all().len() > MEMBERS {
+            let chains = &self.chains;
+            let lists = buckets.flat_map(|bucket| [chains.whole.get(bucket), chains.filtered.get(bucket)]).flatten();
+            for ChainReaders { members, .. } in lists {
+                if members.len() > MEMBERS {
                     all = None;
                 }
                 if all.is_none() {
-                    return;
+                    return false;
                 }
-                each_match(members, event, |seat| {
+                each_match(members.all(), event, |seat| {
                     all = all.and_then(|()| few.add(seat, event.sequence(), None));
                 });
             }
+            true
         });
         visited.ok().and(all).map(|()| few)
     }

@@ -5,13 +5,13 @@ use super::*;
 use crate::worker::Need;
 
 /// The notifier's thread, which is there as for a cache.
-fn notifier() -> Need {
+pub(super) fn notifier() -> Need {
     let need = Need::new();
     super::super::start(FilterCode::Own).unwrap();
     need
 }
 
-fn until(what: &str, holds: impl Fn() -> bool) {
+pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + BOUND;
     while !holds() {
         assert!(Instant::now() < end, "{what}");
@@ -55,7 +55,7 @@ impl Log {
     }
 }
 
-fn revision(revision: u64) -> Interest {
+pub(super) fn revision(revision: u64) -> Interest {
     Interest::revision(Position { revision, ..Position::default() }, None)
 }
 
@@ -127,7 +127,7 @@ fn revision_that_is_replaced_is_wanted_no_more() {
 #[test]
 fn deadline_goes_with_its_consumer() {
     let (log, hour) = (Log::alone(), Duration::from_secs(3600));
-    let next = || log.hub().pass(&(log.clone() as Arc<dyn Watched>));
+    let next = || log.look();
     let mut seat = OwnSeat::new();
     let mut sleeper = seat.sleeper(FilterCode::Own);
     sleeper.wait_for(revision(10));

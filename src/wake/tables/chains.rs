@@ -1,0 +1,295 @@
+//! Seats at buckets: found through the buckets of each new event.
+//!
+//! Short lists are looked at while their event is visited. A long one is noted with the event instead, and looked at in
+//! portions: at most [`EVENTS`] events are noted for a list, and where there are more, or where the portions do not keep up for half
+//! a window, its members are woken to look for themselves, if their bucket has something for them.
+//!
+//! Readers that have all events of their bucket ask no filter; those that ask one are in lists of their own, so that nobody
+//! waits for filters that are not its own.
+
+#![forbid(unsafe_code)]
+
+use super::ahead::WakeAhead;
+use super::lists::{ChainReader, ChainReaders, IdMap, Members, each_match};
+use super::{View, settle_all};
+use crate::data::event::{Event, Kind};
+use crate::log::buckets::Bucket;
+use crate::wake::seat::SeatRef;
+use crate::wake::steps::Steps;
+use crate::wake::waker::WakeUp;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Members of a list that is looked at while its event is visited.
+const SHORT: usize = 64;
+/// The same where each has a filter to be asked.
+const SHORT_WITH_FILTERS: usize = 8;
+/// Events that are noted for a list.
+const EVENTS: usize = 4096;
+
+/// The part of a list that is still to be looked at.
+#[derive(Default)]
+struct Behind {
+    /// Events that have come to the bucket, oldest first.
+    events: VecDeque<u64>,
+    /// In place of those: whoever has something is woken.
+    all: bool,
+    /// Events have left the window before they were looked at.
+    lapped: bool,
+    /// Of what comes first, members at this index and above have been looked at. `None`: nobody was.
+    below: Option<usize>,
+}
+
+impl Behind {
+    fn add(&mut self, seq: u64) {
+        if self.all && self.below.is_none() {
+            return;
+        }
+        if self.events.len() < EVENTS { self.events.push_back(seq) } else { self.wake_all(false) }
+    }
+
+    /// In place of asking filters about events: the members look for themselves.
+    fn wake_all(&mut self, lapped: bool) {
+        self.events.clear();
+        self.lapped |= lapped;
+        (self.all, self.below) = (true, None);
+    }
+
+    /// Looks at the members, as far as the steps reach. True: at all.
+    fn look(&mut self, readers: &ChainReaders, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        loop {
+            if !self.all && self.events.front().is_some_and(|seq| view.is_late(*seq)) {
+                self.wake_all(false);
+            }
+            if !self.all && self.events.is_empty() {
+                return true;
+            }
+            if steps.are_over() {
+                return false;
+            }
+            let (some, below) = readers.members.last_below(self.below.unwrap_or(usize::MAX), steps.left());
+            steps.take(some.len());
+            if self.all {
+                let any = settle_all(with_something(&readers.bucket, some, view), woken);
+                if any && std::mem::take(&mut self.lapped) {
+                    view.hub.count_lap();
+                }
+            } else if look_at_one(some, self.events[0], view, woken).is_none() {
+                self.wake_all(true);
+                continue;
+            }
+            self.below = (below > 0).then_some(below);
+            if self.below.is_none() && !std::mem::take(&mut self.all) {
+                self.events.pop_front();
+            }
+        }
+    }
+}
+
+/// Those who sleep and whose bucket has something for them, or who have a mark to come. Behind the load of the head: what lies
+/// below it in a bucket is not above its newest.
+fn with_something<'t>(
+    bucket: &Arc<Bucket>,
+    members: &'t [ChainReader],
+    view: &View<'_>,
+) -> impl Iterator<Item = &'t SeatRef> {
+    let (newest, mark) = (bucket.newest(), view.cache.newest_mark());
+    let has_something =
+        move |seat: &&SeatRef| seat.parked_at().is_some_and(|cursor| newest >= cursor || mark >= cursor);
+    members.iter().map(|reader| &reader.seat).filter(has_something)
+}
+
+/// Wakes those who wait for this event. `None`: it has left the window.
+fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut Vec<WakeUp>) -> Option<()> {
+    let mut ahead = WakeAhead::new(woken);
+    let visited = view.cache.visit_buckets(seq, seq + 1, &mut |event, _| {
+        each_match(members, event, |seat| ahead.wake_behind(seat, seq));
+        false
+    });
+    ahead.finish();
+    visited.ok()
+}
+
+/// Lists of readers, by bucket: see the module.
+#[derive(Default)]
+pub(super) struct Lists {
+    readers: IdMap<ChainReaders>,
+    behind: BTreeMap<u64, Behind>,
+    /// The list that the next portion begins with, or a later one.
+    next: u64,
+    /// Of a cache that was closed: the lists whose members are woken next.
+    closed: Vec<u64>,
+}
+
+impl Lists {
+    pub(super) fn is_empty(&self) -> bool {
+        self.readers.is_empty()
+    }
+
+    pub(super) fn get(&self, bucket: u64) -> Option<&ChainReaders> {
+        self.readers.get(&bucket)
+    }
+
+    pub(super) fn seats(&self) -> impl Iterator<Item = &SeatRef> {
+        self.readers.values().flat_map(|readers| readers.members.seats())
+    }
+
+    /// Adds a reader; its index.
+    pub(super) fn add(&mut self, bucket: Arc<Bucket>, reader: ChainReader) -> u32 {
+        let id = bucket.id();
+        let readers = || ChainReaders { bucket, members: Members::default() };
+        self.readers.entry(id).or_insert_with(readers).members.add(reader)
+    }
+
+    pub(super) fn remove(&mut self, bucket: u64, index: u32) {
+        if let Some(ChainReaders { members, .. }) = self.readers.get_mut(&bucket) {
+            members.remove(index);
+            if members.all().is_empty() {
+                self.readers.remove(&bucket);
+                self.behind.remove(&bucket);
+            }
+        }
+    }
+
+    /// Takes any reader out, of a cache that was closed.
+    pub(super) fn pop(&mut self) -> Option<SeatRef> {
+        while !self.readers.is_empty() {
+            if self.closed.is_empty() {
+                self.closed.extend(self.readers.keys());
+            }
+            let Some(id) = self.closed.last() else { break };
+            let reader = self.readers.get_mut(id).and_then(|list| list.members.pop());
+            if let Some(reader) = reader {
+                return Some(reader.seat);
+            }
+            self.readers.remove(id);
+            self.behind.remove(id);
+            self.closed.pop();
+        }
+        None
+    }
+
+    /// Whether every list was looked at for each event that was visited.
+    pub(super) fn are_up_to_date(&self) -> bool {
+        self.behind.is_empty()
+    }
+
+    /// Whoever has something looks for itself.
+    fn wake_all(readers: &IdMap<ChainReaders>, behind: &mut BTreeMap<u64, Behind>, lapped: bool) {
+        for id in readers.keys() {
+            behind.entry(*id).or_default().wake_all(lapped);
+        }
+    }
+
+    /// Looks at what was noted. True: at all of it.
+    pub(super) fn catch_up(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        let Lists { readers, behind, next, .. } = self;
+        loop {
+            let first = || behind.keys().next().copied();
+            let Some(id) = behind.range(*next..).next().map(|(id, _)| *id).or_else(first) else { return true };
+            if steps.are_over() {
+                return false;
+            }
+            let looked =
+                readers.get(&id).zip(behind.get_mut(&id)).map(|(list, noted)| noted.look(list, view, steps, woken));
+            if looked != Some(false) {
+                behind.remove(&id);
+            }
+            // The other lists go first.
+            *next = id + 1;
+        }
+    }
+}
+
+/// Looks at the readers of a bucket that an event touched, or notes it for them.
+fn touch<'t>(
+    (readers, behind, short): (&'t IdMap<ChainReaders>, &mut BTreeMap<u64, Behind>, usize),
+    bucket: u64,
+    event: &Event,
+    ahead: &mut WakeAhead<'t, '_>,
+    steps: &mut Steps,
+) {
+    let Some(ChainReaders { members, .. }) = readers.get(&bucket) else { return };
+    if members.len() <= short {
+        steps.take(members.len());
+        each_match(members.all(), event, |seat| ahead.wake_behind(seat, event.sequence()));
+    } else {
+        behind.entry(bucket).or_default().add(event.sequence());
+    }
+}
+
+/// Both kinds of lists.
+#[derive(Default)]
+pub(super) struct Chains {
+    /// Readers that have all events of their bucket.
+    pub(super) whole: Lists,
+    /// Readers that ask a filter about each.
+    pub(super) filtered: Lists,
+    /// Events below were visited.
+    followed_to: u64,
+}
+
+impl Chains {
+    pub(super) fn of(&mut self, asks: bool) -> &mut Lists {
+        if asks { &mut self.filtered } else { &mut self.whole }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.filtered.is_empty()
+    }
+
+    pub(super) fn seats(&self) -> impl Iterator<Item = &SeatRef> {
+        self.whole.seats().chain(self.filtered.seats())
+    }
+
+    pub(super) fn followed_to(&self) -> u64 {
+        self.followed_to
+    }
+
+    /// A publisher has looked at everything below.
+    pub(super) fn set_followed_to(&mut self, seq: u64) {
+        self.followed_to = seq;
+    }
+
+    /// Visits each new event, from `from` on, and looks at the readers of its buckets, not at each seat. True: up to the
+    /// head.
+    pub(super) fn follow(&mut self, from: u64, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        let head = view.now.head;
+        self.followed_to = from;
+        if self.is_empty() {
+            self.followed_to = head;
+        }
+        if self.followed_to >= head {
+            return true;
+        }
+        let Lists { readers: whole, behind: whole_behind, .. } = &mut self.whole;
+        let Lists { readers: filtered, behind: filtered_behind, .. } = &mut self.filtered;
+        let (whole, filtered) = (&*whole, &*filtered);
+        let mut ahead = WakeAhead::new(woken);
+        let mut stopped = None;
+        let visited = view.cache.visit_buckets(from, head, &mut |event, buckets| {
+            if !steps.take_one() {
+                stopped = Some(event.sequence());
+                return false;
+            }
+            if event.kind() == Kind::Resync {
+                Lists::wake_all(whole, whole_behind, false);
+                Lists::wake_all(filtered, filtered_behind, false);
+                return true;
+            }
+            for bucket in buckets {
+                touch((whole, whole_behind, SHORT), bucket, event, &mut ahead, steps);
+                touch((filtered, filtered_behind, SHORT_WITH_FILTERS), bucket, event, &mut ahead, steps);
+            }
+            true
+        });
+        ahead.finish();
+        if visited.is_err() {
+            // Lapped, perhaps by events of buckets that nobody waits for.
+            Lists::wake_all(whole, whole_behind, true);
+            Lists::wake_all(filtered, filtered_behind, true);
+        }
+        self.followed_to = stopped.unwrap_or(head);
+        stopped.is_none()
+    }
+}

@@ -1,0 +1,260 @@
+//! The scan: groups of sleepers whose filters no bucket answers, each evaluated once an event.
+//!
+//! This is the work that may be more than a notifier can do: ten thousand filters and ten thousand events a second are a
+//! hundred million evaluations. So it is done in portions. A [`Round`] comes to each group once; a group that it comes to is
+//! looked at up to the newest event, as far as the steps reach, and the next portion goes on where this one ended. Where
+//! the portions cannot keep up and a group is half a window behind, its members are woken to look for themselves: they pay for
+//! their filters then, each on its own thread, and nothing is lost.
+//!
+//! A group whose filter lets everything pass asks nothing. It is looked at in each pass, ahead of the round.
+
+#![forbid(unsafe_code)]
+
+use super::ahead::WakeAhead;
+use super::lists::Members;
+use super::{NEAR, View, settle_all};
+#[cfg(loom)]
+use crate::sync::weak;
+use crate::wake::group::GroupRef;
+use crate::wake::seat::SeatRef;
+use crate::wake::steps::{Steps, VISIT};
+use crate::wake::waker::WakeUp;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The members of one filter group, and how far the filter was evaluated.
+pub(super) struct Scanners {
+    pub(super) group: GroupRef,
+    pub(super) members: Members<SeatRef>,
+    /// Whoever sleeps here has been looked at for all events below.
+    looked_to: u64,
+    /// Members that are being woken, where the steps were over before all were.
+    waking: Option<Box<Waking>>,
+}
+
+/// Why members are woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The event of this sequence number passes.
+    Event(u64),
+    /// The group is half a window behind: they look for themselves.
+    Behind,
+    /// The same, and events have left the window that nobody has looked at for them.
+    Lapped,
+}
+
+/// Members that are being woken: those at this index and above have been looked at.
+#[derive(Clone, Copy)]
+struct Waking {
+    cause: Cause,
+    below: usize,
+    /// The head of the pass that began it: whoever was not seen parked since does not sleep below.
+    head: u64,
+    /// The lowest cursor of those that sleep on.
+    lowest: Option<u64>,
+    any: bool,
+}
+
+/// One turn over all groups.
+struct Round {
+    /// The head when it began: a group that it has come to was looked at up to there, at least.
+    head: u64,
+    /// The group that it comes to next, or a later one.
+    next: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Groups {
+    all: BTreeMap<u64, Scanners>,
+    /// Those whose filter lets everything pass.
+    open: BTreeSet<u64>,
+    round: Option<Round>,
+    /// Whoever sleeps in any of them has been looked at for all events below; 0: there was no pass yet.
+    scanned_to: u64,
+}
+
+impl Groups {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Scanners> {
+        self.all.values()
+    }
+
+    pub(super) fn scanned_to(&self) -> u64 {
+        #[cfg(loom)]
+        if let Some(Round { head, .. }) = self.round {
+            return weak::instead(weak::Site::ScannedEarly, head, self.scanned_to);
+        }
+        self.scanned_to
+    }
+
+    /// A publisher has looked at everything below.
+    pub(super) fn set_scanned_to(&mut self, seq: u64) {
+        self.scanned_to = seq;
+    }
+
+    /// How far one group was looked at.
+    pub(super) fn looked_to(&self, id: u64) -> u64 {
+        self.all.get(&id).map_or(0, |scanners| scanners.looked_to.max(self.scanned_to))
+    }
+
+    /// Adds a member; its index.
+    pub(super) fn add(&mut self, group: &GroupRef, seat: SeatRef) -> u32 {
+        let id = group.id();
+        let scanners = self.all.entry(id).or_insert_with(|| {
+            if group.matcher.passes_all() {
+                self.open.insert(id);
+            }
+            Scanners { group: group.clone(), members: Members::default(), looked_to: 0, waking: None }
+        });
+        scanners.members.add(seat)
+    }
+
+    /// Takes a member out. The group, where it was the last.
+    pub(super) fn remove(&mut self, id: u64, index: u32) -> Option<GroupRef> {
+        let Scanners { members, .. } = self.all.get_mut(&id)?;
+        members.remove(index);
+        members.all().is_empty().then(|| self.remove_group(id)).flatten()
+    }
+
+    fn remove_group(&mut self, id: u64) -> Option<GroupRef> {
+        self.open.remove(&id);
+        self.all.remove(&id).map(|scanners| scanners.group)
+    }
+
+    /// Takes any member out, of a cache that was closed, and its group, where it was the last.
+    pub(super) fn pop(&mut self) -> Option<(SeatRef, Option<GroupRef>)> {
+        loop {
+            let mut entry = self.all.first_entry()?;
+            let (id, members) = (*entry.key(), &mut entry.get_mut().members);
+            let seat = members.pop();
+            let group = members.all().is_empty().then(|| self.remove_group(id)).flatten();
+            if let Some(seat) = seat {
+                return Some((seat, group));
+            }
+        }
+    }
+
+    /// Looks at those whose filter lets everything pass. True: at all of them, up to the head.
+    pub(super) fn look_at_open(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        let (Groups { all, open, scanned_to, .. }, mut whole) = (self, true);
+        for id in open.iter() {
+            whole &= all.get_mut(id).is_none_or(|scanners| scanners.look(view, *scanned_to, steps, woken));
+        }
+        whole
+    }
+
+    /// Goes on with the round. True: every group was looked at up to the head.
+    pub(super) fn scan(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        let Groups { all, round, scanned_to, .. } = self;
+        loop {
+            if round.is_none() && *scanned_to >= view.now.head {
+                return true;
+            }
+            let Round { head, next } = round.get_or_insert(Round { head: view.now.head, next: 0 });
+            for (id, scanners) in all.range_mut(*next..) {
+                *next = *id;
+                if steps.are_over() {
+                    return false;
+                }
+                let whole = scanners.look(view, *scanned_to, steps, woken);
+                // It has come to the head of the round: the other groups go first.
+                if !whole && scanners.looked_to < *head {
+                    return false;
+                }
+            }
+            *scanned_to = *head;
+            *round = None;
+        }
+    }
+}
+
+impl Scanners {
+    /// Evaluates the filter for what is new, as long as somebody sleeps that may not have it. True: up to the head.
+    ///
+    /// Whoever is not found parked looks later than this pass, and does not sleep below its head: so after an event that
+    /// passes, the next one is looked for at the lowest cursor of those that sleep on.
+    fn look(&mut self, view: &View<'_>, scanned_to: u64, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
+        let head = view.now.head;
+        steps.take(VISIT);
+        self.looked_to = self.looked_to.max(scanned_to);
+        let mut waking = self.waking.take().map(|waking| *waking);
+        loop {
+            if self.looked_to >= head || !self.group.has_parked() {
+                self.looked_to = self.looked_to.max(head);
+                return true;
+            }
+            if let Some(begun) = waking.or_else(|| self.next_to_wake(view, steps)) {
+                waking = self.wake(begun, view, steps, woken);
+            }
+            if steps.are_over() && self.looked_to < head {
+                self.waking = waking.map(Box::new);
+                return false;
+            }
+        }
+    }
+
+    /// Evaluates the filter, up to the first event that passes. `None`: none does, as far as the steps reach.
+    fn next_to_wake(&mut self, view: &View<'_>, steps: &mut Steps) -> Option<Waking> {
+        let head = view.now.head;
+        let from = self.first_to_look_at(head, steps);
+        let waking = |cause| Some(Waking { cause, below: usize::MAX, head, lowest: None, any: false });
+        if view.is_late(from) {
+            return waking(Cause::Behind);
+        }
+        let to = head.min(from + steps.left() as u64);
+        let found = view.cache.first_match(&self.group.matcher, from, to);
+        self.looked_to = match found {
+            Ok(Some(seq)) => seq,
+            Ok(None) => to,
+            Err(_) => from,
+        };
+        steps.take((self.looked_to - from) as usize + 1);
+        match found {
+            Ok(found) => waking(Cause::Event(found?)),
+            Err(_) => waking(Cause::Lapped),
+        }
+    }
+
+    /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody slept meanwhile, at
+    /// the lowest cursor of those who sleep.
+    fn first_to_look_at(&self, head: u64, steps: &mut Steps) -> u64 {
+        let members = self.members.len();
+        if self.looked_to != 0 && head - self.looked_to <= NEAR.max(members as u64) {
+            return self.looked_to;
+        }
+        // No more of them than there are new events.
+        steps.take(members);
+        let lowest = self.members.seats().filter_map(|seat| seat.parked_at()).min();
+        lowest.unwrap_or(head).max(self.looked_to).min(head)
+    }
+
+    /// Wakes members, as far as the steps reach; what is left.
+    fn wake(&mut self, begun: Waking, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> Option<Waking> {
+        let Scanners { group, members, .. } = self;
+        let (some, below) = members.last_below(begun.below, steps.left());
+        let mut waking = Waking { below, ..begun };
+        steps.take(some.len());
+        if let Cause::Event(seq) = begun.cause {
+            // Behind the filter: what a predicate took is no lag of those whom it finds.
+            let mut ahead = WakeAhead::of_group(woken);
+            some.iter().rev().for_each(|seat| ahead.wake_behind(seat, seq));
+            let lowest = ahead.finish_group(view.hub, group);
+            waking.lowest = [lowest, begun.lowest].into_iter().flatten().min();
+        } else {
+            waking.any |= settle_all(some, woken);
+        }
+        if below > 0 {
+            return Some(waking);
+        }
+        if waking.cause == Cause::Lapped && waking.any {
+            view.hub.count_lap();
+        }
+        #[cfg(loom)]
+        let waking = Waking { head: weak::instead(weak::Site::WokenToNow, view.now.head, waking.head), ..waking };
+        self.looked_to = waking.lowest.unwrap_or(waking.head).min(waking.head);
+        None
+    }
+}

@@ -1,0 +1,147 @@
+//! Lists of seats that are looked at together.
+
+#![forbid(unsafe_code)]
+
+use crate::data::event::Event;
+use crate::log::buckets::Bucket;
+use crate::wake::group::GroupRef;
+use crate::wake::seat::SeatRef;
+use std::sync::Arc;
+
+/// By an id of ours. loom replays executions: the same order each time.
+#[cfg(not(loom))]
+pub(super) type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
+#[cfg(loom)]
+pub(super) type IdMap<V> = std::collections::BTreeMap<u64, V>;
+
+/// A seat in the list of its bucket.
+pub(super) struct ChainReader {
+    pub(super) seat: SeatRef,
+    /// Whose filter an event of the bucket has to pass. `None`: all pass.
+    pub(super) asks: Option<GroupRef>,
+}
+
+/// The seats at one bucket.
+pub(super) struct ChainReaders {
+    pub(super) bucket: Arc<Bucket>,
+    pub(super) members: Members<ChainReader>,
+}
+
+/// What stands in a list of seats.
+pub(super) trait Seated {
+    fn seat(&self) -> &SeatRef;
+}
+
+impl Seated for SeatRef {
+    fn seat(&self) -> &SeatRef {
+        self
+    }
+}
+
+impl Seated for ChainReader {
+    fn seat(&self) -> &SeatRef {
+        &self.seat
+    }
+}
+
+/// Seats that are looked at together; the order means nothing. One alone, as most buckets and many filters have, takes no
+/// memory of its own.
+///
+/// A pass that looks at a part goes from the last member to the first, and remembers below which index nobody was looked
+/// at: whoever leaves meanwhile moves the last member to its index, which at worst is looked at twice.
+pub(super) enum Members<M> {
+    Alone(Option<M>),
+    Many(Vec<M>),
+}
+
+impl<M> Default for Members<M> {
+    fn default() -> Members<M> {
+        Members::Alone(None)
+    }
+}
+
+impl<M: Seated> Members<M> {
+    pub(super) fn all(&self) -> &[M] {
+        match self {
+            Members::Alone(one) => one.as_slice(),
+            Members::Many(all) => all,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    pub(super) fn add(&mut self, member: M) -> u32 {
+        match self {
+            Members::Alone(one @ None) => *one = Some(member),
+            Members::Alone(one) => *self = Members::Many(one.take().into_iter().chain([member]).collect()),
+            Members::Many(all) => {
+                if all.len() == all.capacity() {
+                    // By an eighth: there may be a hundred thousand.
+                    all.reserve_exact(all.len() / 8 + 1);
+                }
+                all.push(member);
+            }
+        }
+        (self.len() - 1) as u32
+    }
+
+    pub(super) fn seats(&self) -> impl DoubleEndedIterator<Item = &SeatRef> {
+        self.all().iter().map(Seated::seat)
+    }
+
+    /// The last `count` of those below the index, and the index below which nobody was looked at then.
+    pub(super) fn last_below(&self, below: usize, count: usize) -> (&[M], usize) {
+        let below = below.min(self.len());
+        let rest = below.saturating_sub(count);
+        (&self.all()[rest..below], rest)
+    }
+
+    /// Takes the seat at `index` out; another one takes its place.
+    pub(super) fn remove(&mut self, index: u32) {
+        match self {
+            Members::Alone(one) => *one = None,
+            Members::Many(all) => {
+                all.swap_remove(index as usize);
+                if let Some(moved) = all.get(index as usize) {
+                    moved.seat().set_index(index);
+                }
+            }
+        }
+    }
+
+    /// The same of the last one, if there is one.
+    pub(super) fn pop(&mut self) -> Option<M> {
+        match self {
+            Members::Alone(one) => one.take(),
+            Members::Many(all) => all.pop(),
+        }
+    }
+}
+
+/// The members whose filter this event passes. Each filter is evaluated once, and for members alone that
+/// sleep and have not handed the event out; those without a filter are not looked at.
+pub(super) fn each_match<'t>(members: &'t [ChainReader], event: &Event, mut found: impl FnMut(&'t SeatRef)) {
+    let mut last: Option<(u64, bool)> = None;
+    for ChainReader { seat, asks } in members.iter().rev() {
+        let Some(group) = asks else {
+            found(seat);
+            continue;
+        };
+        if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
+            continue;
+        }
+        let matches = match last {
+            Some((known, matches)) if known == group.id() => matches,
+            _ => {
+                let matches = group.matcher.matches_guarded(event);
+                last = Some((group.id(), matches));
+                matches
+            }
+        };
+        if matches {
+            found(seat);
+        }
+    }
+}

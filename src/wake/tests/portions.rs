@@ -1,0 +1,266 @@
+//! Passes are bounded: what one does not come to the next one goes on with, and nobody waits for filters of others.
+
+use super::super::Hub;
+use super::super::steps::{CHEAP, FILTERS, VISIT};
+use super::calls::{notifier, revision, until};
+use super::*;
+
+/// More filters than one pass comes to.
+const MANY: usize = 2 * FILTERS / VISIT;
+
+fn thread() -> Waker {
+    Waker::Thread(current_thread())
+}
+
+/// At 50, for the notifier's thread, too.
+fn log() -> Arc<Log> {
+    Arc::new(Log { head: AtomicU64::new(50), ..Log::default() })
+}
+
+impl Log {
+    fn own(&self) -> &Hub {
+        self.hubs.of(FilterCode::Own)
+    }
+
+    /// A sleeper for each of so many filters, which the notifier knows.
+    fn with_filters(self: &Arc<Log>, count: usize) -> Vec<OwnSeat> {
+        let group = |number| self.group_of(&Filter::any().key(format!("/{number}")));
+        let sleepers = (0..count).map(|number| self.sleeper(&group(number), thread())).collect();
+        self.look();
+        assert_eq!(self.asked.swap(0, Ordering::SeqCst), 0, "there is nothing to look at");
+        self.calls.store(0, Ordering::SeqCst);
+        sleepers
+    }
+
+    fn set_head(&self, head: u64) {
+        self.head.store(head, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst) as usize
+    }
+}
+
+fn awake_now(sleepers: &[OwnSeat]) -> usize {
+    sleepers.iter().filter(|one| matches!(one.seat().unwrap().rest(), Rest::Woken { .. })).count()
+}
+
+/// A pass evaluates so many filters, whoever sleeps and whatever was published; the next ones go on there.
+#[test]
+fn pass_asks_no_more_filters_than_it_has_steps() {
+    for (filters, head) in [(MANY, 59), (3, 50 + 2 * FILTERS as u64)] {
+        let log = Log::alone();
+        let sleepers = log.with_filters(filters);
+        let first = (head - 1).max(60);
+        log.passes.store(first, Ordering::SeqCst);
+        log.set_head(head);
+        let (mut passes, mut visit) = (0, Visit::Called);
+        loop {
+            let before = (log.asked(), log.calls());
+            let end = log.pass(visit);
+            (passes, visit) = (passes + 1, Visit::Queued);
+            let asked = (log.asked() - before.0) as usize;
+            assert!(asked <= FILTERS && log.calls() - before.1 <= FILTERS / VISIT, "{asked} in one pass");
+            assert_eq!(log.hubs.behind(head) > 0, end.is_behind, "the figure says so");
+            if !end.is_behind {
+                break;
+            }
+            assert!(asked > 0, "a pass that does nothing");
+            assert_eq!(log.own().scanned_to(), 50, "nobody takes over what was not looked at for all");
+        }
+        assert!(passes > 1, "the test's own premise");
+        assert_eq!(log.own().scanned_to(), head);
+        if head < 60 {
+            assert_eq!((log.asked(), awake_now(&sleepers)), (9 * filters as u64, 0));
+        } else {
+            let is_woken =
+                |one: &&OwnSeat| matches!(one.seat().unwrap().rest(), Rest::Woken { resume, .. } if resume == first);
+            assert_eq!(sleepers.iter().filter(is_woken).count(), filters, "each for its event");
+        }
+    }
+}
+
+/// The same of seats: of many that one event wakes, and of messages.
+#[test]
+fn pass_wakes_no_more_than_it_has_steps() {
+    const SLEEPERS: usize = 2 * (CHEAP + FILTERS);
+    let log = Log::alone();
+    let group = log.group();
+    // Nobody has read the messages.
+    let mut sleepers: Vec<_> = (0..SLEEPERS).map(|_| log.sleeper(&group, thread())).collect();
+    log.set_head(61);
+    assert!(log.pass(Visit::Called).is_behind);
+    assert_eq!(are_woken(&sleepers), 0, "events are looked at when it knows who sleeps");
+    let mut woken = 0;
+    while log.pass(Visit::Queued).is_behind {
+        let now = are_woken(&sleepers);
+        assert!(now - woken <= CHEAP + FILTERS, "{} in one pass", now - woken);
+        woken = now;
+        // Whoever leaves hides nobody.
+        if let Some(place) = sleepers.iter().position(|one| awake_now(std::slice::from_ref(one)) == 0) {
+            sleepers.swap_remove(place).sleeper(FilterCode::Own).leave(&log);
+        }
+    }
+    assert_eq!(are_woken(&sleepers), sleepers.len());
+}
+
+/// Whoever needs no filter is woken by the first pass, also of a hub that stands in line for its filters.
+#[test]
+fn whoever_asks_no_filter_waits_for_none() {
+    let log = Log::alone();
+    let filtered = log.with_filters(MANY);
+    let park = |interest, due: &Due| {
+        let mut seat = OwnSeat::new();
+        let mut sleeper = seat.sleeper(FilterCode::Own);
+        sleeper.wait_for(interest);
+        assert!(sleeper.park(&log, 50, thread(), due).is_ok());
+        seat
+    };
+    let past = Due { deadline: Some(Instant::now()), ..Due::default() };
+    let cheap = [
+        park(Interest::Events(log.group(), None), &Due::default()),
+        park(revision(10), &Due::default()),
+        park(revision(99), &past),
+    ];
+    log.look();
+    assert_eq!(awake_now(&cheap), 1, "the one that is due");
+    log.asked.store(0, Ordering::SeqCst);
+    log.set_head(61);
+    log.revision.store(10, Ordering::SeqCst);
+    log.own().queue(true);
+    let end = log.pass(Visit::Called);
+    assert_eq!((awake_now(&cheap), awake_now(&filtered)), (3, 0));
+    assert!(end.is_behind && log.asked() <= 11, "no filter, but that of the one who follows everything");
+    log.own().queue(false);
+    log.look();
+    assert_eq!(are_woken(&filtered), MANY);
+}
+
+/// A group that is half a window behind when it is its turn is not scanned: its members look for themselves, and nothing is
+/// lost. One that the first pass comes to is scanned, however much is new.
+#[test]
+fn who_is_half_a_window_behind_looks_for_itself() {
+    let log = Log::alone();
+    log.window.store(16, Ordering::SeqCst);
+    let mut sleepers = log.with_filters(MANY);
+    log.set_head(59);
+    assert!(log.pass(Visit::Called).is_behind);
+    assert_eq!(awake_now(&sleepers), 0);
+    log.look();
+    // The last one that was asked was asked in part.
+    assert_eq!(awake_now(&sleepers), MANY - log.calls() + 1, "those that no pass came to in time");
+    assert_eq!(log.hubs.lapped(), 0, "nobody has lost anything");
+    // They look, and sleep again at the head.
+    for (number, seat) in sleepers.iter_mut().enumerate() {
+        let group = log.group_of(&Filter::any().key(format!("/{number}")));
+        let mut sleeper = awake(seat, &group);
+        let unparked = sleeper.unpark(&log.hubs);
+        assert_eq!(unparked.resume, if unparked.woken { 0 } else { 59 });
+        assert!(sleeper.park(&log, 59, thread(), &Due::default()).is_ok());
+    }
+    log.set_head(61);
+    log.look();
+    assert_eq!(are_woken(&sleepers), MANY);
+}
+
+/// A cache is closed in the middle of its passes: all are woken, in portions, and whoever leaves meanwhile is no trouble.
+#[test]
+fn close_between_passes_wakes_everybody() {
+    let log = Log::alone();
+    let mut sleepers = log.with_filters(CHEAP + MANY);
+    sleepers.extend(log.sleepers((0..10).map(|_| thread())));
+    log.set_head(59);
+    assert!(log.pass(Visit::Called).is_behind);
+    log.is_closed.store(true, Ordering::SeqCst);
+    assert!(log.pass(Visit::Called).is_behind);
+    assert!(awake_now(&sleepers) <= CHEAP);
+    let asleep = sleepers.iter().rposition(|one| awake_now(std::slice::from_ref(one)) == 0).unwrap();
+    sleepers.swap_remove(asleep).sleeper(FilterCode::Own).leave(&log);
+    log.look();
+    assert_eq!(awake_now(&sleepers), sleepers.len());
+    assert_eq!(log.hubs.behind(59), 0);
+    sleepers.iter_mut().for_each(|one| one.sleeper(FilterCode::Own).leave(&log));
+    log.look();
+    assert_eq!(log.hubs.waiting(), 0);
+}
+
+/// A pass that panics half way: nobody calls again, and its sleepers are woken all the same.
+#[test]
+fn pass_that_panics_goes_on() {
+    let (_notifier, log) = (notifier(), log());
+    let sleepers = log.with_filters(MANY);
+    let mut left = 10;
+    *lock(&log.filters) = Some(Box::new(move || {
+        left -= 1;
+        assert!(left > 0, "a fault of ours");
+    }));
+    log.set_head(61);
+    log.own().notify(&log);
+    until("nobody goes on", || are_woken(&sleepers) == MANY);
+}
+
+/// Ten thousand caches call while another one has far more filters than a pass comes to: each waits for one portion of
+/// that cache, and for one pass of each other.
+#[cfg(feature = "async")]
+#[test]
+fn caches_take_turns() {
+    struct Calls(Arc<Log>, Sender<u64>);
+    impl std::task::Wake for Calls {
+        fn wake(self: Arc<Calls>) {
+            self.1.send(self.0.asked()).unwrap();
+        }
+    }
+    let caches = often(10_000);
+    let _notifier = notifier();
+    let (busy, (came, calls)) = (log(), channel());
+    let filtered = busy.with_filters(10 * MANY);
+    let others: Vec<_> = (0..caches).map(|_| log()).collect();
+    let waker = || Waker::Task(Arc::new(Calls(busy.clone(), came.clone())).into());
+    let sleepers: Vec<_> = others.iter().map(|log| log.sleepers([waker()])).collect();
+    // The notifier stands in a filter of the busy one when the others call.
+    let (looks, look_on) = stops(&busy.match_stops);
+    busy.set_head(59);
+    busy.own().notify(&busy);
+    looks.recv_timeout(BOUND).unwrap();
+    let before = busy.asked();
+    for log in &others {
+        log.set_head(61);
+        log.own().notify(log);
+    }
+    look_on.send(()).unwrap();
+    for _ in 0..caches {
+        let asked = calls.recv_timeout(BOUND).expect("it is woken") - before;
+        assert!(asked <= FILTERS as u64, "it waited for {asked} evaluations");
+    }
+    until("the busy one comes forward", || busy.own().scanned_to() == 59);
+    assert_eq!((busy.asked(), awake_now(&filtered)), (9 * 10 * MANY as u64, 0));
+    drop(sleepers);
+}
+
+/// Two caches that have not finished take turns: neither waits for all of the other one.
+#[test]
+fn caches_that_are_behind_take_turns() {
+    let _notifier = notifier();
+    let logs = [log(), log()];
+    let sleepers = logs.each_ref().map(|log| log.with_filters(10 * MANY));
+    let (looks, look_on) = stops(&logs[0].match_stops);
+    logs[0].set_head(59);
+    logs[0].own().notify(&logs[0]);
+    looks.recv_timeout(BOUND).unwrap();
+    // How far the first one is, each time that a filter of the second is asked.
+    let (seen, looked) = channel();
+    let first = Arc::downgrade(&logs[0]);
+    *lock(&logs[1].filters) = Some(Box::new(move || seen.send(first.upgrade().unwrap().asked()).unwrap()));
+    logs[1].set_head(59);
+    logs[1].own().notify(&logs[1]);
+    look_on.send(()).unwrap();
+    until("both come forward", || logs.iter().all(|log| log.own().scanned_to() == 59));
+    let all: Vec<u64> = looked.try_iter().collect();
+    assert!(all[0] <= FILTERS as u64, "the second one waited for {} evaluations", all[0]);
+    assert!(all.windows(2).all(|two| two[1] - two[0] <= FILTERS as u64), "a turn of more than one portion");
+    drop(sleepers);
+}
