@@ -7,11 +7,14 @@
 //! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
 //! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
 //! - `overwrite [COUNT]`: nothing but overwrites of 1000 keys, for callgrind.
+//! - `filters [COUNT]`: what so many sleepers with filters that no index answers cost, and how long a sleeper of another cache
+//!   waits beside them, with 10,000 events a second.
 //! - `capacity`: what a log of 1 MiB, and one of 64 MiB whose keys are all deleted, hold.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Change, Index, Read, Start};
+use watchcore::{Cache, Change, Index, Read, Start, WakeSet, Want};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,9 +25,10 @@ fn main() {
         Some("floor") => floor(number(4_000_000)),
         Some("buckets") => buckets(number(60_000)),
         Some("outrun") => outrun(number(8)),
+        Some("filters") => filters(number(10_000)),
         Some("capacity") => capacity(),
         Some("overwrite") => overwrite(number(100_000)),
-        _ => eprintln!("bounds: one of threads, keys, floor, buckets, outrun, capacity, overwrite"),
+        _ => eprintln!("bounds: one of threads, keys, floor, buckets, outrun, filters, capacity, overwrite"),
     }
 }
 
@@ -55,6 +59,75 @@ impl Times {
             self.0[all.saturating_sub(3)],
         );
     }
+}
+
+/// Beside a cache with sleepers and events, a thread that waits for an event of another cache, 3 s long.
+fn filters(count: u64) {
+    let [busy, other] = [(); 2].map(|()| Cache::builder("/").build().unwrap());
+    let mut sleepers: Vec<_> =
+        (0..count).map(|number| busy.subscribe(Start::Now).key(format!("/{number}")).open().unwrap()).collect();
+    let set = WakeSet::new().unwrap();
+    for (tag, one) in (0..).zip(&mut sleepers) {
+        set.add(one, tag).unwrap();
+        one.arm().unwrap();
+    }
+    // While somebody waits for a revision no publisher wakes its readers itself.
+    let mut far = other.waiter(Want::Revision(u64::from(u32::MAX))).unwrap();
+    set.add_waiter(&mut far, count).unwrap();
+    assert!(!far.arm().unwrap());
+    let (mut to_busy, mut to_other) = (busy.writer().unwrap(), other.writer().unwrap());
+    let stop = AtomicBool::new(false);
+    let (times, behind, written) = std::thread::scope(|scope| {
+        let writes = scope.spawn(|| {
+            let (began, mut revision) = (Instant::now(), 0);
+            while !stop.load(Ordering::SeqCst) {
+                if began.elapsed().as_micros() as u64 / 100 > revision {
+                    revision += 1;
+                    to_busy.apply(revision, [Change::put("/x", "")]).unwrap();
+                } else {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            revision
+        });
+        let mut waits = other.subscribe(Start::Now).open().unwrap();
+        let (asked, questions) = mpsc::channel();
+        let (woken, wakes) = mpsc::channel();
+        scope.spawn(move || {
+            for () in questions {
+                assert!(waits.wait(Duration::from_secs(60)).unwrap());
+                let at = Instant::now();
+                waits.poll(8).unwrap();
+                woken.send(at).unwrap();
+            }
+        });
+        let (began, mut times, mut behind) = (Instant::now(), Vec::new(), 0);
+        for revision in 1.. {
+            if began.elapsed() > Duration::from_secs(3) {
+                break;
+            }
+            asked.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+            let at = Instant::now();
+            to_other.apply(revision, [Change::put("/y", "")]).unwrap();
+            times.push(wakes.recv().unwrap().saturating_duration_since(at));
+            behind = behind.max(busy.stats().notifier_behind);
+        }
+        stop.store(true, Ordering::SeqCst);
+        (times, behind, writes.join().unwrap())
+    });
+    println!("{count} sleepers of their own filter each, {} events/s, at most {behind} events behind", written / 3);
+    Times(times).line("a thread that waits for another cache");
+    // As fast as it can, of what is left.
+    let (left, before) = (busy.stats().notifier_behind, processor_time_of_all());
+    while busy.stats().notifier_behind > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let spent = processor_time_of_all() - before;
+    println!(
+        "{left} events for all of them took {spent:.1?}, an event and filter {:.1?}",
+        spent / (left * count).max(1) as u32
+    );
 }
 
 fn threads() {
@@ -219,9 +292,18 @@ fn capacity() {
 
 /// Of this thread: a loaded machine takes it from the processor, which is no work of the writer.
 fn processor_time() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The same of all threads.
+fn processor_time_of_all() -> Duration {
+    time_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn time_of(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: plain memory of this frame.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
