@@ -134,6 +134,18 @@ pub(super) struct LookedTo {
     pub(super) filtered: u64,
 }
 
+impl LookedTo {
+    /// Everything below was looked at for whoever sleeps there; 0 where it waits for no event.
+    pub(super) fn of(&self, place: SeatPlace) -> u64 {
+        match place {
+            SeatPlace::InGroup(..) | SeatPlace::Asking(..) => self.scanned,
+            SeatPlace::AtBucket(..) => self.followed,
+            SeatPlace::AtFiltered(..) => self.filtered,
+            SeatPlace::OfTheCache(_) | SeatPlace::Nowhere => 0,
+        }
+    }
+}
+
 impl Tables {
     /// One look: see the module. When to look again, if nobody calls. Filters take steps of the caller's, all else has
     /// its own.
@@ -157,7 +169,8 @@ impl Tables {
             whole &= self.look_at_events(&view, read, filters);
         }
         whole &= self.look_at_the_cache(hub, now);
-        let timers = self.timers.pass(hub, now, &mut self.woken);
+        let looked_to = self.looked_to();
+        let timers = self.timers.pass(hub, now, looked_to, &mut self.woken);
         self.look_again |= timers.look_again;
         self.is_behind = !(whole && timers.whole);
         self.timers.next().map(clock::instant)

@@ -12,6 +12,7 @@ use super::due::DueTimes;
 use super::hub::Hub;
 use super::seat::{Seat, SeatRef};
 use super::steps::{CHEAP, Steps};
+use super::tables::LookedTo;
 use super::waker::WakeUp;
 use crate::position::Position;
 use crate::sync::{SeqCst, fence, ord};
@@ -80,7 +81,13 @@ impl Timers {
     }
 
     /// Wakes what is due, as far as the steps of a pass reach.
-    pub(super) fn pass(&mut self, hub: &Hub, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> TimersPass {
+    pub(super) fn pass(
+        &mut self,
+        hub: &Hub,
+        now: &CacheFrontier,
+        looked_to: LookedTo,
+        woken: &mut Vec<WakeUp>,
+    ) -> TimersPass {
         let (clock, mut steps) = (clock::now(), Steps::new(CHEAP));
         let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;
         if moved && !now.closed {
@@ -91,7 +98,7 @@ impl Timers {
                 break false;
             }
             let Some(number) = self.next_to_look_at(now, clock) else { break true };
-            self.look_at(number, now, woken);
+            self.look_at(number, now, looked_to, woken);
         };
         TimersPass { look_again: self.count(hub), whole }
     }
@@ -133,7 +140,7 @@ impl Timers {
     }
 
     /// What a seat says whose time has come, or which waits for a move that came: it is woken, has another time, or goes.
-    fn look_at(&mut self, number: u64, now: &CacheFrontier, woken: &mut Vec<WakeUp>) {
+    fn look_at(&mut self, number: u64, now: &CacheFrontier, looked_to: LookedTo, woken: &mut Vec<WakeUp>) {
         let Some(seat) = self.seats.get(&number).cloned() else { return };
         let Some(times) = seat.times() else { return };
         times.unlist();
@@ -152,8 +159,8 @@ impl Timers {
         if is_due(times) {
             self.forget(number);
             if let Some(claim) = Seat::claim(&seat) {
-                // Everything below the head was looked at before.
-                woken.extend(claim.settle(now.head, clock));
+                // What this pass has left behind it finds itself.
+                woken.extend(claim.settle(looked_to.of(seat.place()), clock));
             }
             return;
         }

@@ -217,3 +217,32 @@ fn a_resync_longer_than_the_log_is_one_revision_too() {
     let batch = whole.poll(1).unwrap();
     assert_eq!((batch.len(), batch.continues(), batch.position()), (303, false, position));
 }
+
+/// Who sleeps at a bucket that a resync touches is woken for the bracket, not for what stands inside of it.
+#[test]
+fn a_sleeper_at_a_bucket_is_woken_for_the_bracket() {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let filters = [Filter::any().key("/k"), Filter::any().key("/k").types(&[Kind::Added, Kind::Modified])];
+    let mut sleepers = filters.map(|filter| cache.subscribe(Start::Now).filter(filter).open().unwrap());
+    let set = WakeSet::new().unwrap();
+    write(&mut writer, [1, 2]);
+    for (tag, one) in (0..).zip(&mut sleepers) {
+        assert!(drain(one).len() <= 2);
+        assert_eq!(one.stats().read_path, ReadPath::Chain { index: "key".into() });
+        set.add(one, tag).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    writer.resync(9, [record("/k", "9", 9, 9, 1)], ResyncReason::Requested).unwrap();
+    let (mut tags, mut woken) = ([0; 1], 0);
+    while woken < sleepers.len() {
+        // Each polls when it was woken, not before.
+        assert!(set.wait(BOUND));
+        if set.take(&mut tags) == 0 {
+            continue;
+        }
+        woken += 1;
+        let kinds: Vec<Kind> = sleepers[tags[0] as usize].poll(8).unwrap().events().iter().map(Event::kind).collect();
+        assert_eq!((kinds.first(), kinds.last()), (Some(&Kind::Resync), Some(&Kind::Resync)), "{kinds:?}");
+    }
+}

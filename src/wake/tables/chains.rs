@@ -201,7 +201,8 @@ impl Lists {
     }
 }
 
-/// Looks at the readers of a bucket that an event touched, or notes it for them.
+/// Looks at the readers of a bucket that an event touched, or notes it for them: where the list is long, and where something
+/// is noted already, for whoever is woken continues at the event that it is woken for.
 fn touch<'t>(
     (readers, behind, short): (&'t IdMap<ChainReaders>, &mut BTreeMap<u64, Behind>, usize),
     bucket: u64,
@@ -210,12 +211,12 @@ fn touch<'t>(
     steps: &mut Steps,
 ) {
     let Some(ChainReaders { members, .. }) = readers.get(&bucket) else { return };
-    if members.len() <= short {
-        steps.take(members.len());
-        each_match(members.all(), event, |seat| ahead.wake_behind(seat, event.sequence()));
-    } else {
+    if members.len() > short || behind.contains_key(&bucket) {
         behind.entry(bucket).or_default().add(event.sequence());
+        return;
     }
+    steps.take(members.len());
+    each_match(members.all(), event, |seat| ahead.wake_behind(seat, event.sequence()));
 }
 
 /// Both kinds of lists.

@@ -140,6 +140,24 @@ fn whoever_asks_no_filter_waits_for_none() {
     assert_eq!(are_woken(&filtered), MANY);
 }
 
+/// A time that comes between two passes wakes a sleeper whose filter was not asked yet: it continues where that stands.
+#[test]
+fn deadline_takes_over_what_was_looked_at() {
+    for closes in [false, true] {
+        let log = Log::alone();
+        let _filtered = log.with_filters(CHEAP + MANY);
+        let mut seat = OwnSeat::new();
+        let due = Due { deadline: Some(Instant::now()), ..Due::default() };
+        let mut sleeper = awake(&mut seat, &log.group_of(&Filter::any().key("/last")));
+        assert!(sleeper.park(&log, 50, thread(), &due).is_ok());
+        log.set_head(61);
+        log.is_closed.store(closes, Ordering::SeqCst);
+        assert!(log.pass(Visit::Called).is_behind);
+        let unparked = sleeper.unpark(&log.hubs);
+        assert!(unparked.woken && unparked.resume <= 50, "it passes over {}", unparked.resume);
+    }
+}
+
 /// A group that is half a window behind when it is its turn is not scanned: its members look for themselves, and nothing is
 /// lost. One that the first pass comes to is scanned, however much is new.
 #[test]
