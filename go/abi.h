@@ -8,6 +8,7 @@
 #ifndef WATCHCORE_GO_ABI_H
 #define WATCHCORE_GO_ABI_H
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -344,13 +345,15 @@ static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, ui
 
 // ---- what is lent ------------------------------------------------------------
 
-enum { WC_BATCH = 1, WC_PAGE, WC_WALK };
+// WC_STATE is a batch that keeps the log, and its cache with it.
+enum { WC_BATCH = 1, WC_STATE, WC_PAGE, WC_WALK };
 
 // Of a batch `what` is its owner: the release looks at nothing else. 0 is nothing.
 static inline void wc_free(uint32_t kind, uintptr_t what)
 {
     switch (kind) {
-    case WC_BATCH: {
+    case WC_BATCH:
+    case WC_STATE: {
         watchcore_batch batch = WATCHCORE_BATCH_INIT;
         batch.owner = (void *)what;
         watchcore_batch_release(&batch);
@@ -447,9 +450,31 @@ static inline watchcore_error *wc_waiter_arm(watchcore_waiter *waiter, uint32_t 
     WC_RETURN(watchcore_waiter_arm(waiter, ready, &error));
 }
 
+// A wake set, and a descriptor of the caller's own for what the set's raises: the caller closes it.
+static inline int32_t wc_set_opened(watchcore_wakeset **set, int32_t *fd, watchcore_error *error)
+{
+    int32_t its = -1, code = watchcore_wakeset_new(set, error);
+    if (code != WATCHCORE_OK) {
+        return code;
+    }
+    code = watchcore_wakeset_fd(*set, &its, error);
+    if (code == WATCHCORE_OK) {
+        *fd = fcntl(its, F_DUPFD_CLOEXEC, 0);
+        if (*fd < 0) {
+            strcpy(error->message, "a wake set needs two descriptors. Close others, or raise the limit of open files.");
+            code = WATCHCORE_RESOURCE_EXHAUSTED;
+        }
+    }
+    if (code != WATCHCORE_OK) {
+        watchcore_wakeset_free(*set);
+        *set = NULL;
+    }
+    return code;
+}
+
 static inline watchcore_error *wc_set(watchcore_wakeset **set, int32_t *fd)
 {
-    WC_RETURN(watchcore_wakeset_new(set, &error) == WATCHCORE_OK ? watchcore_wakeset_fd(*set, fd, &error) : error.code);
+    WC_RETURN(wc_set_opened(set, fd, &error));
 }
 
 static inline watchcore_error *wc_set_add_subscription(const watchcore_wakeset *set, watchcore_subscription *member,
@@ -486,9 +511,17 @@ static inline watchcore_error *wc_set_take(const watchcore_wakeset *set, uint64_
     WC_RETURN(wc_set_listed(set, tags, capacity, count, &error));
 }
 
-static inline watchcore_error *wc_set_wait(const watchcore_wakeset *set)
+// Waits until a tag is listed, or so long.
+static inline watchcore_error *wc_set_wait(const watchcore_wakeset *set, int64_t milliseconds)
 {
-    WC_RETURN(watchcore_wakeset_wait(set, -1, &error));
+    WC_RETURN(watchcore_wakeset_wait(set, milliseconds, &error) == WATCHCORE_TIMEOUT ? WATCHCORE_OK : error.code);
+}
+
+// ---- the process ------------------------------------------------------------
+
+static inline watchcore_error *wc_shutdown(int64_t milliseconds)
+{
+    WC_RETURN(watchcore_shutdown(milliseconds, &error));
 }
 
 #endif

@@ -76,8 +76,11 @@ func (r *rawBatch) view() []rawEvent {
 // newBatch takes over what C gave. A subscription keeps it, but for what would keep
 // the log with it.
 func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
-	goods := goods{count: &state.batches, what: raw.owner, kind: C.WC_BATCH}
+	goods := goods{state: state, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
+	if raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG != 0 {
+		goods.kind, kept = C.WC_STATE, false
+	}
 	if debug {
 		events, on.loan.copies = poisonable(events)
 		raw.release()
@@ -88,7 +91,8 @@ func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 		size |= goesOnInside
 	}
 	on.first = unsafe.Pointer(unsafe.SliceData(events))
-	on.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG == 0)
+	on.loan.taken = origins()
+	on.loan.begin(goods, kept && !debug)
 	return &Batch{on, on.loan.turn(), size, Position{Epoch: raw.epoch, Revision: raw.position}}
 }
 
@@ -119,7 +123,8 @@ func (b *Batch) lender() *loan {
 //
 // A batch that is not released is released by the garbage collector some time
 // after neither it nor one of its events is reachable, but for one of which a view
-// was taken: that is held for ever, and counted in Stats.
+// was taken: nobody knows who still looks at it, so it is held for ever, counted in Stats.LeakedBatches, and said once
+// in the log (see SetLogger), with the build tag debug together with the place where the batch was taken.
 func (b *Batch) Release() {
 	if b == nil {
 		return

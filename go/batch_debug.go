@@ -2,6 +2,12 @@
 
 package watchcore
 
+import (
+	"fmt"
+	"runtime"
+	"strings"
+)
+
 const debug = true
 
 // With the build tag debug what is lent is a copy, and its end overwrites it: bytes
@@ -37,6 +43,28 @@ func poison(bytes []byte) {
 type lentCopies []byte
 
 func (c lentCopies) poison() { poison(c) }
+
+// origin is where a loan was taken: the calls of the program that led to it.
+type origin [16]uintptr
+
+func origins() (o origin) {
+	runtime.Callers(2, o[:])
+	return o
+}
+
+func (o origin) String() string {
+	var text strings.Builder
+	text.WriteString("It was taken here:")
+	frames := runtime.CallersFrames(o[:])
+	for more, ours := true, true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		if ours = ours && strings.HasPrefix(frame.Function, "watchcore."); !ours && frame.Function != "" {
+			fmt.Fprintf(&text, "\n%s\n\t%s:%d", frame.Function, frame.File, frame.Line)
+		}
+	}
+	return text.String()
+}
 
 // A decoder is given copies, which are overwritten after it.
 func (d *Decoder[T]) call(key, value []byte) (T, error) {

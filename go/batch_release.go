@@ -13,4 +13,13 @@ type lentCopies struct{}
 
 func (lentCopies) poison() {}
 
+// origin is where a loan was taken: not known, for it costs more than the loan.
+type origin struct{}
+
+func origins() origin { return origin{} }
+
+func (origin) String() string {
+	return "The build tag debug says where it was taken"
+}
+
 func (d *Decoder[T]) call(key, value []byte) (T, error) { return d.decode(key, value) }

@@ -93,16 +93,25 @@ func New(config Config) (*Cache, error) {
 	if err := config.fill(&options, &pin); err != nil {
 		return nil, err
 	}
-	logToDefault()
+	if err := theProcess.enter(); err != nil {
+		return nil, err
+	}
 	var made *C.watchcore_cache
 	if err := failed(C.wc_cache_new(&options, &made)); err != nil {
+		theProcess.leave()
 		return nil, inConfig(err)
 	}
+	open[kindCache].Add(1)
 	core := &cacheCore{
-		cache: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_cache_free((*C.watchcore_cache)(p)) }),
+		// Of no kind: it is closed when the feeder has stopped, and the cache is as soon as that is asked for.
+		cache: newHandle(unsafe.Pointer(made), kinds, func(p unsafe.Pointer) {
+			C.watchcore_cache_free((*C.watchcore_cache)(p))
+			theProcess.leave()
+		}),
 		state: &coreState{},
 	}
 	core.name, core.prefix = core.text(C.WATCHCORE_TEXT_NAME), config.Prefix
+	core.state.cache = core.name
 	c := &Cache{core: core}
 	// Stopping a feeder takes time; other cleanups must not wait for it.
 	c.cleanup = runtime.AddCleanup(c, func(core *cacheCore) { go core.close() }, core)
@@ -152,7 +161,7 @@ func (c *Cache) StartFeeder(etcd EtcdConfig) error {
 	if err := failed(C.wc_feeder_start(core.c(), &options, &made)); err != nil {
 		return err
 	}
-	core.feeder.Store(newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_feeder_free((*C.watchcore_feeder)(p)) }))
+	core.feeder.Store(newHandle(unsafe.Pointer(made), kinds, func(p unsafe.Pointer) { C.watchcore_feeder_free((*C.watchcore_feeder)(p)) }))
 	return nil
 }
 
@@ -196,7 +205,10 @@ func (c *Cache) Close() error {
 
 func (core *cacheCore) close() {
 	core.feeding.Lock()
-	core.closing = true
+	if !core.closing {
+		core.closing = true
+		open[kindCache].Add(-1)
+	}
 	core.feeding.Unlock()
 	if f := core.feeder.Load(); f != nil && f.acquire() {
 		if e := C.wc_feeder_stop((*C.watchcore_feeder)(f.pointer)); e != nil {

@@ -66,7 +66,12 @@
 // Close caches, subscriptions, snapshots and writers, and release batches and
 // pages. What was not is released by the garbage collector some time
 // after the last use, but for batches and pages of which a view was taken: the
-// collector cannot see who still looks at it. [Stats] counts what was not released.
+// collector cannot see who still looks at it. [Stats] counts what was not released, and what can no longer be; the
+// log says the latter, too, and where it was taken in a build with the tag debug.
+//
+// A program whose caches and subscriptions are closed has no goroutine of this package: those that wake and log end
+// with the last one, soon after its Close, and begin again with the next. Tests with goleak need no rule for them.
+// [Shutdown] waits for that, and ends the library's threads, too.
 //
 // # Building
 //

@@ -34,9 +34,10 @@ func (g *gate) enter() bool { return g.state.Add(gateInside)&gateClosed == 0 }
 
 func (g *gate) leave() bool { return g.left(g.state.Add(-gateInside)) }
 
-// close may be called more than once.
-func (g *gate) close() bool {
-	return g.left(g.state.Or(gateClosed) | gateClosed)
+// close may be called more than once. It says whether this was the first call, and whether the caller has to free.
+func (g *gate) close() (first, free bool) {
+	before := g.state.Or(gateClosed)
+	return before&gateClosed == 0, g.left(before | gateClosed)
 }
 
 // closeInside says whether the caller is the first to close it, and whether nobody else was
@@ -113,10 +114,15 @@ type handle struct {
 	gate    gate
 	pointer unsafe.Pointer // the library's memory
 	free    func(unsafe.Pointer)
+	kind    kind
 }
 
-func newHandle(pointer unsafe.Pointer, free func(unsafe.Pointer)) *handle {
-	return &handle{pointer: pointer, free: free}
+// newHandle is of what the program has to close; kinds: of what goes with something else.
+func newHandle(pointer unsafe.Pointer, kind kind, free func(unsafe.Pointer)) *handle {
+	if kind < kinds {
+		open[kind].Add(1)
+	}
+	return &handle{pointer: pointer, free: free, kind: kind}
 }
 
 // acquire says whether the handle may be used; then release must follow.
@@ -136,7 +142,11 @@ func (h *handle) release() {
 
 // close may be called more than once.
 func (h *handle) close() {
-	if h.gate.close() {
+	first, free := h.gate.close()
+	if first && h.kind < kinds {
+		open[h.kind].Add(-1)
+	}
+	if free {
 		h.free(h.pointer)
 	}
 }

@@ -34,7 +34,7 @@ func (w *Writer) BeginLoad(revision uint64) (*Loading, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Loading{writer: w, handle: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) {
+	l := &Loading{writer: w, handle: newHandle(unsafe.Pointer(made), kindLoading, func(p unsafe.Pointer) {
 		C.watchcore_loading_free((*C.watchcore_loading)(p))
 	})}
 	l.cleanup = runtime.AddCleanup(l, func(h *handle) { h.close() }, l.handle)

@@ -16,12 +16,13 @@ import (
 //  1. Methods that copy (Key, Value, ModRevision) and loops hold it while they run: what
 //     is released meanwhile stays until they are through. After that they panic, so
 //     that no order of calls reads memory that is no longer there.
-//  2. Methods that return views (KeyView) mark it. A view is not seen by the garbage
-//     collector, so that a loan with one ends by Release only.
+//  2. Methods that return views (KeyView) mark it. A view is a []byte in the library's memory, which the garbage
+//     collector does not see, so that a loan with one ends by Release only. One that was forgotten is leaked:
+//     counted, and said in the log (leak.go).
 //  3. Release ends it, and frees it where it is not kept. A batch is kept by its
 //     subscription until that polls again: then what was released is freed in the same
 //     crossing (detach), and what was not is kept no longer.
-//  4. What nobody can reach any more is freed by the garbage collector, where a net
+//  4. What nobody can reach any more is freed by the garbage collector, or found to be leaked, where a net
 //     is there: catch adds one where Release may be missing, and where it came while a
 //     loop was inside, for a panic may have left that for ever.
 //  5. A loan that was released, and that nobody is inside, is lent again with the next
@@ -41,6 +42,7 @@ import (
 type loan struct {
 	gate   gate
 	copies lentCopies // build tag debug: what is overwritten at the end
+	taken  origin     // build tag debug: where the program took it
 	goods
 	net unsafe.Pointer // *net, or noNet, atomically: see view
 }
@@ -50,22 +52,36 @@ type turn uint32
 
 // goods is what is freed.
 type goods struct {
-	count *atomic.Int64 // of the loans of its kind that are out; nil: not counted
-	what  uintptr       // the library's
-	kind  uint32        // WC_BATCH, WC_PAGE, WC_WALK
-	noNet uint32        // of a loan, atomically; stands for a net's first word where there is none. Here it costs nothing
+	state *coreState // of its cache, which counts what is out; nil: a walk
+	what  uintptr    // the library's
+	kind  uint32     // WC_BATCH, WC_STATE, WC_PAGE, WC_WALK
+	noNet uint32     // of a loan, atomically; stands for a net's first word where there is none. Here it costs nothing
 }
 
 // net is what the garbage collector has of a loan.
 type net struct {
-	viewed  uint32 // atomically; 1: a view was taken meanwhile, and it does nothing. First: see view
+	viewed  uint32 // atomically; 1: a view was taken, and the memory is not freed. First: see view
 	cleanup runtime.Cleanup
 }
 
 func (g goods) free() {
 	C.wc_free(C.uint32_t(g.kind), C.uintptr_t(g.what))
-	if g.count != nil {
-		g.count.Add(-1)
+	g.count(-1)
+}
+
+// count counts what is out and not freed.
+func (g goods) count(n int64) {
+	switch g.kind {
+	case C.WC_BATCH:
+		g.state.batches.Add(n)
+	case C.WC_STATE:
+		g.state.batches.Add(n)
+		open[kindState].Add(n)
+	case C.WC_PAGE:
+		g.state.pages.Add(n)
+		open[kindPage].Add(n)
+	case C.WC_WALK:
+		open[kindWalk].Add(n)
 	}
 }
 
@@ -82,9 +98,7 @@ func (l *loan) begin(g goods, kept bool) {
 	if kept {
 		l.open(loanKept)
 	} else {
-		if g.count != nil {
-			g.count.Add(1)
-		}
+		g.count(1)
 		l.open(0)
 	}
 }
@@ -148,7 +162,7 @@ func (l *loan) detach() (what uintptr, again bool) {
 			}
 			return l.what, again
 		case state&loanKept != 0:
-			l.count.Add(1)
+			l.count(1)
 			l.gate.state.Add(gateInside - loanKept)
 			l.catch()
 		case l.gate.enter():
@@ -159,15 +173,12 @@ func (l *loan) detach() (what uintptr, again bool) {
 	}
 }
 
-// catch leaves it to the garbage collector, but for one of which a view may still be
+// catch leaves it to the garbage collector, which does not free one of which a view may still be
 // used. It costs several allocations: it is called where Release may be missing. The
 // caller is inside.
 func (l *loan) catch() {
-	if l.isViewed() {
-		return
-	}
 	n := &net{}
-	n.cleanup = runtime.AddCleanup(l, caught.free, caught{goods{count: l.count, what: l.what, kind: l.kind}, n})
+	n.cleanup = runtime.AddCleanup(l, caught.end, caught{goods{state: l.state, what: l.what, kind: l.kind}, l.taken, n})
 	l.hang(unsafe.Pointer(n))
 	if l.isViewed() {
 		atomic.StoreUint32(&n.viewed, 1)
@@ -184,15 +195,18 @@ func (l *loan) hang(n unsafe.Pointer) {
 // isViewed says that a view may still be used.
 func (l *loan) isViewed() bool { return l.gate.state.Load()&(gateClosed|loanViewed) == loanViewed }
 
-// caught is what a net frees.
+// caught is what a net has of a loan that nobody can reach any more.
 type caught struct {
 	goods
-	net *net
+	taken origin
+	net   *net
 }
 
-func (c caught) free() {
+func (c caught) end() {
 	if atomic.LoadUint32(&c.net.viewed) == 0 {
 		c.goods.free()
+	} else {
+		c.state.leaked(c.kind, c.taken)
 	}
 }
 

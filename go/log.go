@@ -44,6 +44,8 @@ package watchcore
 // }
 // #cgo nocallback wc_log_set
 // #cgo nocallback wc_log_lost
+// #cgo noescape wc_log_send
+// #cgo nocallback wc_log_send
 import "C"
 
 import (
@@ -52,9 +54,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
+
+	"watchcore/internal/goroutine"
 )
 
 // LevelTrace is the level of the library's most detailed messages; the others have the
@@ -70,23 +74,32 @@ var levels = [...]slog.Level{
 	C.WATCHCORE_LOG_TRACE: LevelTrace,
 }
 
-// logging is how the process's messages are handed out now. No code of the program is called
-// with the lock, and no handler waited for: a handler may make a cache.
-var logging struct {
-	sync.Mutex
-	now    *bridge
-	chosen bool // SetLogger was called, or what it does by default has been done
+// logging is how the process's messages are handed out: the logger that was set, and the bridge to it, which is
+// there while the process has users. It is used with the lock of the process. No code of the program is called
+// with that lock, and no handler waited for: a handler may make a cache.
+type logging struct {
+	logger *slog.Logger
+	most   C.uint32_t // the library's level of the most that the logger takes
+	chosen bool       // SetLogger was called
+
+	bridge *bridge // to the logger; nil: there is none
+	open   bool    // messages are sent to the bridge; otherwise it ends behind the last one, or is opened again before
 }
 
-// bridge hands the library's messages to a logger.
+// bridge hands the library's messages to a logger, from a goroutine of its own.
 type bridge struct {
-	c     *C.struct_wc_log
-	ended chan struct{}
+	process   *process
+	c         *C.struct_wc_log // its descriptor is closed under the lock of the process, its memory freed by the goroutine
+	in        int              // the descriptor of file
+	file      *os.File
+	logger    *slog.Logger
+	ended     chan struct{} // closed at the end
+	goroutine atomic.Uint64 // its number
 }
 
 // SetLogger says where the messages of the library go, those of all caches of the
 // process: what is wrong with a server, why a history was replaced, a panic in foreign
-// code. nil is slog.Default(), as it is when a message comes; that is also where they go
+// code, a batch that was never released. nil is slog.Default(), as it is when a message comes; that is also where they go
 // when SetLogger is never called. slog.New(slog.DiscardHandler) switches them off.
 //
 // What the handler has not enabled when SetLogger is called is not made at all: after a
@@ -94,32 +107,26 @@ type bridge struct {
 // message by message in their order, and never holds the library up: what comes while
 // too many wait is lost, and one warning says how many. A message is cut at 16 KiB. A
 // handler that ends its goroutine, as runtime.Goexit and a test's FailNow do, is called on another one
-// with the next message; one that panics ends the program, as on any goroutine.
+// with the next message; one that panics ends the program, as on any goroutine. The goroutine is there while
+// there is a cache: it ends, behind the last message, with the last one that is closed.
 //
 // When SetLogger returns, the logger given before has seen all that was said until then
-// and is not called any more. So its handler must not call SetLogger itself; it may call
-// everything else. It is ErrUnsupported where the process collects the library's messages
+// and is not called any more. So its handler cannot call SetLogger itself (ErrBusy); it may call
+// everything else but Shutdown. It is ErrUnsupported where the process collects the library's messages
 // in another way.
 func SetLogger(logger *slog.Logger) error {
-	most := mostOf(logger)
-	logging.Lock()
-	unused, err := setLogger(logger, most)
-	logging.Unlock()
-	unused.end()
-	return err
-}
-
-// logToDefault is called before there is a cache: what goes wrong should be seen. Where
-// it cannot be had the program goes on without.
-func logToDefault() {
-	most := mostOf(nil)
-	var unused *bridge
-	logging.Lock()
-	if !logging.chosen {
-		unused, _ = setLogger(nil, most)
+	p := &theProcess
+	if p.isHandler() {
+		return newError(ErrBusy, "SetLogger was called by the log handler: it would wait for itself. Call it elsewhere")
 	}
-	logging.Unlock()
-	unused.end()
+	most := mostOf(logger)
+	p.mu.Lock()
+	before, err := p.log.set(p, logger, most)
+	p.mu.Unlock()
+	if before != nil {
+		<-before.ended
+	}
+	return err
 }
 
 // mostOf is the library's level of the most that a logger takes.
@@ -132,23 +139,67 @@ func mostOf(logger *slog.Logger) C.uint32_t {
 	return C.WATCHCORE_LOG_OFF
 }
 
-// setLogger is called with the lock. It returns what is used no longer, which the caller has
-// to end without it.
-func setLogger(logger *slog.Logger, most C.uint32_t) (unused *bridge, err error) {
-	logging.chosen = true
-	var next *bridge
-	var to *C.struct_wc_log
-	if most != C.WATCHCORE_LOG_OFF {
-		if next, err = newBridge(logger); err != nil {
-			return nil, err
-		}
-		to = next.c
+// set makes another logger the process's. It returns the bridge to the one before, for whose end the caller has
+// to wait without the lock.
+func (l *logging) set(p *process, logger *slog.Logger, most C.uint32_t) (before *bridge, err error) {
+	// Also without users: that it is not possible is said here, and not with the next cache.
+	next, err := newBridge(p, logger, most)
+	if err != nil {
+		return nil, err
 	}
-	if err := failed(C.wc_log_set(to, most)); err != nil {
-		return next, err
+	if before = l.bridge; before != nil {
+		before.close()
 	}
-	unused, logging.now = logging.now, next
-	return unused, nil
+	*l = logging{logger: logger, most: most, chosen: true, bridge: next, open: next != nil}
+	if p.users == 0 {
+		l.stop()
+	}
+	return before, nil
+}
+
+// begin is called with the first user. most is that of slog.Default(), where the messages go that nobody has
+// chosen a logger for: what goes wrong should be seen, and where it cannot be had the program goes on without.
+func (l *logging) begin(p *process, most C.uint32_t) error {
+	if !l.chosen {
+		l.most = most
+	}
+	var err error
+	if l.bridge == nil {
+		l.bridge, err = newBridge(p, l.logger, l.most)
+	} else {
+		err = failed(C.wc_log_set(l.bridge.c, l.most))
+	}
+	l.open = err == nil && l.bridge != nil
+	if l.chosen {
+		return err
+	}
+	return nil
+}
+
+// stop lets the bridge end behind what was said.
+func (l *logging) stop() {
+	if !l.open {
+		return
+	}
+	l.open = false
+	if e := C.wc_log_set(nil, C.WATCHCORE_LOG_OFF); e != nil {
+		taken(e) // that of a forked child, which has no thread that would send
+	}
+	// A packet that is no message: whoever reads it, or the last one where there is no room for it, looks whether
+	// anything is left.
+	_, _ = syscall.Write(int(l.bridge.c.fd), []byte{0})
+}
+
+// send says a message of the package's own.
+func (l *logging) send(level slog.Level, message string) {
+	if !l.open || level < levels[l.most] {
+		return
+	}
+	number := C.uint32_t(C.WATCHCORE_LOG_ERROR)
+	for levels[number] > level {
+		number++
+	}
+	C.wc_log_send(unsafe.Pointer(l.bridge.c), number, characters(message), C.size_t(len(message)))
 }
 
 func orDefault(logger *slog.Logger) *slog.Logger {
@@ -158,38 +209,64 @@ func orDefault(logger *slog.Logger) *slog.Logger {
 	return logger
 }
 
-func newBridge(logger *slog.Logger) (*bridge, error) {
+// newBridge lets messages up to a level go to a logger, and none to the bridge that was there. OFF is no bridge.
+func newBridge(p *process, logger *slog.Logger, most C.uint32_t) (*bridge, error) {
+	if most == C.WATCHCORE_LOG_OFF {
+		return nil, failed(C.wc_log_set(nil, most))
+	}
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, newError(ErrResourceExhausted, "set the logger: no pair of sockets: %v. Close descriptors, or raise their limit", err)
 	}
 	// The same on every machine: some hundred messages.
 	_ = syscall.SetsockoptInt(pair[1], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 128<<10)
-	b := &bridge{c: (*C.struct_wc_log)(C.calloc(1, C.sizeof_struct_wc_log)), ended: make(chan struct{})}
+	b := &bridge{
+		process: p,
+		c:       (*C.struct_wc_log)(C.calloc(1, C.sizeof_struct_wc_log)),
+		in:      pair[0],
+		file:    os.NewFile(uintptr(pair[0]), "watchcore-log"),
+		logger:  logger,
+		ended:   make(chan struct{}),
+	}
 	b.c.fd = C.int(pair[1])
-	go b.run(os.NewFile(uintptr(pair[0]), "watchcore-log"), logger)
+	if err := failed(C.wc_log_set(b.c, most)); err != nil {
+		b.close()
+		b.file.Close()
+		C.free(unsafe.Pointer(b.c))
+		return nil, err
+	}
+	p.started(b)
+	go b.run()
 	return b, nil
 }
 
+// close ends what is sent, of a bridge to which the library sends no more. The goroutine ends behind the last message.
+func (b *bridge) close() { syscall.Close(int(b.c.fd)) }
+
+func (b *bridge) over() <-chan struct{} { return b.ended }
+
 // run ends when the other side is closed and all is read. Where the handler ends the goroutine another one goes on
 // behind that message.
-func (b *bridge) run(file *os.File, logger *slog.Logger) {
-	read := false
+func (b *bridge) run() {
+	through := false
 	defer func() {
-		if !read {
-			go b.run(file, logger)
+		if !through {
+			go b.run()
 			return
 		}
-		file.Close()
+		b.file.Close()
+		C.free(unsafe.Pointer(b.c))
+		b.process.ended(b)
 		close(b.ended)
 	}()
+	b.goroutine.Store(goroutine.ID())
 	packet := make([]byte, 4+C.WC_LOG_BYTES)
 	say := func(level slog.Level, message string) {
-		orDefault(logger).Log(context.Background(), level, "watchcore: "+message)
+		orDefault(b.logger).Log(context.Background(), level, "watchcore: "+message)
 	}
-	for !read {
-		n, err := file.Read(packet)
-		if read = err != nil || n < 4; !read {
+	for !through {
+		n, err := b.file.Read(packet)
+		if err == nil && n >= 4 {
 			level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
 			say(levels[level], string(packet[4:n]))
 		}
@@ -197,15 +274,22 @@ func (b *bridge) run(file *os.File, logger *slog.Logger) {
 		if lost := uint64(C.wc_log_lost(b.c)); lost > 0 {
 			say(slog.LevelWarn, fmt.Sprintf("%d messages came faster than they were taken, and are lost", lost))
 		}
+		through = err != nil || b.drained()
 	}
 }
 
-// end waits until the logger has seen the last message. Nobody sends any more.
-func (b *bridge) end() {
-	if b == nil {
-		return
+// drained says whether nobody sends any more and nothing is left, and lets nobody open the bridge again then.
+func (b *bridge) drained() bool {
+	b.process.mu.Lock()
+	defer b.process.mu.Unlock()
+	l := &b.process.log
+	if l.open || l.bridge != b { // of a logger that was replaced the end of the file says so
+		return false
 	}
-	syscall.Close(int(b.c.fd))
-	<-b.ended
-	C.free(unsafe.Pointer(b.c))
+	if _, _, err := syscall.Recvfrom(b.in, make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); err == nil {
+		return false
+	}
+	l.bridge = nil
+	b.close()
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"runtime"
 	"strings"
@@ -301,6 +302,48 @@ func TestForgottenLoansAreCollected(t *testing.T) {
 	want(t, "views", string(seen)+string(item)+string(apart), "seenseenseen")
 	want(t, "batches with a view", cache.Stats().UnreleasedBatches, 2)
 	want(t, "pages with a view", cache.Stats().UnreleasedPages, 1)
+}
+
+// What was forgotten behind a view is held for ever: that is counted, and said once, with where it was taken in a build
+// with the tag debug.
+func TestForgottenViewsAreReported(t *testing.T) {
+	defer quiet(t)
+	s := listen(slog.LevelWarn)
+	check(t, watchcore.SetLogger(slog.New(s)))
+	cache, writer := embedded(t, watchcore.Config{Name: "pods"})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	const of = "WARN: watchcore: cache \"pods\": a "
+	batches, pages := of+"batch of which a view was taken", of+"page of which a view was taken"
+	for revision := uint64(1); revision <= 10; revision++ {
+		check(t, writer.Apply(revision, watchcore.Put("/a", "value")))
+		oneBatch(t, sub).At(0).KeyView()
+		page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
+		check(t, err)
+		page.At(0).ValueView()
+	}
+	check(t, sub.Close()) // until then the last batch may still be released
+	collected(t, "all of it", func() bool { return cache.Stats().LeakedBatches == 10 && cache.Stats().LeakedPages == 10 })
+	want(t, "batches", cache.Stats().UnreleasedBatches, 10)
+	want(t, "pages", cache.Stats().UnreleasedPages, 10)
+	bounded.Eventually(t, "the log", func() bool { return s.count(batches) > 0 && s.count(pages) > 0 })
+	want(t, "reports of the place", s.count("watchcore_test.TestForgottenViewsAreReported\n"), map[bool]int{true: 2}[watchcore.Debug])
+	want(t, "what names the figures", s.count("Stats.LeakedBatches")+s.count("Stats.LeakedPages"), 2)
+
+	// Also behind the end of the cache.
+	late, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
+	check(t, err)
+	late.At(0).KeyView()
+	released, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
+	check(t, err)
+	released.At(0).KeyView()
+	check(t, writer.Close())
+	check(t, cache.Close())
+	released.Release()
+	late = nil
+	collected(t, "the last page", func() bool { return cache.Stats().LeakedPages == 11 })
+	check(t, watchcore.SetLogger(nil))
+	want(t, "reports of batches", s.count(batches), 1)
+	want(t, "reports of pages", s.count(pages), map[bool]int{false: 1, true: 2}[watchcore.Debug])
 }
 
 // Nothing is given back that an event or an item can still be asked for.

@@ -33,7 +33,8 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 	if debug {
 		p.items, p.loan.copies = poisonableItems(p.items)
 	}
-	p.loan.begin(goods{count: &state.pages, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
+	p.loan.taken = origins()
+	p.loan.begin(goods{state: state, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
 	p.loan.catch()
 	return p
 }
@@ -43,7 +44,7 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 //
 // A page that is not released is released by the garbage collector some time after
 // neither it nor one of its items is reachable, but for one of which a view was taken:
-// that is held for ever, and counted in Stats.
+// that is held for ever, counted in Stats.LeakedPages, and said once in the log, as a batch is.
 func (p *Page) Release() {
 	if p != nil {
 		p.loan.end(0)

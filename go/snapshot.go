@@ -42,7 +42,7 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{
-		handle: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
+		handle: newHandle(unsafe.Pointer(made), kindSnapshot, func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
 		position: Position{
 			Epoch:    uint64(C.watchcore_snapshot_epoch(made)),
 			Revision: uint64(C.watchcore_snapshot_revision(made)),

@@ -226,6 +226,8 @@ type Stats struct {
 	UnfreedBytes      uint64        // that this process has replaced and not freed yet; beyond a bound writers wait
 	UnreleasedBatches int64         // handed out and not released, neither by Release nor by the garbage collector
 	UnreleasedPages   int64         // the same of pages
+	LeakedBatches     int64         // of them, those of which a view was taken and that nobody can reach to release them: held for ever
+	LeakedPages       int64         // the same of pages
 }
 
 // Stats is the cache's figures; of a closed one, only what was not released.
@@ -266,6 +268,8 @@ func (c *Cache) Stats() Stats {
 		UnfreedBytes:      uint64(s.unfreed_bytes),
 		UnreleasedBatches: core.state.unreleasedBatches(),
 		UnreleasedPages:   core.state.pages.Load(),
+		LeakedBatches:     core.state.leaks.batches.Load(),
+		LeakedPages:       core.state.leaks.pages.Load(),
 	}
 }
 

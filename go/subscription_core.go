@@ -45,7 +45,9 @@ type ending struct {
 
 // coreState is what outlives a cache: what of its batches and pages is not released.
 type coreState struct {
+	cache          string       // its name
 	batches, pages atomic.Int64 // not those that subscriptions keep
+	leaks          leaks
 
 	mu            sync.Mutex
 	subscriptions *subscriptionCore // the first
@@ -81,6 +83,7 @@ func (c *subscriptionCore) begin(ctx context.Context) {
 	}
 	s.subscriptions = c
 	s.mu.Unlock()
+	open[kindSubscription].Add(1)
 	if ctx.Done() != nil {
 		c.gate.enter() // it is not freed before the next line is through
 		c.stop = context.AfterFunc(ctx, func() { c.close(ctx.Err()) })
@@ -135,6 +138,7 @@ func (c *subscriptionCore) close(why error) {
 		c.ended()
 		return
 	}
+	open[kindSubscription].Add(-1)
 	e := &ending{why: why}
 	if only {
 		e.position = c.finish()
@@ -203,14 +207,14 @@ func (c *subscriptionCore) free() {
 		c.stop()
 	}
 	if tag := c.tag.Load(); tag != 0 {
-		theWaker.leave(tag)
+		theProcess.quit(tag)
 	}
 }
 
 // wakeAll ends the wait for events, and that of a reader of the channel, after the close.
 func (c *subscriptionCore) wakeAll() {
 	if tag := c.tag.Load(); tag != 0 {
-		theWaker.wake(tag)
+		theProcess.wake(tag)
 	}
 	c.state.mu.Lock()
 	r := c.results
@@ -254,8 +258,8 @@ func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err e
 		}
 		return nil, now != 0, nil
 	}
-	if c.last == nil {
-		c.last = &shelf{}
+	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG != 0 {
+		c.last = &shelf{} // what is lent again is of the same kind
 	}
 	return newBatch(c.last, &raw, c.state, true), false, nil
 }
@@ -302,12 +306,12 @@ func (c *subscriptionCore) sleep(ctx context.Context) {
 // woke nobody.
 func (c *subscriptionCore) join() error {
 	awake := make(chan struct{}, 1)
-	set, tag, err := theWaker.join(awake)
+	set, tag, err := theProcess.join(awake)
 	if err != nil {
 		return err
 	}
 	if err := failed(C.wc_set_add_subscription(set, c.handle, C.uint64_t(tag))); err != nil {
-		theWaker.leave(tag)
+		theProcess.quit(tag)
 		return err
 	}
 	c.awake = awake

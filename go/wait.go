@@ -64,16 +64,22 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	if err := failed(C.wc_waiter(core.c(), C.uint32_t(want), C.uint64_t(asked.Revision), C.uint64_t(asked.Epoch), &w)); err != nil {
 		return Position{}, err
 	}
-	defer C.watchcore_waiter_free(w)
+	tag := uint32(0)
+	defer func() {
+		C.watchcore_waiter_free(w)
+		if tag != 0 {
+			theProcess.quit(tag)
+		}
+	}()
 	if position, done, err := tryWaiter(w); done || err != nil {
 		return position, err
 	}
 	awake := make(chan struct{}, 1)
-	set, tag, err := theWaker.join(awake)
-	if err != nil {
+	var set *C.watchcore_wakeset
+	var err error
+	if set, tag, err = theProcess.join(awake); err != nil {
 		return Position{}, err
 	}
-	defer theWaker.leave(tag)
 	if err := failed(C.wc_set_add_waiter(set, w, C.uint64_t(tag))); err != nil {
 		return Position{}, err
 	}

@@ -78,7 +78,7 @@ func (c *Cache) Writer() (*Writer, error) {
 	}
 	arena := &arena{}
 	w := &Writer{cache: c, arena: arena}
-	w.handle = newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) {
+	w.handle = newHandle(unsafe.Pointer(made), kindWriter, func(p unsafe.Pointer) {
 		C.watchcore_writer_free((*C.watchcore_writer)(p))
 		C.free(arena.memory)
 	})

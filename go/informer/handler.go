@@ -7,6 +7,7 @@ import (
 
 	"watchcore"
 	"watchcore/internal/clocks"
+	"watchcore/internal/goroutine"
 )
 
 // Handler is called for each change, one call at a time, in the order of the changes, on a
@@ -127,7 +128,7 @@ type runner[T any] struct {
 }
 
 func (h *runner[T]) run() {
-	h.reg.goroutine.Store(goroutineID())
+	h.reg.goroutine.Store(goroutine.ID())
 	through := false
 	defer func() {
 		if !through {

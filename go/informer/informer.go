@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"watchcore"
+	"watchcore/internal/goroutine"
 	"watchcore/watch"
 )
 
@@ -153,7 +154,7 @@ func (in *Informer[T]) start(s source) {
 
 // follow is the source's goroutine. Where the program's decoder ends it, another one follows.
 func (in *Informer[T]) follow() {
-	in.goroutine.Store(goroutineID())
+	in.goroutine.Store(goroutine.ID())
 	through := false
 	defer func() {
 		if !through {
@@ -179,7 +180,7 @@ func (in *Informer[T]) Stop() { in.cancel() }
 func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 	handlers := in.registrations()
 	// An index's function runs on the source's goroutine, or with the store's lock on the one that asks for it.
-	if id := goroutineID(); id != 0 && (id == in.goroutine.Load() || id == in.store.holder.Load() ||
+	if id := goroutine.ID(); id != 0 && (id == in.goroutine.Load() || id == in.store.holder.Load() ||
 		slices.ContainsFunc(handlers, func(r *Registration) bool { return r.goroutine.Load() == id })) {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: fmt.Sprintf(
 			"StopAndWait of informer %q is called inside one of its own callbacks, and would wait for itself. Call Stop there", in.name)}
@@ -259,7 +260,7 @@ func (in *Informer[T]) AddIndexers(indexers Indexers[T]) error {
 	if err != nil {
 		return err
 	}
-	return in.store.add(goroutineID(), list)
+	return in.store.add(goroutine.ID(), list)
 }
 
 // WaitUntil waits until the listers show everything up to and with a revision: write, take the revision of

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"watchcore"
+	"watchcore/internal/goroutine"
 	"watchcore/internal/trie"
 )
 
@@ -148,7 +149,7 @@ func (l *Lister[T]) index(name string) (trie.Map[bucket[T]], error) {
 		return trie.Map[bucket[T]]{}, invalid("informer %q has no index %q. Declare it in Options.Indexers or by AddIndexers", l.in.name, name)
 	}
 	// It is younger than this state.
-	return l.in.store.indexed(goroutineID(), newest.indexers[n], now.objects)
+	return l.in.store.indexed(goroutine.ID(), newest.indexers[n], now.objects)
 }
 
 // Namespace is the objects whose keys have a value as their namespace segment (Options.NamespaceSegment). With an index

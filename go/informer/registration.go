@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/goroutine"
 )
 
 // Registration is a handler of an informer: how it stands, and how to be rid of it. Its
@@ -179,7 +180,7 @@ func (r *Registration) Remove() {
 // A callback that waits for another goroutine which calls this waits until the context is
 // done: give one with a bound.
 func (r *Registration) RemoveAndWait(ctx context.Context) error {
-	if id := goroutineID(); id != 0 && id == r.goroutine.Load() {
+	if id := goroutine.ID(); id != 0 && id == r.goroutine.Load() {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: fmt.Sprintf(
 			"RemoveAndWait of handler %q is called inside one of its own callbacks, and would wait for itself. Call Remove there, or RemoveAndWait from another goroutine", r.name)}
 	}

@@ -130,7 +130,7 @@ func (s *etcdServer) ask(path string, request map[string]any) {
 // Informers over a cache that follows a real etcd, decoded by Kubernetes' own serializer from its
 // protobuf storage form: they see every write, also over a restart and a compaction of etcd.
 func TestKU16InformersFollowARealEtcd(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	s := startEtcd(t)
 	config := declared()
 	config.Prefix = prefix

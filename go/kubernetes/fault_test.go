@@ -47,7 +47,7 @@ func TestKU09TimeThatEndsTheStartIsNoEvent(t *testing.T) {
 
 // A watch of no subscription says so.
 func TestKU21OverNothingIsAnError(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	w := newListWatch(t, newCluster(t, watchcore.Config{})).Over(nil)
 	takes(t, w, "ERROR 400 BadRequest", "closed")
 	w.Stop()

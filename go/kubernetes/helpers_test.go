@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,35 +49,6 @@ func mustContain(t testing.TB, err error, words ...string) {
 			t.Fatalf("got %v, want an error with %q", err, word)
 		}
 	}
-}
-
-// processWide starts what the library has once in a process: its log and its waker.
-var processWide = sync.OnceFunc(func() {
-	cache, err := watchcore.New(watchcore.Config{})
-	if err != nil {
-		panic(err)
-	}
-	defer cache.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	_ = cache.WaitUntil(ctx, 1)
-})
-
-// leavesNothing fails the test if it leaves goroutines behind, after everything else of the test.
-func leavesNothing(t testing.TB) {
-	t.Helper()
-	processWide()
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		end := time.Now().Add(bounded.Bound)
-		for runtime.NumGoroutine() > before {
-			if time.Now().After(end) {
-				stacks := make([]byte, 1<<20)
-				t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
 }
 
 // cluster is a cache of pods and its writer.

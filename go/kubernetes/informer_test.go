@@ -142,7 +142,7 @@ func handles(t testing.TB, informer cache.SharedIndexInformer) *witness {
 // after each burst of changes, and asks for the whole state once.
 func TestKU01SharedInformerSeesTheStateUnderChurn(t *testing.T) {
 	bothModes(t, func(t *testing.T, mode func(*kubernetes.Config)) {
-		leavesNothing(t)
+		bounded.LeavesNothing(t)
 		c := newCluster(t, watchcore.Config{})
 		random := rand.New(rand.NewPCG(1, 2))
 		c.churn(random, 200, 40)
@@ -275,7 +275,7 @@ func TestKU22HandlersAddedDuringTheStartSeeAll(t *testing.T) {
 
 // Handlers come and go while objects change.
 func TestKU23HandlersComeAndGoUnderChurn(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	informer := newInformer(newListWatch(t, c))
 	runs(t, informer)
@@ -309,7 +309,7 @@ func TestKU23HandlersComeAndGoUnderChurn(t *testing.T) {
 // Many informers over one cache, as a program of many controllers has them: each sees its own part
 // under churn and a resync, and shared objects are the same ones.
 func TestKU15ManyInformersAtOnce(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, declared())
 	random := rand.New(rand.NewPCG(10, 11))
 	c.churn(random, 300, 60)
@@ -342,7 +342,7 @@ func TestKU15ManyInformersAtOnce(t *testing.T) {
 // A controller by client-go's queue: what it has made of each name in the end is what the cluster has, also of
 // names that were deleted, by a change or by a resync.
 func TestKU17WorkQueueHasEveryNameThatChanged(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	informer := newInformer(newListWatch(t, c))
 	queue := workqueue.NewTyped[cache.ObjectName]()

@@ -41,7 +41,7 @@ func reflects(t testing.TB, l cache.ListerWatcher, pageSize int64) (cache.Store,
 // client-go's reflector lists in the pages that it asks for, and its revision moves with events and with
 // bookmarks.
 func TestKU24ReflectorListsInPagesAndItsRevisionMoves(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	for number := range 20 {
 		c.put("ns", strconv.Itoa(number), nil, "")
@@ -91,7 +91,7 @@ func (i *interrupted) ListWithContext(ctx context.Context, o metav1.ListOptions)
 // Where the revision of its first page has left the window, the reflector lists everything at once, and has one
 // state and not two halves.
 func TestKU24ReflectorListsAgainWhenItsPagesExpire(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	for number := range 20 {
 		c.put("ns", strconv.Itoa(number), nil, "")

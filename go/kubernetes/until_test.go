@@ -31,7 +31,7 @@ func (s short) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watc
 // client-go's RetryWatcher gives every event once and in order over watches that end, and leaves
 // nothing behind.
 func TestKU05RetryWatcherGivesEveryEventOnce(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	c.put("ns", "first", nil, "")
 	l := short{&counted{ListWatch: newListWatch(t, c)}}
@@ -53,7 +53,7 @@ func TestKU05RetryWatcherGivesEveryEventOnce(t *testing.T) {
 // A RetryWatcher that begins at a revision which has left the window says so and ends. Over a server that
 // answers 410 to the opening it opens again for ever.
 func TestFaultRetryWatcherDoesNotLoopAtACompactedRevision(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := three(t, watchcore.Config{})
 	check(t, c.writer.Compact(4))
 	l := &counted{ListWatch: newListWatch(t, c)}
@@ -94,7 +94,7 @@ func TestKU06UntilSeesEveryEvent(t *testing.T) {
 // client-go's UntilWithSync: a condition on the synced store first, then on events, over a resync in
 // between.
 func TestKU07UntilWithSyncSurvivesAResync(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := three(t, watchcore.Config{})
 	l := newListWatch(t, c)
 	e, err := toolswatch.UntilWithSync(bounded.Context(t), l, &corev1.Pod{}, func(store cache.Store) (bool, error) {
@@ -117,7 +117,7 @@ func TestKU07UntilWithSyncSurvivesAResync(t *testing.T) {
 // client-go's informer watcher: what is there as added, then what follows, no bookmark, and stopping it in the middle
 // leaves nothing.
 func informerWatcher(t *testing.T, mode func(*kubernetes.Config)) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := three(t, watchcore.Config{})
 	_, _, w, done := toolswatch.NewIndexerInformerWatcher(newListWatch(t, c, mode), &corev1.Pod{})
 	seen := map[string]bool{}
@@ -150,7 +150,7 @@ func TestIW04InformerWatcherByWatchLists(t *testing.T) {
 // What was deleted while the watch was away comes as deleted, with the last value that was there.
 func TestIW05InformerWatcherGivesTheLastValueAfterAGap(t *testing.T) {
 	bothModes(t, func(t *testing.T, mode func(*kubernetes.Config)) {
-		leavesNothing(t)
+		bounded.LeavesNothing(t)
 		c := newCluster(t, watchcore.Config{})
 		c.put("ns", "gone", map[string]string{"app": "a"}, "n1")
 		l := &counted{ListWatch: newListWatch(t, c, mode)}

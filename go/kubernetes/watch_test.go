@@ -234,7 +234,7 @@ func TestKU20ErrorBesideTheEndIsNoBookmark(t *testing.T) {
 
 // Who goes on from the last event behind the end by time has all of that revision, or none.
 func TestKU20EndIsBetweenRevisions(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	l := newListWatch(t, c)
 	c.put("ns", "early", nil, "")
@@ -258,7 +258,7 @@ func TestKU20EndIsBetweenRevisions(t *testing.T) {
 // Stop may be called at any time, by anybody, as often as one likes, never waits, and closes the
 // channel; nothing stays behind.
 func TestKU14StopNeverWaitsAndLeavesNothing(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := newCluster(t, watchcore.Config{})
 	l := newListWatch(t, c)
 	for number := range 300 {
@@ -347,7 +347,7 @@ func TestKU03ResyncEndsAWatchWith410(t *testing.T) {
 
 // A subscription with options of the program's own is a watch, too.
 func TestKU21SubscriptionOfTheProgramIsAWatch(t *testing.T) {
-	leavesNothing(t)
+	bounded.LeavesNothing(t)
 	c := three(t, watchcore.Config{})
 	l := newListWatch(t, c)
 	sub, err := c.cache.Subscribe(context.Background(), watchcore.SubscribeOptions{RawTypes: true, Name: "mine"})

@@ -3,6 +3,8 @@ package bounded
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -41,4 +43,43 @@ func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 		t.Fatalf("%s: nothing within %v", what, Bound)
 	}
 	return v
+}
+
+// LeavesNothing fails the test if it leaves goroutines behind, after everything else of the test. Not in a test that runs
+// beside others.
+func LeavesNothing(t testing.TB) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		t.Helper()
+		if left := moreThan(before); left != "" {
+			t.Fatal(left)
+		}
+	})
+}
+
+// Main is for TestMain: it fails the tests of a package if they leave goroutines behind.
+func Main(m *testing.M) {
+	before := runtime.NumGoroutine()
+	code := m.Run()
+	if code == 0 {
+		if left := moreThan(before); left != "" {
+			fmt.Fprintln(os.Stderr, "the tests have left", left)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// moreThan waits until there are no more goroutines than before; it says which ones there are where that does not
+// come. What nobody can reach any more ends by the garbage collector.
+func moreThan(before int) string {
+	for end := time.Now().Add(Bound); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		runtime.GC()
+		if time.Now().After(end) {
+			stacks := make([]byte, 1<<20)
+			return fmt.Sprintf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+	return ""
 }

@@ -1,0 +1,39 @@
+package watchcore
+
+// #include "abi.h"
+import "C"
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+// leaks are batches and pages of one cache that nobody can release any more: a view of each was taken, so that
+// nobody knows whether their memory is still looked at.
+type leaks struct {
+	batches, pages atomic.Int64
+	reported       sync.Map // by leak: one report of each place, without the build tag debug one of each kind
+}
+
+type leak struct {
+	kind  uint32
+	taken origin
+}
+
+// leaked is called by the garbage collector, once for each.
+func (s *coreState) leaked(kind uint32, taken origin) {
+	what, views, count, figure := "batch", "KeyView, ValueView, PrevValueView", &s.leaks.batches, "LeakedBatches"
+	if kind == C.WC_PAGE {
+		what, views, count, figure = "page", "KeyView, ValueView", &s.leaks.pages, "LeakedPages"
+	}
+	count.Add(1)
+	if _, before := s.leaks.reported.LoadOrStore(leak{kind, taken}, true); before {
+		return
+	}
+	message := fmt.Sprintf("cache %q: a %s of which a view was taken (%s) was not released, and nobody can reach it any more. "+
+		"Its memory, and the part of the log that it lies in, is held for ever, and so is that of each other one: Stats.%s counts them. "+
+		"Release each %s, or take copies, as Key and Value are. %v", s.cache, what, views, figure, what, taken)
+	go theProcess.report(slog.LevelWarn, message) // the collector does not wait for the program's log handler
+}
