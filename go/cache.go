@@ -99,7 +99,7 @@ func New(config Config) (*Cache, error) {
 	var made *C.watchcore_cache
 	if err := failed(C.wc_cache_new(&options, &made)); err != nil {
 		theProcess.leave()
-		return nil, inConfig(err)
+		return nil, err
 	}
 	open[kindCache].Add(1)
 	core := &cacheCore{

@@ -262,16 +262,6 @@ func (c *checker) text(name string, pin *runtime.Pinner, text string) C.watchcor
 	return absent(pin, text)
 }
 
-// inConfig names the fields of Config where the library, which sees the options of C,
-// refuses one of several.
-func inConfig(err error) error {
-	if e, ok := err.(*Error); ok {
-		e.Message = strings.NewReplacer("options.fields", "Config.Fields", "options.indexes", "Config.Indexes",
-			"options.labels_from", "Config.Labels").Replace(e.Message)
-	}
-	return err
-}
-
 // integer is a handle that cgo does not look at.
 func integer(handle unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(handle)) }
 

@@ -68,7 +68,7 @@ const (
 
 // Error is one sentence about the code.
 func (c Code) Error() string {
-	return "watchcore: " + C.GoString(C.watchcore_strerror(C.int32_t(c)))
+	return "watchcore: " + inGo(C.GoString(C.watchcore_strerror(C.int32_t(c))))
 }
 
 // Name is the name that the code has in every language, such as "COMPACTED".
@@ -126,8 +126,8 @@ func (e *Error) Retryable() bool { return e.Code.Retryable() }
 // Fatal says whether what answered the error is of no further use.
 func (e *Error) Fatal() bool { return e.Code.Fatal() }
 
-// inGo ends a message as Go's end.
-func inGo(message string) string { return strings.TrimSuffix(message, ".") }
+// asError ends a message as those of Go's errors end.
+func asError(message string) string { return strings.TrimSuffix(inGo(message), ".") }
 
 func newError(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
@@ -152,7 +152,7 @@ func failed(e *C.watchcore_error) error {
 func taken(e *C.watchcore_error) *Error {
 	err := &Error{
 		Code:     Code(e.code),
-		Message:  inGo(C.GoString(&e.message[0])),
+		Message:  asError(C.GoString(&e.message[0])),
 		Asked:    uint64(e.asked),
 		Oldest:   uint64(e.oldest),
 		Current:  uint64(e.current),

@@ -77,7 +77,7 @@ func TestErrorText(t *testing.T) {
 // What an error says is in Go's words: no name of another language, no sentence's end,
 // wherever in the library it was made.
 func TestMessagesAreGos(t *testing.T) {
-	foreign := regexp.MustCompile(`[A-Za-z0-9]_[A-Za-z0-9]|::|options|NULL|WATCHCORE|UINT|\.$`)
+	foreign := regexp.MustCompile(`[A-Za-z0-9]_[A-Za-z0-9]|::|options|NULL|WATCHCORE|UINT|from State|at Any|builder|[Hh]andle\b|another thread|\.$`)
 	ctx, nobody := bounded.Context(t), []string{"http://127.0.0.1:1"}
 	cache, writer := podCache(t, watchcore.Config{Prefix: "/", Capacity: 128, MaxKeyBytes: 100, MaxValueBytes: 1000})
 	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
@@ -114,6 +114,10 @@ func TestMessagesAreGos(t *testing.T) {
 		_, err := cache.List(ctx, keys, options)
 		return err
 	}
+	paged, err := cache.List(ctx, watchcore.RangeAll(), watchcore.ListOptions{Limit: 1})
+	check(t, err)
+	token := paged.Continue()
+	paged.Release()
 	sub := func(options watchcore.SubscribeOptions) error { _, err := cache.Subscribe(ctx, options); return err }
 	diff := func(from, to uint64) error {
 		_, err := cache.Diff(watchcore.Position{Revision: from}, watchcore.Position{Revision: to}, watchcore.DiffOptions{})
@@ -212,6 +216,7 @@ func TestMessagesAreGos(t *testing.T) {
 		"reversed":         list(watchcore.RangeBetween("/b", "/a"), watchcore.ListOptions{}),
 		"limit":            list(watchcore.RangeAll(), watchcore.ListOptions{Limit: -1}),
 		"token":            list(watchcore.RangeAll(), watchcore.ListOptions{Continue: "x"}),
+		"token and read":   list(watchcore.RangeAll(), watchcore.ListOptions{Continue: token, Read: watchcore.ReadExact(6)}),
 		"token's text":     list(watchcore.RangeAll(), watchcore.ListOptions{Continue: "\xff"}),
 		"diff's order":     diff(6, 5),
 		"diff of the past": diff(3, 6),

@@ -172,12 +172,12 @@ func (core *cacheCore) status() (*Status, error) {
 		status.StaleSince = time.UnixMilli(int64(s.stale_since_unix_ms))
 	}
 	if s.last_error != 0 {
-		status.LastError = &Error{Code: Code(s.last_error), Message: inGo(core.text(C.WATCHCORE_TEXT_LAST_ERROR))}
+		status.LastError = &Error{Code: Code(s.last_error), Message: asError(core.text(C.WATCHCORE_TEXT_LAST_ERROR))}
 	}
 	if core.feeder.Load() != nil {
 		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)
 		status.Source.ServerVersion = core.text(C.WATCHCORE_TEXT_SERVER_VERSION)
-		status.Source.Warning = core.text(C.WATCHCORE_TEXT_WARNING)
+		status.Source.Warning = inGo(core.text(C.WATCHCORE_TEXT_WARNING))
 	}
 	return status, nil
 }
