@@ -12,6 +12,9 @@
 // [SameRevision] several informers of one cache at one revision. Indexes by functions
 // ([Indexers]) are part of each state.
 //
+// [CacheSource] is a cache for programs that want a watch and no informer: a source of watch.RetryWatcher and
+// watch.Until.
+//
 // # Handlers
 //
 // Each [Handler] runs on a goroutine of its own, from a place of its own in the informer's

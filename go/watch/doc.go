@@ -68,6 +68,6 @@
 //	| UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
 //	| ContextWithOptionalTimeout               | conditions held; UntilWithSync takes a SyncedSource                    |
 //	| RetryWatcher, cache.Watcher              | the same, Source; 410 ends it wherever it comes, or is listed:         |
-//	|                                          | RetryOptions.OnGone                                                    |
+//	|                                          | RetryOptions.OnGone. informer.CacheSource is one of a watchcore cache  |
 //	| Event.DeepCopy                           | none: objects are shared by all consumers, and nobody may write to one |
 package watch

@@ -18,6 +18,9 @@ type Item[T any] struct {
 type Listing[T any] struct {
 	Items    []Item[T]
 	Revision uint64
+	// Refused are the keys of objects that are there and cannot be shown, such as those whose values do not decode: what the
+	// consumer was given of them stays. They are keys as RelistOnGone's function gives them.
+	Refused []string
 }
 
 // Lister gives the present state.
@@ -117,7 +120,10 @@ func (r *RetryWatcher[T]) list() next {
 // nothing is the same.
 func (r *RetryWatcher[T]) difference(listing Listing[T], another bool) []Event[T] {
 	var puts []Event[T]
-	there := make(map[string]bool, len(listing.Items))
+	there := make(map[string]bool, len(listing.Items)+len(listing.Refused))
+	for _, key := range listing.Refused {
+		there[key] = true
+	}
 	for _, item := range listing.Items {
 		key := r.options.OnGone.key(item.Object)
 		there[key] = true

@@ -272,7 +272,8 @@ func (r *RetryWatcher[T]) attempt() next {
 func (r *RetryWatcher[T]) read(e Event[T]) (n next, done bool) {
 	switch e.Type {
 	case Added, Modified, Deleted, Synced, Bookmark:
-		if e.Revision == 0 {
+		// Behind an empty state of revision 0 the position stays 0 inside of the first revision.
+		if e.Revision == 0 && (e.ObjectRevision == 0 || r.last.Load() > 0) {
 			return r.end(&Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}), true
 		}
 		if e.Type == Bookmark {
