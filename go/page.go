@@ -69,7 +69,7 @@ func (p *Page) At(i int) KeyValueRef {
 	return KeyValueRef{p.items[i], &p.loan}
 }
 
-// All walks over the items in key order. Where a panic (or runtime.Goexit) leaves the
+// All walks over the items of this page in key order; Cache.ListAll walks over all pages. Where a panic (or runtime.Goexit) leaves the
 // loop, the garbage collector frees the page's memory, also of one that is released.
 func (p *Page) All() iter.Seq[KeyValueRef] {
 	// Without defer, so that it is inlined with the loop's body.
@@ -85,6 +85,17 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 		}
 		p.loan.exit()
 	}
+}
+
+// lend runs a loop's body for each item, and releases the page; false: the loop has ended.
+func (p *Page) lend(yield func(KeyValueRef, error) bool) bool {
+	defer p.Release()
+	for kv := range p.All() {
+		if !yield(kv, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // More says whether keys of the range remain after the last one looked at, whether

@@ -67,6 +67,74 @@ func TestPaging(t *testing.T) {
 	wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
 }
 
+// A loop over all pages gives what one page of everything has, though the cache goes on, and holds no page behind its end,
+// however that comes.
+func TestListAll(t *testing.T) {
+	cache, writer := hundred(t)
+	keys, ctx := watchcore.RangeBetween("/0100", "/0201"), bounded.Context(t)
+	whole, err := cache.List(ctx, keys, watchcore.ListOptions{})
+	check(t, err)
+	var expected, got []string
+	for item := range whole.All() {
+		expected = append(expected, item.Key())
+	}
+	whole.Release()
+	revision := cache.Revision()
+	all := cache.ListAll(ctx, keys, watchcore.ListOptions{Limit: 10, Read: watchcore.ReadExact(revision)})
+	for range 2 { // a sequence can be walked again
+		got = nil
+		for item, err := range all {
+			check(t, err)
+			want(t, "pages held", cache.Stats().UnreleasedPages, 1)
+			got = append(got, item.Key())
+			check(t, writer.Apply(cache.Revision()+1, watchcore.Put(fmt.Sprintf("/0150 %d", cache.Revision()), "")))
+		}
+		want(t, "items", lines(got...), lines(expected...))
+	}
+	var kept watchcore.KeyValueRef
+	for kept = range all {
+		break
+	}
+	panics(t, "an item behind its loop", func() { kept.Key() })
+	func() {
+		defer func() { recover() }()
+		for range all {
+			panic("mine")
+		}
+	}()
+	collected(t, "pages held behind the loops", func() bool { return cache.Stats().UnreleasedPages == 0 })
+	n := 0
+	for range cache.ListAll(ctx, watchcore.RangeAll(), watchcore.ListOptions{}) {
+		n++
+	}
+	want(t, "everything", n > watchcore.DefaultPageSize, true)
+
+	// The window leaves the revision behind: the error says where to go on.
+	n, token := 0, ""
+	for item, err := range cache.ListAll(ctx, keys, watchcore.ListOptions{Limit: 10}) {
+		var e *watchcore.Error
+		switch {
+		case err == nil && item.Key() == "/0105":
+			check(t, writer.Apply(cache.Revision()+1, watchcore.Put("/new", "")))
+			check(t, writer.Compact(cache.Revision()))
+		case errors.As(err, &e):
+			wantError(t, "the end", err, watchcore.ErrCompacted)
+			token = e.Continue
+			continue
+		}
+		n++
+	}
+	want(t, "items before the error", n, 10)
+	for item, err := range cache.ListAll(ctx, keys, watchcore.ListOptions{Continue: token}) {
+		check(t, err)
+		want(t, "the next item", item.Key(), expected[10])
+		break
+	}
+	for _, err := range cache.ListAll(ctx, keys, watchcore.ListOptions{Limit: -1}) {
+		wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
+	}
+}
+
 // With conditions, too: a page may be short, and more says whether keys remain.
 func TestPagingWithConditions(t *testing.T) {
 	cache, writer := podCache(t)

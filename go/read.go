@@ -19,6 +19,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"iter"
 	"runtime"
 	"sync"
 	"time"
@@ -288,6 +289,35 @@ func (c *Cache) List(ctx context.Context, keys Range, options ListOptions) (*Pag
 		return nil, err
 	}
 	return newPage(made, c.core.state), nil
+}
+
+// DefaultPageSize is how many items ListAll reads at a time where its options do not say.
+const DefaultPageSize = 500
+
+// ListAll walks over the key-values of a range in key order, all of one revision, and reads them page by page, so that a
+// long loop keeps one page in memory: List with the Continue of each page before. options.Limit is the length of a page; 0
+// is DefaultPageSize. Each page is released when the loop is through with it, also by break or panic: an item is valid in the
+// loop's body, Clone it to keep it.
+//
+// An error comes last, with an empty item. Where the revision of the first page has left the window meanwhile it is
+// ErrCompacted: Error.Continue, given to another ListAll, goes on behind the last item in the newest state.
+func (c *Cache) ListAll(ctx context.Context, keys Range, options ListOptions) iter.Seq2[KeyValueRef, error] {
+	if options.Limit == 0 {
+		options.Limit = DefaultPageSize
+	}
+	return func(yield func(KeyValueRef, error) bool) {
+		for options := options; ; {
+			page, err := c.List(ctx, keys, options)
+			if err != nil {
+				yield(KeyValueRef{}, err)
+				return
+			}
+			if !page.lend(yield) || !page.More() {
+				return
+			}
+			options.Read, options.Continue = Read{}, page.Continue()
+		}
+	}
 }
 
 func textOf(bytes C.watchcore_bytes) string {

@@ -41,7 +41,7 @@ type Config struct {
 	// Decode makes objects out of key-values.
 	Decode Decode
 	// NewList makes an empty list, such as &corev1.PodList{}, for programs that want that
-	// type. nil: lists are *internalversion.List of apimachinery, which reflectors take
+	// type: ListOf makes one by a scheme. nil: lists are *internalversion.List of apimachinery, which reflectors take
 	// apart without copying an object.
 	NewList func() runtime.Object
 

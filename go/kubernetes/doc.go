@@ -18,6 +18,9 @@
 // are those of Kubernetes' API concepts, and errors are its statuses: see [ListWatch.ListWithContext],
 // [ListWatch.WatchWithContext] and [StatusError].
 //
+// An API server that serves a resource from a cache gives its own options (apimachinery's internal version) to
+// [OptionsOf], and lets [ListOf] make lists that its scheme encodes.
+//
 // # What is different
 //
 // A list at exactly a revision, its pages, and a watch from a revision reach back as far as the cache's window
