@@ -268,7 +268,7 @@ func (b *bridge) run() {
 		n, err := b.file.Read(packet)
 		if err == nil && n >= 4 {
 			level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
-			say(levels[level], inGo(string(packet[4:n])))
+			say(levels[level], string(packet[4:n]))
 		}
 		// Behind the message, which would be lost with a handler that ends here, and not be counted.
 		if lost := uint64(C.wc_log_lost(b.c)); lost > 0 {

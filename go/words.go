@@ -8,8 +8,9 @@ import (
 )
 
 // Messages of the library are written for C: they name C's functions, constants and fields. Each that reaches a Go
-// program, as an error, a status or a line of the log, goes through inGo, so that it names what the program has.
-// A test holds this against every text of the C interface.
+// program as an error or in a status goes through inGo, so that it names what the program has.
+// A test holds this against every text of the C interface. Lines of the log do not go through it: none of them is made by
+// the C interface (the same test), and they repeat names of the program's without quotes.
 
 // foreignNames are names that Go does not have: of a function or type, of constants (the first of several in full, the
 // others without their beginning), of a field.

@@ -28,6 +28,9 @@ func TestTextsOfTheInterfaceHaveGosWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if made := regexp.MustCompile(`tracing::(?:error|warn|info|debug|trace)!`).Find(comment.ReplaceAll(source, nil)); made != nil {
+			t.Errorf("%s says something in the log, which does not go through inGo", filepath.Base(file))
+		}
 		for _, text := range literal.FindAllString(string(comment.ReplaceAll(source, nil)), -1) {
 			if foreign.FindString(text) == "" {
 				continue
