@@ -983,19 +983,19 @@ typedef struct watchcore_event {
     uint64_t sequence;
     // WATCHCORE_EVENT_ADDED to WATCHCORE_EVENT_DELETE.
     uint32_t type;
-    // The sum of event flags. Test single bits: there are others, of no meaning.
+    // The sum of event flags (WATCHCORE_FLAG_...); no other bit is set. A later version may define more: test single bits.
     uint32_t flags;
     // The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
     const struct watchcore_key_value *kv;
     // The key-value before; NULL where there was none (or it left the window).
     const struct watchcore_key_value *prev_kv;
-    // RESYNC: the last revision before. Else of no meaning, as the next three.
+    // RESYNC: the last revision before. Else 0, as the next two.
     uint64_t resync_from;
     // RESYNC: the new epoch.
     uint64_t resync_epoch;
     // RESYNC: WATCHCORE_RESYNC_...
     uint32_t resync_reason;
-    // Of no meaning.
+    // The library's.
     uint32_t reserved;
 } watchcore_event;
 

@@ -103,9 +103,8 @@ impl OwnedEvents {
 
     /// An event that is in no log, or not in this form.
     fn push_made(&mut self, made: Made, kv: KeyValue, prev: Option<KeyValue>) {
-        let Made { kind, revision, sequence, flags } = made;
         let prev_at = prev.as_ref().map_or(VersionPtr::NULL, KeyValue::pointer);
-        let event = LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: prev_at, extra: [0; 3] };
+        let event = LogEvent { kv: kv.pointer(), prev: prev_at, ..made.into_event() };
         self.versions.push(kv);
         self.versions.extend(prev);
         self.events.push(event);
@@ -127,8 +126,7 @@ impl OwnedEvents {
             }
             // Whoever takes the state reads it: the begin of the value is on its way while the batch is made.
             heap::prefetch_early(kv.value().unwrap_or_default().as_ptr());
-            let Made { kind, revision, sequence, flags } = made(kv);
-            LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: VersionPtr::NULL, extra: [0; 3] }
+            LogEvent { kv: kv.pointer(), ..made(kv).into_event() }
         }));
     }
 
@@ -149,6 +147,15 @@ pub(crate) struct Made {
     pub(crate) revision: u64,
     pub(crate) sequence: u64,
     pub(crate) flags: u32,
+    pub(crate) edges: u32,
+}
+
+impl Made {
+    /// It has no key-values yet.
+    #[inline]
+    fn into_event(self) -> LogEvent {
+        LogEvent::of_change(self.revision, self.sequence, self.kind, self.flags, self.edges)
+    }
 }
 
 impl Batch {

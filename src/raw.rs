@@ -13,16 +13,18 @@ use crate::subscription::Subscription;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// Where an event has its revision, sequence, kind, flags, key-value, previous key-value and the 24 bytes
-/// of a resync mark.
-pub const EVENT_OFFSETS: [usize; 7] = [
+/// Where an event has its revision, sequence, kind, flags, key-value, previous key-value and what a resync
+/// mark has: from, epoch, reason.
+pub const EVENT_OFFSETS: [usize; 9] = [
     offset_of!(LogEvent, revision),
     offset_of!(LogEvent, sequence),
     offset_of!(LogEvent, kind),
     offset_of!(LogEvent, flags),
     offset_of!(LogEvent, kv),
     offset_of!(LogEvent, prev),
-    offset_of!(LogEvent, extra),
+    offset_of!(LogEvent, from),
+    offset_of!(LogEvent, epoch),
+    offset_of!(LogEvent, reason),
 ];
 
 /// The parts of a batch: its owner word is released through [`release_batch`].

@@ -178,11 +178,15 @@ pub mod flags {
     pub const BEGIN: u32 = 8;
     /// The resync mark that closes the bracket.
     pub const END: u32 = 16;
-    /// Reserved to the log: the first event of its revision there.
-    pub(crate) const FIRST: u32 = 1 << 30;
-    /// Reserved to the log: the last event of its revision there.
-    pub(crate) const LAST: u32 = 1 << 31;
-    pub(crate) const PUBLIC: u32 = 0xffff;
+}
+
+/// Bits of [`LogEvent::edges`]: whether an event begins or ends its revision in the log. They lie beside the flags, not
+/// among them: C and Go read the flags in the log's own slot, so each bit there is one of [`flags`].
+pub(crate) mod edges {
+    pub(crate) const NONE: u32 = 0;
+    pub(crate) const FIRST: u32 = 1;
+    pub(crate) const LAST: u32 = 2;
+    pub(crate) const BOTH: u32 = FIRST | LAST;
 }
 
 /// What a slot of the log has in it: numbers, and the addresses of two key-values.
@@ -195,8 +199,12 @@ pub(crate) struct LogEvent {
     pub(crate) flags: u32,
     pub(crate) kv: VersionPtr,
     pub(crate) prev: VersionPtr,
-    /// Resync marks: from, epoch, reason. Else the log's own.
-    pub(crate) extra: [u64; 3],
+    /// Resync marks only: the last revision before, the new epoch, the reason. Else 0, as C is told.
+    pub(crate) from: u64,
+    pub(crate) epoch: u64,
+    pub(crate) reason: u32,
+    /// Bits of [`edges`].
+    pub(crate) edges: u32,
 }
 
 const _: () = assert!(size_of::<LogEvent>() == 64 && align_of::<LogEvent>() == 64);
@@ -205,9 +213,9 @@ const _: () = assert!(size_of::<Event>() == 64 && align_of::<Event>() == 64);
 impl LogEvent {
     /// An event of a change that has no key-values yet: what appends it to the log gives it those that it owns.
     #[inline]
-    pub(crate) fn of_change(revision: u64, sequence: u64, kind: Kind, flags: u32) -> LogEvent {
+    pub(crate) fn of_change(revision: u64, sequence: u64, kind: Kind, flags: u32, edges: u32) -> LogEvent {
         let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
-        LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] }
+        LogEvent { revision, sequence, kind, flags, kv, prev, from: 0, epoch: 0, reason: 0, edges }
     }
 }
 
@@ -215,23 +223,17 @@ impl LogEvent {
 pub(crate) struct Mark(LogEvent);
 
 impl Mark {
-    fn new(kind: Kind, revision: u64, flags: u32) -> Mark {
-        Mark(LogEvent::of_change(revision, 0, kind, flags))
-    }
-
     pub(crate) fn bookmark(revision: u64, flags: u32) -> Mark {
-        Mark::new(Kind::Bookmark, revision, flags)
+        Mark(LogEvent::of_change(revision, 0, Kind::Bookmark, flags, edges::NONE))
     }
 
     pub(crate) fn resync(resync: &Resync, sequence: u64) -> Mark {
-        let flag = match resync.phase {
-            Phase::Begin => flags::BEGIN | flags::FIRST,
-            Phase::End => flags::END | flags::LAST,
+        let (flag, edge) = match resync.phase {
+            Phase::Begin => (flags::BEGIN, edges::FIRST),
+            Phase::End => (flags::END, edges::LAST),
         };
-        let Mark(mut event) = Mark::new(Kind::Resync, resync.to, flag);
-        event.sequence = sequence;
-        event.extra = [resync.from, resync.epoch, resync.reason as u64];
-        Mark(event)
+        let event = LogEvent::of_change(resync.to, sequence, Kind::Resync, flag, edge);
+        Mark(LogEvent { from: resync.from, epoch: resync.epoch, reason: resync.reason as u32, ..event })
     }
 
     pub(crate) fn into_event(self) -> LogEvent {
@@ -329,13 +331,13 @@ impl Event {
     /// The first event of its revision in the log.
     #[inline]
     pub(crate) fn is_first(&self) -> bool {
-        self.0.flags & flags::FIRST != 0
+        self.0.edges & edges::FIRST != 0
     }
 
     /// The last event of its revision in the log.
     #[inline]
     pub(crate) fn is_last(&self) -> bool {
-        self.0.flags & flags::LAST != 0
+        self.0.edges & edges::LAST != 0
     }
 
     /// One to keep: it holds its key-values itself. At most two increments; never blocks.
@@ -364,7 +366,7 @@ impl Event {
     /// The bits of [`flags`].
     #[inline]
     pub fn flags(&self) -> u32 {
-        self.0.flags & flags::PUBLIC
+        self.0.flags
     }
 
     /// The key; empty in bookmarks and resync marks.
@@ -462,9 +464,9 @@ impl Event {
         }
         Some(Resync {
             phase: if self.0.flags & flags::BEGIN != 0 { Phase::Begin } else { Phase::End },
-            reason: ResyncReason::from_u32(self.0.extra[2] as u32).unwrap_or(ResyncReason::Requested),
-            epoch: self.0.extra[1],
-            from: self.0.extra[0],
+            reason: ResyncReason::from_u32(self.0.reason).unwrap_or(ResyncReason::Requested),
+            epoch: self.0.epoch,
+            from: self.0.from,
             to: self.0.revision,
         })
     }

@@ -88,8 +88,8 @@ fn changes(inner: &Arc<Inner>, matcher: &Matcher, range: &Range, first: u64, las
                 left = true;
                 return None;
             };
-            let LogEvent { kind, revision, sequence, flags, .. } = *segment.event(now.seq()).log();
-            let made = Made { kind, revision, sequence, flags };
+            let LogEvent { kind, revision, sequence, flags, edges, .. } = *segment.event(now.seq()).log();
+            let made = Made { kind, revision, sequence, flags, edges };
             Some(Changed { made, before: before.map(|kv| kv.to_owned()), now: now.to_owned() })
         })?;
         if left {

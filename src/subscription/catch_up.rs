@@ -13,7 +13,7 @@ use super::own::{Flag, SubscriptionPhase};
 use super::{Halt, OnLag, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
-use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, flags};
+use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, edges, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
 use crate::data::slot::SlotCount;
 use crate::filter::matcher::Matcher;
@@ -347,5 +347,5 @@ impl DifferencePage<'_> {
 }
 
 fn push(batch: &mut BatchBuilder, kind: Kind, revision: u64, kv: KeyValue, prev: Option<KeyValue>) {
-    batch.push_made(Made { kind, revision, sequence: 0, flags: flags::SYNTHETIC }, kv, prev);
+    batch.push_made(Made { kind, revision, sequence: 0, flags: flags::SYNTHETIC, edges: edges::NONE }, kv, prev);
 }

@@ -10,7 +10,7 @@ use super::awake::Awake;
 use super::own::SubscriptionPhase;
 use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
-use crate::data::event::{Kind, Mark, flags};
+use crate::data::event::{Kind, Mark, edges, flags};
 use crate::data::key_value::KeyValue;
 use crate::data::slot::SlotCount;
 use crate::filter::range::Range;
@@ -88,8 +88,8 @@ impl Awake<'_> {
         let pages = if batch_bytes == usize::MAX { usize::MAX } else { 1 };
         let mut cut = None;
         let kind = matcher.delivered_kind(Kind::Added);
-        let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-        let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags };
+        let (flags, edges) = (flags::INITIAL_STATE, edges::BOTH);
+        let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags, edges };
         if keeps_keys {
             let mut kept = scan.matching(matcher, most, pages, |slot| slot.counted())?;
             if shows {

@@ -6,7 +6,7 @@
 
 use super::prepared::{ChangeSet, MadeVersion, Prepared};
 use crate::cache::{Core, Gauges, Inner};
-use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
+use crate::data::event::{Kind, LogEvent, Mark, Phase, edges};
 use crate::data::slot::Fresh;
 use crate::heap::One;
 use crate::log::epochs::EpochChange;
@@ -93,8 +93,7 @@ impl Core {
         self.poisoned = true;
         let unfinished = Unfinished(inner);
         let mut grown = Grown::default();
-        let bits = one.flags | flags::FIRST | flags::LAST;
-        self.write_change(&inner.ring, (revision, 0, seq), bits, one, made, &mut grown);
+        self.write_change(&inner.ring, (revision, 0, seq), edges::BOTH, one, made, &mut grown);
         step("event written");
         grown.show(&inner.gauges);
         self.publish(inner, unfinished, revision, None, 1)
@@ -194,12 +193,12 @@ impl Core {
                 continue;
             }
             let Some((one, version)) = changes.next() else { break };
-            let mut bits = one.flags;
+            let mut edges = edges::NONE;
             if marks == 0 {
-                bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
+                edges |= if at == 0 { edges::FIRST } else { 0 } | if at == last { edges::LAST } else { 0 };
             }
             self.ring.turn_to(&mut writing, seq);
-            self.write_change(&inner.ring, (revision.revision, at, seq), bits, *one, version, &mut grown);
+            self.write_change(&inner.ring, (revision.revision, at, seq), edges, *one, version, &mut grown);
             step("event written");
         }
         grown.show(&inner.gauges);
@@ -214,19 +213,19 @@ impl Core {
         &mut self,
         log: &Ring,
         (revision, at, sequence): (u64, usize, u64),
-        flags: u32,
+        edges: u32,
         one: Prepared,
         MadeVersion { fresh, bytes }: MadeVersion,
         grown: &mut Grown,
     ) {
-        let Prepared { slot, added, kind, hash, .. } = one;
+        let Prepared { slot, added, kind, hash, flags, .. } = one;
         grown.count(kind, bytes as i64 - added.kept as i64);
         let Some(slot) = slot else {
-            grown.slot_bytes += self.write_first((revision, at, sequence), flags, hash, fresh) as i64;
+            grown.slot_bytes += self.write_first((revision, at, sequence), (flags, edges), hash, fresh) as i64;
             return;
         };
         let revived = one.revived();
-        let event = LogEvent::of_change(revision, sequence, kind, flags);
+        let event = LogEvent::of_change(revision, sequence, kind, flags, edges);
         if self.slots.is_hinted() {
             self.slots.renew_hint(hash, slot.as_ptr(), slot.distance_to(fresh.kv().pointer()));
         }
@@ -247,12 +246,12 @@ impl Core {
     fn write_first(
         &mut self,
         (revision, at, sequence): (u64, usize, u64),
-        flags: u32,
+        (flags, edges): (u32, u32),
         hash: u64,
         fresh: Fresh,
     ) -> usize {
         let Core { heap, ring, slots, router, .. } = self;
-        let event = LogEvent::of_change(revision, sequence, Kind::Added, flags);
+        let event = LogEvent::of_change(revision, sequence, Kind::Added, flags, edges);
         let mut place = None;
         ring.append(router, (at, Added::default()), event, || {
             let (slot, counts) = fresh.first(heap);

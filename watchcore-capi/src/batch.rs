@@ -59,19 +59,19 @@ pub struct watchcore_event {
     pub sequence: u64,
     /// WATCHCORE_EVENT_ADDED to WATCHCORE_EVENT_DELETE.
     pub r#type: u32,
-    /// The sum of event flags. Test single bits: there are others, of no meaning.
+    /// The sum of event flags (WATCHCORE_FLAG_...); no other bit is set. A later version may define more: test single bits.
     pub flags: u32,
     /// The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
     pub kv: *const watchcore_key_value,
     /// The key-value before; NULL where there was none (or it left the window).
     pub prev_kv: *const watchcore_key_value,
-    /// RESYNC: the last revision before. Else of no meaning, as the next three.
+    /// RESYNC: the last revision before. Else 0, as the next two.
     pub resync_from: u64,
     /// RESYNC: the new epoch.
     pub resync_epoch: u64,
     /// RESYNC: WATCHCORE_RESYNC_...
     pub resync_reason: u32,
-    /// Of no meaning.
+    /// The library's.
     pub reserved: u32,
 }
 
@@ -151,8 +151,8 @@ const _: () = {
     assert!(raw::EVENT_OFFSETS[4] == offset_of!(watchcore_event, kv));
     assert!(raw::EVENT_OFFSETS[5] == offset_of!(watchcore_event, prev_kv));
     assert!(raw::EVENT_OFFSETS[6] == offset_of!(watchcore_event, resync_from));
-    assert!(offset_of!(watchcore_event, resync_epoch) == raw::EVENT_OFFSETS[6] + 8);
-    assert!(offset_of!(watchcore_event, resync_reason) == raw::EVENT_OFFSETS[6] + 16);
+    assert!(raw::EVENT_OFFSETS[7] == offset_of!(watchcore_event, resync_epoch));
+    assert!(raw::EVENT_OFFSETS[8] == offset_of!(watchcore_event, resync_reason));
 };
 
 /// Gives a batch to C.
