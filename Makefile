@@ -8,6 +8,7 @@ CARGO ?= cargo
 STRIP ?= strip
 PREFIX ?= /usr/local
 DESTDIR ?=
+BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
@@ -25,6 +26,8 @@ HEADER := include/watchcore.h
 # Where the C tests and the Go package look for the library.
 OUT := target/watchcore
 OUT_TEST := target/watchcore-test
+# The command, as `make build` makes it.
+COMMAND ?= target/release/watchcore
 # The library is always built in target/, whatever the caller's settings say.
 cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build -p watchcore-capi --lib
 version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -60,7 +63,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR, MANDIR (install, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, BINDIR, LIBDIR, INCLUDEDIR, MANDIR (install, install-command, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -162,7 +165,7 @@ demo-http: ## the same for watchcore serve: curl, client-go, kubectl, kube-rs, W
 	@scripts/demo-http.sh
 
 .PHONY: install
-install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and man pages below DESTDIR and PREFIX
+install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and the library's man page below DESTDIR and PREFIX
 	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(PKGCONFIGDIR)'
 	install -m 644 $(HEADER) '$(DESTDIR)$(INCLUDEDIR)/watchcore.h'
 	install -m 644 $(OUT)/libwatchcore.a '$(DESTDIR)$(LIBDIR)/libwatchcore.a'
@@ -170,16 +173,25 @@ install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and man p
 	ln -sfn libwatchcore.so.$(ABI) '$(DESTDIR)$(LIBDIR)/libwatchcore.so'
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc)
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc)
-	install -d '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(DATADIR)'
-	install -m 644 watchcore-cli/man/*.1 '$(DESTDIR)$(MANDIR)/man1'
+	install -d '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(DATADIR)'
 	install -m 644 watchcore-capi/man/watchcore.3 '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
 	install -m 644 watchcore-capi/watchcore.supp '$(DESTDIR)$(DATADIR)/watchcore.supp'
 
+.PHONY: install-command
+install-command: ## the command and its man pages below DESTDIR and PREFIX
+ifndef NO_BUILD
+	$(CARGO) build --release -p watchcore-cli
+endif
+	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(MANDIR)/man1'
+	install -m 755 '$(COMMAND)' '$(DESTDIR)$(BINDIR)/watchcore'
+	install -m 644 watchcore-cli/man/*.1 '$(DESTDIR)$(MANDIR)/man1'
+
 .PHONY: uninstall
-uninstall: ## what install has put there, with the same variables
+uninstall: ## what install and install-command have put there, with the same variables
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/watchcore.h' $(foreach name,libwatchcore.a libwatchcore.so.$(ABI) libwatchcore.so,'$(DESTDIR)$(LIBDIR)/$(name)')
 	rm -f '$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc' '$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc'
-	rm -f $(foreach page,$(notdir $(wildcard watchcore-cli/man/*.1)),'$(DESTDIR)$(MANDIR)/man1/$(page)') '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	rm -f '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	rm -f '$(DESTDIR)$(BINDIR)/watchcore' $(foreach page,$(notdir $(wildcard watchcore-cli/man/*.1)),'$(DESTDIR)$(MANDIR)/man1/$(page)')
 	rm -f '$(DESTDIR)$(DATADIR)/watchcore.supp'
 	-rmdir '$(DESTDIR)$(DATADIR)' 2>/dev/null
 

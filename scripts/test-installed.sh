@@ -68,7 +68,7 @@ sed -n 1,3p "$tmp/commands.sh" | sed "s|-o follow|-o $tmp/follow|" >"$tmp/build.
 # shellcheck source=/dev/null
 source "$tmp/build.sh" >/dev/null
 say "make install, cc with pkg-config"
-for page in man1/watchcore.1 man3/watchcore.3; do
+for page in man3/watchcore.3; do
     [ -s "$prefix/share/man/$page" ] || fail "make install brings no $page"
 done
 ! command -v man >/dev/null || man -M "$prefix/share/man" -w 3 watchcore >/dev/null || fail "man does not find watchcore(3)"

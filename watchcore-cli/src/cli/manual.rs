@@ -1,4 +1,4 @@
-//! The man pages of the command, made of what clap knows of it. `man/` has them, for `make install`;
+//! The man pages of the command, made of what clap knows of it. `man/` has them, for `make install-command`;
 //! `WATCHCORE_BLESS=1 cargo test -p watchcore-cli manual` writes them anew.
 
 use super::options;
