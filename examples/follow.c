@@ -28,10 +28,9 @@ static int fail(const char *what, const watchcore_error *error)
 
 static void print(const watchcore_event *event)
 {
-    static const char *const names[] = {"?", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "RESYNC", "PUT", "DELETE"};
     watchcore_bytes key = watchcore_event_key(event);
     watchcore_bytes value = watchcore_event_value(event); /* absent in a deletion */
-    printf("%llu %s %.*s", (unsigned long long)event->revision, names[event->type < 8 ? event->type : 0],
+    printf("%llu %s %.*s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type),
            (int)key.length, (const char *)key.data);
     if (value.data != NULL) {
         printf(" = %.*s", (int)value.length, (const char *)value.data);
@@ -39,25 +38,21 @@ static void print(const watchcore_event *event)
     printf((event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " (that was the state)\n" : "\n");
 }
 
-/* Hands out everything there is now. Returns a code. */
-static int32_t drain(watchcore_subscription *subscription, watchcore_error *error)
+/* Hands out what is there now, at most 256 events. Returns a code. */
+static int32_t print_some(watchcore_subscription *subscription, watchcore_error *error)
 {
-    for (;;) {
-        watchcore_batch batch = WATCHCORE_BATCH_INIT;
-        size_t i, count;
-        int32_t code = watchcore_subscription_poll(subscription, 256, &batch, error);
-        if (code != WATCHCORE_OK) {
-            return code; /* LAGGED says what was lost; CLOSED comes after the last event */
-        }
-        for (i = 0; i < batch.count; i++) {
-            print(watchcore_batch_event(&batch, i));
-        }
-        count = batch.count;
-        watchcore_batch_release(&batch); /* the events are not valid any more */
-        if (count == 0) {
-            return WATCHCORE_OK;
-        }
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    size_t i;
+    int32_t code = watchcore_subscription_poll(subscription, 256, &batch, error);
+    if (code == WATCHCORE_LAGGED) { /* once a loss: what follows is what `on_lag` says, here CLOSED */
+        fprintf(stderr, "%s\n", error->message);
+        return WATCHCORE_OK;
     }
+    for (i = 0; i < batch.count; i++) {
+        print(watchcore_batch_event(&batch, i));
+    }
+    watchcore_batch_release(&batch); /* the events are not valid any more */
+    return code;                     /* CLOSED comes after the last event */
 }
 
 /* Serves the subscription until it ends or somebody presses Ctrl-C, without a thread of its own: what a program
@@ -65,40 +60,26 @@ static int32_t drain(watchcore_subscription *subscription, watchcore_error *erro
 static int follow(watchcore_subscription *subscription, watchcore_wakeset *set, watchcore_error *error)
 {
     struct pollfd one;
-    int32_t code, fd;
+    int32_t code = WATCHCORE_OK, fd;
+    uint32_t found;
     uint64_t tag;
-    uint32_t ready;
-    size_t count;
     if (watchcore_wakeset_fd(set, &fd, error) != WATCHCORE_OK ||
         watchcore_wakeset_add_subscription(set, subscription, 1, error) != WATCHCORE_OK) {
         return fail("wake set", error);
     }
     one.fd = fd;
     one.events = POLLIN;
-    while (!interrupted) {
-        code = drain(subscription, error);
-        if (code == WATCHCORE_CLOSED) {
-            return 0;
-        }
-        fflush(stdout);
-        if (code != WATCHCORE_OK || (code = watchcore_subscription_arm(subscription, &ready, error)) != WATCHCORE_OK) {
-            return fail("subscription", error);
-        }
-        if (ready) {
-            continue; /* something came meanwhile */
-        }
-        if (watchcore_wakeset_arm(set, &ready, error) != WATCHCORE_OK) {
-            return fail("wake set", error);
-        }
-        if (!ready && poll(&one, 1, -1) < 0 && errno != EINTR) {
+    while (!interrupted && code == WATCHCORE_OK) {
+        if (poll(&one, 1, -1) < 0 && errno != EINTR) {
             perror("poll");
             return 1;
         }
-        if (watchcore_wakeset_take(set, &tag, 1, &count, error) != WATCHCORE_OK) { /* tag 1, or an interrupt */
-            return fail("wake set", error);
+        while (code == WATCHCORE_OK && watchcore_wakeset_next(set, &tag, &found, error) == WATCHCORE_OK && found) {
+            code = print_some(subscription, error); /* with many members: that of `tag` */
         }
+        fflush(stdout);
     }
-    return 0;
+    return code == WATCHCORE_OK || code == WATCHCORE_CLOSED ? 0 : fail("subscription", error);
 }
 
 /* Two revisions of a program's own, then the end. */

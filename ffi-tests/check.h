@@ -16,6 +16,7 @@ extern "C" {
 /* Exported by the test build only. */
 extern const char *watchcore_debug_count(size_t index, uint64_t *calls, uint64_t *successes, uint64_t *errors)
     __attribute__((weak));
+extern uint32_t watchcore_debug_answered(size_t index, uint32_t code) __attribute__((weak));
 extern void watchcore_debug_panic_next(void) __attribute__((weak));
 #ifdef __cplusplus
 }
@@ -98,8 +99,15 @@ static inline void check_write_counts(void)
         exit(2);
     }
     for (i = 0; (name = watchcore_debug_count(i, &calls, &successes, &errors)) != NULL; i++) {
-        fprintf(file, "%s %llu %llu %llu\n", name, (unsigned long long)calls, (unsigned long long)successes,
+        uint32_t number;
+        fprintf(file, "%s %llu %llu %llu", name, (unsigned long long)calls, (unsigned long long)successes,
                 (unsigned long long)errors);
+        for (number = 0; number < 128; number++) {
+            if (watchcore_debug_answered(i, number)) {
+                fprintf(file, " %s", watchcore_error_name((int32_t)number));
+            }
+        }
+        fprintf(file, "\n");
     }
     fclose(file);
 }

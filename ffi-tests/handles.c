@@ -63,16 +63,14 @@ static void test_null_handles(void)
     BAD(watchcore_subscription_close(NULL, &error));
     BAD(watchcore_subscription_position(NULL, &number, NULL, &error));
     BAD(watchcore_subscription_lag(NULL, &lag, &error));
-    BAD(watchcore_subscription_arm(NULL, &flag, &error));
     BAD(watchcore_waiter_new(NULL, WATCHCORE_WANT_READY, 0, 0, &waiter, &error));
     BAD(watchcore_waiter_try(NULL, &flag, NULL, NULL, &error));
-    BAD(watchcore_waiter_arm(NULL, &flag, &error));
     BAD(watchcore_wakeset_new(NULL, &error));
     BAD(watchcore_wakeset_add_subscription(NULL, NULL, 1, &error));
     BAD(watchcore_wakeset_add_waiter(NULL, NULL, 1, &error));
     BAD(watchcore_wakeset_remove_subscription(NULL, NULL, &error));
     BAD(watchcore_wakeset_remove_waiter(NULL, NULL, &error));
-    BAD(watchcore_wakeset_arm(NULL, &flag, &error));
+    BAD(watchcore_wakeset_next(NULL, &number, &flag, &error));
     BAD(watchcore_wakeset_take(NULL, &number, 1, &count, &error));
     BAD(watchcore_wakeset_fd(NULL, &fd, &error));
     BAD(watchcore_wakeset_wait(NULL, 0, &error));
@@ -140,7 +138,7 @@ static void test_null_outputs(void)
     BAD(watchcore_subscription_position(subscription, NULL, NULL, &error));
     BAD(watchcore_subscription_lag(subscription, NULL, &error));
     BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, 0, NULL, &error));
-    BAD(watchcore_wakeset_arm(set, NULL, &error));
+    BAD(watchcore_wakeset_next(set, NULL, NULL, &error));
     BAD(watchcore_wakeset_take(set, NULL, 1, NULL, &error));
     BAD(watchcore_wakeset_fd(set, NULL, &error));
     watchcore_wakeset_free(set);

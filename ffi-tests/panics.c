@@ -85,7 +85,7 @@ static void goes_on(scene *all)
         CHECK(flag == 1);
     }
     if (all->set != NULL) {
-        CHECK_OK(watchcore_wakeset_arm(all->set, &flag, &error));
+        CHECK_OK(watchcore_wakeset_next(all->set, &position, &flag, &error));
     }
     if (all->page != NULL) {
         CHECK(watchcore_page_count(all->page) == 1);
@@ -221,6 +221,7 @@ static void test_panic_where_no_code_is_answered(void)
 static void test_panic_in_a_waiter_and_a_wake_set(void)
 {
     scene all;
+    uint64_t tag = 0;
     uint32_t flag = 0;
     open_scene(&all);
     CHECK_OK(watchcore_wakeset_add_subscription(all.set, all.subscription, 7, &error));
@@ -228,7 +229,7 @@ static void test_panic_in_a_waiter_and_a_wake_set(void)
     watchcore_waiter_free(all.waiter);
     all.waiter = NULL;
     goes_on(&all);
-    PANICS(watchcore_wakeset_arm(all.set, &flag, &error));
+    PANICS(watchcore_wakeset_next(all.set, &tag, &flag, &error));
     watchcore_wakeset_free(all.set);
     all.set = NULL;
     goes_on(&all);

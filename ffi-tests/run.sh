@@ -97,7 +97,7 @@ for way in $ways; do
     done
 done
 
-echo '== every exported function was called, with success, and with an error where it can fail'
+echo '== every exported function was called, with success, with an error where it can fail, and with no code but its own'
 # The fallible ones are those of the header that take a watchcore_error.
 if [ -s "$counts" ]; then
     tr '\n' ' ' <"$header" | sed 's/;/;\n/g' | sed -n 's/.*int32_t \(watchcore_[a-z_]*\)(.*watchcore_error \*error);$/\1/p' |
@@ -107,7 +107,7 @@ if [ -s "$counts" ]; then
     if [ "$(wc -l <"$out/fallible")" -lt 40 ]; then bad "only $(wc -l <"$out/fallible") fallible functions found in $header"; fi
     while read -r name; do
         grep -q "^$name " "$out/summed" || bad "$name is in the header and not counted"
-    done <"$out/fallible"
+    done <"$out/declared"
     while read -r name calls successes errors; do
         why=
         [ "$calls" != 0 ] || why="was never called"
@@ -115,6 +115,21 @@ if [ -s "$counts" ]; then
         [ -n "$why" ] || ! grep -qx "$name" "$out/fallible" || [ "$errors" != 0 ] || why="never failed"
         if [ -n "$why" ]; then bad "$name $why"; else passed=$((passed + 1)); fi
     done <"$out/summed"
+    # The codes of a comment, and those that any function may answer, by the head of the header.
+    while read -r complaint; do bad "$complaint"; done < <(awk '
+        FNR == NR && /^\/\// { comment = comment " " substr($0, 3); next }
+        FNR == NR && match($0, /watchcore_[a-z_]+\(/) && !/^typedef/ {
+            name = substr($0, RSTART, RLENGTH - 1)
+            sub(/.*Codes:/, "", comment)
+            gsub(/[^A-Z_]+/, " ", comment)
+            listed[name] = comment " PANIC INTERNAL UNSUPPORTED "
+            if (comment ~ / NOT_READY /) {
+                listed[name] = listed[name] "UNAUTHENTICATED PERMISSION_DENIED UNAVAILABLE RESOURCE_EXHAUSTED INVALID_ARGUMENT CLOSED "
+            }
+        }
+        FNR == NR { comment = ""; next }
+        { for (i = 5; i <= NF; i++) if (index(listed[$1], " " $i " ") == 0) answered[$1 " answered " $i ", which its comment does not name"] }
+        END { for (each in answered) print each }' "$header" "$counts")
     printf '%s functions, %s of them fallible\n' "$(wc -l <"$out/summed")" "$(wc -l <"$out/fallible")"
 else
     bad "no counts: is $lib_test built with the feature debug?"

@@ -76,7 +76,6 @@ static void use_everything(void)
     watchcore_feeder *feeder;
     const watchcore_key_value *items[4];
     uint64_t revision, count, tags[4];
-    uint32_t ready = 0;
     size_t found = 0;
     int i;
 
@@ -103,8 +102,6 @@ static void use_everything(void)
     CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 2000, 0, &waiter, &error));
     CHECK_OK(watchcore_wakeset_add_subscription(set, sleeper, 1, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 2, &error));
-    CHECK_OK(watchcore_subscription_arm(sleeper, &ready, &error));
-    CHECK_OK(watchcore_waiter_arm(waiter, &ready, &error));
     for (revision = 1; revision <= 2000; revision++) {
         char key[32];
         watchcore_change one;

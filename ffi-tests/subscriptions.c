@@ -164,7 +164,6 @@ static void test_states(void)
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = NULL;
     watchcore_subscription_info info;
-    uint32_t ready = 9;
     options.expect_load = 1;
     options.capacity = 128;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
@@ -181,8 +180,7 @@ static void test_states(void)
     CHECK(info.handed_out == 2);
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     CHECK_OK(watchcore_wakeset_add_subscription(set, subscription, 1, &error));
-    CHECK_OK(watchcore_subscription_arm(subscription, &ready, &error));
-    CHECK(ready == 0 && only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_PARKED);
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_PARKED);
     CHECK_OK(watchcore_subscription_close(subscription, &error));
     CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_CLOSING);
     CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));

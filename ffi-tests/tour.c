@@ -15,6 +15,21 @@ static void test_versions_and_codes(void)
     CHECK(watchcore_error_http_status(WATCHCORE_COMPACTED) == 410 && watchcore_error_http_status(777) == 500);
 }
 
+/* The name of a number is that of its constant. tests/header.rs of the library knows that none is forgotten. */
+static void test_numbers_have_names(void)
+{
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_EVENT_TYPE, WATCHCORE_EVENT_ADDED), "ADDED") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_EVENT_TYPE, WATCHCORE_EVENT_DELETE), "DELETE") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_STATE, WATCHCORE_STATE_NOT_READY), "NOT_READY") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_SUBSCRIPTION_STATE, WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW), "TOO_SLOW") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_RESYNC_REASON, WATCHCORE_RESYNC_HISTORY_RESET), "HISTORY_RESET") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_READ_PATH, WATCHCORE_READ_PATH_CHAIN), "CHAIN") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_LOG_LEVEL, WATCHCORE_LOG_WARN), "WARN") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_EVENT_TYPE, 0), "UNKNOWN") == 0);
+    CHECK(strcmp(watchcore_name(WATCHCORE_NAME_EVENT_TYPE, 8), "UNKNOWN") == 0);
+    CHECK(strcmp(watchcore_name(0, 1), "UNKNOWN") == 0 && strcmp(watchcore_name(7, 1), "UNKNOWN") == 0);
+}
+
 static void test_state_then_events(void)
 {
     watchcore_writer *writer = NULL;
@@ -483,6 +498,7 @@ static void test_log_function_can_be_set_and_taken_away(void)
 int main(void)
 {
     RUN(test_versions_and_codes);
+    RUN(test_numbers_have_names);
     RUN(test_state_then_events);
     RUN(test_starts_and_filters);
     RUN(test_reads);

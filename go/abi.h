@@ -376,19 +376,15 @@ static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const 
     WC_RETURN(watchcore_subscription_new(cache, options, subscription, &error));
 }
 
-// Releases what the poll before handed out (0: nothing), then polls into `batch` (64 bytes). With `arm`, an
-// empty poll arms the member, and *ready says whether something came meanwhile.
-static inline watchcore_error *wc_poll(uintptr_t handle, uintptr_t before, size_t max, uint64_t *batch, uint32_t arm,
-                                       uint32_t *ready)
+// Releases what the poll before handed out (0: nothing), then polls into `batch` (64 bytes). An empty poll has
+// armed a member of the wake set.
+static inline watchcore_error *wc_poll(uintptr_t handle, uintptr_t before, size_t max, uint64_t *batch)
 {
-    watchcore_subscription *subscription = (watchcore_subscription *)handle;
     if (before != 0) {
         wc_free(WC_BATCH, before);
     }
-    watchcore_batch *out = (watchcore_batch *)(void *)batch;
-    WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error) == WATCHCORE_OK && arm && out->count == 0
-                  ? watchcore_subscription_arm(subscription, ready, &error)
-                  : error.code);
+    WC_RETURN(watchcore_subscription_poll((watchcore_subscription *)handle, max, (watchcore_batch *)(void *)batch,
+                                          &error));
 }
 
 // Releases what the last poll handed out, answers the position, and frees the subscription: nobody else uses it.
@@ -445,11 +441,6 @@ static inline watchcore_error *wc_waiter_try(watchcore_waiter *waiter, uint32_t 
     WC_RETURN(watchcore_waiter_try(waiter, done, revision, epoch, &error));
 }
 
-static inline watchcore_error *wc_waiter_arm(watchcore_waiter *waiter, uint32_t *ready)
-{
-    WC_RETURN(watchcore_waiter_arm(waiter, ready, &error));
-}
-
 // A wake set, and a descriptor of the caller's own for what the set's raises: the caller closes it.
 static inline int32_t wc_set_opened(watchcore_wakeset **set, int32_t *fd, watchcore_error *error)
 {
@@ -488,27 +479,10 @@ static inline watchcore_error *wc_set_add_waiter(const watchcore_wakeset *set, w
     WC_RETURN(watchcore_wakeset_add_waiter(set, member, tag, &error));
 }
 
-static inline int32_t wc_set_listed(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count,
-                                    watchcore_error *error)
-{
-    for (;;) {
-        uint32_t ready = 0;
-        int32_t code = watchcore_wakeset_take(set, tags, capacity, count, error);
-        if (code != WATCHCORE_OK || *count != 0) {
-            return code;
-        }
-        // 1: it is not armed, and what was listed may leave the set before it is taken.
-        code = watchcore_wakeset_arm(set, &ready, error);
-        if (code != WATCHCORE_OK || !ready) {
-            return code;
-        }
-    }
-}
-
 // Takes the tags that are listed, or, where none is, arms the set.
 static inline watchcore_error *wc_set_take(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count)
 {
-    WC_RETURN(wc_set_listed(set, tags, capacity, count, &error));
+    WC_RETURN(watchcore_wakeset_take(set, tags, capacity, count, &error));
 }
 
 // Waits until a tag is listed, or so long.

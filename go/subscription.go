@@ -75,7 +75,7 @@ func (s *Subscription) Poll(max int) (*Batch, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	b, _, err := c.poll(max, false)
+	b, err := c.poll(max)
 	s.exit()
 	return b, err
 }

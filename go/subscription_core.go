@@ -243,25 +243,22 @@ func (c *subscriptionCore) settle() C.uintptr_t {
 	return C.uintptr_t(what)
 }
 
-// poll gives events, or an error, or neither; then, with arm, the member is armed,
-// or ready says that something came meanwhile.
-func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err error) {
+// poll gives events, or an error, or neither; then a member of the wake set is armed.
+func (c *subscriptionCore) poll(most int) (*Batch, error) {
 	var raw rawBatch
-	var now C.uint32_t
-	e := C.wc_poll(integer(unsafe.Pointer(c.handle)), c.settle(), C.size_t(max(most, 0)), raw.words(), bit(arm), &now)
-	if e != nil {
-		return nil, false, taken(e)
+	if e := C.wc_poll(integer(unsafe.Pointer(c.handle)), c.settle(), C.size_t(max(most, 0)), raw.words()); e != nil {
+		return nil, taken(e)
 	}
 	if raw.count == 0 {
 		if raw.owner != 0 {
 			raw.release()
 		}
-		return nil, now != 0, nil
+		return nil, nil
 	}
 	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG != 0 {
 		c.last = &shelf{} // what is lent again is of the same kind
 	}
-	return newBatch(c.last, &raw, c.state, true), false, nil
+	return newBatch(c.last, &raw, c.state, true), nil
 }
 
 func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
@@ -272,11 +269,10 @@ func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		b, ready, err := c.poll(int(c.max), c.awake != nil)
+		b, err := c.poll(int(c.max))
 		switch {
 		case b != nil || err != nil:
 			return b, err
-		case ready:
 		case c.awake != nil:
 			c.sleep(ctx)
 		default:
@@ -302,8 +298,8 @@ func (c *subscriptionCore) sleep(ctx context.Context) {
 	c.gate.lock()
 }
 
-// join puts it into the wake set. The caller looks again afterwards: a close from before
-// woke nobody.
+// join puts it into the wake set, which arms it. The caller looks again afterwards: a close
+// from before woke nobody.
 func (c *subscriptionCore) join() error {
 	awake := make(chan struct{}, 1)
 	set, tag, err := theProcess.join(awake)

@@ -24,7 +24,7 @@ const (
 	SubscriptionAwaitsRevision SubscriptionState = 2  // its start lies in the future
 	SubscriptionInitialState   SubscriptionState = 3  // the initial state is being handed out
 	SubscriptionLive           SubscriptionState = 4  // it reads the log, and its consumer is awake
-	SubscriptionParked         SubscriptionState = 5  // it has everything, and its consumer waits
+	SubscriptionParked         SubscriptionState = 5  // it has everything; its consumer waits, or has polled for more since it waited last
 	SubscriptionLapped         SubscriptionState = 6  // it has lost events, and the next poll says so or makes it up
 	SubscriptionCatchingUp     SubscriptionState = 7  // a loss was reported, the difference to the state now follows
 	SubscriptionTooSlow        SubscriptionState = 8  // ended by MaxLagEvents or MaxLagAge; the next poll says so

@@ -110,7 +110,7 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	check(t, writer.Apply(6, watchcore.Put("/a", "")))
 	bounded.Eventually(t, "it is woken", func() bool { return only(t, cache).State == watchcore.SubscriptionLive })
 	follow()
-	info := is(watchcore.SubscriptionLive)
+	info := is(watchcore.SubscriptionParked) // it has waited once: each poll that gives nothing arms it
 	want(t, "read path", info.ReadPath.String()+" "+info.Index, "Chain key")
 	want(t, "position", info.Position, watchcore.Position{Epoch: info.Position.Epoch, Revision: 6})
 	want(t, "handed out", info.HandedOut, sub.Stats().HandedOut)

@@ -5,8 +5,6 @@ package watchcore
 // #cgo nocallback wc_waiter
 // #cgo noescape wc_waiter_try
 // #cgo nocallback wc_waiter_try
-// #cgo noescape wc_waiter_arm
-// #cgo nocallback wc_waiter_arm
 // #cgo nocallback wc_set_add_waiter
 import "C"
 
@@ -90,20 +88,13 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 		late = timer.C
 	}
 	for {
-		// Before each wait, for the try before has ended the last arming. What came between
-		// the two makes it ready.
-		var ready C.uint32_t
-		if err := failed(C.wc_waiter_arm(w, &ready)); err != nil {
-			return Position{}, err
-		}
-		if ready == 0 {
-			select {
-			case <-awake:
-			case <-ctx.Done():
-				return Position{}, ctx.Err()
-			case <-late:
-				return Position{}, newError(ErrTimeout, "wait on a cache: nothing within %v; nothing is lost. Wait again", limit)
-			}
+		// It was armed as it joined, and is by each try that gives nothing.
+		select {
+		case <-awake:
+		case <-ctx.Done():
+			return Position{}, ctx.Err()
+		case <-late:
+			return Position{}, newError(ErrTimeout, "wait on a cache: nothing within %v; nothing is lost. Wait again", limit)
 		}
 		if position, done, err := tryWaiter(w); done || err != nil {
 			return position, err
@@ -111,8 +102,8 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	}
 }
 
-// tryWaiter asks whether it has come. It ends the arming: after a try that gives
-// nothing the waiter must be armed again, or nobody is woken.
+// tryWaiter asks whether it has come. A member of the wake set is armed by a try that gives
+// nothing.
 func tryWaiter(w *C.watchcore_waiter) (Position, bool, error) {
 	var done C.uint32_t
 	var revision, epoch C.uint64_t

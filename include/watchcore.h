@@ -17,7 +17,7 @@
 //   2  Errors
 //        error_name  strerror  error_is_retryable  error_is_fatal  error_http_status
 //   3  The library
-//        version  abi_version  shutdown
+//        version  abi_version  shutdown  name
 //   4  Log messages
 //        log_set
 //   5  Caches
@@ -42,12 +42,12 @@
 //        iterator_new  iterator_next  iterator_free
 //  13  Subscriptions
 //        subscription_new  subscription_poll  subscription_wait  subscription_close
-//        subscription_position  subscription_lag  subscription_stats  subscription_arm  subscription_free
+//        subscription_position  subscription_lag  subscription_stats  subscription_free
 //        subscription_list_new  subscription_list_count  subscription_list_item  subscription_list_free
 //  14  Event loops
-//        waiter_new  waiter_try  waiter_arm  waiter_free  wakeset_new  wakeset_add_subscription
-//        wakeset_add_waiter  wakeset_remove_subscription  wakeset_remove_waiter  wakeset_arm
-//        wakeset_take  wakeset_fd  wakeset_wait  wakeset_free
+//        waiter_new  waiter_try  waiter_free  wakeset_new  wakeset_add_subscription  wakeset_add_waiter
+//        wakeset_remove_subscription  wakeset_remove_waiter  wakeset_next  wakeset_take  wakeset_fd
+//        wakeset_wait  wakeset_free
 //  15  Status and figures
 //        cache_status  cache_stats  cache_text  metrics_text
 //  16  Building upon it
@@ -99,11 +99,16 @@
 //
 // Conventions
 //
+// Language   C99 or newer, or C++11 or newer. The library is for Linux, on 64-bit processors.
 // Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes of section 2, and
 //            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
 //            WATCHCORE_ERROR_INIT. It is written only where the call fails. No text is kept in a handle or
 //            in a thread. Any function may also answer PANIC, INTERNAL and, in a forked child, UNSUPPORTED:
-//            its comment lists the others.
+//            its comment lists the others. NOT_READY stands for the source's own code, too, where the source has
+//            refused the cache's first listing: UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE, RESOURCE_EXHAUSTED,
+//            INVALID_ARGUMENT, or CLOSED where its feeder was stopped.
+// Memory     A process that has no memory left is ended (abort(3)): no function answers that. What a cache takes is
+//            bounded by its options; what it has is in watchcore_stats.
 // Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
 //            writable, for handles not freed.
 // Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
@@ -124,6 +129,13 @@
 //            (watchcore_cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
 // Blocking   A function blocks only where its comment says so. Those that wait for news take a `timeout_ms`: -1
 //            waits for ever, 0 does not wait. For each there is a way that never blocks: section 14.
+// Cancelling A thread may be cancelled (pthread_cancel) while it is inside of a function. The function holds that off and
+//            ends as it would have; the thread is cancelled at its next cancellation point behind the call. One that
+//            waits leaves the call when the wait ends: by its timeout, or by the close of what it waits for
+//            (watchcore_subscription_close, watchcore_cache_close; of a wake set, that of a member). Cancellation must be
+//            deferred, which is the default: with PTHREAD_CANCEL_ASYNCHRONOUS a thread may call no function of the
+//            library. The library's own threads are not to be cancelled.
+// Signals    No function may be called from a signal handler. A signal ends no wait.
 // Callbacks  None, but for the log function: a program asks, on its own threads.
 // Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
 // Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers
@@ -306,6 +318,26 @@ uint32_t watchcore_abi_version(void);
 int32_t watchcore_shutdown(int64_t timeout_ms,
                            watchcore_error *error);
 
+// Names of event types: WATCHCORE_EVENT_... Since 0.1.
+#define WATCHCORE_NAME_EVENT_TYPE 1
+// Names of a cache's states: WATCHCORE_STATE_... Since 0.1.
+#define WATCHCORE_NAME_STATE 2
+// Names of a subscription's states: WATCHCORE_SUBSCRIPTION_STATE_... Since 0.1.
+#define WATCHCORE_NAME_SUBSCRIPTION_STATE 3
+// Names of the reasons of a resync: WATCHCORE_RESYNC_... Since 0.1.
+#define WATCHCORE_NAME_RESYNC_REASON 4
+// Names of the ways in which a subscription reads: WATCHCORE_READ_PATH_... Since 0.1.
+#define WATCHCORE_NAME_READ_PATH 5
+// Names of the levels of log messages: WATCHCORE_LOG_... Since 0.1.
+#define WATCHCORE_NAME_LOG_LEVEL 6
+
+// The name of a number that the library answers: that of its constant, without what all of them begin with. `of`:
+// WATCHCORE_NAME_...; so watchcore_name(WATCHCORE_NAME_EVENT_TYPE, WATCHCORE_EVENT_ADDED) is "ADDED". "UNKNOWN"
+// for any other number. A code has watchcore_error_name. NUL-terminated, static, never freed. Any thread; never
+// blocks. Since 0.1.
+const char *watchcore_name(uint32_t of,
+                           uint32_t number);
+
 // ===========================================================================================================
 // 4. Log messages
 //
@@ -328,8 +360,8 @@ int32_t watchcore_shutdown(int64_t timeout_ms,
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
 // thread of the library or of the caller, on several at once; it must not call the library and must return
-// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
-// Since 0.1.
+// soon. It must return: an exception (in C++), longjmp or pthread_exit out of it ends the process. A panic (in
+// Rust) ends at the library. The thread that it runs on is not cancelled meanwhile. Since 0.1.
 typedef void (*watchcore_log_function)(void *context, uint32_t level, const char *message, size_t length);
 
 // Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
@@ -465,7 +497,8 @@ typedef struct watchcore_cache_options {
 // Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
 // its first listing).
 // `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON). Since 0.1.
+// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON), RESOURCE_EXHAUSTED (the
+// system starts no thread: the first cache of a process needs two. Nothing stays of it; try again). Since 0.1.
 int32_t watchcore_cache_new(const watchcore_cache_options *options,
                             watchcore_cache **cache,
                             watchcore_error *error);
@@ -499,7 +532,7 @@ int32_t watchcore_cache_is_ready(const watchcore_cache *cache,
 // Waits until the first listing is published.
 // Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own. Since 0.1.
+// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED. Since 0.1.
 int32_t watchcore_cache_wait_ready(const watchcore_cache *cache,
                                    int64_t timeout_ms,
                                    watchcore_error *error);
@@ -508,7 +541,8 @@ int32_t watchcore_cache_wait_ready(const watchcore_cache *cache,
 // `*reached`, `*epoch`: the cache's position then; each may be NULL.
 // Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED. Since 0.1.
+// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, NOT_READY, FUTURE_REVISION (not in
+// this time), RESYNCED, CLOSED. Since 0.1.
 int32_t watchcore_cache_wait_until(const watchcore_cache *cache,
                                    uint64_t revision,
                                    int64_t timeout_ms,
@@ -520,7 +554,7 @@ int32_t watchcore_cache_wait_until(const watchcore_cache *cache,
 // the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
 // Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE. Since 0.1.
+// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED. Since 0.1.
 int32_t watchcore_cache_consistent_revision(const watchcore_cache *cache,
                                             int64_t timeout_ms,
                                             uint64_t *revision,
@@ -658,7 +692,7 @@ int32_t watchcore_writer_progress(watchcore_writer *writer,
                                   watchcore_error *error);
 
 // Lets the log's events up to and with a revision go; the state at it stays.
-// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED. Since 0.1.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, FUTURE_REVISION, NOT_READY, BUSY, CLOSED. Since 0.1.
 int32_t watchcore_writer_compact(watchcore_writer *writer,
                                  uint64_t revision,
                                  watchcore_error *error);
@@ -938,11 +972,22 @@ typedef struct watchcore_filter {
 // A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released,
 // whatever becomes of the subscription and the cache. Until then it keeps its part of the log in memory.
 //
-//     for (i = 0; i < batch.count; i++) {
-//         const watchcore_event *event = watchcore_batch_event(&batch, i);
-//         ...
+//     #include <stdio.h>
+//     #include <watchcore.h>
+//
+//     // Prints a line for each change of a batch.
+//     static void show(const watchcore_batch *batch)
+//     {
+//         size_t i;
+//         for (i = 0; i < batch->count; i++) {
+//             const watchcore_event *event = watchcore_batch_event(batch, i);
+//             watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
+//             if (key.data != NULL) { // bookmarks and resync marks have none, and a deletion has no value
+//                 printf("%s %.*s %.*s\n", watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type), (int)key.length,
+//                        (const char *)key.data, (int)value.length, (const char *)value.data);
+//             }
+//         }
 //     }
-//     watchcore_batch_release(&batch);
 // ===========================================================================================================
 
 // A key appeared, or came into the filter. Since 0.1.
@@ -1183,7 +1228,7 @@ typedef struct watchcore_text watchcore_text;
 // `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 // `kv` with watchcore_key_value_release.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED. Since 0.1.
 int32_t watchcore_cache_get(const watchcore_cache *cache,
                             const void *key,
                             size_t key_length,
@@ -1200,7 +1245,7 @@ int32_t watchcore_cache_get(const watchcore_cache *cache,
 // and never else, and is the caller's, ended by watchcore_text_free.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
 // Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
-// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+// COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED. Since 0.1.
 int32_t watchcore_cache_list(const watchcore_cache *cache,
                              const watchcore_range *range,
                              const watchcore_read_options *read,
@@ -1219,7 +1264,7 @@ void watchcore_text_free(watchcore_text *text);
 // `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 // was counted; each may be NULL.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED. Since 0.1.
 int32_t watchcore_cache_count(const watchcore_cache *cache,
                               const watchcore_range *range,
                               const watchcore_read_options *read,
@@ -1296,7 +1341,7 @@ typedef struct watchcore_iterator watchcore_iterator;
 // Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
 // freed.
 // `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED. Since 0.1.
+// Codes: INVALID_ARGUMENT, NOT_READY. Since 0.1.
 int32_t watchcore_snapshot_new(const watchcore_cache *cache,
                                watchcore_snapshot **snapshot,
                                watchcore_error *error);
@@ -1356,10 +1401,27 @@ void watchcore_iterator_free(watchcore_iterator *iterator);
 // passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the window
 // at some time, and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
 //
-//     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK &&
-//            (rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) == WATCHCORE_OK) {
-//         ...
-//         watchcore_batch_release(&batch);
+//     #include <watchcore.h>
+//
+//     // Gives all batches of a subscription to `serve`, until it ends: CLOSED, or why else.
+//     static int32_t follow(watchcore_subscription *subscription, void (*serve)(const watchcore_batch *),
+//                           watchcore_error *error)
+//     {
+//         watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//         for (;;) {
+//             int32_t rc = watchcore_subscription_wait(subscription, -1, error);
+//             if (rc == WATCHCORE_OK) {
+//                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//             }
+//             if (rc == WATCHCORE_LAGGED) {
+//                 continue; // Once a loss, with the lost range in `error`; the next polls give what `on_lag` says.
+//             }
+//             if (rc != WATCHCORE_OK) {
+//                 return rc;
+//             }
+//             serve(&batch);
+//             watchcore_batch_release(&batch);
+//         }
 //     }
 // ===========================================================================================================
 
@@ -1506,9 +1568,11 @@ int32_t watchcore_subscription_new(const watchcore_cache *cache,
 // `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
 // watchcore_batch_release, on any thread.
 // Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
-// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
-// event). Since 0.1.
+// A member of a wake set is armed by each poll that gives nothing, and ready again where watchcore_wakeset_next
+// has named it and something is left.
+// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, LAGGED (once a loss, with the lost range; then what `on_lag` says:
+// CLOSED unless it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED
+// (after the last event). Since 0.1.
 int32_t watchcore_subscription_poll(watchcore_subscription *subscription,
                                     size_t max,
                                     watchcore_batch *batch,
@@ -1548,13 +1612,6 @@ int32_t watchcore_subscription_lag(const watchcore_subscription *subscription,
 int32_t watchcore_subscription_stats(watchcore_subscription *subscription,
                                      watchcore_subscription_figures *figures,
                                      watchcore_error *error);
-
-// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
-// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never
-// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
-int32_t watchcore_subscription_arm(watchcore_subscription *subscription,
-                                   uint32_t *ready,
-                                   watchcore_error *error);
 
 // Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
 // stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
@@ -1656,49 +1713,49 @@ void watchcore_subscription_list_free(watchcore_subscription_list *list);
 // or libuv (uv_poll_t), for any number of members, each under a tag of 64 bits, which may be a pointer to what
 // the program has for it. There are no timers in it: a loop has its own.
 //
-// A loop with epoll. A member is armed when it is added, and again whenever it had nothing; the set, before sleeping.
+// A loop with epoll. Its order is the natural one: sleep on the descriptor, ask for the next member that is
+// ready until there is none, and poll each once. No step arms anything: a member is armed by being added and by
+// each poll that gives nothing, one of which a poll left something is named again, and where no member is ready
+// watchcore_wakeset_next has armed the descriptor. A loop may sleep before it has come that far, too: until then
+// the descriptor stays readable.
 //
 //     #include <sys/epoll.h>
 //     #include <unistd.h>
 //     #include <watchcore.h>
 //
-//     // Serves the subscriptions that were added to `set` with their own address as the tag, and armed, until
-//     // one of them ends; `serve` gets each batch.
-//     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error);
-//     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error)
+//     // Serves the subscriptions that were added to `set` with their own address as the tag, until one of them ends;
+//     // `serve` gets each batch.
+//     static int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *),
+//                               watchcore_error *error)
 //     {
 //         struct epoll_event interest = { 0 }, happened;
+//         watchcore_batch batch = WATCHCORE_BATCH_INIT;
 //         int32_t rc = WATCHCORE_OK, fd;
+//         uint32_t found;
+//         uint64_t tag;
 //         int loop = epoll_create1(EPOLL_CLOEXEC);
 //         interest.events = EPOLLIN;
 //         watchcore_wakeset_fd(set, &fd, NULL);
 //         epoll_ctl(loop, EPOLL_CTL_ADD, fd, &interest);
 //         while (rc == WATCHCORE_OK) {
-//             uint64_t tags[64];
-//             uint32_t ready = 0;
-//             size_t count = 0, i;
-//             watchcore_wakeset_take(set, tags, 64, &count, NULL);
-//             for (i = 0; i < count && rc == WATCHCORE_OK; i++) {
-//                 watchcore_subscription *subscription = (watchcore_subscription *)(uintptr_t)tags[i];
-//                 watchcore_batch batch = WATCHCORE_BATCH_INIT;
-//                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//             epoll_wait(loop, &happened, 1, -1);
+//             while ((rc = watchcore_wakeset_next(set, &tag, &found, error)) == WATCHCORE_OK && found) {
+//                 rc = watchcore_subscription_poll((watchcore_subscription *)(uintptr_t)tag, 256, &batch, error);
 //                 if (rc == WATCHCORE_OK) {
 //                     serve(&batch);
-//                     // Armed with something to come, it is listed at once.
-//                     rc = watchcore_subscription_arm(subscription, &ready, error);
-//                 }
-//                 watchcore_batch_release(&batch);
-//             }
-//             if (count == 0 && watchcore_wakeset_arm(set, &ready, NULL) == WATCHCORE_OK && !ready) {
-//                 epoll_wait(loop, &happened, 1, -1);
+//                     watchcore_batch_release(&batch);
+//                 } else if (rc != WATCHCORE_LAGGED) {
+//                     break;
+//                 } // LAGGED is reported once a loss; the next polls give what `on_lag` says.
 //             }
 //         }
 //         close(loop);
 //         return rc;
 //     }
 //
-// Several threads may run such a loop on one set: each tag goes to one of them. To end it from another thread,
-// close the subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
+// Several threads may run such a loop on one set: a member that was named is named to nobody else before it was
+// polled. To end the loop from another thread, close a subscription (watchcore_subscription_close): its tag
+// comes, and its poll answers CLOSED.
 // ===========================================================================================================
 
 // The first listing is published. Since 0.1.
@@ -1728,36 +1785,23 @@ int32_t watchcore_waiter_new(const watchcore_cache *cache,
 
 // Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
 // position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
+// would answer. A member of a wake set is armed by each try that gives `*done` 0.
 // Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE. Since 0.1.
+// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, RESYNCED, CLOSED. Since 0.1.
 int32_t watchcore_waiter_try(watchcore_waiter *waiter,
                              uint32_t *done,
                              uint64_t *revision,
                              uint64_t *epoch,
                              watchcore_error *error);
 
-// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
-// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks.
-// One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
-int32_t watchcore_waiter_arm(watchcore_waiter *waiter,
-                             uint32_t *ready,
-                             watchcore_error *error);
-
 // Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread. Since 0.1.
 void watchcore_waiter_free(watchcore_waiter *waiter);
 
 // Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
-// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
-//
-// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
-// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
-// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
-// Several threads may do so with one set: each tag goes to one of them.
-// Never read or write the descriptor: it is a hint, the set empties it when it is armed. Since 0.1.
+// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left). Since 0.1.
 int32_t watchcore_wakeset_new(watchcore_wakeset **set, watchcore_error *error);
 
-// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Puts a subscription into a set under a tag of the caller's choice, and arms it; it leaves the set it was in.
 // Never blocks. The set: any thread, many at once; the subscription: one at a time.
 // Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
 int32_t watchcore_wakeset_add_subscription(const watchcore_wakeset *set,
@@ -1765,7 +1809,7 @@ int32_t watchcore_wakeset_add_subscription(const watchcore_wakeset *set,
                                            uint64_t tag,
                                            watchcore_error *error);
 
-// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Puts a waiter into a set under a tag of the caller's choice, and arms it; it leaves the set it was in.
 // Never blocks. The set: any thread, many at once; the waiter: one at a time.
 // Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
 int32_t watchcore_wakeset_add_waiter(const watchcore_wakeset *set,
@@ -1773,31 +1817,35 @@ int32_t watchcore_wakeset_add_waiter(const watchcore_wakeset *set,
                                      uint64_t tag,
                                      watchcore_error *error);
 
-// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
+// Takes a subscription out of its set; it is not named any more. (Freeing it does the
 // same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
 // Codes: INVALID_ARGUMENT (it is not in this set), BUSY. Since 0.1.
 int32_t watchcore_wakeset_remove_subscription(const watchcore_wakeset *set,
                                               watchcore_subscription *subscription,
                                               watchcore_error *error);
 
-// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
+// Takes a waiter out of its set; it is not named any more. (Freeing it does the same.)
 // Never blocks. The set: any thread, many at once; the waiter: one at a time.
 // Codes: INVALID_ARGUMENT (it is not in this set), BUSY. Since 0.1.
 int32_t watchcore_wakeset_remove_waiter(const watchcore_wakeset *set,
                                         watchcore_waiter *waiter,
                                         watchcore_error *error);
 
-// Arms the set: `*ready` 0: it is armed, the descriptor becomes readable when a tag is listed; 1: tags are
-// listed, and it is not armed. Take them then, and arm it again before you sleep, also where there was none to
-// take: a member that was listed may have left the set meanwhile. Never blocks. Any thread, many at once. Codes:
-// INVALID_ARGUMENT. Since 0.1.
-int32_t watchcore_wakeset_arm(const watchcore_wakeset *set,
-                              uint32_t *ready,
-                              watchcore_error *error);
+// The next member that is ready: `*found` 1, and `*tag` is its tag; or 0: none is, and the descriptor becomes
+// readable when one is. Poll (or try) the member once: what is left makes it ready again, and one that gives
+// nothing is armed. A member that is not polled is not named again, but by its next poll.
+// A tag goes with its member: once that was removed or freed, it is not named any more, and may be a pointer that is
+// freed with it.
+// Never blocks. Any thread, many at once: each member goes to one of them. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_wakeset_next(const watchcore_wakeset *set,
+                               uint64_t *tag,
+                               uint32_t *found,
+                               watchcore_error *error);
 
-// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
-// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
-// once it was removed or freed: a tag may be a pointer that is freed with its member.
+// Takes up to `capacity` tags of members that are ready at once; `*count`: how many. 0: none is, and the descriptor
+// becomes readable when one is. What there was no room for stays ready. For a program that hands the tags on to
+// consumers of its own, as a binding does: each polls its member until a poll gives nothing, which arms it. A
+// poll that gives something does not make such a member ready again, unlike after watchcore_wakeset_next.
 // Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
 int32_t watchcore_wakeset_take(const watchcore_wakeset *set,
                                uint64_t *tags,
@@ -1810,9 +1858,10 @@ int32_t watchcore_wakeset_take(const watchcore_wakeset *set,
 // Codes: INVALID_ARGUMENT. Since 0.1.
 int32_t watchcore_wakeset_fd(const watchcore_wakeset *set, int32_t *fd, watchcore_error *error);
 
-// Waits until a tag is listed; it arms the set itself.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
-// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT. Since 0.1.
+// Waits until a member is ready, in place of a sleep on the descriptor.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all); nothing else ends it but a member, such as one that
+// is closed. Any thread, many at once; watchcore_wakeset_free may not be called meanwhile. Codes:
+// INVALID_ARGUMENT, TIMEOUT. Since 0.1.
 int32_t watchcore_wakeset_wait(const watchcore_wakeset *set,
                                int64_t timeout_ms,
                                watchcore_error *error);

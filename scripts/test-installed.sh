@@ -124,7 +124,7 @@ C
 flags=(-std=c11 -D_GNU_SOURCE -Wall -Wextra -Wpedantic -Werror)
 # shellcheck disable=SC2046
 cc "${flags[@]}" "$tmp/readme.c" $(pkg-config --cflags --libs watchcore) -lpthread -o "$tmp/readme"
-expected=$'17 1 /a\n17 4 '
+expected=$'17 ADDED /a\n17 BOOKMARK '
 prints() { [ "$(timeout 60 "$@")" = "$expected" ]; }
 prints "$tmp/readme" || fail "the C snippet does not print what it should"
 say "the C snippet"

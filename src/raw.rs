@@ -9,9 +9,14 @@ pub use crate::filter::indexes::MOST as MAX_INDEXES;
 use crate::batch::Batch;
 use crate::data::event::LogEvent;
 use crate::data::key_value::KeyValue;
+use crate::error::Result;
+use crate::position::Position;
+use crate::read::Waiter;
 use crate::subscription::Subscription;
+use crate::wake::WakeSet;
 use std::ffi::c_void;
 use std::mem::offset_of;
+use std::time::Duration;
 
 /// Where an event has its revision, sequence, kind, flags, key-value, previous key-value and what a resync
 /// mark has: from, epoch, reason.
@@ -58,6 +63,43 @@ pub fn key_value_as_raw(kv: &KeyValue) -> *const c_void {
 pub unsafe fn key_value_from_raw(pointer: *const c_void) -> Option<KeyValue> {
     // SAFETY: the caller's promise is that of `from_raw`.
     unsafe { KeyValue::from_raw(pointer) }
+}
+
+/// Adds a subscription to a wake set and arms it. `rests`: see [`poll`].
+pub fn add_armed(set: &WakeSet, subscription: &mut Subscription, tag: u64, rests: impl Fn()) -> Result<()> {
+    rests();
+    set.add(subscription, tag)?;
+    subscription.arm().map(drop)
+}
+
+/// The same for a waiter.
+pub fn add_waiter_armed(set: &WakeSet, waiter: &mut Waiter, tag: u64, rests: impl Fn()) -> Result<()> {
+    rests();
+    set.add_waiter(waiter, tag)?;
+    waiter.arm().map(drop)
+}
+
+/// The tag of a member that is ready; `None`: none is, and the set is armed. The member is listed again by the [`poll`]
+/// that follows, where there is more.
+pub fn next_ready(set: &WakeSet) -> Option<u64> {
+    set.next()
+}
+
+/// The poll of C, with a maximum above 0. It leaves a member of a wake set armed, or listed where there is more. `rests`
+/// is called before the member can be found in its set again: another thread may take its tag from then on, and poll it.
+#[inline]
+pub fn poll(subscription: &mut Subscription, max: usize, rests: impl Fn()) -> Result<Batch> {
+    subscription.poll_for_loop(max, rests)
+}
+
+/// The wait of C: it leaves a member of a wake set armed, or listed.
+pub fn wait(subscription: &mut Subscription, timeout: Duration, rests: impl Fn()) -> Result<bool> {
+    subscription.wait_for_loop(timeout, rests)
+}
+
+/// [`poll`] of a waiter.
+pub fn poll_waiter(waiter: &mut Waiter, rests: impl Fn()) -> Result<Option<Position>> {
+    waiter.poll_for_loop(rests)
 }
 
 /// The index of the bucket that a subscription reads, if it reads one.

@@ -160,6 +160,27 @@ impl Waiter {
         }
     }
 
+    /// The same for C: one that is a member of a wake set is armed where this gives nothing, and what came in between is
+    /// what it gives. `rests`: see `Awake::poll_member`.
+    pub(crate) fn poll_for_loop(&mut self, rests: impl Fn()) -> Result<Option<Position>> {
+        loop {
+            let answer = self.poll()?;
+            if answer.is_some() || self.sleep.seat().is_none() {
+                return Ok(answer);
+            }
+            let mut sleeper = self.sleep.sleeper(FilterCode::Own);
+            if !sleeper.is_in_a_set() {
+                return Ok(None);
+            }
+            // A tag of it is listed again only when it has come: there is nothing to be told from a tag that was taken.
+            sleeper.take_given();
+            rests();
+            if self.park(Waker::Member) {
+                return Ok(None);
+            }
+        }
+    }
+
     /// The history was replaced while it waited: RESYNCED where revisions cannot be compared any more.
     fn follow_epoch(&mut self, now: Position) -> Result<()> {
         let pin = reclaim::pin();

@@ -162,6 +162,20 @@ impl Subscription {
         self.awake(|awake| awake.poll(max))
     }
 
+    /// The same for C, with a maximum above 0: one that is a member of a wake set leaves the poll armed, or listed where
+    /// there is more. `rests`: see `Awake::poll_member`.
+    #[inline]
+    pub(crate) fn poll_for_loop(&mut self, max: usize, rests: impl Fn()) -> Result<Batch> {
+        self.awake(|awake| if awake.has(own::Flag::Member) { awake.poll_member(max, rests) } else { awake.poll(max) })
+    }
+
+    /// The wait of C: it leaves a member of a wake set armed or listed, as it found it.
+    pub(crate) fn wait_for_loop(&mut self, timeout: std::time::Duration, rests: impl Fn()) -> Result<bool> {
+        let answer = self.wait(timeout)?;
+        self.awake(|awake| awake.arm_member(rests));
+        Ok(answer)
+    }
+
     /// The position: every match up to and with it was handed out. 0 during the initial state. After a poll that gave
     /// nothing it is not below any position of the cache that was seen before that poll.
     pub fn position(&self) -> Position {

@@ -50,6 +50,8 @@ pub(super) enum Flag {
     MovedUnseen = 32,
     /// Every event of its bucket passes unchanged.
     WholeBucket = 64,
+    /// It joined a wake set, and has not left it. The set may be gone.
+    Member = 128,
 }
 
 /// What few subscriptions need, or each only for a while.

@@ -5,8 +5,9 @@
 use super::awake::Awake;
 use super::own::{Bookmarks, Flag, SubscriptionPhase};
 use super::{Start, Subscription};
+use crate::batch::Batch;
 use crate::cache::OPEN;
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::sync::Acquire;
 use crate::sys::clock;
 use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker, not_in_a_set};
@@ -14,15 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Subscription {
-    /// The consumer at its seat.
-    fn sleeper(&mut self) -> Sleeper<'_> {
-        // SAFETY: the one handle of the consumer, borrowed as long as the sleeper lives.
-        unsafe { self.shared.sleeper() }
-    }
-
     /// It is dropped: its seat is left for good.
     pub(super) fn end_sleep(&mut self) {
-        // SAFETY: as in `sleeper`.
+        // SAFETY: the one handle of the consumer.
         unsafe { self.shared.sleeps_no_more() }
     }
 }
@@ -131,13 +126,16 @@ impl Awake<'_> {
         }
     }
 
+    /// True: somebody had woken it.
     #[inline(never)]
-    fn unpark_parked(&mut self) {
-        if self.own.take(Flag::Parked) {
-            let hubs = &self.inner().hubs;
-            let unparked = self.sleeper().unpark(hubs);
-            self.slept(unparked);
+    fn unpark_parked(&mut self) -> bool {
+        if !self.own.take(Flag::Parked) {
+            return false;
         }
+        let hubs = &self.inner().hubs;
+        let unparked = self.sleeper().unpark(hubs);
+        self.slept(unparked);
+        unparked.woken
     }
 
     /// Arms itself in its wake set. True: there is something, and its tag is listed.
@@ -154,6 +152,48 @@ impl Awake<'_> {
             if self.park(Waker::Member) {
                 return Ok(false);
             }
+        }
+    }
+
+    /// The poll of a member, which leaves it armed where it gives nothing: what came in between is what it gives. Where it
+    /// gives something, and nobody else would list the member for what is left, it lists or arms it, too: that is where
+    /// [`WakeSet::next`] has given its tag out, or this poll has ended its arming. After CLOSED nothing more comes.
+    ///
+    /// `rests` is called before the member can be found in its set, so that who takes its tag meanwhile finds it free.
+    #[inline(never)]
+    pub(super) fn poll_member(&mut self, max: usize, rests: impl Fn()) -> Result<Batch> {
+        let was_armed = self.has(Flag::Parked) && !self.unpark_parked();
+        let is_given = self.sleeper().take_given();
+        loop {
+            let answer = self.poll(max);
+            if !self.sleeper().is_in_a_set() {
+                return answer;
+            }
+            match &answer {
+                Ok(batch) if batch.is_empty() && !batch.continues() => {
+                    rests();
+                    if (self.awaits_events() || !self.peek()) && self.park(Waker::Member) {
+                        return answer;
+                    }
+                }
+                Err(error) if error.code() == Code::Closed => return answer,
+                _ => {
+                    if is_given || was_armed {
+                        self.arm_member(rests);
+                    }
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Lists or arms a member of a set that is there; see [`Awake::poll_member`].
+    pub(super) fn arm_member(&mut self, rests: impl Fn()) {
+        self.unpark();
+        if self.has(Flag::Member) && self.sleeper().is_in_a_set() {
+            rests();
+            // It fails only where it is in no set.
+            _ = self.arm();
         }
     }
 
@@ -176,6 +216,9 @@ impl Awake<'_> {
         }
         let waker = self.unpark_with_waker();
         let was_member = self.sleeper().leave_set(set);
+        if was_member {
+            self.own.set(Flag::Member, false);
+        }
         match waker {
             Some(Waker::Member) if !was_member => _ = self.arm(),
             waker => waker.into_iter().for_each(Waker::call),
@@ -207,8 +250,11 @@ impl Awake<'_> {
 impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.awake(|awake| drop(awake.unpark_with_waker()));
-        subscription.sleeper().join_set(self, tag);
+        subscription.awake(|awake| {
+            drop(awake.unpark_with_waker());
+            awake.sleeper().join_set(self, tag);
+            awake.own.set(Flag::Member, true);
+        });
         Ok(())
     }
 

@@ -141,7 +141,7 @@ impl Awake<'_> {
 
     /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll
     /// that found nothing is found by the look behind PARKED.
-    fn awaits_events(&self) -> bool {
+    pub(super) fn awaits_events(&self) -> bool {
         self.own.is_live() && !self.own.has_failed() && !self.has_links()
     }
 

@@ -131,6 +131,11 @@ impl Sleeper<'_> {
         }
     }
 
+    /// Whether its set has given its tag out since this was asked last.
+    pub(crate) fn take_given(&self) -> bool {
+        self.seat.member().take_given()
+    }
+
     /// Whether it is in a wake set that is there. It is awake.
     pub(crate) fn is_in_a_set(&mut self) -> bool {
         self.slot().membership().is_some_and(|membership| membership.set.strong_count() > 0)

@@ -9,6 +9,11 @@
 //! again where something came in between: no thread takes the signal that was meant for another.
 //! `armed` says that a thread may sleep; a raise resets it, and nothing else does.
 //!
+//! There are two ways to take a tag. [`WakeSet::take`] leaves the member to its consumer, which polls it until a poll
+//! gives nothing, and arms it. [`WakeSet::next`] notes in the member's word that it was given out; the next poll of that
+//! member (`Subscription::poll_member`) lists it again where there is more, and arms it where there is not, so that a loop
+//! of `next` and one poll forgets nothing. Where `next` finds nothing it has armed the set.
+//!
 //! | who wakes | who arms | order |
 //! | --- | --- | --- |
 //! | push on the list; fence; `armed.swap(false)`, raise if it was true | drain; `armed.swap(true)`; fence; look at the list | SeqCst fences: one of the two sees the other |
@@ -58,15 +63,17 @@ impl ListedSeat {
     }
 }
 
-/// Which membership of its consumer's a seat is in, and whether that is listed.
+/// Which membership of its consumer's a seat is in, whether that is listed, and whether it was given out.
 ///
-/// Its consumer alone changes the number, while it is awake; who wakes it sets the bit meanwhile that it sleeps.
+/// Its consumer alone changes the number, while it is awake; who wakes it sets LISTED meanwhile that it sleeps. `next`
+/// exchanges LISTED for GIVEN, and the consumer's next poll takes that out.
 pub(super) struct MemberWord(AtomicU64);
 
 const LISTED: u64 = 1;
 const MEMBER: u64 = 2;
+const GIVEN: u64 = 4;
 /// One membership: numbers never come again.
-const NUMBER: u64 = 4;
+const NUMBER: u64 = 8;
 
 impl MemberWord {
     pub(super) fn new() -> MemberWord {
@@ -81,16 +88,30 @@ impl MemberWord {
     /// The number of the membership, if it was not listed in it. Partner: `take`.
     fn list(&self) -> Option<u64> {
         let before = self.0.fetch_or(LISTED, AcqRel);
-        (before & LISTED == 0).then_some(before)
+        (before & LISTED == 0).then_some(before & !GIVEN)
     }
 
     fn is_listed(&self, number: u64) -> bool {
-        self.0.load(Acquire) == number | LISTED
+        self.0.load(Acquire) & !GIVEN == number | LISTED
     }
 
-    /// Takes it from the list. False: the membership is over. Partner: `list`.
-    fn take(&self, number: u64) -> bool {
-        self.0.compare_exchange(number | LISTED, number, AcqRel, Relaxed).is_ok()
+    /// Takes it from the list; `given` is GIVEN or 0. False: the membership is over. Partner: `list`.
+    fn take(&self, number: u64, given: u64) -> bool {
+        // It may be given out though it is listed: it was polled by somebody else meanwhile, and woken again.
+        let mut word = self.0.load(Relaxed);
+        while word & !GIVEN == number | LISTED {
+            match self.0.compare_exchange(word, word & !LISTED | given, AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Whether `next` has given it out since this was asked last. For its consumer.
+    pub(super) fn take_given(&self) -> bool {
+        // Relaxed: who gave it out has come to the consumer by the lock of its handle.
+        self.0.load(Relaxed) & GIVEN != 0 && self.0.fetch_and(!GIVEN, AcqRel) & GIVEN != 0
     }
 
     fn join(&self) {
@@ -179,11 +200,11 @@ impl TakenMembers {
         false
     }
 
-    /// Takes the next one that is a member still; its tag.
-    fn next(&mut self) -> Option<u64> {
+    /// Takes the next one that is a member still; its tag. `given` is GIVEN or 0.
+    fn next(&mut self, given: u64) -> Option<u64> {
         while let Some(ListedSeat { seat, number, tag }) = self.members.pop_front() {
             // Before the tag is out of our hands: it may be listed again from here on. Partner: `SetShared::list`.
-            if seat.member().take(number) {
+            if seat.member().take(number, given) {
                 return Some(tag);
             }
             self.gone = self.gone.saturating_sub(1);
@@ -276,12 +297,29 @@ impl WakeSet {
         taken.refill(&self.shared.ready);
         let mut count = 0;
         while count < tags.len()
-            && let Some(tag) = taken.next()
+            && let Some(tag) = taken.next(0)
         {
             tags[count] = tag;
             count += 1;
         }
         count
+    }
+
+    /// The tag of a member that is ready. It is listed again by the poll that follows, where there is more. `None`: none is
+    /// ready, and the set is armed.
+    pub(crate) fn next(&self) -> Option<u64> {
+        loop {
+            let mut taken = lock(&self.shared.taken);
+            taken.refill(&self.shared.ready);
+            let tag = taken.next(GIVEN);
+            drop(taken);
+            if tag.is_some() {
+                return tag;
+            }
+            if !self.arm() {
+                return None;
+            }
+        }
     }
 
     /// The descriptor: non-blocking, close-on-exec, owned by the set and closed with its last handle.

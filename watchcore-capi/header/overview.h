@@ -59,11 +59,16 @@
 //
 // Conventions
 //
+// Language   C99 or newer, or C++11 or newer. The library is for Linux, on 64-bit processors.
 // Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes of section @SECTION:error@, and
 //            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
 //            WATCHCORE_ERROR_INIT. It is written only where the call fails. No text is kept in a handle or
 //            in a thread. Any function may also answer PANIC, INTERNAL and, in a forked child, UNSUPPORTED:
-//            its comment lists the others.
+//            its comment lists the others. NOT_READY stands for the source's own code, too, where the source has
+//            refused the cache's first listing: UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE, RESOURCE_EXHAUSTED,
+//            INVALID_ARGUMENT, or CLOSED where its feeder was stopped.
+// Memory     A process that has no memory left is ended (abort(3)): no function answers that. What a cache takes is
+//            bounded by its options; what it has is in watchcore_stats.
 // Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
 //            writable, for handles not freed.
 // Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
@@ -84,6 +89,13 @@
 //            (watchcore_cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
 // Blocking   A function blocks only where its comment says so. Those that wait for news take a `timeout_ms`: -1
 //            waits for ever, 0 does not wait. For each there is a way that never blocks: section @SECTION:wakeset@.
+// Cancelling A thread may be cancelled (pthread_cancel) while it is inside of a function. The function holds that off and
+//            ends as it would have; the thread is cancelled at its next cancellation point behind the call. One that
+//            waits leaves the call when the wait ends: by its timeout, or by the close of what it waits for
+//            (watchcore_subscription_close, watchcore_cache_close; of a wake set, that of a member). Cancellation must be
+//            deferred, which is the default: with PTHREAD_CANCEL_ASYNCHRONOUS a thread may call no function of the
+//            library. The library's own threads are not to be cancelled.
+// Signals    No function may be called from a signal handler. A signal ends no wait.
 // Callbacks  None, but for the log function: a program asks, on its own threads.
 // Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
 // Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers

@@ -5,18 +5,29 @@
 //! A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released, whatever becomes
 //! of the subscription and the cache. Until then it keeps its part of the log in memory.
 //!
-//!     for (i = 0; i < batch.count; i++) {
-//!         const watchcore_event *event = watchcore_batch_event(&batch, i);
-//!         ...
+//!     #include <stdio.h>
+//!     #include <watchcore.h>
+//!
+//!     // Prints a line for each change of a batch.
+//!     static void show(const watchcore_batch *batch)
+//!     {
+//!         size_t i;
+//!         for (i = 0; i < batch->count; i++) {
+//!             const watchcore_event *event = watchcore_batch_event(batch, i);
+//!             watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
+//!             if (key.data != NULL) { // bookmarks and resync marks have none, and a deletion has no value
+//!                 printf("%s %.*s %.*s\n", watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type), (int)key.length,
+//!                        (const char *)key.data, (int)value.length, (const char *)value.data);
+//!             }
+//!         }
 //!     }
-//!     watchcore_batch_release(&batch);
 
 use super::bytes::watchcore_bytes;
-use super::count::{self, Fun};
-use super::frame::answer;
+use super::contract::accessor;
+use super::frame::{Fun, answer};
 use super::handle;
 use super::key_value::watchcore_key_value;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use watchcore::{Batch, Event, Kind, flags, raw};
 
 /// A key appeared, or came into the filter.
@@ -171,17 +182,69 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
     }
 }
 
-/// The event at an index; NULL after the last. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
-    count::infallible(Fun::watchcore_batch_event);
-    // SAFETY: NULL or the caller's batch.
-    let Some(batch) = (unsafe { batch.as_ref() }) else { return std::ptr::null() };
-    if index >= batch.count {
-        return std::ptr::null();
+accessor! {
+    /// The event at an index; NULL after the last. The symbol beside the inline function.
+    fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
+        // SAFETY: NULL or the caller's batch.
+        let Some(batch) = (unsafe { batch.as_ref() }) else { return std::ptr::null() };
+        if index >= batch.count {
+            return std::ptr::null();
+        }
+        // SAFETY: the index lies inside the batch.
+        unsafe { batch.events.byte_add(index * batch.stride as usize) }.cast()
     }
-    // SAFETY: the index lies inside the batch.
-    unsafe { batch.events.byte_add(index * batch.stride as usize) }.cast()
+}
+
+accessor! {
+    /// The key of an event. The symbol beside the inline function.
+    fn watchcore_event_key(event: *const watchcore_event) -> watchcore_bytes {
+        if event.is_null() {
+            return watchcore_bytes::ABSENT;
+        }
+        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        unsafe { key_of((*event).kv) }
+    }
+}
+
+accessor! {
+    /// The new value of an event. The symbol beside the inline function.
+    fn watchcore_event_value(event: *const watchcore_event) -> watchcore_bytes {
+        if event.is_null() {
+            return watchcore_bytes::ABSENT;
+        }
+        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        unsafe { value_of((*event).kv) }
+    }
+}
+
+accessor! {
+    /// The value before an event. The symbol beside the inline function.
+    fn watchcore_event_prev_value(event: *const watchcore_event) -> watchcore_bytes {
+        if event.is_null() {
+            return watchcore_bytes::ABSENT;
+        }
+        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        unsafe { value_of((*event).prev_kv) }
+    }
+}
+
+accessor! {
+    /// A pointer and a length as one value. The symbol beside the inline function.
+    fn watchcore_bytes_from(data: *const c_void, length: usize) -> watchcore_bytes {
+        watchcore_bytes { data, length }
+    }
+}
+
+accessor! {
+    /// The bytes of a NUL-terminated string. The symbol beside the inline function.
+    fn watchcore_bytes_from_string(string: *const c_char) -> watchcore_bytes {
+        if string.is_null() {
+            return watchcore_bytes::ABSENT;
+        }
+        // SAFETY: it ends with a NUL.
+        let length = unsafe { std::ffi::CStr::from_ptr(string) }.count_bytes();
+        watchcore_bytes { data: string.cast(), length }
+    }
 }
 
 /// The key of a key-value that may be NULL.
@@ -192,7 +255,7 @@ pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, in
 /// # Safety
 ///
 /// `kv` is NULL or belongs to an event whose batch was not released.
-unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+const unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
     if kv.is_null() {
         return watchcore_bytes::ABSENT;
     }
@@ -205,43 +268,10 @@ unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
 /// # Safety
 ///
 /// As for `key_of`.
-unsafe fn value_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+const unsafe fn value_of(kv: *const watchcore_key_value) -> watchcore_bytes {
     if kv.is_null() {
         return watchcore_bytes::ABSENT;
     }
     // SAFETY: the value and its length never change.
     unsafe { watchcore_bytes { data: (*kv).value.cast(), length: (*kv).value_length as usize } }
-}
-
-/// The key of an event. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_event_key(event: *const watchcore_event) -> watchcore_bytes {
-    count::infallible(Fun::watchcore_event_key);
-    if event.is_null() {
-        return watchcore_bytes::ABSENT;
-    }
-    // SAFETY: an event of a batch that was not released; its key-values live as long.
-    unsafe { key_of((*event).kv) }
-}
-
-/// The new value of an event. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_event_value(event: *const watchcore_event) -> watchcore_bytes {
-    count::infallible(Fun::watchcore_event_value);
-    if event.is_null() {
-        return watchcore_bytes::ABSENT;
-    }
-    // SAFETY: an event of a batch that was not released; its key-values live as long.
-    unsafe { value_of((*event).kv) }
-}
-
-/// The value before an event. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_event_prev_value(event: *const watchcore_event) -> watchcore_bytes {
-    count::infallible(Fun::watchcore_event_prev_value);
-    if event.is_null() {
-        return watchcore_bytes::ABSENT;
-    }
-    // SAFETY: an event of a batch that was not released; its key-values live as long.
-    unsafe { value_of((*event).prev_kv) }
 }

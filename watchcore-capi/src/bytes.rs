@@ -9,7 +9,7 @@
 //! Keys and values are bytes, not strings: a pointer and a length. Texts (names, selectors) are UTF-8, given the same way.
 
 use super::error::invalid;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::fmt::Display;
 use watchcore::{Error, Result};
 
@@ -286,23 +286,4 @@ pub(super) fn switch(value: u32, what: impl Display) -> Result<bool> {
         1 => Ok(true),
         _ => Err(invalid(format!("{what} is {value}. Give 0 or 1."))),
     }
-}
-
-/// A pointer and a length as one value. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_bytes_from(data: *const c_void, length: usize) -> watchcore_bytes {
-    super::count::infallible(super::count::Fun::watchcore_bytes_from);
-    watchcore_bytes { data, length }
-}
-
-/// The bytes of a NUL-terminated string. The symbol beside the inline function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_bytes_from_string(string: *const c_char) -> watchcore_bytes {
-    super::count::infallible(super::count::Fun::watchcore_bytes_from_string);
-    if string.is_null() {
-        return watchcore_bytes::ABSENT;
-    }
-    // SAFETY: it ends with a NUL.
-    let length = unsafe { std::ffi::CStr::from_ptr(string) }.count_bytes();
-    watchcore_bytes { data: string.cast(), length }
 }

@@ -151,7 +151,8 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
 /// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
 /// its first listing).
 /// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-/// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON).
+/// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON), RESOURCE_EXHAUSTED (the
+/// system starts no thread: the first cache of a process needs two. Nothing stays of it; try again).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_new(
     options: *const watchcore_cache_options,
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn watchcore_cache_is_ready(
 /// Waits until the first listing is published.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-/// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own.
+/// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_wait_ready(
     cache: *const watchcore_cache,
@@ -248,7 +249,8 @@ pub unsafe extern "C" fn watchcore_cache_wait_ready(
 /// `*reached`, `*epoch`: the cache's position then; each may be NULL.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-/// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED.
+/// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, NOT_READY, FUTURE_REVISION (not in
+/// this time), RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_wait_until(
     cache: *const watchcore_cache,
@@ -271,7 +273,7 @@ pub unsafe extern "C" fn watchcore_cache_wait_until(
 /// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-/// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE.
+/// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_consistent_revision(
     cache: *const watchcore_cache,

@@ -10,6 +10,7 @@
 //! | `frame!` | the function's name, `error`, a body | the code: counts, catches panics, writes the error |
 //! | `read!` | the name, a const handle, a value for a wrong one, a closure | a plain value |
 //! | `free!` | the name, a handle or NULL | |
+//! | `accessor!` | a function that is inline in the header, with a body that may be `const` | that function |
 //! | `try_handle!` | a const handle | what many threads may use of it |
 //! | `try_own!` | a handle | what one thread at a time may use of it |
 //! | `try_out!`, `out_or_null!` | where an answer goes | what writes it, once |
@@ -159,14 +160,14 @@ macro_rules! frame {
     ($fun:ident, $error:expr, $body:block) => {{
         let body = || $body;
         // SAFETY: the contract, for `error`.
-        unsafe { $crate::frame::call($crate::count::Fun::$fun, $error, body) }
+        unsafe { $crate::frame::call($crate::frame::Fun::$fun, $error, body) }
     }};
 }
 
 /// The body of a function that answers a plain value of a handle for many threads.
 macro_rules! read {
     ($fun:ident, $handle:ident, $otherwise:expr, $body:expr) => {
-        $crate::frame::answer($crate::count::Fun::$fun, $otherwise, || {
+        $crate::frame::answer($crate::frame::Fun::$fun, $otherwise, || {
             // SAFETY: the contract.
             let handle = unsafe { $crate::handle::shared($handle, stringify!($handle)) };
             handle.map_or($otherwise, $body)
@@ -178,7 +179,22 @@ macro_rules! read {
 macro_rules! free {
     ($fun:ident, $handle:ident) => {
         // SAFETY: the contract.
-        unsafe { $crate::handle::free($crate::count::Fun::$fun, $handle) }
+        unsafe { $crate::handle::free($crate::frame::Fun::$fun, $handle) }
+    };
+}
+
+/// A function that is inline in the header, as a symbol. Its body is a `const fn`: it reaches no cancellation point and
+/// cannot panic across the boundary unseen, so it needs nothing of the frame but the count.
+macro_rules! accessor {
+    ($(#[$attribute:meta])* fn $fun:ident($($argument:ident: $type:ty),*) -> $answer:ty $body:block) => {
+        $(#[$attribute])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $fun($($argument: $type),*) -> $answer {
+            const unsafe fn body($($argument: $type),*) -> $answer $body
+            $crate::frame::accessed($crate::frame::Fun::$fun);
+            // SAFETY: the contract, which is also that of the body.
+            unsafe { body($($argument),*) }
+        }
     };
 }
 
@@ -266,6 +282,6 @@ macro_rules! try_slice {
 }
 
 pub(super) use {
-    frame, free, out_or_null, read, struct_or_default, try_bytes, try_handle, try_out, try_out_array, try_out_struct,
-    try_out_text, try_own, try_slice, try_struct, try_text,
+    accessor, frame, free, out_or_null, read, struct_or_default, try_bytes, try_handle, try_out, try_out_array,
+    try_out_struct, try_out_text, try_own, try_slice, try_struct, try_text,
 };

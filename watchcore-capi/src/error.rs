@@ -12,7 +12,6 @@
 //!     ask an administrator          UNAUTHENTICATED, PERMISSION_DENIED
 //!     report a bug                  PANIC, INTERNAL
 
-use super::count::{self, Fun};
 use std::ffi::c_char;
 use watchcore::{Code, Error};
 
@@ -128,79 +127,4 @@ pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     // Its drop might panic again.
     std::mem::forget(payload);
     text
-}
-
-/// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
-/// freed. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_error_name(code: i32) -> *const c_char {
-    count::infallible(Fun::watchcore_error_name);
-    static_text(code, true)
-}
-
-/// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_strerror(code: i32) -> *const c_char {
-    count::infallible(Fun::watchcore_strerror);
-    static_text(code, false)
-}
-
-/// 1 where the same call may succeed later without any other step, else 0. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_error_is_retryable(code: i32) -> u32 {
-    count::infallible(Fun::watchcore_error_is_retryable);
-    Code::from_i32(code).is_some_and(Code::is_retryable) as u32
-}
-
-/// 1 where the handle that answered the code is of no further use, else 0. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_error_is_fatal(code: i32) -> u32 {
-    count::infallible(Fun::watchcore_error_is_fatal);
-    Code::from_i32(code).is_some_and(Code::is_fatal) as u32
-}
-
-/// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_error_http_status(code: i32) -> u32 {
-    count::infallible(Fun::watchcore_error_http_status);
-    Code::from_i32(code).map_or(500, |c| c.http_status() as u32)
-}
-
-/// A code, its name and its sentence, each with a NUL at its end.
-struct Texts {
-    code: i32,
-    name: [u8; 32],
-    sentence: [u8; 192],
-}
-
-/// Of the binary, so that nothing of them is left to be freed.
-static TEXTS: [Texts; Code::ALL.len()] = {
-    let mut texts = [const { Texts { code: 0, name: [0; 32], sentence: [0; 192] } }; Code::ALL.len()];
-    let mut at = 0;
-    while at < texts.len() {
-        let code = Code::ALL[at];
-        texts[at] = Texts { code: code as i32, name: terminated(code.name()), sentence: terminated(code.text()) };
-        at += 1;
-    }
-    texts
-};
-
-const fn terminated<const N: usize>(text: &str) -> [u8; N] {
-    assert!(text.len() < N, "a text that is too long for its place");
-    let mut bytes = [0; N];
-    let mut at = 0;
-    while at < text.len() {
-        bytes[at] = text.as_bytes()[at];
-        at += 1;
-    }
-    bytes
-}
-
-fn static_text(code: i32, name: bool) -> *const c_char {
-    match TEXTS.iter().find(|texts| texts.code == code) {
-        Some(texts) if name => texts.name.as_ptr().cast(),
-        Some(texts) => texts.sentence.as_ptr().cast(),
-        None if name => c"UNKNOWN".as_ptr(),
-        None => c"not a code of this library".as_ptr(),
-    }
 }

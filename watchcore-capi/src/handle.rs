@@ -6,21 +6,26 @@
 //! | state bit | set by | meaning |
 //! | --- | --- | --- |
 //! | INSIDE | `exclusive` | a thread is inside; a second one is answered BUSY |
+//! | LEAVING | `Guard::leaving` | that thread is on its way out: a second one waits for it |
 //! | POISONED | a panic that leaves a guard | every later call answers PANIC |
 //! | FREED | `free` | the thread that clears INSIDE last frees |
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | enter: compare_exchange(0, INSIDE) | leave: compare_exchange(INSIDE, 0), else fetch_and(!INSIDE) | Acquire / Release: `Own` is handed over |
+//! | enter: compare_exchange(0, INSIDE) | leave: compare_exchange(INSIDE, 0), else fetch_and(!(INSIDE \| LEAVING)) | Acquire / Release: `Own` is handed over |
 //! | free: close, then fetch_or(FREED) | leave | AcqRel: exactly one of the two frees |
+//!
+//! LEAVING is for members of wake sets. A poll arms its member, so another thread may take its tag and poll it before the
+//! first has left: that is no use of one handle by two threads, and the second waits for the few instructions that the
+//! first has left to do.
 //!
 //! `free` closes before it sets FREED: until then nobody else frees, so the handle is there.
 //!
 //! A forked child has the memory but not the threads: a handler of fork(2) says so in `CHILD`, and from then on no
 //! handle is made, and each answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
 
-use super::count::{self, Fun};
-use super::error::{invalid, panic_text, unsupported};
+use super::error::{invalid, unsupported};
+use super::frame::{Fun, end};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -33,6 +38,7 @@ use watchcore::{Code, Error, Result};
 const INSIDE: u32 = 1;
 const POISONED: u32 = 2;
 const FREED: u32 = 4;
+const LEAVING: u32 = 8;
 
 /// The `kind` of a handle that was freed; in the debug build it stays readable.
 const DEAD: u32 = 0xdead_5743;
@@ -268,8 +274,11 @@ pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O, what: &str) -> Re
     // SAFETY: the same contract.
     let handle = unsafe { Live::<O>::check(pointer, what)? };
     // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
-    if let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
-        return Err(refused::<O>(before, what));
+    while let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+        if before & LEAVING == 0 {
+            return Err(refused::<O>(before, what));
+        }
+        std::thread::yield_now();
     }
     let guard = Guard(handle, PhantomData);
     debug::panic_point();
@@ -288,6 +297,15 @@ fn refused<O: Object>(state: u32, what: &str) -> Error {
         );
     }
     if state & FREED != 0 { wrong::<O>(what, "was freed") } else { poisoned::<O>(what) }
+}
+
+impl<O: Object> Guard<'_, O> {
+    /// What says that from now on this thread only does what is left until it leaves.
+    pub(super) fn leaving(&self) -> impl Fn() + use<O> {
+        let handle = self.0;
+        // Relaxed: it hands nothing over; the guard's drop does.
+        move || _ = handle.head().state.fetch_or(LEAVING, Ordering::Relaxed)
+    }
 }
 
 impl<O: Object> Deref for Guard<'_, O> {
@@ -319,7 +337,7 @@ impl<O: Object> Drop for Guard<'_, O> {
             return;
         }
         // Acquire: partner of the Release in `free`.
-        if state.fetch_and(!INSIDE, Ordering::AcqRel) & FREED != 0 {
+        if state.fetch_and(!(INSIDE | LEAVING), Ordering::AcqRel) & FREED != 0 {
             // SAFETY: `free` saw INSIDE and left it to the thread inside, which this is.
             unsafe { destroy(self.0) };
         }
@@ -332,7 +350,7 @@ impl<O: Object> Drop for Guard<'_, O> {
 ///
 /// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
 pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
-    let body = || {
+    end(fun, || {
         if pointer.is_null() || !same_process() {
             return true;
         }
@@ -348,16 +366,7 @@ pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
             unsafe { destroy(handle) };
         }
         true
-    };
-    count::infallible(fun);
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(true) => {}
-        Ok(false) => count::misused(fun),
-        Err(payload) => {
-            panic_text(payload);
-            count::misused(fun);
-        }
-    }
+    });
 }
 
 /// # Safety

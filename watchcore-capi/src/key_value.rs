@@ -7,8 +7,7 @@
 //!
 //! What the cache stores, as it stores it: events, pages and snapshots point to the same bytes.
 
-use super::count::Fun;
-use super::frame::answer;
+use super::frame::{Fun, answer};
 use super::handle;
 use watchcore::{KeyValue, raw};
 

@@ -3,21 +3,24 @@
 //!
 //! | file | what |
 //! | --- | --- |
+//! | names | what a number means that the library answers |
 //! | cache, writer, loading, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, metrics, log | one object each |
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
 //! | process | the library as a whole: versions, shutdown |
+//! | codes | what a code means |
 //! | handle | opaque handles: kind, busy, poisoned, freed; whether this is a forked child |
-//! | frame | the boundary that no panic crosses |
+//! | frame | what holds inside of every exported function: no panic leaves it, no cancellation of the caller's thread enters |
 //! | bytes | byte strings and sized structs of the caller |
 //! | error | codes, the error struct |
-//! | count | the test build's counts |
+//! | text | texts of the binary |
 //!
 //! A file uses those below it, not those above; of the first row, what is made uses what it is made of (a subscription
 //! the cache).
 //!
 //! Every exported function is `frame!(name, error, { body })`: the body checks what it was given, takes a guard of
-//! the handle, calls the core and writes the outputs last (I10).
+//! the handle, calls the core and writes the outputs last (I10). `read!`, `free!` and `answer` are the frames of functions
+//! that cannot fail, `accessor!` that of functions which are inline in the header.
 //!
 //! # Safety
 //!
@@ -45,8 +48,8 @@ mod batch;
 mod building;
 mod bytes;
 mod cache;
+mod codes;
 mod contract;
-mod count;
 mod declare;
 mod error;
 mod feeder;
@@ -57,6 +60,7 @@ mod key_value;
 mod loading;
 mod log;
 mod metrics;
+mod names;
 mod process;
 mod range;
 mod read;
@@ -66,5 +70,6 @@ mod subscription;
 mod subscription_list;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod text;
 mod wakeset;
 mod writer;

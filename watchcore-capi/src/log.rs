@@ -31,7 +31,8 @@ pub const WATCHCORE_LOG_TRACE: u32 = 5;
 
 /// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
 /// thread of the library or of the caller, on several at once; it must not call the library and must return
-/// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
+/// soon. It must return: an exception (in C++), longjmp or pthread_exit out of it ends the process. A panic (in Rust) ends
+/// at the library. The thread that it runs on is not cancelled meanwhile.
 pub type watchcore_log_function =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, level: u32, message: *const c_char, length: usize)>;
 

@@ -7,9 +7,9 @@
 
 use super::cache::watchcore_cache;
 use super::contract::frame;
-use super::count::{self, Fun};
 use super::error::watchcore_error;
 use super::feeder::watchcore_feeder;
+use super::frame::{Fun, answer};
 use super::handle::{check_process, living, timeout};
 use super::loading::watchcore_loading;
 use super::log;
@@ -24,16 +24,15 @@ use watchcore::{Code, Error, Result};
 /// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn watchcore_version() -> *const c_char {
-    count::infallible(Fun::watchcore_version);
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+    let version = concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast();
+    answer(Fun::watchcore_version, version, || version)
 }
 
 /// The number of the binary interface: the one in the shared library's soname. It changes only where a
 /// program compiled against an older header would break. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn watchcore_abi_version() -> u32 {
-    count::infallible(Fun::watchcore_abi_version);
-    0
+    answer(Fun::watchcore_abi_version, 0, || 0)
 }
 
 /// Ends the library's threads, and frees what it holds. A program that just ends needs no such call: it is for who

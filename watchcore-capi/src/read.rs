@@ -112,7 +112,7 @@ pub struct watchcore_text {
 /// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 /// `kv` with watchcore_key_value_release.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_get(
     cache: *const watchcore_cache,
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn watchcore_cache_get(
 /// else, and is the caller's, ended by watchcore_text_free.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
-/// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+/// COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_list(
     cache: *const watchcore_cache,
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
 /// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 /// was counted; each may be NULL.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_count(
     cache: *const watchcore_cache,

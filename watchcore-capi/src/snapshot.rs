@@ -28,7 +28,7 @@ pub struct watchcore_iterator {
 /// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
 /// freed.
 /// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED.
+/// Codes: INVALID_ARGUMENT, NOT_READY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_new(
     cache: *const watchcore_cache,

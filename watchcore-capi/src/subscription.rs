@@ -6,10 +6,27 @@
 //! passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the window at some time,
 //! and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
 //!
-//!     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK &&
-//!            (rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) == WATCHCORE_OK) {
-//!         ...
-//!         watchcore_batch_release(&batch);
+//!     #include <watchcore.h>
+//!
+//!     // Gives all batches of a subscription to `serve`, until it ends: CLOSED, or why else.
+//!     static int32_t follow(watchcore_subscription *subscription, void (*serve)(const watchcore_batch *),
+//!                           watchcore_error *error)
+//!     {
+//!         watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//!         for (;;) {
+//!             int32_t rc = watchcore_subscription_wait(subscription, -1, error);
+//!             if (rc == WATCHCORE_OK) {
+//!                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//!             }
+//!             if (rc == WATCHCORE_LAGGED) {
+//!                 continue; // Once a loss, with the lost range in `error`; the next polls give what `on_lag` says.
+//!             }
+//!             if (rc != WATCHCORE_OK) {
+//!                 return rc;
+//!             }
+//!             serve(&batch);
+//!             watchcore_batch_release(&batch);
+//!         }
 //!     }
 
 use super::batch::{self, watchcore_batch};
@@ -22,7 +39,7 @@ use super::handle::{self, Object, timeout};
 use super::range::{WATCHCORE_RANGE_ALL, range_from};
 use super::read::bytes_of;
 use std::time::Duration;
-use watchcore::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription};
+use watchcore::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription, raw};
 
 /// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
 pub const WATCHCORE_START_STATE: u32 = 0;
@@ -240,7 +257,9 @@ pub unsafe extern "C" fn watchcore_subscription_new(
 /// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
 /// watchcore_batch_release, on any thread.
 /// Never blocks. One thread at a time.
-/// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
+/// A member of a wake set is armed by each poll that gives nothing, and ready again where watchcore_wakeset_next has named
+/// it and something is left.
+/// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
 /// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
 /// event).
 #[unsafe(no_mangle)]
@@ -253,7 +272,8 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
     frame!(watchcore_subscription_poll, error, {
         let batch = try_out!(batch);
         let mut subscription = try_own!(subscription);
-        let polled = subscription.poll(if max == 0 { MOST } else { max })?;
+        let leaving = subscription.leaving();
+        let polled = raw::poll(&mut subscription, if max == 0 { MOST } else { max }, leaving)?;
         batch.write(batch::give(polled));
         Ok(())
     })
@@ -272,7 +292,8 @@ pub unsafe extern "C" fn watchcore_subscription_wait(
     frame!(watchcore_subscription_wait, error, {
         let limit = timeout(timeout_ms)?;
         let mut subscription = try_own!(subscription);
-        if subscription.wait(limit)? {
+        let leaving = subscription.leaving();
+        if raw::wait(&mut subscription, limit, leaving)? {
             return Ok(());
         }
         Err(Error::new(Code::Timeout, format!("no event within {timeout_ms} ms; nothing is lost. Wait again.")))
@@ -361,23 +382,6 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
             ..watchcore_subscription_figures::DEFAULT
         };
         figures.write(value);
-        Ok(())
-    })
-}
-
-/// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
-/// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
-/// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_subscription_arm(
-    subscription: *mut watchcore_subscription,
-    ready: *mut u32,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_subscription_arm, error, {
-        let ready = try_out!(ready);
-        let now = try_own!(subscription).arm()?;
-        ready.write(now as u32);
         Ok(())
     })
 }

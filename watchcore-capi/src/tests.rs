@@ -16,7 +16,10 @@ use super::subscription::{
 use proptest::prelude::*;
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use watchcore::{Cache, Code, Filter, Labels, Read, ReadOptions};
 
 /// A panic payload whose drop panics.
@@ -45,14 +48,72 @@ impl super::handle::Object for Panics {
 fn no_payload_unwinds_into_c() {
     let handle = super::handle::new::<Panics>((), ());
     // SAFETY: it was just made; its memory is lost, as that of every handle whose end panics.
-    unsafe { super::handle::free::<Panics>(super::count::Fun::watchcore_text_free, handle) };
+    unsafe { super::handle::free::<Panics>(super::frame::Fun::watchcore_text_free, handle) };
     let code = call(|error| {
         // SAFETY: `error` is what `call` gives.
-        unsafe { super::frame::call(super::count::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
+        unsafe { super::frame::call(super::frame::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
     });
     assert_eq!(code, Code::Panic as i32);
-    let answered = super::frame::answer(super::count::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
+    let answered = super::frame::answer(super::frame::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
     assert_eq!(answered, 7);
+}
+
+/// A handle that one thread at a time may use.
+struct Single;
+
+impl super::handle::Object for Single {
+    type Shared = ();
+    type Own = u32;
+    const KIND: u32 = 0x5743_fffe;
+    const NAME: &'static str = "single";
+}
+
+/// Who comes while another thread is inside is BUSY; while it is on its way out, the next one waits for it, and has what it
+/// did. Both thousands of times, as the threads fall.
+#[test]
+fn thread_on_its_way_out_is_waited_for() {
+    const ROUNDS: u32 = 2000;
+    let handle = super::handle::new::<Single>((), 0);
+    let address = handle.expose_provenance();
+    let enter = |address: usize| {
+        // SAFETY: it is freed after both threads have ended.
+        unsafe { super::handle::exclusive::<Single>(std::ptr::with_exposed_provenance_mut(address), "handle") }
+    };
+    let (turn, busy) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                while turn.load(Acquire) != 2 * round + 1 {
+                    std::thread::yield_now();
+                }
+                let Ok(mut guard) = enter(address) else {
+                    busy.fetch_add(1, Relaxed);
+                    turn.store(2 * round + 2, Release);
+                    continue;
+                };
+                *guard += 1;
+                drop(guard);
+                turn.store(2 * round + 2, Release);
+            }
+        });
+        for round in 0..ROUNDS {
+            let mut guard = enter(address).expect("the other one waits for this thread");
+            assert_eq!(enter(address).err().map(|error| error.code()), Some(Code::Busy));
+            *guard += 1;
+            let leaving = guard.leaving();
+            leaving();
+            turn.store(2 * round + 1, Release);
+            std::thread::yield_now();
+            drop(guard);
+            while turn.load(Acquire) != 2 * round + 2 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(busy.into_inner(), 0, "refused by a thread that was on its way out");
+    assert_eq!(*enter(address).expect("nobody is inside"), 2 * ROUNDS);
+    // SAFETY: made above, and nobody is inside.
+    unsafe { super::handle::free::<Single>(super::frame::Fun::watchcore_text_free, handle) };
 }
 
 /// A log function that panics: the message is delivered, and the code that wrote it continues.

@@ -7,56 +7,55 @@
 //! for any number of members, each under a tag of 64 bits, which may be a pointer to what the program has for it. There are
 //! no timers in it: a loop has its own.
 //!
-//! A loop with epoll. A member is armed when it is added, and again whenever it had nothing; the set, before sleeping.
+//! A loop with epoll. Its order is the natural one: sleep on the descriptor, ask for the next member that is ready until
+//! there is none, and poll each once. No step arms anything: a member is armed by being added and by each poll that gives
+//! nothing, one of which a poll left something is named again, and where no member is ready watchcore_wakeset_next has
+//! armed the descriptor. A loop may sleep before it has come that far, too: until then the descriptor stays readable.
 //!
 //!     #include <sys/epoll.h>
 //!     #include <unistd.h>
 //!     #include <watchcore.h>
 //!
-//!     // Serves the subscriptions that were added to `set` with their own address as the tag, and armed, until
-//!     // one of them ends; `serve` gets each batch.
-//!     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error);
-//!     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error)
+//!     // Serves the subscriptions that were added to `set` with their own address as the tag, until one of them ends;
+//!     // `serve` gets each batch.
+//!     static int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *),
+//!                               watchcore_error *error)
 //!     {
 //!         struct epoll_event interest = { 0 }, happened;
+//!         watchcore_batch batch = WATCHCORE_BATCH_INIT;
 //!         int32_t rc = WATCHCORE_OK, fd;
+//!         uint32_t found;
+//!         uint64_t tag;
 //!         int loop = epoll_create1(EPOLL_CLOEXEC);
 //!         interest.events = EPOLLIN;
 //!         watchcore_wakeset_fd(set, &fd, NULL);
 //!         epoll_ctl(loop, EPOLL_CTL_ADD, fd, &interest);
 //!         while (rc == WATCHCORE_OK) {
-//!             uint64_t tags[64];
-//!             uint32_t ready = 0;
-//!             size_t count = 0, i;
-//!             watchcore_wakeset_take(set, tags, 64, &count, NULL);
-//!             for (i = 0; i < count && rc == WATCHCORE_OK; i++) {
-//!                 watchcore_subscription *subscription = (watchcore_subscription *)(uintptr_t)tags[i];
-//!                 watchcore_batch batch = WATCHCORE_BATCH_INIT;
-//!                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//!             epoll_wait(loop, &happened, 1, -1);
+//!             while ((rc = watchcore_wakeset_next(set, &tag, &found, error)) == WATCHCORE_OK && found) {
+//!                 rc = watchcore_subscription_poll((watchcore_subscription *)(uintptr_t)tag, 256, &batch, error);
 //!                 if (rc == WATCHCORE_OK) {
 //!                     serve(&batch);
-//!                     // Armed with something to come, it is listed at once.
-//!                     rc = watchcore_subscription_arm(subscription, &ready, error);
-//!                 }
-//!                 watchcore_batch_release(&batch);
-//!             }
-//!             if (count == 0 && watchcore_wakeset_arm(set, &ready, NULL) == WATCHCORE_OK && !ready) {
-//!                 epoll_wait(loop, &happened, 1, -1);
+//!                     watchcore_batch_release(&batch);
+//!                 } else if (rc != WATCHCORE_LAGGED) {
+//!                     break;
+//!                 } // LAGGED is reported once a loss; the next polls give what `on_lag` says.
 //!             }
 //!         }
 //!         close(loop);
 //!         return rc;
 //!     }
 //!
-//! Several threads may run such a loop on one set: each tag goes to one of them. To end it from another thread, close the
-//! subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
+//! Several threads may run such a loop on one set: a member that was named is named to nobody else before it was polled.
+//! To end the loop from another thread, close a subscription (watchcore_subscription_close): its tag comes, and its poll
+//! answers CLOSED.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
 use super::subscription::watchcore_subscription;
-use watchcore::{Code, Error, Position, Result, Waiter, WakeSet, Want};
+use watchcore::{Code, Error, Position, Result, Waiter, WakeSet, Want, raw};
 
 /// The first listing is published.
 pub const WATCHCORE_WANT_READY: u32 = 1;
@@ -97,9 +96,9 @@ pub unsafe extern "C" fn watchcore_waiter_new(
 
 /// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
 /// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-/// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
+/// would answer. A member of a wake set is armed by each try that gives `*done` 0.
 /// Never blocks. One thread at a time.
-/// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
+/// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_try(
     waiter: *mut watchcore_waiter,
@@ -110,28 +109,14 @@ pub unsafe extern "C" fn watchcore_waiter_try(
 ) -> i32 {
     frame!(watchcore_waiter_try, error, {
         let done = try_out!(done);
-        let position = try_own!(waiter).poll()?;
+        let mut waiter = try_own!(waiter);
+        let leaving = waiter.leaving();
+        let position = raw::poll_waiter(&mut waiter, leaving)?;
         done.write(position.is_some() as u32);
         if let Some(position) = position {
             out_or_null!(revision).write(position.revision);
             out_or_null!(epoch).write(position.epoch);
         }
-        Ok(())
-    })
-}
-
-/// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
-/// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_waiter_arm(
-    waiter: *mut watchcore_waiter,
-    ready: *mut u32,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_waiter_arm, error, {
-        let ready = try_out!(ready);
-        let now = try_own!(waiter).arm()?;
-        ready.write(now as u32);
         Ok(())
     })
 }
@@ -144,24 +129,20 @@ pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
 
 /// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
 /// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
-///
-/// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
-/// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
-/// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
-/// Several threads may do so with one set: each tag goes to one of them.
-/// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_new(set: *mut *mut watchcore_wakeset, error: *mut watchcore_error) -> i32 {
     frame!(watchcore_wakeset_new, error, {
         let set = try_out!(set);
         handle::check_process()?;
         let made = WakeSet::new()?;
+        // A loop sleeps on the descriptor first: it is raised for the first member that is ready.
+        made.arm();
         set.write(handle::new(made, ()));
         Ok(())
     })
 }
 
-/// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+/// Puts a subscription into a set under a tag of the caller's choice, and arms it; it leaves the set it was in.
 /// Never blocks. The set: any thread, many at once; the subscription: one at a time.
 /// Codes: INVALID_ARGUMENT, BUSY.
 #[unsafe(no_mangle)]
@@ -174,11 +155,12 @@ pub unsafe extern "C" fn watchcore_wakeset_add_subscription(
     frame!(watchcore_wakeset_add_subscription, error, {
         let set = try_handle!(set);
         let mut subscription = try_own!(subscription);
-        set.add(&mut subscription, tag)
+        let leaving = subscription.leaving();
+        raw::add_armed(&set, &mut subscription, tag, leaving)
     })
 }
 
-/// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+/// Puts a waiter into a set under a tag of the caller's choice, and arms it; it leaves the set it was in.
 /// Never blocks. The set: any thread, many at once; the waiter: one at a time.
 /// Codes: INVALID_ARGUMENT, BUSY.
 #[unsafe(no_mangle)]
@@ -191,11 +173,12 @@ pub unsafe extern "C" fn watchcore_wakeset_add_waiter(
     frame!(watchcore_wakeset_add_waiter, error, {
         let set = try_handle!(set);
         let mut waiter = try_own!(waiter);
-        set.add_waiter(&mut waiter, tag)
+        let leaving = waiter.leaving();
+        raw::add_waiter_armed(&set, &mut waiter, tag, leaving)
     })
 }
 
-/// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
+/// Takes a subscription out of its set; it is not named any more. (Freeing it does the
 /// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
 /// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
 #[unsafe(no_mangle)]
@@ -215,7 +198,7 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
     })
 }
 
-/// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
+/// Takes a waiter out of its set; it is not named any more. (Freeing it does the same.)
 /// Never blocks. The set: any thread, many at once; the waiter: one at a time.
 /// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
 #[unsafe(no_mangle)]
@@ -235,26 +218,35 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
     })
 }
 
-/// Arms the set: `*ready` 0: it is armed, the descriptor becomes readable when a tag is listed; 1: tags are listed, and it
-/// is not armed. Take them then, and arm it again before you sleep, also where there was none to take: a member that was
-/// listed may have left the set meanwhile. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// The next member that is ready: `*found` 1, and `*tag` is its tag; or 0: none is, and the descriptor becomes readable
+/// when one is. Poll (or try) the member once: what is left makes it ready again, and one that gives nothing is armed. A
+/// member that is not polled is not named again, but by its next poll.
+/// A tag goes with its member: once that was removed or freed, it is not named any more, and may be a pointer that is
+/// freed with it.
+/// Never blocks. Any thread, many at once: each member goes to one of them. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_wakeset_arm(
+pub unsafe extern "C" fn watchcore_wakeset_next(
     set: *const watchcore_wakeset,
-    ready: *mut u32,
+    tag: *mut u64,
+    found: *mut u32,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_wakeset_arm, error, {
-        let ready = try_out!(ready);
-        let now = try_handle!(set).arm();
-        ready.write(now as u32);
+    frame!(watchcore_wakeset_next, error, {
+        let (tag, found) = (try_out!(tag), try_out!(found));
+        let set = try_handle!(set);
+        let next = raw::next_ready(&set);
+        found.write(next.is_some() as u32);
+        if let Some(next) = next {
+            tag.write(next);
+        }
         Ok(())
     })
 }
 
-/// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
-/// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
-/// once it was removed or freed: a tag may be a pointer that is freed with its member.
+/// Takes up to `capacity` tags of members that are ready at once; `*count`: how many. 0: none is, and the descriptor
+/// becomes readable when one is. What there was no room for stays ready. For a program that hands the tags on to
+/// consumers of its own, as a binding does: each polls its member until a poll gives nothing, which arms it. A poll that
+/// gives something does not make such a member ready again, unlike after watchcore_wakeset_next.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_take(
@@ -273,7 +265,9 @@ pub unsafe extern "C" fn watchcore_wakeset_take(
             let room = chunk.len().min(tags.room());
             let taken = set.take(&mut chunk[..room]);
             tags.extend(&chunk[..taken]);
-            if taken < room || tags.room() == 0 {
+            let is_all = taken < room || tags.room() == 0;
+            // Where there was nothing to take the set is armed, unless something came in between.
+            if is_all && (capacity == 0 || tags.filled() > 0 || !set.arm()) {
                 break;
             }
         }
@@ -299,9 +293,9 @@ pub unsafe extern "C" fn watchcore_wakeset_fd(
     })
 }
 
-/// Waits until a tag is listed; it arms the set itself.
-/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
-/// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
+/// Waits until a member is ready, in place of a sleep on the descriptor.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all); nothing else ends it but a member, such as one that is closed.
+/// Any thread, many at once; watchcore_wakeset_free may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_wait(
     set: *const watchcore_wakeset,

@@ -300,7 +300,7 @@ pub unsafe extern "C" fn watchcore_writer_progress(
 }
 
 /// Lets the log's events up to and with a revision go; the state at it stays.
-/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, FUTURE_REVISION, NOT_READY, BUSY, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_compact(
     writer: *mut watchcore_writer,

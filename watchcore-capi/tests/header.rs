@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header. One whose head has no title belongs to the section before.
-const FILES: [&str; 21] = [
+const FILES: [&str; 23] = [
     "bytes",
     "error",
+    "codes",
     "process",
+    "names",
     "log",
     "declare",
     "cache",
@@ -432,30 +434,116 @@ fn called(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-#[test]
-fn every_exported_function_is_counted_and_declared() {
-    let mut exported = BTreeSet::new();
-    for entry in std::fs::read_dir(root().join("watchcore-capi/src")).expect("watchcore-capi/src is there") {
-        let text = std::fs::read_to_string(entry.expect("readable").path()).expect("readable");
-        for after in text.split("#[unsafe(no_mangle)]").skip(1) {
-            let name = after.split("fn ").nth(1).and_then(|rest| rest.split('(').next()).expect("a function follows");
-            exported.insert(name.to_owned());
+/// The sources of the crate.
+fn sources(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![std::fs::read_to_string(path).expect("readable")],
+        })
+        .collect()
+}
+
+/// Every function that C can call: its name, and what its definition says.
+fn exported() -> BTreeMap<String, String> {
+    let mut exported = BTreeMap::new();
+    for text in sources(&root().join("watchcore-capi/src")) {
+        for begin in ["#[unsafe(no_mangle)]\n", "accessor! {\n"] {
+            for (at, _) in text.match_indices(begin) {
+                let after = &text[at + begin.len()..];
+                let body = &after[..after.find("\n}\n").expect("it ends")];
+                let name =
+                    body.split("fn ").nth(1).and_then(|rest| rest.split('(').next()).expect("a function follows");
+                exported.insert(name.to_owned(), format!("{begin}{body}"));
+            }
         }
     }
-    exported.retain(|name| !name.starts_with("watchcore_debug_"));
+    // That one is what the macro makes of a name.
+    exported.retain(|name, _| name != "$fun" && !name.starts_with("watchcore_debug_"));
     assert!(exported.len() > 70, "only {} exported functions were found", exported.len());
+    exported
+}
 
+/// So no thread is cancelled inside, and no panic leaves: the frame alone calls what a body says. `accessor!` takes only
+/// what may be a `const fn`, which can do neither.
+#[test]
+fn every_exported_function_runs_in_the_frame() {
+    for (name, body) in exported() {
+        let frames = ["frame!(", "read!(", "free!(", "answer(Fun::"].map(|frame| format!("{frame}{name}"));
+        let framed = body.starts_with("accessor!") || frames.iter().any(|frame| body.contains(frame.as_str()));
+        assert!(framed, "{name} runs outside of the frame: {body}");
+    }
+}
+
+#[test]
+fn every_exported_function_is_counted_and_declared() {
+    let exported: BTreeSet<String> = exported().into_keys().collect();
     let header = read("include/watchcore.h");
     let code: String =
         header.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let declared: BTreeSet<String> = called(&code).into_iter().map(str::to_owned).collect();
     assert_eq!(declared, exported, "declared in the header, and exported");
 
-    let count = read("watchcore-capi/src/count.rs");
+    let count = read("watchcore-capi/src/frame/count.rs");
     let list =
         count.split("functions! {").nth(1).and_then(|rest| rest.split('}').next()).expect("the list of functions");
     let counted: BTreeSet<String> = list.split_whitespace().map(str::to_owned).collect();
-    assert_eq!(counted, exported, "counted in watchcore-capi/src/count.rs, and exported");
+    assert_eq!(counted, exported, "counted in watchcore-capi/src/frame/count.rs, and exported");
+}
+
+/// Each set of numbers that the library answers is named whole, and each constant of the header is of a set that is
+/// known here: of one that only the caller gives, or of one with names.
+#[test]
+fn every_number_that_is_answered_has_a_name() {
+    /// What the caller gives, bits, texts' numbers, codes (which have their own function), and plain limits.
+    const WITHOUT: [&str; 19] = [
+        "ATTRIBUTE_",
+        "INDEX_",
+        "CHANGE_",
+        "RANGE_",
+        "READ_ANY",
+        "READ_AT_LEAST",
+        "READ_EXACT",
+        "START_",
+        "ON_LAG_",
+        "WANT_",
+        "TEXT_",
+        "NAME_",
+        "FLAG_",
+        "BATCH_",
+        "MESSAGE_BYTES",
+        "VERSION",
+        "MASK",
+        "LITERAL",
+        "H",
+    ];
+    let names = source("names");
+    let table = names.split("\nnames! {").nth(1).expect("the table");
+    let named: BTreeSet<&str> =
+        table.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_ascii_uppercase() && c != '_')).collect();
+    let prefixes: Vec<&str> = table.split('"').skip(1).step_by(2).take(6).collect();
+    let header = read("include/watchcore.h");
+    let codes = source("error");
+    let mut found = 0;
+    for line in header.lines().filter_map(|line| line.strip_prefix("#define WATCHCORE_")) {
+        let name = line.split([' ', '(']).next().unwrap_or_default();
+        let whole = format!("WATCHCORE_{name}");
+        let is_code = codes.contains(&format!("pub const {whole}: i32"));
+        if is_code || name.ends_with("_INIT") || name.ends_with("_INITIALIZER") {
+            continue;
+        }
+        if prefixes.iter().any(|prefix| whole.starts_with(prefix)) {
+            assert!(named.contains(whole.as_str()), "{whole} has no name in watchcore-capi/src/names.rs");
+            found += 1;
+        } else {
+            assert!(
+                WITHOUT.iter().any(|prefix| name.starts_with(prefix)),
+                "{whole}: is it answered? Then it wants a name."
+            );
+        }
+    }
+    assert!(found > 30, "only {found} constants with names were found");
 }
 
 /// An initialiser for each struct of the caller's, both ways.

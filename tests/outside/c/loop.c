@@ -1,10 +1,10 @@
-/* A service with an event loop of its own: the loop is the example of watchcore.h (example-2.c), the rest is what a user
+/* A service with an event loop of its own: the loop is the example of watchcore.h (example-4.c), the rest is what a user
    would write beside it. Two caches, one embedded and one whose server is not there, in one loop; it ends when the first
    has had all of its changes. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "example-2.c"
+#include "example-4.c"
 
 static unsigned seen;
 static watchcore_subscription *followed;
@@ -30,10 +30,8 @@ static void serve(const watchcore_batch *batch)
 static void follow(const watchcore_cache *cache, const watchcore_wakeset *set, watchcore_subscription **subscription)
 {
     watchcore_error error = WATCHCORE_ERROR_INIT;
-    uint32_t ready;
     if (watchcore_subscription_new(cache, NULL, subscription, &error) != WATCHCORE_OK ||
-        watchcore_wakeset_add_subscription(set, *subscription, (uint64_t)(uintptr_t)*subscription, &error) != WATCHCORE_OK ||
-        watchcore_subscription_arm(*subscription, &ready, &error) != WATCHCORE_OK) {
+        watchcore_wakeset_add_subscription(set, *subscription, (uint64_t)(uintptr_t)*subscription, &error) != WATCHCORE_OK) {
         fail("subscribe", &error);
     }
 }

@@ -1,11 +1,26 @@
-//! The boundary that no panic crosses, and how an error gets into the caller's struct.
+//! The frame of every exported function: what holds from the moment it is entered until it returns.
+//!
+//! | what | by |
+//! | --- | --- |
+//! | The caller's thread is not cancelled inside (`pthread_cancel`). | [`enter`], which all others go through |
+//! | No panic leaves it. | `catch_unwind` in `call`, `answer`, `end` |
+//! | The caller's error struct says why it failed. | `call` |
+//! | The test build counts it. | `count`, which nobody else can call |
+//!
+//! A function that is inline in the header is the exception, as a symbol too: `accessor!` gives it a `const fn` as its
+//! body. Such a body makes no call of the system and takes no lock, so it has no point at which a thread is cancelled.
 
 use super::bytes::{Sized32, write_struct};
-use super::count::{self, Fun};
 use super::error::{WATCHCORE_INVALID_ARGUMENT, WATCHCORE_MESSAGE_BYTES, WATCHCORE_OK, panic_text, watchcore_error};
+use cancellation::HeldOff;
 use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use watchcore::{Code, Error, Result};
+
+mod cancellation;
+mod count;
+
+pub(super) use count::Fun;
 
 // SAFETY: repr(C), starts with the size, numbers only.
 unsafe impl Sized32 for watchcore_error {
@@ -76,6 +91,13 @@ unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
     unsafe { write_struct(error, size, value) };
 }
 
+/// Runs what an exported function does while the cancellation of the caller's thread is held off.
+#[inline]
+fn enter<T>(inside: impl FnOnce() -> T) -> T {
+    let _held_off = HeldOff::new();
+    inside()
+}
+
 /// The frame of every fallible function: checks the error struct, catches panics, writes the error.
 ///
 /// # Safety
@@ -83,41 +105,67 @@ unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
 /// `error` is NULL, or as many bytes as its `size` says are writable there.
 #[inline]
 pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOnce() -> Result<()>) -> i32 {
-    // SAFETY: the same contract.
-    let Some(size) = (unsafe { error_size(error) }) else {
-        count::failed(fun);
-        return WATCHCORE_INVALID_ARGUMENT;
-    };
-    let why = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => {
-            count::succeeded(fun);
-            return WATCHCORE_OK;
-        }
-        Ok(Err(why)) => why,
-        Err(payload) => Error::new(
-            Code::Panic,
-            format!(
-                "{}: a bug in watchcore: {}. The handle is poisoned: free it, and please report this.",
-                fun.name(),
-                panic_text(payload)
+    enter(|| {
+        // SAFETY: the same contract.
+        let Some(size) = (unsafe { error_size(error) }) else {
+            count::failed(fun, WATCHCORE_INVALID_ARGUMENT);
+            return WATCHCORE_INVALID_ARGUMENT;
+        };
+        let why = match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => {
+                count::succeeded(fun);
+                return WATCHCORE_OK;
+            }
+            Ok(Err(why)) => why,
+            Err(payload) => Error::new(
+                Code::Panic,
+                format!(
+                    "{}: a bug in watchcore: {}. The handle is poisoned: free it, and please report this.",
+                    fun.name(),
+                    panic_text(payload)
+                ),
             ),
-        ),
-    };
-    count::failed(fun);
-    // SAFETY: the size was checked above.
-    unsafe { write_error(error, size, &why) };
-    why.code() as i32
+        };
+        count::failed(fun, why.code() as i32);
+        // SAFETY: the size was checked above.
+        unsafe { write_error(error, size, &why) };
+        why.code() as i32
+    })
 }
 
 /// The frame of functions that answer a plain value: a panic gives `otherwise`.
 #[inline]
 pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
-    count::infallible(fun);
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(value) => value,
-        Err(payload) => {
-            panic_text(payload);
-            otherwise
+    enter(|| {
+        count::infallible(fun);
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(value) => value,
+            Err(payload) => {
+                panic_text(payload);
+                otherwise
+            }
         }
-    }
+    })
+}
+
+/// The frame of functions that free a handle. `body` answers false where it was misused and did nothing; so does a
+/// panic.
+pub(super) fn end(fun: Fun, body: impl FnOnce() -> bool) {
+    enter(|| {
+        count::infallible(fun);
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(true) => {}
+            Ok(false) => count::misused(fun),
+            Err(payload) => {
+                panic_text(payload);
+                count::misused(fun);
+            }
+        }
+    });
+}
+
+/// Counts a call of a function that `accessor!` makes.
+#[inline(always)]
+pub(super) fn accessed(fun: Fun) {
+    count::infallible(fun);
 }

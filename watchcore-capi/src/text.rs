@@ -1,0 +1,18 @@
+//! Texts of the binary, for C: static, each with a NUL at its end, so that nothing of them is left to be freed.
+
+use std::ffi::CStr;
+
+/// The name of what has none.
+pub(super) const UNKNOWN: &CStr = c"UNKNOWN";
+
+/// A text in an array that is longer.
+pub(super) const fn terminated<const N: usize>(text: &str) -> [u8; N] {
+    assert!(text.len() < N, "a text that is too long for its place");
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at < text.len() {
+        bytes[at] = text.as_bytes()[at];
+        at += 1;
+    }
+    bytes
+}
