@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) router: Router,
     /// Encoded attributes of the version that is being made.
     pub(crate) attributes: Vec<u8>,
+    /// Extractors that failed for the versions of the revision that is being prepared.
+    pub(crate) extract_failures: u64,
 }
 
 impl Core {
@@ -61,6 +63,7 @@ impl Core {
             patience: Patience::default(),
             router,
             attributes: Vec::new(),
+            extract_failures: 0,
         }
     }
 

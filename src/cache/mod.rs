@@ -83,7 +83,7 @@ impl Cache {
     /// # Ok::<(), watchcore::Error>(())
     /// ```
     pub fn is_ready(&self) -> bool {
-        self.inner.is_ready() && !self.inner.has_failed() && !self.inner.is_closed()
+        self.inner.is_ready() && !self.inner.has_failed() && !self.inner.is_closing()
     }
 
     /// The prefix of every key.
@@ -138,7 +138,7 @@ impl Cache {
     }
 
     fn state_of(&self, info: &Info) -> State {
-        if self.inner.is_closed() {
+        if self.inner.is_closing() {
             State::Closed
         } else if self.inner.has_failed() {
             State::Failed

@@ -187,9 +187,14 @@ impl Inner {
         self.failed.store(failed, Release);
     }
 
-    /// Whether it was closed: nothing is published after that.
+    /// Whether it is closed: nothing is published after that.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.end().closed
+    }
+
+    /// Whether it is closed, or was closed during a commit whose end closes it: nothing is opened any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.ring.is_closing()
     }
 
     /// Counts a handle, or a subscription: the cache stays open for it.
@@ -206,9 +211,14 @@ impl Inner {
 
     pub(crate) fn close(self: &Arc<Inner>) {
         if self.ring.close() {
-            self.hubs.notify(self);
-            self.wake_source();
+            self.closed();
         }
+    }
+
+    /// Wakes those whom the close ends: by the call that has closed the log.
+    pub(crate) fn closed(self: &Arc<Inner>) {
+        self.hubs.notify(self);
+        self.wake_source();
     }
 
     /// The writer panicked inside a commit. Acquire: partner of the store in `fail_for_good`.

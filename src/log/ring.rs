@@ -18,7 +18,7 @@
 //! | token k+1 linked to token k, before a slot of k+1 is written | following tokens at drop | `OnceLock` |
 //! | `oldest_seq`, then the entry, then `retire` | after root, inside the pin | Release / Acquire |
 //! | entry of k+1 | entry, then base | Release / Acquire |
-//! | `head`, once a revision, by compare-exchange: it fails once the log is closed | after progress | Release / Acquire |
+//! | `head`, once a revision: the exchange that ends the commit, which claimed the log before it stored anything | after progress | Release / Acquire |
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
@@ -36,6 +36,8 @@ use crate::log::epochs::{EpochView, Epochs};
 use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
+#[cfg(loom)]
+use crate::sync::weak;
 use crate::sync::{AcqRel, Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord, step};
 use crossbeam_utils::CachePadded;
 use std::ops::Range;
@@ -69,7 +71,13 @@ impl Directory {
 }
 
 /// The bit of the head word that says that nothing follows.
-pub(super) const CLOSED: u64 = 1 << 63;
+const CLOSED: u64 = 1 << 63;
+/// A commit is under way: it has claimed the log, and its end publishes a head.
+const CLAIMED: u64 = 1 << 62;
+/// The log was closed during a commit: its end closes the log, in one step with the head that it publishes.
+const CLOSING: u64 = 1 << 61;
+/// The bits of the head word that hold the head.
+const HEAD: u64 = CLOSING - 1;
 
 /// The end of the log as one load shows it.
 #[derive(Clone, Copy, Debug)]
@@ -125,8 +133,8 @@ pub(crate) enum Run {
 /// What the writer stores with each revision, and each poll loads: one line of memory, so that it goes from the one core
 /// to the other once.
 pub(super) struct RingFront {
-    /// One past the newest published event; the top bit says that the log is closed: close and publication
-    /// have one order, because both change this word.
+    /// One past the newest published event, and the three bits [`CLOSED`], [`CLAIMED`] and [`CLOSING`]: close and
+    /// publication have one order, because both change this word.
     pub(super) head: AtomicU64,
     pub(super) progress: AtomicU64,
 }
@@ -196,7 +204,7 @@ impl Ring {
         (ring, writer)
     }
 
-    /// One past the newest published event. Acquire: partner of [`RingWriter::publish_head`].
+    /// One past the newest published event. Acquire: partner of [`Ring::release`].
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.end().head
@@ -207,13 +215,48 @@ impl Ring {
     #[inline]
     pub(crate) fn end(&self) -> LogEnd {
         let word = self.front.head.load(ord!(HeadLoad, Acquire));
-        LogEnd { head: word & !CLOSED, closed: word & CLOSED != 0 }
+        LogEnd { head: word & HEAD, closed: word & CLOSED != 0 }
     }
 
-    /// Ends the log where it stands: no head is published any more. True: this call did it.
+    /// Whether the log was closed, or is closed at the end of the commit that is under way: no commit begins any more.
+    /// Acquire: partner of [`Ring::close`].
+    pub(crate) fn is_closing(&self) -> bool {
+        self.front.head.load(Acquire) & (CLOSED | CLOSING) != 0
+    }
+
+    /// Closes the log: where it stands, or behind the commit that is under way, whose end closes it then. True: this call
+    /// has closed it, and the caller wakes those who wait. Never blocks.
     pub(crate) fn close(&self) -> bool {
-        // Release: a reader that finds it closed sees what this thread has seen.
-        self.front.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & CLOSED == 0
+        let closed = |word: u64| if word & CLAIMED == 0 { word | CLOSED } else { word | CLOSING };
+        // Release: a reader that finds it closed sees what this thread has seen, also where a commit closes it, whose
+        // exchange continues this one's release sequence.
+        let before = self.front.head.fetch_update(ord!(Closed, AcqRel), Relaxed, |word| Some(closed(word)));
+        before.is_ok_and(|word| word & (CLAIMED | CLOSED) == 0)
+    }
+
+    /// Begins a commit. False: the log is closed, and the commit may store nothing.
+    #[inline(always)]
+    pub(super) fn claim(&self) -> bool {
+        let is_closed = |word: u64| word & (CLOSED | CLOSING) != 0;
+        #[cfg(loom)]
+        let is_closed = |word| is_closed(word) && !weak::is(weak::Site::BlindPublish);
+        let claimed = |word: u64| (!is_closed(word)).then_some(word | CLAIMED);
+        // Relaxed: it publishes nothing, and readers that meet it take the head below it with the order of the exchange
+        // that published that, whose release sequence it continues.
+        self.front.head.fetch_update(Relaxed, Relaxed, claimed).is_ok()
+    }
+
+    /// Ends a commit, with the head that it has made visible (`None`: the one before); a commit that has ended stays as it
+    /// is. True: the log was closed meanwhile, so that nothing follows this head, and the caller wakes those who wait.
+    /// Release: partner of [`Ring::end`].
+    #[inline(always)]
+    pub(crate) fn release(&self, head: Option<u64>) -> bool {
+        let released = |word: u64| {
+            let closed = if word & CLOSING == 0 { 0 } else { CLOSED };
+            (word & CLAIMED != 0).then(|| head.unwrap_or(word & HEAD) | closed)
+        };
+        let before = self.front.head.fetch_update(ord!(Head, Release), Relaxed, released);
+        before.is_ok_and(|word| word & CLOSING != 0)
     }
 
     /// The progress word; to be loaded before head. Acquire: partner of [`RingWriter::set_progress`].

@@ -12,7 +12,7 @@ use self::plan::{Coming, Opened};
 use super::buckets::Router;
 use super::epochs::Epochs;
 use super::retention::RetentionToken;
-use super::ring::{CLOSED, Directory, Ring, progress_word};
+use super::ring::{Directory, Ring, progress_word};
 use super::segment::Pen;
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
@@ -21,8 +21,6 @@ use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::heap::{One, System};
 use crate::position::Position;
 use crate::reclaim;
-#[cfg(loom)]
-use crate::sync::weak;
 use crate::sync::{Relaxed, Release, ord};
 use std::collections::VecDeque;
 use std::ptr;
@@ -296,27 +294,30 @@ impl RingWriter {
         self.sum().bytes += bytes;
     }
 
-    /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the
-    /// log was closed first, and nothing of the revision is ever visible.
+    /// Claims the log for a commit, which may then store; [`RingWriter::publish_head`] or [`RingWriter::release`] ends
+    /// the claim. False: the log is closed.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn claim(&mut self, ring: &Ring) -> bool {
+        ring.claim()
+    }
+
+    /// Ends the claim of a commit that has no events. True: as of [`RingWriter::publish_head`].
+    #[must_use]
+    pub(crate) fn release(&mut self, ring: &Ring) -> bool {
+        ring.release(None)
+    }
+
+    /// Commit, step 3: one exchange makes everything of the revision visible and ends the claim; then the token. True:
+    /// the log was closed meanwhile, and this exchange has closed it.
     #[inline(always)]
     #[must_use]
     pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
-        let before = ring.front.head.load(Relaxed);
-        // Only the close changes it besides: then nothing is published. Release: partner of `Ring::end`.
-        let published = before & CLOSED == 0
-            && ring.front.head.compare_exchange(before, self.base + self.fill, ord!(Head, Release), Relaxed).is_ok();
-        #[cfg(loom)]
-        if weak::is(weak::Site::BlindPublish) {
-            ring.front.head.store(before & CLOSED | (self.base + self.fill), Release);
-            return true;
-        }
-        if !published {
-            return false;
-        }
+        let closed = ring.release(Some(self.base + self.fill));
         if self.token_base != self.base {
             self.publish_token(ring);
         }
-        true
+        closed
     }
 
     /// The head has entered another segment.

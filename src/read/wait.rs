@@ -112,7 +112,7 @@ impl Cache {
             say::check_revision("wait for", revision)?;
         }
         // Without a writer there is no newest revision to be consistent with.
-        if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
+        if embedded && matches!(want, Want::Consistent) && inner.is_closing() {
             return Err(say::closed("wait on a cache"));
         }
         let wanted = match want {

@@ -295,7 +295,7 @@ impl SubscribeBuilder {
 
     fn open_as(self, name: &str) -> Result<Subscription> {
         let inner = self.cache.inner.clone();
-        if inner.is_closed() {
+        if inner.is_closing() {
             return Err(say::closed("subscribe"));
         }
         if let Start::After(revision) | Start::StateAtLeast(revision) | Start::AfterIn(Position { revision, .. }) =

@@ -9,7 +9,7 @@
 use super::Writer;
 use super::change::Record;
 use super::prepared::extras;
-use super::transaction::Unfinished;
+use super::transaction::Commit;
 use super::validate::{check_record, sort_by_key};
 use crate::cache::{Core, Inner, READY};
 use crate::data::key_value::{KeyValue, VersionPtr};
@@ -52,6 +52,8 @@ pub struct Loading {
     /// Whether each key was above the one before it.
     is_sorted: bool,
     bytes: usize,
+    /// Extractors that failed.
+    extract_failures: u64,
     /// Behind the versions: they go first.
     inner: Arc<Inner>,
 }
@@ -126,7 +128,14 @@ impl Writer {
     pub fn begin_load(&mut self, revision: u64) -> Result<Loading> {
         let (inner, core) = self.open("load")?;
         may_load(inner, core, revision)?;
-        Ok(Loading { revision, versions: Vec::new(), is_sorted: true, bytes: 0, inner: inner.clone() })
+        Ok(Loading {
+            revision,
+            versions: Vec::new(),
+            is_sorted: true,
+            bytes: 0,
+            extract_failures: 0,
+            inner: inner.clone(),
+        })
     }
 
     /// Copies records into a listing that this writer has begun. After an error, which names the record, those
@@ -144,7 +153,8 @@ impl Writer {
         loading.versions.reserve(records.size_hint().0);
         for record in records {
             check_record(inner, loading.revision, &record)?;
-            let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
+            let extras =
+                extras(&mut core.attributes, &mut loading.extract_failures, inner, record.key, Some(record.value));
             let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
             let version = KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras);
             loading.bytes += version.bytes();
@@ -157,7 +167,7 @@ impl Writer {
     /// Publishes a listing that this writer has begun: then the cache is Ready. Errors as of [`Writer::load`]; the
     /// listing is gone then. O(n), O(n log n) where it is not sorted.
     pub fn finish_load(&mut self, loading: Loading) -> Result<()> {
-        let Loading { revision, mut versions, is_sorted, bytes, inner: begun_for } = loading;
+        let Loading { revision, mut versions, is_sorted, bytes, extract_failures, inner: begun_for } = loading;
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &begun_for) {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
@@ -169,8 +179,7 @@ impl Writer {
         let (count, mut slot_bytes) = (versions.len() as u64, 0);
         let mut slots = Vec::with_capacity(versions.len());
         // From here on only stores: nothing that others see is half done.
-        core.poisoned = true;
-        let unfinished = Unfinished(inner);
+        let commit = Commit::begin("load", inner, core)?;
         let mut versions = versions.into_iter();
         while let Some(version) = versions.next() {
             if let Some(later) = versions.as_slice().get(AHEAD) {
@@ -197,13 +206,12 @@ impl Writer {
         gauges.version_bytes.store(bytes as u64, Relaxed);
         gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
         gauges.objects.store(count, Relaxed);
+        gauges.extract_failures.store(extract_failures, Relaxed);
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
         gauges.table_bytes.store(core.table_bytes(), Relaxed);
         step("listing published");
         inner.set_ready(READY);
-        unfinished.finished();
-        core.poisoned = false;
-        inner.hubs.published(inner);
+        commit.end_at_the_same_head(core);
         Ok(())
     }
 }

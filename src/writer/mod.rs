@@ -1,9 +1,10 @@
 //! The writer: validate, prepare, commit.
 //!
 //! Prepare may fail and changes nothing; all foreign code (the caller's iterators, extractors) runs
-//! there. Commit is stores only, in this order: for each event its key's slot, the log, its buckets; then root, epochs,
-//! head, token, progress, fence, load of the waiters; `docs/internals/memory-model.md` says why in this order. A panic
-//! inside a commit stops the writer for good, and readers stay at the head before it (I2).
+//! there. Commit claims the log, which is refused once that is closed; after the claim it is stores only, in this order:
+//! for each event its key's slot, the log, its buckets; then root, epochs, head, token, progress, fence, load of the
+//! waiters; `docs/internals/memory-model.md` says why in this order. A panic inside a commit stops the writer for good,
+//! and readers stay at the head before it (I2).
 
 mod change;
 mod loading;
@@ -15,7 +16,7 @@ use change::Content;
 pub use change::{Change, Record};
 pub use loading::Loading;
 use prepared::{ChangeSet, Prepared};
-use transaction::Transaction;
+use transaction::{Commit, Transaction};
 use validate::{check_change, check_changes, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, SourceState};
@@ -87,7 +88,7 @@ impl Writer {
     }
 
     pub(crate) fn take(inner: &Arc<Inner>) -> Result<Writer> {
-        if inner.is_closed() {
+        if inner.is_closing() {
             return Err(say::closed("take the writer of a cache"));
         }
         match lock(&inner.core).take() {
@@ -106,7 +107,7 @@ impl Writer {
     #[inline]
     fn open(&mut self, what: &str) -> Result<(&Arc<Inner>, &mut Core)> {
         let core = self.core.as_deref_mut().expect("taken only by drop");
-        if core.poisoned || self.inner.is_closed() {
+        if core.poisoned || self.inner.is_closing() {
             return Err(over(what, core.poisoned));
         }
         Ok((&self.inner, core))
@@ -120,8 +121,10 @@ impl Writer {
     /// The live value of a key. O(1).
     pub fn get(&self, key: &[u8]) -> Option<KeyValueRef<'_>> {
         let core = self.core();
-        let kv = core.slot_of(core.hash_of(key), key)?.newest();
-        (!kv.is_tombstone()).then_some(kv)
+        let slot = core.slot_of(core.hash_of(key), key)?;
+        // Above the head lies only what a panic inside of a commit has left.
+        // SAFETY: I1: this is the writer, so the window stands still, and it reaches up to the head and beyond.
+        unsafe { slot.live_at(self.inner.ring.head()) }
     }
 
     /// See [`crate::Cache::oldest`].
@@ -146,7 +149,7 @@ impl Writer {
 
     /// Whether the cache was closed: a feeder ends then.
     pub fn is_closed(&self) -> bool {
-        self.inner.is_closed()
+        self.inner.is_closing()
     }
 
     /// Applies the changes of one revision: readers see all of them or none (I2).
@@ -179,7 +182,7 @@ impl Writer {
             return self.apply_planned(revision, change);
         };
         let made = core.make_version(inner, (0, seq), one, change.content());
-        if core.commit_one(inner, revision, seq, one, made) { Ok(()) } else { Err(say::closed("apply")) }
+        core.commit_one(inner, revision, seq, one, made)
     }
 
     /// The same where its segment has no room, or something has to leave. Prepared again: what `apply_one` has prepared
@@ -211,11 +214,11 @@ impl Writer {
         let (inner, core) = self.open("apply")?;
         let plan = core.ring.plan(&inner.ring, set.prepared.iter().map(Prepared::added));
         core.make_versions(inner, &plan, 0, &mut set, |input| changes[input].content());
-        let published = core.commit(inner, Transaction { revision, epoch_change: None }, plan, &mut set);
+        let committed = core.commit("apply", inner, Transaction { revision, epoch_change: None }, plan, &mut set);
         // What a closed log has not taken goes now.
         set.clear();
         self.scratch = set;
-        if published { Ok(()) } else { Err(say::closed("apply")) }
+        committed
     }
 
     /// Replaces the state by a listing: the difference is one atomic revision, deletes first, then
@@ -258,9 +261,7 @@ impl Writer {
         // The oldest revision from before is filled in by the commit, once it has made room.
         let epoch_change =
             EpochChange { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
-        if !core.commit(inner, Transaction { revision, epoch_change: Some(epoch_change) }, plan, &mut set) {
-            return Err(say::closed("resync"));
-        }
+        core.commit("resync", inner, Transaction { revision, epoch_change: Some(epoch_change) }, plan, &mut set)?;
         Ok(core.position)
     }
 
@@ -271,19 +272,22 @@ impl Writer {
         if !inner.is_ready() {
             return Err(inner.not_ready("progress"));
         }
+        let rose = revision != core.position.revision;
+        if rose {
+            rises("progress", revision, inner, core)?;
+        }
+        let commit = Commit::begin("progress", inner, core)?;
         core.ring.age(&inner.ring);
         core.heap.tidy();
         inner.gauges.window_segments.store(core.ring.segments_live() as u64, Relaxed);
         inner.gauges.window_bytes.store(core.ring.bytes(), Relaxed);
-        if revision == core.position.revision {
-            return Ok(());
+        if rose {
+            core.position.revision = revision;
+            core.highest = core.highest.max(revision);
+            core.written = true;
+            core.ring.set_progress(&inner.ring, core.position);
         }
-        rises("progress", revision, inner, core)?;
-        core.position.revision = revision;
-        core.highest = core.highest.max(revision);
-        core.written = true;
-        core.ring.set_progress(&inner.ring, core.position);
-        inner.hubs.published(inner);
+        commit.end_at_the_same_head(core);
         Ok(())
     }
 
@@ -306,10 +310,11 @@ impl Writer {
         }
         // Inside a resync there is no state: the one before it stays.
         let revision = core.epochs.gap_around(revision, u64::MAX).map_or(revision, |epoch_change| epoch_change.from);
+        let commit = Commit::begin("compact", inner, core)?;
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);
         }
-        inner.hubs.published(inner);
+        commit.end_at_the_same_head(core);
         Ok(())
     }
 

@@ -11,7 +11,6 @@ use crate::data::key_value::{KeyMeta, KeyValue, KeyValueRef, VersionExtras, Vers
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Error, Result, say, show};
 use crate::log::writer::{Added, Plan};
-use crate::sync::Relaxed;
 
 /// The changes of a revision in their order: prepared, and the versions that were made of them.
 #[derive(Default)]
@@ -286,7 +285,10 @@ impl Core {
         // SAFETY: I1: the writer's table owns the slot, and frees none before the transaction is over.
         let (key, value, extras) = match deleted.map(|slot| unsafe { slot.get() }) {
             Some(slot) => (slot.key(), None, VersionExtras::default()),
-            None => (key, value, VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) }),
+            None => {
+                let failed = &mut self.extract_failures;
+                (key, value, VersionExtras { shared, ..extras(&mut self.attributes, failed, inner, key, value) })
+            }
         };
         let version = KeyValue::with_extras(&mut self.heap, key, value, meta, seq, before, extras);
         let bytes = version.bytes();
@@ -294,10 +296,12 @@ impl Core {
     }
 }
 
-/// What the cache adds to a version: all foreign code of a change runs here. `attributes` is room for them.
+/// What the cache adds to a version: all foreign code of a change runs here. `attributes` is room for them; `failures`
+/// counts the extractors that fail, and is shown once the version is.
 #[inline]
 pub(super) fn extras<'a>(
     attributes: &'a mut Vec<u8>,
+    failures: &mut u64,
     inner: &'a Inner,
     key: &[u8],
     value: Option<&[u8]>,
@@ -305,11 +309,7 @@ pub(super) fn extras<'a>(
     attributes.clear();
     let Some(value) = value else { return VersionExtras::default() };
     if !inner.schema.is_empty() {
-        let failed = inner.schema.extract(key, value, attributes);
-        if failed > 0 {
-            let failures = &inner.gauges.extract_failures;
-            failures.store(failures.load(Relaxed) + failed, Relaxed);
-        }
+        *failures += inner.schema.extract(key, value, attributes);
     }
     VersionExtras { attributes, decoder: inner.decoder.as_ref(), shared: None }
 }

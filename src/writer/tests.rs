@@ -118,6 +118,10 @@ fn stop_at(at: usize, commit: impl FnOnce(&mut Writer) -> crate::Result<()>) -> 
     if cache.position() == stood {
         assert!(stopped);
         assert_eq!(listing(&cache), before, "step {at}");
+        let of_writer = |key: &String| writer.get(key.as_bytes()).map(|kv| kv.value_str().unwrap().to_owned());
+        assert!(before.iter().all(|(key, value)| of_writer(key).as_ref() == Some(value)), "step {at}");
+        assert!(["/1", "/3", "/8", "/9"].iter().all(|key| writer.get(key.as_bytes()).is_none()), "step {at}");
+        assert_eq!(cache.objects(), before.len() as u64, "step {at}");
         assert!(live.poll(64).unwrap().is_empty());
         let exact = cache.get("/0", Read::Exact(stood.revision)).unwrap().kv.unwrap();
         assert_eq!(exact.value().unwrap(), before["/0"].as_bytes());
@@ -197,6 +201,86 @@ fn panic_in_load_frees_exactly() {
         if !stopped {
             return assert!(at > 1);
         }
+    }
+}
+
+/// A close at each step of a commit in turn: the commit is whole before it, and nothing comes after it. Whoever waited
+/// is woken though the call that closed the cache left that to the commit.
+fn close_everywhere(commit: impl Fn(&mut Writer) -> crate::Result<()>) {
+    for at in 0.. {
+        let (cache, mut writer, versions) = lapped();
+        let mut live = cache.subscribe(Start::Now).open().unwrap();
+        let waiting = cache.clone();
+        let waiter = std::thread::spawn(move || waiting.wait_until(100_000, SOON).unwrap_err().code());
+        let until = Instant::now() + SOON;
+        while cache.stats().waiting == 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let (closing, mut steps) = (cache.clone(), 0);
+        let hook = move |name: &'static str| {
+            if steps == at {
+                let before = closing.position();
+                closing.close();
+                assert_eq!(closing.state(), State::Closed, "{name}");
+                assert_eq!(closing.subscribe(Start::Now).open().unwrap_err().code(), Code::Closed, "{name}");
+                assert_eq!(closing.position(), before, "{name}");
+            }
+            steps += 1;
+        };
+        let outcome = hooked(hook, || commit(&mut writer));
+        if cache.state() != State::Closed {
+            return assert!(at >= 5, "only {at} steps");
+        }
+        assert!(outcome.is_ok(), "step {at}: {outcome:?}");
+        let mut events = 0;
+        let end = loop {
+            match live.poll(64) {
+                Ok(batch) => events += batch.len(),
+                Err(error) => break error.code(),
+            }
+        };
+        assert_eq!((events > 0, end), (true, Code::Closed), "step {at}");
+        let ended = waiter.join().unwrap();
+        assert!(ended == Code::Closed || ended == Code::Resynced, "step {at}: {ended}");
+        assert_eq!(writer.apply(901, [Change::put("/x", "y")]).unwrap_err().code(), Code::Closed);
+        assert_eq!(cache.objects(), listing(&cache).len() as u64);
+        drop((writer, live, cache));
+        assert!(are_freed(&versions), "step {at}: a version was not freed");
+    }
+}
+
+#[test]
+fn close_during_a_commit_follows_it() {
+    let changes = || [Change::put("/0", "new"), Change::put("/9", "new"), Change::delete("/4"), Change::put("/3", "")];
+    close_everywhere(|writer| writer.apply(300, changes()));
+    close_everywhere(|writer| {
+        let records = [record("/0", "new", 1, 60), record("/8", "new", 50, 50)];
+        writer.resync(60, records, ResyncReason::HistoryReset).map(|_| ())
+    });
+}
+
+#[test]
+fn close_during_a_load_follows_it() {
+    for at in 0.. {
+        let cache = Cache::builder("/").expect_load(true).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut state = cache.subscribe(Start::State).open().unwrap();
+        let (closing, mut steps) = (cache.clone(), 0);
+        let hook = move |_: &'static str| {
+            if steps == at {
+                closing.close();
+            }
+            steps += 1;
+        };
+        hooked(hook, || writer.load(7, [record("/a", "1", 3, 4)])).unwrap();
+        if cache.state() == State::Ready {
+            return assert!(at > 1);
+        }
+        assert_eq!(cache.snapshot().unwrap().len(), 1);
+        let batch = state.poll(64).unwrap();
+        assert_eq!((batch.len(), batch.events()[0].key()), (2, &b"/a"[..]));
+        assert_eq!(state.poll(64).unwrap_err().code(), Code::Closed);
+        assert_eq!(writer.progress(9).unwrap_err().code(), Code::Closed);
     }
 }
 

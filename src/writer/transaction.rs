@@ -8,6 +8,7 @@ use super::prepared::{ChangeSet, MadeVersion, Prepared};
 use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, edges};
 use crate::data::slot::Fresh;
+use crate::error::{Result, say};
 use crate::heap::One;
 use crate::log::epochs::EpochChange;
 use crate::log::ring::Ring;
@@ -56,31 +57,33 @@ impl Core {
     /// Answers the requests for buckets; what an earlier refusal left is dropped.
     #[inline]
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
+        self.extract_failures = 0;
         if !inner.indexes.is_empty() {
             let next = self.ring.next_seq();
             self.tables_changed |= self.router.take_requests(&inner.requests, next, &mut self.heap);
         }
     }
 
-    /// Stores only, in the order that ARCHITECTURE.md shows. False: the cache was closed first, and
-    /// nothing of the revision is ever visible.
-    #[must_use]
+    /// Stores only, in the order that ARCHITECTURE.md shows.
+    ///
+    /// # Errors
+    /// CLOSED, with nothing stored.
     pub(super) fn commit(
         &mut self,
+        what: &str,
         inner: &Arc<Inner>,
         revision: Transaction,
         plan: Plan,
         changes: &mut ChangeSet,
-    ) -> bool {
-        self.poisoned = true;
-        let unfinished = Unfinished(inner);
+    ) -> Result<()> {
+        let commit = Commit::begin(what, inner, self)?;
         let count = changes.prepared.len() + if revision.epoch_change.is_some() { 2 } else { 0 };
-        self.write(inner, &revision, plan, changes);
-        self.publish(inner, unfinished, revision.revision, revision.epoch_change.as_ref(), count)
+        let grown = self.write(inner, &revision, plan, changes);
+        self.publish(commit, (revision.revision, revision.epoch_change.as_ref()), grown, count);
+        Ok(())
     }
 
     /// The same for one change that has room in the segment in hand, under this sequence number.
-    #[must_use]
     #[inline(always)]
     pub(super) fn commit_one(
         &mut self,
@@ -89,40 +92,35 @@ impl Core {
         seq: u64,
         one: Prepared,
         made: MadeVersion,
-    ) -> bool {
-        self.poisoned = true;
-        let unfinished = Unfinished(inner);
+    ) -> Result<()> {
+        let commit = Commit::begin("apply", inner, self)?;
         let mut grown = Grown::default();
         self.write_change(&inner.ring, (revision, 0, seq), edges::BOTH, one, made, &mut grown);
         step("event written");
-        grown.show(&inner.gauges);
-        self.publish(inner, unfinished, revision, None, 1)
+        self.publish(commit, (revision, None), grown, 1);
+        Ok(())
     }
 
     /// Makes visible what was written: so many events.
     #[inline(always)]
     fn publish(
         &mut self,
-        inner: &Arc<Inner>,
-        unfinished: Unfinished<'_>,
-        revision: u64,
-        epoch_change: Option<&EpochChange>,
+        commit: Commit<'_>,
+        (revision, epoch_change): (u64, Option<&EpochChange>),
+        mut grown: Grown,
         events: usize,
-    ) -> bool {
+    ) {
+        let inner = commit.inner;
         step("events written");
         if self.index_changed {
-            self.publish_root(inner);
+            self.publish_root(inner, &mut grown);
         }
         step("root published");
         if let Some(epoch_change) = epoch_change {
             self.publish_epoch(inner, epoch_change);
         }
         step("before the head");
-        if !self.ring.publish_head(&inner.ring) {
-            unfinished.finished();
-            self.poisoned = false;
-            return false;
-        }
+        let closed = self.ring.publish_head(&inner.ring);
         if let Some(epoch_change) = epoch_change {
             self.position.epoch = epoch_change.epoch;
         }
@@ -131,10 +129,12 @@ impl Core {
         self.written = true;
         step("head published");
         self.ring.set_progress(&inner.ring, self.position);
-        unfinished.finished();
-        self.poisoned = false;
+        commit.end(self);
+        grown.show(&inner.gauges);
         self.count(&inner.gauges, events as u64);
-        if epoch_change.is_some() {
+        if closed {
+            inner.closed();
+        } else if epoch_change.is_some() {
             inner.hubs.notify(inner);
         } else {
             inner.hubs.published_events(inner, &self.router);
@@ -142,7 +142,6 @@ impl Core {
         self.heap.tidy();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.
         self.patience.wait_for_room();
-        true
     }
 
     fn publish_epoch(&mut self, inner: &Inner, epoch_change: &EpochChange) {
@@ -162,6 +161,9 @@ impl Core {
         gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
         gauges.window_bytes.store(self.ring.bytes(), Relaxed);
         gauges.open_bytes.store(self.ring.unreported_bytes(), Relaxed);
+        if self.extract_failures > 0 {
+            gauges.extract_failures.store(gauges.extract_failures.load(Relaxed) + self.extract_failures, Relaxed);
+        }
         if std::mem::take(&mut self.tables_changed) {
             gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
             gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
@@ -171,7 +173,7 @@ impl Core {
     }
 
     /// Writes the events of a revision, each into the log and its version into its key's slot.
-    fn write(&mut self, inner: &Inner, revision: &Transaction, mut plan: Plan, changes: &mut ChangeSet) {
+    fn write(&mut self, inner: &Inner, revision: &Transaction, mut plan: Plan, changes: &mut ChangeSet) -> Grown {
         let seqs = plan.seqs.take();
         // Segments come and go with it.
         self.tables_changed = true;
@@ -201,7 +203,7 @@ impl Core {
             self.write_change(&inner.ring, (revision.revision, at, seq), edges, *one, version, &mut grown);
             step("event written");
         }
-        grown.show(&inner.gauges);
+        grown
     }
 
     /// One change. What can fail comes before or after the move of the counts.
@@ -271,29 +273,29 @@ impl Core {
 
     /// Publishes the index, which has changed; the slots that it has no more stay with the newest segment.
     #[inline(never)]
-    fn publish_root(&mut self, inner: &Inner) {
+    fn publish_root(&mut self, inner: &Inner, grown: &mut Grown) {
         self.index_changed = false;
         self.tables_changed = true;
         let copied = self.index.take_copied();
         let index = One::new(self.index.clone(), &mut self.heap);
         inner.root.replace(index, copied, &mut self.heap);
-        let mut grown = Grown::default();
         while let Some(slot) = self.removed_slots.pop() {
             grown.slot_bytes -= slot.get().bytes() as i64;
             grown.bytes -= slot.get().newest().bytes() as i64;
             self.ring.keep_removed(slot);
         }
-        grown.show(&inner.gauges);
-        inner.gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
+        grown.tree_bytes = Some(self.index.bytes() as u64);
     }
 }
 
-/// What a commit adds to the gauges of the store, which show it at its end.
+/// What a commit adds to the gauges of the store, which show it once its head is published.
 #[derive(Default)]
 struct Grown {
     objects: i64,
     bytes: i64,
     slot_bytes: i64,
+    /// The bytes of the index, where that has changed.
+    tree_bytes: Option<u64>,
 }
 
 impl Grown {
@@ -318,21 +320,52 @@ impl Grown {
         add(&gauges.objects, self.objects);
         add(&gauges.version_bytes, self.bytes);
         add(&gauges.slot_bytes, self.slot_bytes);
+        if let Some(bytes) = self.tree_bytes {
+            gauges.tree_bytes.store(bytes, Relaxed);
+        }
     }
 }
 
-/// A commit under way. Where a panic drops it, the cache fails for good, which ends the waits for revisions
-/// that will not come. [`Unfinished::finished`] disarms it.
-pub(super) struct Unfinished<'a>(pub(super) &'a Arc<Inner>);
+/// A commit under way. It has claimed the log, so that whether it is refused with CLOSED is decided before it stores
+/// anything, and a close that comes meanwhile takes effect behind it. Where a panic drops it, the cache fails for good,
+/// which ends the waits for revisions that will not come; [`Commit::end`] disarms that.
+pub(super) struct Commit<'a> {
+    inner: &'a Arc<Inner>,
+}
 
-impl Unfinished<'_> {
-    pub(super) fn finished(self) {
+impl<'a> Commit<'a> {
+    /// # Errors
+    /// CLOSED.
+    #[inline(always)]
+    pub(super) fn begin(what: &str, inner: &'a Arc<Inner>, core: &mut Core) -> Result<Commit<'a>> {
+        if !core.ring.claim(&inner.ring) {
+            return Err(say::closed(what));
+        }
+        core.poisoned = true;
+        Ok(Commit { inner })
+    }
+
+    /// Ends a commit whose head is published.
+    #[inline(always)]
+    fn end(self, core: &mut Core) {
+        core.poisoned = false;
         std::mem::forget(self);
     }
+
+    /// Ends a commit that has no events, and wakes those who wait for what it has stored.
+    pub(super) fn end_at_the_same_head(self, core: &mut Core) {
+        let inner = self.inner;
+        let closed = core.ring.release(&inner.ring);
+        self.end(core);
+        if closed { inner.closed() } else { inner.hubs.published(inner) }
+    }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        self.0.fail_for_good();
+        if self.inner.ring.release(None) {
+            self.inner.closed();
+        }
+        self.inner.fail_for_good();
     }
 }
