@@ -6,6 +6,12 @@
 /// 12 of epoch.
 pub(crate) const MAX_REVISION: u64 = 1 << 52;
 
+/// A hash that is the same in every process and every build: FNV-1a of 64 bits. For what outlives a process; it does not
+/// withstand somebody who looks for two texts of one hash.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// A place in a history: (epoch, revision).
 ///
 /// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at

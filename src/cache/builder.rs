@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-/// Options of a new cache.
+/// Options of a new cache. Fields, labels and indexes are declared, each once; of everything else the last call counts.
 ///
 /// ```
 /// use watchcore::{Attribute, Cache, Change, Filter, Index, Labels, Range, Read, ReadOptions};
@@ -63,7 +63,7 @@ pub struct Builder {
     keep: Option<(usize, Duration)>,
     clock: Option<Arc<AtomicU64>>,
     fields: Vec<Attribute>,
-    labels: Option<Labels>,
+    labels: Vec<Labels>,
     indexes: Vec<Index>,
     max_buckets: usize,
     decoder: Option<Decoder>,
@@ -111,7 +111,7 @@ impl Builder {
             keep: None,
             clock: None,
             fields: Vec::new(),
-            labels: None,
+            labels: Vec::new(),
             indexes: Vec::new(),
             max_buckets: 65_536,
             decoder: None,
@@ -190,9 +190,9 @@ impl Builder {
         self
     }
 
-    /// Says where the labels of a value are, for label selectors and indexes.
+    /// Declares where the labels of a value are, for label selectors and indexes: once, as each field is.
     pub fn labels(mut self, labels: Labels) -> Builder {
-        self.labels = Some(labels);
+        self.labels.push(labels);
         self
     }
 
@@ -264,7 +264,7 @@ impl Builder {
         ensure_threads()?;
         let birth = u64::from(birth_mark()) << 32;
         let epochs = Epochs::new(birth | 1, 0);
-        let schema = Arc::new(Schema::new(self.fields, self.labels)?);
+        let schema = Arc::new(Schema::new(self.fields, self.labels.into_iter().next())?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
@@ -327,6 +327,10 @@ impl Builder {
         check(
             self.keep.is_none_or(|(events, _)| events <= self.capacity),
             "keep: more events than the capacity; raise capacity",
+        )?;
+        check(
+            self.labels.len() <= 1,
+            "labels: they are declared twice, and a value has them in one place. Declare them once.",
         )?;
         check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: a power of two")
     }

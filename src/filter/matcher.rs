@@ -52,6 +52,9 @@ impl Matcher {
     /// So is a range outside the prefix, or reversed.
     pub(crate) fn new(filter: &Filter, raw: bool, prefix: &[u8], schema: &Schema) -> Result<Matcher> {
         filter.range.check("filter", prefix)?;
+        if filter.names_a_mark {
+            return Err(say::invalid("filter by types: only kinds of changes can be masked, and marks come always."));
+        }
         if !filter.labels.is_empty() && !schema.has_labels() {
             return Err(say::invalid(
                 "filter by labels: the cache declares none. Say where they are when the cache is made.",
@@ -65,7 +68,13 @@ impl Matcher {
                 declared(schema)
             ))),
         };
-        let fields: Vec<_> = filter.fields.iter().map(bind).collect::<Result<_>>()?;
+        let mut fields: Vec<_> = filter.fields.iter().map(bind).collect::<Result<_>>()?;
+        let mut labels = filter.labels.clone();
+        // Equal filters compile to equal ones, in whatever order they were put together.
+        fields.sort_unstable();
+        fields.dedup();
+        labels.sort_unstable();
+        labels.dedup();
         Ok(Matcher {
             range: (!filter.range.is_all_of(prefix)).then(|| filter.range.clone()),
             kinds: filter.kinds,
@@ -73,7 +82,7 @@ impl Matcher {
             asks: (!filter.is_only_a_range()).then(|| {
                 Box::new(Asks {
                     nothing: filter.nothing,
-                    labels: filter.labels.clone().into(),
+                    labels: labels.into(),
                     fields: fields.into(),
                     predicates: filter.predicates.clone().into(),
                 })
@@ -123,6 +132,15 @@ impl Matcher {
         self.asks.as_ref().map_or(&[], |asks| &asks.fields)
     }
 
+    pub(crate) fn predicates(&self) -> &[Predicate] {
+        self.asks.as_ref().map_or(&[], |asks| &asks.predicates)
+    }
+
+    /// Whether it lets nothing pass, whatever else it asks.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.asks.as_ref().is_some_and(|asks| asks.nothing)
+    }
+
     /// The kind as which a change is delivered: raw ones are etcd's.
     pub(crate) fn delivered_kind(&self, kind: Kind) -> Kind {
         match (self.raw, kind) {
@@ -160,7 +178,7 @@ impl Matcher {
 
     /// The rest of the question that [`Matcher::may_hold_value`] leaves open. Not under a pin.
     pub(crate) fn predicates_hold(&self, kv: &KeyValue) -> bool {
-        self.asks.as_ref().is_none_or(|asks| asks.predicates.iter().all(|predicate| (predicate.0)(kv)))
+        self.asks.as_ref().is_none_or(|asks| asks.predicates.iter().all(|predicate| (predicate.test)(kv)))
     }
 
     /// Of what a scan took, from the place `from` on, keeps what the predicates let pass.

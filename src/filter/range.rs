@@ -8,8 +8,9 @@ use crate::error::{Result, Shown, say, show};
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
 use crate::store::root::{Span, is_below, prefix_end, starts_with};
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The end of a range whose end was asked to lie before its begin: no other range ends there, and every
 /// conjunction with it does.
@@ -105,18 +106,9 @@ impl Range {
         Range { span: Span { from, to }, paths: paths.into() }
     }
 
-    /// Appends a form that is the same in every process, for hashes in tokens.
-    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
-        let mut part = |tag: u8, bytes: &[u8]| {
-            out.push(tag);
-            out.extend((bytes.len() as u64).to_le_bytes());
-            out.extend(bytes);
-        };
-        part(1, &self.span.from);
-        if let Some(to) = &self.span.to {
-            part(2, to);
-        }
-        self.paths.iter().for_each(|path| part(3, path));
+    /// The paths that it is restricted to.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.paths.iter().map(|path| &**path)
     }
 
     /// Refuses a range in which no key of a cache with this prefix can ever lie: INVALID_ARGUMENT. A
@@ -169,24 +161,50 @@ impl fmt::Debug for Range {
     }
 }
 
+/// What makes two predicates the same one, for a closure has no equality of its own.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) enum PredicateIdentity {
+    /// Drawn when the filter was made: a number of the process, and one that counts. Nobody else has it, here or in
+    /// another process.
+    Drawn([u64; 2]),
+    /// Given by the caller, who answers for it.
+    Named(Arc<[u8]>),
+}
+
+impl PredicateIdentity {
+    fn draw() -> PredicateIdentity {
+        static PROCESS: OnceLock<u64> = OnceLock::new();
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(std::process::id()));
+        // Relaxed: only that no number comes twice.
+        PredicateIdentity::Drawn([process, NEXT.fetch_add(1, Ordering::Relaxed)])
+    }
+}
+
 /// A user's own test of a key-value.
 #[derive(Clone)]
-pub(crate) struct Predicate(pub(crate) Arc<dyn Fn(&KeyValue) -> bool + Send + Sync>);
+pub(crate) struct Predicate {
+    pub(crate) identity: PredicateIdentity,
+    pub(crate) test: Arc<dyn Fn(&KeyValue) -> bool + Send + Sync>,
+}
 
 impl PartialEq for Predicate {
     fn eq(&self, other: &Predicate) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.identity == other.identity
     }
 }
 impl Eq for Predicate {}
 impl Hash for Predicate {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).cast::<()>().hash(state);
+        self.identity.hash(state);
     }
 }
 impl fmt::Debug for Predicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("predicate")
+        match &self.identity {
+            PredicateIdentity::Drawn(_) => f.write_str("predicate"),
+            PredicateIdentity::Named(name) => write!(f, "predicate {}", show(name)),
+        }
     }
 }
 
@@ -210,6 +228,8 @@ pub struct Filter {
     pub(crate) nothing: bool,
     /// Bits of [`Kind::bit`] that are delivered.
     pub(crate) kinds: u32,
+    /// [`Filter::types`] named a mark, which is no kind of a change: refused where the filter is used.
+    pub(crate) names_a_mark: bool,
     pub(crate) labels: Vec<LabelRequirement>,
     pub(crate) fields: Vec<FieldRequirement>,
     pub(crate) predicates: Vec<Predicate>,
@@ -231,6 +251,7 @@ impl Filter {
             range: Range::all(),
             nothing: false,
             kinds: CHANGES,
+            names_a_mark: false,
             labels: Vec::new(),
             fields: Vec::new(),
             predicates: Vec::new(),
@@ -263,12 +284,14 @@ impl Filter {
         self
     }
 
-    /// Only these kinds of changes (none named: all); marks come always. The mask never changes what
-    /// an event is. Reads of state do not look at it.
+    /// Only these kinds of changes (none named: all), and of those only what was asked before: two calls that name
+    /// different kinds let no change pass. The mask never changes what an event is. Marks come always; a filter whose
+    /// types name one is INVALID_ARGUMENT where it is used. Reads of state look at no types.
     pub fn types(mut self, kinds: &[Kind]) -> Filter {
         if kinds.is_empty() {
             return self;
         }
+        self.names_a_mark |= kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync));
         self.kinds &= kinds.iter().fold(0, |mask, kind| {
             mask | match kind {
                 Kind::Put => Kind::Added.bit() | Kind::Modified.bit(),
@@ -298,8 +321,47 @@ impl Filter {
     /// consumer's thread and, for a subscription that sleeps, on a thread of the process for predicates alone,
     /// which the first such subscription starts (RESOURCE_EXHAUSTED where it cannot). A predicate that is slow, or
     /// never returns, delays the wake-ups of subscriptions with predicates, and nothing else.
-    pub fn predicate(mut self, test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static) -> Filter {
-        self.predicates.push(Predicate(Arc::new(test)));
+    ///
+    /// The predicate is the same only as itself and its clones: a list's continue token is good for the filter that it was
+    /// given with, in this process. See [`Filter::named_predicate`].
+    pub fn predicate(self, test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static) -> Filter {
+        self.with_predicate(PredicateIdentity::draw(), test)
+    }
+
+    /// As [`Filter::predicate`], the same as every other predicate of this name: its lists can be continued with a
+    /// predicate that is made anew, in another process too. The name stands for all that the function decides by, so two
+    /// functions that decide differently need two names.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Filter, Range, Read, ReadOptions};
+    ///
+    /// let longer_than = |length: usize| {
+    ///     let name = format!("longer than {length}");
+    ///     Filter::any().named_predicate(name, move |kv| kv.value().is_some_and(|value| value.len() > length))
+    /// };
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "long"), Change::put("/b", "longer")])?;
+    /// let options = |length| ReadOptions::new(Read::Any).filter(longer_than(length)).limit(1);
+    /// let page = cache.list_with(&Range::all(), &options(1))?;
+    /// let token = page.continue_token().unwrap();
+    /// assert_eq!(cache.list_with(&Range::all(), &options(1).continue_from(token))?.len(), 1);
+    /// assert!(cache.list_with(&Range::all(), &options(2).continue_from(token)).is_err());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn named_predicate(
+        self,
+        name: impl AsRef<[u8]>,
+        test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static,
+    ) -> Filter {
+        self.with_predicate(PredicateIdentity::Named(name.as_ref().into()), test)
+    }
+
+    fn with_predicate(
+        mut self,
+        identity: PredicateIdentity,
+        test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static,
+    ) -> Filter {
+        self.predicates.push(Predicate { identity, test: Arc::new(test) });
         self
     }
 
@@ -308,6 +370,7 @@ impl Filter {
         self.range = self.range.and(&other.range);
         self.nothing |= other.nothing;
         self.kinds &= other.kinds;
+        self.names_a_mark |= other.names_a_mark;
         self.labels.extend(other.labels);
         self.fields.extend(other.fields);
         self.predicates.extend(other.predicates);
@@ -322,14 +385,6 @@ impl Filter {
     /// Whether it is a range of keys and nothing else (types aside).
     pub(crate) fn is_only_a_range(&self) -> bool {
         !self.nothing && self.labels.is_empty() && self.fields.is_empty() && self.predicates.is_empty()
-    }
-
-    /// A form that is the same in every process, for the hash in continue tokens.
-    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
-        self.range.describe(out);
-        let mut text = format!("{}{:?}{:?}{}", self.nothing, self.labels, self.fields, self.predicates.len());
-        text.push('\0');
-        out.extend(text.as_bytes());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lists: pages of one revision, and the tokens between them.
 
-use super::continue_token::{ContinueToken, stable_hash};
+use super::continue_token::{ContinueToken, scope_of};
 use super::view::{At, Left, Scan};
 use super::{Read, ReadOptions};
 use crate::cache::Cache;
@@ -143,13 +143,6 @@ impl Cache {
         }
     }
 
-    /// What tokens of this cache have in common.
-    fn scope(&self) -> u64 {
-        let cluster = lock(&self.inner.info).report.cluster_id;
-        let of = if cluster == 0 { self.inner.name.as_bytes().to_vec() } else { cluster.to_le_bytes().to_vec() };
-        stable_hash(&[&(self.prefix().len() as u64).to_le_bytes()[..], self.prefix(), &of].concat())
-    }
-
     /// The read and the first key of a token, which lies in the span of the range. A token that was given begins behind
     /// a key of the range, and before another: that is in the span, though it need not be in the range's paths.
     fn resume(&self, text: &str, own: &ContinueToken, range: &Range, read: Read) -> Result<(Read, Vec<u8>)> {
@@ -202,11 +195,10 @@ impl ListRequest {
         let (range, matcher) = cache.matcher_of_range("list", range, options)?;
         let is_whole = options.limit == 0 && options.token.is_none();
         let token = (!is_whole).then(|| {
-            let mut described = Vec::new();
-            range.describe(&mut described);
-            options.filter.describe(&mut described);
-            let filter = stable_hash(&described);
-            ContinueToken { scope: cache.scope(), epoch: 0, revision: 0, filter, next: Vec::new() }
+            let cluster = lock(&cache.inner.info).report.cluster_id;
+            let scope = scope_of(cache.prefix(), cluster, cache.name());
+            let filter = matcher.identity(&range, cache.prefix());
+            ContinueToken { scope, epoch: 0, revision: 0, filter, next: Vec::new() }
         });
         let (read, start) = match (&options.token, &token) {
             (Some(text), Some(token)) => {

@@ -101,6 +101,9 @@ pub(super) struct Options {
 
 /// Options of a subscription; see [`Cache::subscribe`].
 ///
+/// What restricts it (`filter`, `key`, `prefix`, `path`, `range`, `labels`, `fields`, `types`) narrows what was asked
+/// before; of everything else the last call counts.
+///
 /// ```
 /// use watchcore::{Cache, Change, Kind, Start};
 ///
@@ -120,7 +123,6 @@ pub struct SubscribeBuilder {
     options: Options,
     max_lag: MaxLag,
     filter: Filter,
-    kinds: Vec<Kind>,
     raw: bool,
     bookmarks: bool,
     bookmark_interval: Duration,
@@ -141,7 +143,6 @@ impl Cache {
             },
             max_lag: MaxLag { events: u64::MAX, age: Duration::MAX },
             filter: Filter::any(),
-            kinds: Vec::new(),
             raw: false,
             bookmarks: false,
             bookmark_interval: Duration::from_secs(1),
@@ -197,10 +198,9 @@ impl SubscribeBuilder {
         Ok(self)
     }
 
-    /// Only these kinds of changes (none named: all; marks come always). The mask never changes what
-    /// an event is.
+    /// Only these kinds of changes, and of those only what was asked before: see [`Filter::types`].
     pub fn types(mut self, kinds: &[Kind]) -> SubscribeBuilder {
-        self.kinds = kinds.to_vec();
+        self.filter = self.filter.types(kinds);
         self
     }
 
@@ -303,14 +303,7 @@ impl SubscribeBuilder {
         {
             say::check_revision("subscribe at", revision)?;
         }
-        let mut filter = self.filter;
-        if !self.kinds.is_empty() {
-            filter = filter.types(&self.kinds);
-        }
-        if self.kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync)) {
-            return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
-        }
-        let matcher = inner.share(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
+        let matcher = inner.share(Matcher::new(&self.filter, self.raw, &inner.prefix, &inner.schema)?);
         if FilterCode::of(&matcher) == FilterCode::Foreign {
             #[cfg(not(loom))]
             crate::wake::start(FilterCode::Foreign)

@@ -102,6 +102,50 @@ fn masked_types_never_change_what_the_others_are() {
     );
     for kind in [Kind::Bookmark, Kind::Resync] {
         refused(cache.subscribe(Start::Now).types(&[kind]).open(), Code::InvalidArgument);
+        let mask = Filter::any().types(&[kind, Kind::Added]);
+        refused(cache.subscribe(Start::Now).filter(mask.clone()).open(), Code::InvalidArgument);
+        refused(cache.diff(20, 20, &Filter::any().and(mask)), Code::InvalidArgument);
+    }
+}
+
+/// An option that restricts and is given twice restricts twice, whether the builder is told or its filter.
+#[test]
+fn restrictions_given_twice_narrow() {
+    let cache = Cache::builder("/").labels(Labels::json("/l").unwrap()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let any = Filter::any;
+    let (added, modified, deleted) = ([Kind::Added], [Kind::Modified, Kind::Added], [Kind::Deleted]);
+    let rows: [(SubscribeBuilder, Filter, &[&str]); 5] = [
+        (cache.subscribe(Start::Now).types(&added).types(&deleted), any().types(&added).types(&deleted), &[]),
+        (
+            cache.subscribe(Start::Now).types(&modified).types(&[]).types(&added),
+            any().types(&modified).types(&added),
+            &["/a/1", "/a/2", "/b"],
+        ),
+        (cache.subscribe(Start::Now).prefix("/a/").key("/a/1"), any().prefix("/a/").key("/a/1"), &["/a/1"]),
+        (
+            cache.subscribe(Start::Now).labels("a=1").unwrap().labels("b").unwrap(),
+            any().labels("a=1").unwrap().labels("b").unwrap(),
+            &["/a/2"],
+        ),
+        (
+            cache.subscribe(Start::Now).filter(any().prefix("/a/")).filter(any().types(&deleted)),
+            any().prefix("/a/").types(&deleted),
+            &[],
+        ),
+    ];
+    let open = |(builder, filter, keys): (SubscribeBuilder, Filter, _)| {
+        (builder.open().unwrap(), cache.subscribe(Start::Now).filter(filter).open().unwrap(), keys)
+    };
+    let rows = rows.map(open);
+    let value = |labels: &str| format!("{{\"l\":{{{labels}}}}}");
+    let (one, both) = (value(r#""a":"1""#), value(r#""a":"1","b":"2""#));
+    writer.apply(1, [Change::put("/a/1", &one), Change::put("/a/2", &both), Change::put("/b", &one)]).unwrap();
+    for (mut told, mut filtered, keys) in rows {
+        for live in [&mut told, &mut filtered] {
+            let batch = live.poll(10).unwrap();
+            assert_eq!(batch.into_iter().map(|event| text(event.key())).collect::<Vec<_>>(), keys);
+        }
     }
 }
 

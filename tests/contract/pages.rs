@@ -68,6 +68,62 @@ fn a_token_of_a_revision_that_left_goes_on_inconsistently() {
     assert_eq!(page.get(3).unwrap().value(), Some(&b"new"[..]));
 }
 
+/// A conjunction has no order, so neither has what a token says of its filter; a predicate is the same only as itself.
+#[test]
+fn token_is_of_equal_filters_alone() {
+    let labels = Labels::json("/l").unwrap();
+    let field = |name: &str| Attribute::json(name, "/f").unwrap();
+    let builder = Cache::builder("/").labels(labels).field(field("f")).field(field("g"));
+    let cache = builder.build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let value = r#"{"l":{"a":"1","b":"1"},"f":"x"}"#;
+    writer.apply(1, [Change::put("/a/1", value), Change::put("/a/2", value), Change::put("/a/3", value)]).unwrap();
+    let any = Filter::any;
+    let yes = any().predicate(|_| true);
+    let named = |name: &str| any().named_predicate(name, |_| true);
+    let filters: [&[Filter]; 6] = [
+        &[
+            any().labels("b=1").unwrap().labels("a=1").unwrap(),
+            any().labels("a=1,b=1").unwrap(),
+            any().labels("b in (1),a==1,b=1").unwrap(),
+        ],
+        &[
+            any().fields("g=x").unwrap().fields("f=x").unwrap(),
+            any().fields("f==x,g=x").unwrap().fields("f=x").unwrap(),
+        ],
+        &[any().path("/a").prefix("/a/"), any().prefix("/a/").path("/a").types(&[Kind::Deleted])],
+        &[yes.clone(), yes.clone().and(yes)],
+        &[any().predicate(|_| true)],
+        &[named("one").and(named("two")), named("two").and(named("one"))],
+    ];
+    let list = |filter: &Filter, token: Option<&str>| {
+        let options = ReadOptions::new(Read::Any).filter(filter.clone()).limit(1);
+        let options = token.map_or(options.clone(), |token| options.continue_from(token));
+        cache.list_with(&Range::all(), &options)
+    };
+    for (at, equal) in filters.iter().enumerate() {
+        for one in *equal {
+            let page = list(one, None).unwrap();
+            let token = page.continue_token().unwrap();
+            for (number, others) in filters.iter().enumerate() {
+                for other in *others {
+                    match number == at {
+                        true => assert_eq!(keys(&list(other, Some(token)).unwrap()), ["/a/2"], "{one:?} {other:?}"),
+                        false => _ = refused(list(other, Some(token)), Code::InvalidArgument),
+                    }
+                }
+            }
+        }
+    }
+    // Where a range is said makes no difference, nor does the cache's own prefix.
+    let by_filter = list(&any().prefix("/a/"), None).unwrap();
+    let token = by_filter.continue_token().unwrap();
+    for range in [Range::prefix("/a/"), Range::prefix("/a/").and(&Range::prefix("/"))] {
+        let options = ReadOptions::new(Read::Any).limit(1).continue_from(token);
+        assert_eq!(keys(&cache.list_with(&range, &options).unwrap()), ["/a/2"]);
+    }
+}
+
 #[test]
 fn a_token_survives_a_restart_and_is_refused_where_it_is_foreign() {
     let build = |name: &str| {

@@ -238,9 +238,10 @@ impl ApiBuilder {
         self
     }
 
-    /// Who decides about each request. Default: who is known may read everything.
+    /// Decides about each request. Default: who is known may read everything. Where several are given, a request passes
+    /// that each of them allows; they are asked in the order in which they were given, up to the first that denies.
     pub fn authorizer(mut self, authorizer: impl Authorizer) -> ApiBuilder {
-        self.access.authorizer = Some(Box::new(authorizer));
+        self.access.authorizers.push(Box::new(authorizer));
         self
     }
 

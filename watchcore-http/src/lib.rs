@@ -8,6 +8,7 @@
 mod access;
 mod api;
 mod catalog;
+mod digest;
 mod elsewhere;
 mod exchange;
 mod figures;

@@ -169,7 +169,8 @@ pub(crate) struct Peer {
 #[derive(Default)]
 pub(crate) struct Access {
     pub(crate) authenticators: Vec<Box<dyn Authenticator>>,
-    pub(crate) authorizer: Option<Box<dyn Authorizer>>,
+    /// Each of them may deny.
+    pub(crate) authorizers: Vec<Box<dyn Authorizer>>,
     pub(crate) origins: Origins,
 }
 
@@ -211,7 +212,7 @@ impl Access {
     /// Lets a request pass, and says who sends it; `None`: nobody has to be known.
     ///
     /// # Errors
-    /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where the authorizer
+    /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where an authorizer
     /// denies.
     pub(crate) async fn check(
         &self,
@@ -229,12 +230,14 @@ impl Access {
         if must_be_known && user.is_none() {
             return Err(Refusal::unauthorized("Unauthorized"));
         }
-        if let Some(authorizer) = &self.authorizer {
+        if !self.authorizers.is_empty() {
             let asked = asked()?;
             let anonymous = User::anonymous();
             let user = user.as_ref().unwrap_or(&anonymous);
-            if let Decision::Deny(reason) = authorizer.authorize(user, &asked).await {
-                return Err(asked.forbidden(user, &reason));
+            for authorizer in &self.authorizers {
+                if let Decision::Deny(reason) = authorizer.authorize(user, &asked).await {
+                    return Err(asked.forbidden(user, &reason));
+                }
             }
         }
         Ok(user)

@@ -12,6 +12,7 @@ mod sample;
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::digest::sha256;
 use crate::elsewhere::FIGURES;
 use crate::exchange::Exchange;
 use crate::resources::watch::random_deadline;
@@ -25,7 +26,6 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::request::Parts;
 use http::{HeaderValue, header};
-use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use sample::{Rates, Sample};
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -54,11 +54,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
 
 /// A text that stands in the page, as the policy names it.
 fn source_of(text: &str) -> String {
-    use base64::Engine as _;
-    // The SHA-256 of rustls, which is there anyway.
-    let suite = TLS13_AES_128_GCM_SHA256.tls13().map(|suite| suite.common.hash_provider.hash(text.as_bytes()));
-    let hash = suite.map(|hash| base64::engine::general_purpose::STANDARD.encode(hash.as_ref()));
-    format!("'sha256-{}'", hash.unwrap_or_default())
+    format!("'sha256-{}'", sha256(text))
 }
 
 /// What all viewers of an [`Api`](crate::Api) share.

@@ -173,10 +173,21 @@ impl FieldDemands {
             }
             self.name.terms(&by_name, &mut terms);
         } else if !by_key_alone {
-            filter = filter.predicate(self.of_keys(resource.clone()));
+            filter = filter.named_predicate(self.name(), self.of_keys(resource.clone()));
         }
         let filter = filter.fields(terms.join(",")).map_err(|error| Refusal::from(&error))?;
         Ok(Selection { filter: filter.range(range.clone()), range, only_range })
+    }
+
+    /// The name of the predicate [`FieldDemands::of_keys`], for the tokens of its pages: the same for equal demands,
+    /// whatever their order was.
+    fn name(&self) -> String {
+        let mut terms = Vec::new();
+        self.namespace.terms("metadata.namespace", &mut terms);
+        self.name.terms("metadata.name", &mut terms);
+        terms.sort_unstable();
+        terms.dedup();
+        format!("keys:{}", terms.join(","))
     }
 
     /// What is required of namespace and name, asked of the key itself.

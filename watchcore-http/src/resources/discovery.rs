@@ -8,6 +8,7 @@
 use super::openapi;
 use crate::api::ApiState;
 use crate::catalog::Resource;
+use crate::digest::sha256;
 use crate::elsewhere::FIGURES;
 use crate::request::{Params, Version, accepts_aggregated, accepts_json};
 use crate::status::Refusal;
@@ -16,7 +17,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// The version of Kubernetes whose server this one answers as: clients look whether they are much newer or older.
@@ -267,9 +267,8 @@ fn document(document: &Value, parts: &Parts) -> Response {
 /// An aggregated document: clients keep it, and ask by its tag whether it is still the same.
 fn tagged(document: &Value, parts: &Parts) -> Response {
     let body = text(document, parts);
-    let mut hasher = DefaultHasher::new();
-    body.hash(&mut hasher);
-    let tag = format!("\"{:016X}\"", hasher.finish());
+    // Clients keep it on disk, and ask the next server by it, which may be of another build.
+    let tag = format!("\"{}\"", sha256(&body));
     let same = same_tag(&parts.headers, &tag);
     let headers = [(header::CONTENT_TYPE, AGGREGATED), (header::CACHE_CONTROL, "public"), (header::VARY, "Accept")];
     let (code, body) = if same { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, body) };

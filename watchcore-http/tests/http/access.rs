@@ -102,6 +102,26 @@ impl Authorizer for Noting {
     }
 }
 
+/// Denies one path.
+struct Denies(&'static str);
+
+impl Authorizer for Denies {
+    fn authorize<'a>(&'a self, _: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision> {
+        let denied = asked.path == self.0;
+        Box::pin(async move { if denied { Decision::Deny("no".into()) } else { Decision::Allow } })
+    }
+}
+
+/// What is allowed is what each of them allows.
+#[tokio::test]
+async fn authorizers_given_twice_narrow() {
+    let ground =
+        Ground::builder().api(|api| api.authorizer(Denies("/version")).authorizer(Denies("/metrics"))).start().await;
+    for (path, code) in [("/version", 403), ("/metrics", 403), ("/api", 200)] {
+        assert_eq!(get(ground.address, path).await.code(), code, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn authorizer_decides_on_each_request() {
     for face in BOTH {

@@ -214,6 +214,27 @@ async fn tokens_are_of_their_list() {
     assert_eq!(list(&other, SHOP, &format!("continue={good}")).await.code(), 400);
 }
 
+/// A cache that was not prepared looks for names in its keys: there, too, a token is of its selector, in any order.
+#[tokio::test]
+async fn tokens_know_selectors_on_names() {
+    for prepared in [true, false] {
+        let builder = Ground::builder();
+        let ground = if prepared { builder } else { builder.undeclared() }.start().await;
+        for name in ["a", "b", "c", "d", "e"] {
+            ground.put_widget(&format!("shop/{name}"), "red");
+        }
+        let selector = |text: &str| format!("fieldSelector={}", text.replace(',', "%2C").replace('=', "%3D"));
+        let one = selector("metadata.name!=a,metadata.name!=b");
+        let good = token(&list(&ground, SHOP, &format!("{one}&limit=1")).await);
+        for equal in [one, selector("metadata.name!=b,metadata.name!=a,metadata.name!=b")] {
+            let page = list(&ground, SHOP, &format!("{equal}&continue={good}")).await;
+            assert_eq!(page.json()["items"].as_array().unwrap().len(), 2, "{equal}");
+        }
+        let other = list(&ground, SHOP, &format!("{}&continue={good}", selector("metadata.name!=a"))).await;
+        assert_eq!(other.status(), (400, "BadRequest".into()));
+    }
+}
+
 /// How many remain is known where only keys are asked for.
 #[tokio::test]
 async fn remaining_count_is_exact_or_absent() {

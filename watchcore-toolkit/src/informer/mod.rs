@@ -117,8 +117,12 @@ pub struct InformerBuilder<O> {
 }
 
 impl<O: FromKeyValue> InformerBuilder<O> {
-    /// Which objects.
+    /// Only objects that this filter lets pass, and what was asked before.
     pub fn filter(self, filter: Filter) -> InformerBuilder<O> {
+        let filter = match self.filter {
+            Some(before) => before.and(filter),
+            None => filter,
+        };
         InformerBuilder { filter: Some(filter), ..self }
     }
 

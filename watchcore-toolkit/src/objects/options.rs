@@ -67,9 +67,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// Which objects. The types of its events are relative to it.
+    /// Only what this filter lets pass, and what was asked before. The types of its events are relative to that.
     pub fn filter(self, filter: Filter) -> ObjectWatchBuilder<O> {
-        ObjectWatchBuilder { filter, ..self }
+        ObjectWatchBuilder { filter: self.filter.and(filter), ..self }
     }
 
     /// Where it begins; [`Start::State`] if nothing is said. With `Now` and `After` the consumer is supposed to know the

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start, Writer};
-use watchcore_toolkit::{ManualClock, ObjectWatch, Origin, WatchExt};
+use watchcore_toolkit::{Informer, ManualClock, ObjectWatch, Origin, WatchExt};
 
 fn lines(watch: &mut ObjectWatch<Text>, count: usize) -> Vec<String> {
     (0..count).map(|_| line(&next(watch))).collect()
@@ -266,6 +266,19 @@ fn rf_14_refused_while_overtaken_stays() {
     delete(&mut writer, "/a");
     assert_eq!(lines(&mut watch, 1), ["- /a=1"]);
     assert_eq!(watch.figures().refused, 1);
+}
+
+/// A second filter narrows the first one, for a watch and for an informer, as a subscription's does.
+#[test]
+fn filters_given_twice_narrow() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, ["/a/1", "/a/2", "/b/1"].map(|key| Change::put(key, "1"))).unwrap();
+    let (first, second) = (Filter::any().prefix("/a/"), Filter::any().predicate(|kv| kv.key().ends_with(b"1")));
+    let builder = ObjectWatch::<Text>::builder(&cache).filter(first.clone()).filter(second.clone());
+    assert_eq!(lines(&mut builder.open().unwrap(), 2), ["+ /a/1=1", "synced"]);
+    let informer = Informer::<Text>::builder(&cache).filter(first).filter(second).build().unwrap();
+    assert_eq!(informer.lister().list().unwrap().len(), 1);
 }
 
 /// The filter's types: what comes into it is Added, what leaves it Deleted with its old value.
