@@ -218,6 +218,8 @@ static void test_revisions(void)
     watchcore_cache_free(cache);
 }
 
+#define TOO_LARGE(call) CHECK_CODE(WATCHCORE_FUTURE_REVISION, call)
+
 /* Revisions have 52 bits: more is no revision of any source, wherever it is given. */
 static void no_revision(uint64_t revision)
 {
@@ -241,23 +243,23 @@ static void no_revision(uint64_t revision)
     CHECK_OK(watchcore_writer_apply(writer, 3, &one, 1, &error));
     options.revision = revision;
     options.start = WATCHCORE_START_AFTER;
-    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    TOO_LARGE(watchcore_subscription_new(cache, &options, &subscription, &error));
     options.start = WATCHCORE_START_STATE_AT_LEAST;
-    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    TOO_LARGE(watchcore_subscription_new(cache, &options, &subscription, &error));
     CHECK(subscription == NULL);
     for (mode = WATCHCORE_READ_AT_LEAST; mode <= WATCHCORE_READ_EXACT; mode++) {
         read.mode = mode;
         read.revision = revision;
         read.timeout_ms = 0;
-        BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
-        BAD(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
-        BAD(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
+        TOO_LARGE(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+        TOO_LARGE(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
+        TOO_LARGE(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
     }
-    BAD(watchcore_cache_diff(cache, revision, 0, revision, 0, NULL, &batch, &error));
-    BAD(watchcore_cache_diff(cache, 3, 0, revision, 0, NULL, &batch, &error));
-    BAD(watchcore_cache_wait_until(cache, revision, 0, NULL, NULL, &error));
-    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 0, &waiter, &error));
-    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
+    TOO_LARGE(watchcore_cache_diff(cache, revision, 0, revision, 0, NULL, &batch, &error));
+    TOO_LARGE(watchcore_cache_diff(cache, 3, 0, revision, 0, NULL, &batch, &error));
+    TOO_LARGE(watchcore_cache_wait_until(cache, revision, 0, NULL, NULL, &error));
+    TOO_LARGE(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 0, &waiter, &error));
+    TOO_LARGE(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
     CHECK(waiter == NULL && page == NULL && batch.count == 0);
     BAD(watchcore_writer_apply(writer, revision, &one, 1, &error));
     BAD(watchcore_writer_progress(writer, revision, &error));
@@ -287,14 +289,14 @@ static void no_revision(uint64_t revision)
 
 static void test_impossible_revisions(void)
 {
-    no_revision((uint64_t)1 << 52);
+    no_revision(WATCHCORE_REVISION_MAX + 1);
     no_revision(UINT64_MAX);
 }
 
 /* The last revision that there can be is one of the future as any other. */
 static void test_last_revision(void)
 {
-    const uint64_t last = ((uint64_t)1 << 52) - 1;
+    const uint64_t last = WATCHCORE_REVISION_MAX;
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
     watchcore_subscription *subscription = NULL;
@@ -412,26 +414,28 @@ static void test_codes(void)
         int32_t code;
         const char *name;
         uint32_t retryable, fatal, http_status;
+        const char *reason;
+        uint32_t retry_after;
     } codes[] = {
-        {WATCHCORE_OK, "OK", 0, 0, 200},
-        {WATCHCORE_INVALID_ARGUMENT, "INVALID_ARGUMENT", 0, 0, 400},
-        {WATCHCORE_NOT_FOUND, "NOT_FOUND", 0, 0, 404},
-        {WATCHCORE_NOT_READY, "NOT_READY", 1, 0, 503},
-        {WATCHCORE_TIMEOUT, "TIMEOUT", 1, 0, 504},
-        {WATCHCORE_CLOSED, "CLOSED", 0, 1, 503},
-        {WATCHCORE_BUSY, "BUSY", 1, 0, 409},
-        {WATCHCORE_UNSUPPORTED, "UNSUPPORTED", 0, 0, 501},
-        {WATCHCORE_OUT_OF_ORDER, "OUT_OF_ORDER", 0, 0, 409},
-        {WATCHCORE_COMPACTED, "COMPACTED", 0, 0, 410},
-        {WATCHCORE_LAGGED, "LAGGED", 0, 0, 410},
-        {WATCHCORE_FUTURE_REVISION, "FUTURE_REVISION", 1, 0, 504},
-        {WATCHCORE_RESYNCED, "RESYNCED", 0, 0, 410},
-        {WATCHCORE_UNAUTHENTICATED, "UNAUTHENTICATED", 0, 0, 401},
-        {WATCHCORE_PERMISSION_DENIED, "PERMISSION_DENIED", 1, 0, 403},
-        {WATCHCORE_UNAVAILABLE, "UNAVAILABLE", 1, 0, 503},
-        {WATCHCORE_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", 1, 0, 429},
-        {WATCHCORE_PANIC, "PANIC", 0, 1, 500},
-        {WATCHCORE_INTERNAL, "INTERNAL", 0, 1, 500},
+        {WATCHCORE_OK, "OK", 0, 0, 200, "", 0},
+        {WATCHCORE_INVALID_ARGUMENT, "INVALID_ARGUMENT", 0, 0, 400, "BadRequest", 0},
+        {WATCHCORE_NOT_FOUND, "NOT_FOUND", 0, 0, 404, "NotFound", 0},
+        {WATCHCORE_NOT_READY, "NOT_READY", 1, 0, 503, "ServiceUnavailable", 1},
+        {WATCHCORE_TIMEOUT, "TIMEOUT", 1, 0, 504, "Timeout", 1},
+        {WATCHCORE_CLOSED, "CLOSED", 0, 1, 503, "ServiceUnavailable", 0},
+        {WATCHCORE_BUSY, "BUSY", 1, 0, 409, "Conflict", 0},
+        {WATCHCORE_UNSUPPORTED, "UNSUPPORTED", 0, 0, 501, "", 0},
+        {WATCHCORE_OUT_OF_ORDER, "OUT_OF_ORDER", 0, 0, 409, "Conflict", 0},
+        {WATCHCORE_COMPACTED, "COMPACTED", 0, 0, 410, "Expired", 0},
+        {WATCHCORE_LAGGED, "LAGGED", 0, 0, 410, "Expired", 0},
+        {WATCHCORE_FUTURE_REVISION, "FUTURE_REVISION", 1, 0, 504, "Timeout", 1},
+        {WATCHCORE_RESYNCED, "RESYNCED", 0, 0, 410, "Expired", 0},
+        {WATCHCORE_UNAUTHENTICATED, "UNAUTHENTICATED", 0, 0, 401, "Unauthorized", 0},
+        {WATCHCORE_PERMISSION_DENIED, "PERMISSION_DENIED", 1, 0, 403, "Forbidden", 0},
+        {WATCHCORE_UNAVAILABLE, "UNAVAILABLE", 1, 0, 503, "ServiceUnavailable", 1},
+        {WATCHCORE_RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED", 1, 0, 429, "TooManyRequests", 1},
+        {WATCHCORE_PANIC, "PANIC", 0, 1, 500, "InternalError", 0},
+        {WATCHCORE_INTERNAL, "INTERNAL", 0, 1, 500, "InternalError", 0},
     };
     size_t i;
     int32_t code;
@@ -441,6 +445,8 @@ static void test_codes(void)
         CHECK(watchcore_error_is_retryable(codes[i].code) == codes[i].retryable);
         CHECK(watchcore_error_is_fatal(codes[i].code) == codes[i].fatal);
         CHECK((uint32_t)watchcore_error_http_status(codes[i].code) == codes[i].http_status);
+        CHECK(strcmp(watchcore_error_reason(codes[i].code), codes[i].reason) == 0);
+        CHECK(watchcore_error_retry_after(codes[i].code) == codes[i].retry_after);
     }
     for (code = -2; code < 200; code++) {
         for (i = 0; i < sizeof(codes) / sizeof(codes[0]) && codes[i].code != code; i++) {

@@ -7,6 +7,7 @@ import "C"
 // language has: a difference does not compile.
 var (
 	_ = [1]struct{}{}[ErrInvalidArgument-C.WATCHCORE_INVALID_ARGUMENT]
+	_ = [1]struct{}{}[MaxRevision-C.WATCHCORE_REVISION_MAX]
 	_ = [1]struct{}{}[ErrNotFound-C.WATCHCORE_NOT_FOUND]
 	_ = [1]struct{}{}[ErrNotReady-C.WATCHCORE_NOT_READY]
 	_ = [1]struct{}{}[ErrTimeout-C.WATCHCORE_TIMEOUT]

@@ -11,6 +11,10 @@ package watchcore
 // #cgo nocallback watchcore_error_is_fatal
 // #cgo noescape watchcore_error_http_status
 // #cgo nocallback watchcore_error_http_status
+// #cgo noescape watchcore_error_reason
+// #cgo nocallback watchcore_error_reason
+// #cgo noescape watchcore_error_retry_after
+// #cgo nocallback watchcore_error_retry_after
 // #cgo noescape wc_error_free
 // #cgo nocallback wc_error_free
 import "C"
@@ -18,7 +22,12 @@ import "C"
 import (
 	"fmt"
 	"strings"
+	"time"
 )
+
+// MaxRevision is the largest revision. Whoever reads at a larger one, waits for it or subscribes
+// there gets ErrFutureRevision at once; a writer that is given one gets ErrInvalidArgument.
+const MaxRevision uint64 = 1<<52 - 1
 
 // Code is the kind of an [Error]. It is an error itself, so that a program asks with
 // errors.Is(err, watchcore.ErrCompacted).
@@ -89,6 +98,18 @@ func (c Code) Fatal() bool {
 // HTTPStatus is what an API server would answer.
 func (c Code) HTTPStatus() int {
 	return int(C.watchcore_error_http_status(C.int32_t(c)))
+}
+
+// Reason is what Kubernetes gives with that status (metav1.StatusReason), such as "Expired"; empty
+// where it has none.
+func (c Code) Reason() string {
+	return C.GoString(C.watchcore_error_reason(C.int32_t(c)))
+}
+
+// RetryAfter is how long an API server would tell a client to wait before the same call; 0 where it
+// says nothing, because the call will not succeed then.
+func (c Code) RetryAfter() time.Duration {
+	return time.Duration(C.watchcore_error_retry_after(C.int32_t(c))) * time.Second
 }
 
 // Error is what went wrong, with the numbers. Those that do not apply are 0.

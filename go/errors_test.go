@@ -22,29 +22,33 @@ func TestCodes(t *testing.T) {
 		retry  bool
 		fatal  bool
 		status int
+		reason string
+		wait   int
 	}{
-		{watchcore.ErrInvalidArgument, 1, "INVALID_ARGUMENT", false, false, 400},
-		{watchcore.ErrNotFound, 2, "NOT_FOUND", false, false, 404},
-		{watchcore.ErrNotReady, 3, "NOT_READY", true, false, 503},
-		{watchcore.ErrTimeout, 4, "TIMEOUT", true, false, 504},
-		{watchcore.ErrClosed, 5, "CLOSED", false, true, 503},
-		{watchcore.ErrBusy, 6, "BUSY", true, false, 409},
-		{watchcore.ErrUnsupported, 7, "UNSUPPORTED", false, false, 501},
-		{watchcore.ErrOutOfOrder, 8, "OUT_OF_ORDER", false, false, 409},
-		{watchcore.ErrCompacted, 10, "COMPACTED", false, false, 410},
-		{watchcore.ErrLagged, 11, "LAGGED", false, false, 410},
-		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, false, 504},
-		{watchcore.ErrResynced, 13, "RESYNCED", false, false, 410},
-		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, false, 401},
-		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", true, false, 403}, // slowly
-		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, false, 503},
-		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, false, 429},
-		{watchcore.ErrPanic, 90, "PANIC", false, true, 500},
-		{watchcore.ErrInternal, 91, "INTERNAL", false, true, 500},
+		{watchcore.ErrInvalidArgument, 1, "INVALID_ARGUMENT", false, false, 400, "BadRequest", 0},
+		{watchcore.ErrNotFound, 2, "NOT_FOUND", false, false, 404, "NotFound", 0},
+		{watchcore.ErrNotReady, 3, "NOT_READY", true, false, 503, "ServiceUnavailable", 1},
+		{watchcore.ErrTimeout, 4, "TIMEOUT", true, false, 504, "Timeout", 1},
+		{watchcore.ErrClosed, 5, "CLOSED", false, true, 503, "ServiceUnavailable", 0},
+		{watchcore.ErrBusy, 6, "BUSY", true, false, 409, "Conflict", 0},
+		{watchcore.ErrUnsupported, 7, "UNSUPPORTED", false, false, 501, "", 0},
+		{watchcore.ErrOutOfOrder, 8, "OUT_OF_ORDER", false, false, 409, "Conflict", 0},
+		{watchcore.ErrCompacted, 10, "COMPACTED", false, false, 410, "Expired", 0},
+		{watchcore.ErrLagged, 11, "LAGGED", false, false, 410, "Expired", 0},
+		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, false, 504, "Timeout", 1},
+		{watchcore.ErrResynced, 13, "RESYNCED", false, false, 410, "Expired", 0},
+		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, false, 401, "Unauthorized", 0},
+		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", true, false, 403, "Forbidden", 0}, // slowly
+		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, false, 503, "ServiceUnavailable", 1},
+		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, false, 429, "TooManyRequests", 1},
+		{watchcore.ErrPanic, 90, "PANIC", false, true, 500, "InternalError", 0},
+		{watchcore.ErrInternal, 91, "INTERNAL", false, true, 500, "InternalError", 0},
 	} {
 		want(t, "number of "+row.name, int(row.code), row.number)
 		want(t, "name", row.code.Name(), row.name)
 		want(t, "status of "+row.name, row.code.HTTPStatus(), row.status)
+		want(t, "reason of "+row.name, row.code.Reason(), row.reason)
+		want(t, "wait of "+row.name, row.code.RetryAfter(), time.Duration(row.wait)*time.Second)
 		want(t, "retryable "+row.name, row.code.Retryable(), row.retry)
 		want(t, "fatal "+row.name, row.code.Fatal(), row.fatal)
 		var taken *watchcore.Error

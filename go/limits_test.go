@@ -1,8 +1,10 @@
 package watchcore_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,9 +12,10 @@ import (
 	"watchcore/internal/bounded"
 )
 
-// Revisions have 52 bits: more is no revision of any source, wherever it is given.
+// MaxRevision is the largest: a larger one is too large at once for who reads or waits, and no
+// argument of a writer.
 func TestImpossibleRevisions(t *testing.T) {
-	for _, revision := range []uint64{1 << 52, math.MaxUint64} {
+	for _, revision := range []uint64{watchcore.MaxRevision + 1, math.MaxUint64} {
 		cache, writer := embedded(t)
 		check(t, writer.Apply(3, watchcore.Put("/a", "1")))
 		ctx, at := bounded.Context(t), watchcore.Position{Revision: revision}
@@ -56,9 +59,21 @@ func TestImpossibleRevisions(t *testing.T) {
 			"Diff from":         func() error { _, err := cache.Diff(at, at, watchcore.DiffOptions{}); return err },
 			"WaitUntil":         func() error { return cache.WaitUntil(ctx, revision) },
 			"WaitUntilPosition": func() error { return cache.WaitUntilPosition(ctx, at) },
-			"Apply":             func() error { return writer.Apply(revision, watchcore.Put("/a", "2")) },
-			"Progress":          func() error { return writer.Progress(revision) },
-			"Compact":           func() error { return writer.Compact(revision) },
+		} {
+			err := call()
+			wantError(t, fmt.Sprint(what, " ", revision), err, watchcore.ErrFutureRevision)
+			var taken *watchcore.Error
+			errors.As(err, &taken)
+			want(t, what+" asked", taken.Asked, revision)
+			want(t, what+" current", taken.Current, 3)
+			if words := fmt.Sprintf("Too large resource version: %d, current: 3", revision); !strings.Contains(err.Error(), words) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for what, call := range map[string]func() error{
+			"Apply":    func() error { return writer.Apply(revision, watchcore.Put("/a", "2")) },
+			"Progress": func() error { return writer.Progress(revision) },
+			"Compact":  func() error { return writer.Compact(revision) },
 			"Resync": func() error {
 				_, err := writer.Resync(revision, []watchcore.KeyValue{whole}, watchcore.ReasonRequested)
 				return err

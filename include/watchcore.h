@@ -15,7 +15,8 @@
 //
 //   1  Bytes
 //   2  Errors
-//        error_name  strerror  error_is_retryable  error_is_fatal  error_http_status
+//        error_name  strerror  error_is_retryable  error_is_fatal  error_http_status  error_reason
+//        error_retry_after
 //   3  The library
 //        version  abi_version  shutdown  name
 //   4  Log messages
@@ -285,6 +286,18 @@ uint32_t watchcore_error_is_fatal(int32_t code);
 
 // The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks. Since 0.1.
 uint32_t watchcore_error_http_status(int32_t code);
+
+// The largest revision. Whoever reads at a larger one, waits for it or subscribes there gets FUTURE_REVISION at
+// once; a writer that is given one gets INVALID_ARGUMENT. Since 0.1.
+#define WATCHCORE_REVISION_MAX 4503599627370495
+
+// The reason that Kubernetes gives with the HTTP status of a code, such as "Expired"; empty where it has none, and
+// "InternalError" for an unknown code. NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
+const char *watchcore_error_reason(int32_t code);
+
+// How many seconds an API server would tell a client to wait before the same call (Retry-After); 0 where it says
+// nothing, because the call will not succeed then. Any thread; never blocks. Since 0.1.
+uint32_t watchcore_error_retry_after(int32_t code);
 
 // ===========================================================================================================
 // 3. The library

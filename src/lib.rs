@@ -73,6 +73,7 @@ mod wake;
 mod worker;
 mod writer;
 
+pub use attribute::MAX_JSON_DEPTH;
 pub use attribute::declared::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{
@@ -86,7 +87,7 @@ pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
 #[doc(hidden)]
 pub use foreign::report;
-pub use position::Position;
+pub use position::{MAX_REVISION, Position};
 #[cfg(not(loom))]
 pub use process::shutdown;
 pub use read::continue_token::token_revision;

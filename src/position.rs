@@ -2,9 +2,24 @@
 
 #![forbid(unsafe_code)]
 
-/// A revision at or above this is refused: positions are published as one word of 52 bits of revision and
-/// 12 of epoch.
-pub(crate) const MAX_REVISION: u64 = 1 << 52;
+/// The largest revision: positions are published as one word of 52 bits of revision and 12 of epoch. At a million
+/// revisions a second etcd reaches it in 142 years.
+///
+/// Whoever reads at a larger one, waits for it or subscribes there is answered at once with FUTURE_REVISION, in the words
+/// in which Kubernetes refuses a resource version that is too large. A writer that is given one is refused with
+/// INVALID_ARGUMENT.
+///
+/// ```
+/// use watchcore::{Cache, Change, Code, MAX_REVISION, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let error = cache.get("/a", Read::AtLeast(MAX_REVISION + 1)).unwrap_err();
+/// assert_eq!(error.code(), Code::FutureRevision);
+/// assert!(error.to_string().contains("Too large resource version: 4503599627370496, current: 0"));
+/// cache.writer()?.apply(MAX_REVISION, [Change::put("/a", "the last one")])?;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub const MAX_REVISION: u64 = (1 << 52) - 1;
 
 /// A hash that is the same in every process and every build: FNV-1a of 64 bits. For what outlives a process; it does not
 /// withstand somebody who looks for two texts of one hash.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,9 +12,6 @@ import (
 
 	"watchcore"
 )
-
-// retryAfterSeconds is what answers say that can be asked for again.
-const retryAfterSeconds = 1
 
 // errPreviousLost is a deletion without the last value. Watches that a ListWatch opens have
 // none of these.
@@ -35,14 +33,10 @@ func errNotKnown(key string) error {
 // apierrors.IsResourceExpired and the like, and client-go's reflectors, know what to do. One that is
 // a status already stays as it is; nil is nil. Its message is the error's.
 //
-//	COMPACTED, LAGGED, RESYNCED                   410 Expired; a list's token to continue with is in its metadata
-//	TIMEOUT                                       504 Timeout
-//	FUTURE_REVISION                               504 Timeout, with the cause ResourceVersionTooLarge
-//	RESOURCE_EXHAUSTED                            429 TooManyRequests, after a second again
-//	NOT_READY, UNAVAILABLE, CLOSED                503 ServiceUnavailable, after a second again
-//	PERMISSION_DENIED, UNAUTHENTICATED            403 Forbidden, 401 Unauthorized
-//	INVALID_ARGUMENT                              400 BadRequest
-//	everything else                               500 InternalError
+// Status, reason and the seconds to wait are those of the code ([watchcore.Code.HTTPStatus],
+// [watchcore.Code.Reason], [watchcore.Code.RetryAfter]). With COMPACTED, a list's token to continue
+// with is in the metadata; FUTURE_REVISION has the cause ResourceVersionTooLarge. An error of
+// somebody else is 500 InternalError.
 //
 // The end of a context is 504 where it was the time, and 500 where it was cancelled.
 func StatusError(err error) *apierrors.StatusError {
@@ -62,42 +56,43 @@ func statusError(err error, resource schema.GroupResource) *apierrors.StatusErro
 	if errors.As(err, &already) {
 		return already
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return apierrors.NewTimeoutError(err.Error(), retryAfterSeconds)
-	}
 	var e *watchcore.Error
-	if !errors.As(err, &e) {
-		return apierrors.NewInternalError(err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		e = &watchcore.Error{Code: watchcore.ErrTimeout}
+	case !errors.As(err, &e):
+		e = &watchcore.Error{Code: watchcore.ErrInternal}
 	}
-	switch e.Code {
-	case watchcore.ErrCompacted, watchcore.ErrLagged, watchcore.ErrResynced:
-		status := apierrors.NewResourceExpired(err.Error())
-		status.ErrStatus.ListMeta.Continue = e.Continue
-		return status
-	case watchcore.ErrTimeout:
-		return apierrors.NewTimeoutError(err.Error(), retryAfterSeconds)
-	case watchcore.ErrFutureRevision:
-		return tooLarge(e, err)
-	case watchcore.ErrResourceExhausted:
-		return apierrors.NewTooManyRequests(err.Error(), retryAfterSeconds)
-	case watchcore.ErrNotReady, watchcore.ErrUnavailable, watchcore.ErrClosed:
-		status := apierrors.NewServiceUnavailable(err.Error())
-		status.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds}
-		return status
-	case watchcore.ErrPermissionDenied:
-		return apierrors.NewForbidden(resource, "", err)
-	case watchcore.ErrUnauthenticated:
-		return apierrors.NewUnauthorized(err.Error())
-	case watchcore.ErrInvalidArgument:
-		return apierrors.NewBadRequest(err.Error())
+	status := metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    int32(e.Code.HTTPStatus()),
+		Reason:  metav1.StatusReason(e.Code.Reason()),
+		Message: message(e, err),
+		Details: &metav1.StatusDetails{
+			Group:             resource.Group,
+			Kind:              resource.Resource,
+			RetryAfterSeconds: int32(e.Code.RetryAfter() / time.Second),
+		},
 	}
-	return apierrors.NewInternalError(err)
+	status.Continue = e.Continue
+	if e.Code == watchcore.ErrFutureRevision {
+		status.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: tooLarge}}
+	}
+	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// tooLarge has the words and the cause that clients of Kubernetes look for.
-func tooLarge(e *watchcore.Error, err error) *apierrors.StatusError {
-	const words = "Too large resource version"
-	status := apierrors.NewTimeoutError(fmt.Sprintf("%s: %d, current: %d: %v", words, e.Asked, e.Current, err), retryAfterSeconds)
-	status.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: words}}
-	return status
+// tooLarge is what clients of Kubernetes look for in a message and in its cause.
+const tooLarge = "Too large resource version"
+
+// message has the words of Kubernetes before those of the error.
+func message(e *watchcore.Error, err error) string {
+	switch e.Code {
+	case watchcore.ErrFutureRevision:
+		return fmt.Sprintf("Timeout: %s: %d, current: %d: %v", tooLarge, e.Asked, e.Current, err)
+	case watchcore.ErrTimeout:
+		return fmt.Sprintf("Timeout: %v", err)
+	case watchcore.ErrInternal, watchcore.ErrPanic:
+		return fmt.Sprintf("Internal error occurred: %v", err)
+	}
+	return err.Error()
 }

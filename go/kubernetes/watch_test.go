@@ -288,7 +288,7 @@ func TestKU14StopNeverWaitsAndLeavesNothing(t *testing.T) {
 			w.ResultChan()
 		case 5: // ended by an error
 			w.Stop()
-			w, err = l.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: strconv.Itoa(1 << 52)})
+			w, err = l.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: strconv.FormatUint(watchcore.MaxRevision+1, 10)})
 			check(t, err)
 		}
 		var all sync.WaitGroup
@@ -456,7 +456,7 @@ func TestKU19SharedObjectsAreDecodedOnce(t *testing.T) {
 	want(t, "decoded", decoded, 3)
 }
 
-// Each code of the library is a status that Kubernetes' clients know.
+// Each code of the library is a status that Kubernetes' clients know: that of the library's own table.
 func TestKU13ErrorsAreStatuses(t *testing.T) {
 	for code, expected := range map[watchcore.Code]string{
 		watchcore.ErrCompacted:         "410 Expired",
@@ -471,23 +471,25 @@ func TestKU13ErrorsAreStatuses(t *testing.T) {
 		watchcore.ErrPermissionDenied:  "403 Forbidden",
 		watchcore.ErrUnauthenticated:   "401 Unauthorized",
 		watchcore.ErrInvalidArgument:   "400 BadRequest",
-		watchcore.ErrBusy:              "500 InternalError",
-		watchcore.ErrUnsupported:       "500 InternalError",
+		watchcore.ErrBusy:              "409 Conflict",
+		watchcore.ErrOutOfOrder:        "409 Conflict",
+		watchcore.ErrUnsupported:       "501 ",
 		watchcore.ErrPanic:             "500 InternalError",
 	} {
 		err := fmt.Errorf("around: %w", &watchcore.Error{Code: code, Message: "what holds", Asked: 7, Current: 5, Continue: "token"})
 		status := kubernetes.StatusError(err)
 		want(t, code.Name(), failure(t, status), expected)
+		want(t, code.Name()+" by the table", failure(t, status), fmt.Sprintf("%d %s", code.HTTPStatus(), code.Reason()))
 		if !strings.Contains(status.Error(), "what holds") {
 			t.Errorf("%s: the message is lost: %v", code.Name(), status)
 		}
 		want(t, code.Name()+": once more", kubernetes.StatusError(fmt.Errorf("again: %w", status)), status)
-		switch status.Status().Code {
-		case 410:
-			want(t, "continue", status.Status().ListMeta.Continue, "token")
-		case 429, 503, 504:
-			want(t, code.Name()+": retry", status.Status().Details.RetryAfterSeconds, 1)
+		want(t, code.Name()+": continue", status.Status().ListMeta.Continue, "token")
+		retry := 0
+		if code.Retryable() && (code.HTTPStatus() == 429 || code.HTTPStatus() >= 503) {
+			retry = 1
 		}
+		want(t, code.Name()+": retry", int(status.Status().Details.RetryAfterSeconds), retry)
 		if code == watchcore.ErrFutureRevision {
 			want(t, "cause", status.Status().Details.Causes[0].Type, metav1.CauseTypeResourceVersionTooLarge)
 		}

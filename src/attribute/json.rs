@@ -4,7 +4,7 @@
 //! member that is named again replaces the one before, so an early stop could answer with a value
 //! that does not hold, and could take half a text for a whole one.
 //!
-//! Accepted is what RFC 8259 calls JSON, up to 127 arrays and objects inside each other. Strings and
+//! Accepted is what RFC 8259 calls JSON, up to [`MAX_JSON_DEPTH`] arrays and objects inside each other. Strings and
 //! names that are skipped may hold bytes that are no UTF-8, and halves of surrogate pairs; where one is
 //! asked for, these are errors.
 //!
@@ -13,13 +13,11 @@
 
 #![forbid(unsafe_code)]
 
+use super::MAX_JSON_DEPTH;
 use super::encode::Extracted;
 use crate::error::Result;
 use crate::error::refuse;
 use std::borrow::Cow;
-
-/// Arrays and objects inside each other.
-const MAX_DEPTH: usize = 127;
 
 /// An RFC 6901 pointer: its reference tokens without their escapes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,8 +37,8 @@ impl Pointer {
         let mut tokens = Vec::new();
         let mut at = 1;
         for token in rest.split('/') {
-            if tokens.len() == MAX_DEPTH {
-                return Err(wrong(at - 1, &format!("expected {MAX_DEPTH} parts at most")));
+            if tokens.len() == MAX_JSON_DEPTH {
+                return Err(wrong(at - 1, &format!("expected {MAX_JSON_DEPTH} parts at most")));
             }
             let mut plain = String::with_capacity(token.len());
             for (number, part) in token.split('~').enumerate() {
@@ -177,7 +175,7 @@ impl<'v> Walk<'v, '_> {
 
     /// The members of an object and its end.
     fn object(&mut self, node: &PointerNode, mut rest: &'v [u8], depth: usize) -> Remaining<'v> {
-        if depth > MAX_DEPTH {
+        if depth > MAX_JSON_DEPTH {
             return Err(Malformed);
         }
         if let (b'}', rest) = token(rest)? {
@@ -219,7 +217,7 @@ impl<'v> Walk<'v, '_> {
 
     /// The elements of an array and its end.
     fn array(&mut self, node: &PointerNode, mut rest: &'v [u8], depth: usize) -> Remaining<'v> {
-        if depth > MAX_DEPTH {
+        if depth > MAX_JSON_DEPTH {
             return Err(Malformed);
         }
         if let (b']', rest) = token(rest)? {
@@ -464,7 +462,7 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Remaining<'_> {
     // One bit for each array or object around this one that is skipped, too: whether it is an object.
     let mut around: u128 = 0;
     let mut level = depth + 1;
-    if level > MAX_DEPTH {
+    if level > MAX_JSON_DEPTH {
         return Err(Malformed);
     }
     // Whether the array or object may end here, without a member.
@@ -476,7 +474,7 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Remaining<'_> {
                 b'"' => string(after)?.0,
                 b'{' | b'[' => {
                     level += 1;
-                    if level > MAX_DEPTH {
+                    if level > MAX_JSON_DEPTH {
                         return Err(Malformed);
                     }
                     around = around << 1 | u128::from(close == b'}');

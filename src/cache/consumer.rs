@@ -174,7 +174,7 @@ impl Consumer {
                 0 => 0,
                 lower_half => self.inner.birth | u64::from(lower_half),
             },
-            revision: word & (MAX_REVISION - 1),
+            revision: word & MAX_REVISION,
         };
         (self.cursor.load(Relaxed), position)
     }
@@ -231,7 +231,7 @@ impl Consumer {
             return Position::default();
         }
         let ahead = (word >> REVISION_BITS).wrapping_sub(lower_half) & EPOCH_MASK;
-        Position { epoch: (self.inner.birth | lower_half) + ahead, revision: word & (MAX_REVISION - 1) }
+        Position { epoch: (self.inner.birth | lower_half) + ahead, revision: word & MAX_REVISION }
     }
 
     /// Everything up to the head was handed out, just now or at that time.

@@ -9,12 +9,13 @@ pub(crate) use quote::{Length, Shown, boundary, printable, refuse, show};
 use crate::position::Position;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! codes {
-    ($($name:ident = $number:literal, $upper:literal, $http:literal, $retry:literal, $text:literal;)*) => {
+    ($($name:ident = $number:literal, $upper:literal, $http:literal $reason:literal, exit $exit:literal, $retry:literal, $text:literal;)*) => {
         /// What went wrong, as a number that never changes (it is part of the C ABI).
         ///
         /// ```
@@ -52,12 +53,23 @@ macro_rules! codes {
             }
 
             /// The HTTP status that an API server would answer.
-            pub fn http_status(self) -> u16 {
+            pub const fn http_status(self) -> u16 {
                 match self { $(Code::$name => $http,)* }
             }
 
+            /// The reason that Kubernetes gives with that status (`metav1.StatusReason`): `Expired`. Empty where it has
+            /// none, which means there that the reason is not known.
+            pub const fn reason(self) -> &'static str {
+                match self { $(Code::$name => $reason,)* }
+            }
+
+            /// The exit code of the command line.
+            pub const fn exit_code(self) -> u8 {
+                match self { $(Code::$name => $exit,)* }
+            }
+
             /// Whether the same call may succeed later without any other step.
-            pub fn is_retryable(self) -> bool {
+            pub const fn is_retryable(self) -> bool {
                 match self { $(Code::$name => $retry,)* }
             }
 
@@ -70,30 +82,40 @@ macro_rules! codes {
 }
 
 codes! {
-    Ok = 0, "OK", 200, false, "success";
-    InvalidArgument = 1, "INVALID_ARGUMENT", 400, false, "an argument is not acceptable";
-    NotFound = 2, "NOT_FOUND", 404, false, "reserved: an absent key is no error";
-    NotReady = 3, "NOT_READY", 503, true, "there is no listing yet";
-    Timeout = 4, "TIMEOUT", 504, true, "the deadline passed";
-    Closed = 5, "CLOSED", 503, false, "the cache, the subscription or the feeder was closed";
-    Busy = 6, "BUSY", 409, true, "a handle for one consumer is in use, or a writer lives already";
-    Unsupported = 7, "UNSUPPORTED", 501, false, "this build or version does not support it";
-    OutOfOrder = 8, "OUT_OF_ORDER", 409, false, "a revision does not rise";
-    Compacted = 10, "COMPACTED", 410, false, "the revision is older than the window";
-    Lagged = 11, "LAGGED", 410, false, "events were lost to this reader";
-    FutureRevision = 12, "FUTURE_REVISION", 504, true, "the revision did not come in time";
-    Resynced = 13, "RESYNCED", 410, false, "the history was replaced: the reader, or the wait in the former one, has ended";
-    Unauthenticated = 20, "UNAUTHENTICATED", 401, false, "etcd refused the credentials";
-    PermissionDenied = 21, "PERMISSION_DENIED", 403, true, "etcd denied access to the range";
-    Unavailable = 22, "UNAVAILABLE", 503, true, "etcd is out of reach";
-    ResourceExhausted = 23, "RESOURCE_EXHAUSTED", 429, true, "etcd or a limit refused more";
-    Panic = 90, "PANIC", 500, false, "a bug: a panic was caught and the handle is poisoned";
-    Internal = 91, "INTERNAL", 500, false, "a bug: an invariant does not hold";
+    Ok = 0, "OK", 200 "", exit 0, false, "success";
+    InvalidArgument = 1, "INVALID_ARGUMENT", 400 "BadRequest", exit 2, false, "an argument is not acceptable";
+    NotFound = 2, "NOT_FOUND", 404 "NotFound", exit 3, false, "reserved: an absent key is no error";
+    NotReady = 3, "NOT_READY", 503 "ServiceUnavailable", exit 1, true, "there is no listing yet";
+    Timeout = 4, "TIMEOUT", 504 "Timeout", exit 4, true, "the deadline passed";
+    Closed = 5, "CLOSED", 503 "ServiceUnavailable", exit 1, false, "the cache, the subscription or the feeder was closed";
+    Busy = 6, "BUSY", 409 "Conflict", exit 1, true, "a handle for one consumer is in use, or a writer lives already";
+    Unsupported = 7, "UNSUPPORTED", 501 "", exit 2, false, "this build or version does not support it";
+    OutOfOrder = 8, "OUT_OF_ORDER", 409 "Conflict", exit 1, false, "a revision does not rise";
+    Compacted = 10, "COMPACTED", 410 "Expired", exit 5, false, "the revision is older than the window";
+    Lagged = 11, "LAGGED", 410 "Expired", exit 5, false, "events were lost to this reader";
+    FutureRevision = 12, "FUTURE_REVISION", 504 "Timeout", exit 4, true, "the revision did not come in time";
+    Resynced = 13, "RESYNCED", 410 "Expired", exit 5, false, "the history was replaced: the reader, or the wait in the former one, has ended";
+    Unauthenticated = 20, "UNAUTHENTICATED", 401 "Unauthorized", exit 1, false, "etcd refused the credentials";
+    PermissionDenied = 21, "PERMISSION_DENIED", 403 "Forbidden", exit 1, true, "etcd denied access to the range";
+    Unavailable = 22, "UNAVAILABLE", 503 "ServiceUnavailable", exit 1, true, "etcd is out of reach";
+    ResourceExhausted = 23, "RESOURCE_EXHAUSTED", 429 "TooManyRequests", exit 1, true, "etcd or a limit refused more";
+    Panic = 90, "PANIC", 500 "InternalError", exit 1, false, "a bug: a panic was caught and the handle is poisoned";
+    Internal = 91, "INTERNAL", 500 "InternalError", exit 1, false, "a bug: an invariant does not hold";
 }
 
 impl Code {
+    /// How long to wait before the same call is made again, as an answer over HTTP says it (`Retry-After`): a second, where
+    /// the call may succeed then and the status is one that clients look for this with (429, 503, 504). `None` elsewhere:
+    /// whoever is told to come again to what is closed, comes for ever.
+    pub const fn retry_after(self) -> Option<Duration> {
+        match self.http_status() {
+            429 | 503 | 504 if self.is_retryable() => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+
     /// Whether the handle that answered it is of no further use.
-    pub fn is_fatal(self) -> bool {
+    pub const fn is_fatal(self) -> bool {
         matches!(self, Code::Closed | Code::Panic | Code::Internal)
     }
 }
@@ -311,16 +333,29 @@ pub(crate) mod say {
 
     #[inline]
     pub(crate) fn is_revision(revision: u64) -> bool {
-        revision < MAX_REVISION
+        revision <= MAX_REVISION
     }
 
-    /// Refuses what no revision can be: INVALID_ARGUMENT.
-    pub(crate) fn check_revision(what: &str, revision: u64) -> Result<()> {
+    /// Refuses to write what no revision can be: INVALID_ARGUMENT.
+    pub(crate) fn check_given(what: &str, revision: u64) -> Result<()> {
         if is_revision(revision) {
             return Ok(());
         }
-        Err(invalid(format!("{what} revision {revision}: revisions lie below 2^52. Ask for one that was given."))
-            .with_asked(revision))
+        let message = format!("{what} at revision {revision}: the largest revision is {MAX_REVISION} (MAX_REVISION).");
+        Err(invalid(message).with_asked(revision))
+    }
+
+    /// Refuses at once to read at a revision, or to wait for it, that none can be: FUTURE_REVISION, in the words of
+    /// Kubernetes.
+    pub(crate) fn check_asked(what: &str, revision: u64, current: impl FnOnce() -> u64) -> Result<()> {
+        if is_revision(revision) {
+            return Ok(());
+        }
+        let current = current();
+        let message = format!(
+            "{what}: Too large resource version: {revision}, current: {current}. The largest revision is {MAX_REVISION} (MAX_REVISION): ask for one that was given."
+        );
+        Err(Error::new(Code::FutureRevision, message).with_asked(revision).with_current(current))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {

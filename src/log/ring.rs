@@ -48,7 +48,7 @@ use std::sync::atomic::AtomicU64 as Count;
 use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
-pub(crate) const REVISION_BITS: u32 = MAX_REVISION.trailing_zeros();
+pub(crate) const REVISION_BITS: u32 = MAX_REVISION.count_ones();
 /// The bits of an epoch that a progress word holds.
 pub(crate) const EPOCH_MASK: u64 = (1 << (64 - REVISION_BITS)) - 1;
 
@@ -550,7 +550,7 @@ pub(crate) fn progress_word(position: Position) -> u64 {
 
 /// The revision of a progress word, or 0 where it is of another epoch.
 pub(crate) fn progress_of(word: u64, epoch: u64) -> u64 {
-    if word >> REVISION_BITS == epoch & EPOCH_MASK { word & (MAX_REVISION - 1) } else { 0 }
+    if word >> REVISION_BITS == epoch & EPOCH_MASK { word & MAX_REVISION } else { 0 }
 }
 
 /// Cuts a run of events so that it does not end inside a revision, unless the revision is longer

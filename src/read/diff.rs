@@ -39,7 +39,7 @@ impl Cache {
     /// The heads of both states, and the epoch of the second.
     fn heads_of_diff(&self, from: Position, to: Position) -> Result<(u64, u64, u64)> {
         for asked in [from, to] {
-            say::check_revision("diff at", asked.revision)?;
+            say::check_asked("diff at", asked.revision, || self.position().revision)?;
         }
         let head_of = |asked: Position| {
             let found = self.inner.resolve("diff at", asked, true)?;

@@ -109,7 +109,7 @@ impl Cache {
         let inner = &self.inner;
         let embedded = !inner.has_source();
         if let Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) = want {
-            say::check_revision("wait for", revision)?;
+            say::check_asked("wait for a revision", revision, || self.position().revision)?;
         }
         // Without a writer there is no newest revision to be consistent with.
         if embedded && matches!(want, Want::Consistent) && inner.is_closing() {
@@ -163,7 +163,7 @@ impl Cache {
 
     /// What a read waits for first; `None`: the cache is there.
     fn waiter_of_read(&self, what: &str, asked: Position) -> Result<Option<Waiter>> {
-        say::check_revision(what, asked.revision)?;
+        say::check_asked(what, asked.revision, || self.position().revision)?;
         let former = || {
             let pin = reclaim::pin();
             let (_, head) = self.inner.now(&pin);

@@ -286,8 +286,8 @@ impl SubscribeBuilder {
     /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where
     /// the policy records what was delivered and the start is not a state.
     ///
-    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, where its range lies
-    /// outside the cache's prefix or is reversed, or a revision is 2^52 or more; COMPACTED.
+    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, or where its range lies
+    /// outside the cache's prefix or is reversed; FUTURE_REVISION above [`MAX_REVISION`](crate::MAX_REVISION); COMPACTED.
     pub fn open(mut self) -> Result<Subscription> {
         let name = std::mem::take(&mut self.name);
         self.open_as(&name).map_err(|error| error.of_subscription(&name))
@@ -301,7 +301,7 @@ impl SubscribeBuilder {
         if let Start::After(revision) | Start::StateAtLeast(revision) | Start::AfterIn(Position { revision, .. }) =
             self.options.start.start
         {
-            say::check_revision("subscribe at", revision)?;
+            say::check_asked("subscribe at", revision, || inner.position().revision)?;
         }
         let matcher = inner.share(Matcher::new(&self.filter, self.raw, &inner.prefix, &inner.schema)?);
         if FilterCode::of(&matcher) == FilterCode::Foreign {

@@ -91,7 +91,7 @@ fn may_load(inner: &Inner, core: &Core, revision: u64) -> Result<()> {
         .with_asked(revision)
         .with_current(current));
     }
-    say::check_revision("load", revision)
+    say::check_given("load", revision)
 }
 
 impl Writer {

@@ -239,7 +239,7 @@ impl Writer {
         if reason == ResyncReason::Lagged {
             return Err(say::invalid("resync: the reason Lagged belongs to a single subscription. Use Requested."));
         }
-        say::check_revision("resync", revision)?;
+        say::check_given("resync", revision)?;
         sort_listing(inner, revision, &mut records)?;
         let from = core.position.revision;
         let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
@@ -298,7 +298,7 @@ impl Writer {
         if !inner.is_ready() {
             return Err(inner.not_ready("compact"));
         }
-        say::check_revision("compact", revision)?;
+        say::check_given("compact", revision)?;
         let (oldest, current) = (inner.ring.oldest_revision(), core.position.revision);
         if revision > current {
             return Err(Error::new(

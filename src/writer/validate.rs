@@ -23,7 +23,7 @@ fn not_next(what: &str, revision: u64, inner: &Inner, current: u64) -> Error {
     if !inner.is_ready() {
         return inner.not_ready(what);
     }
-    if let Err(error) = say::check_revision(what, revision) {
+    if let Err(error) = say::check_given(what, revision) {
         return error;
     }
     Error::new(

@@ -5,31 +5,33 @@ use watchcore::*;
 
 #[test]
 fn codes_numbers_retry_and_http() {
-    // number, name, retry, HTTP
+    // number, name, retry, HTTP with its reason and the seconds of Retry-After, exit of the command line
     let table = [
-        (0, "OK", false, 200),
-        (1, "INVALID_ARGUMENT", false, 400),
-        (2, "NOT_FOUND", false, 404),
-        (3, "NOT_READY", true, 503),
-        (4, "TIMEOUT", true, 504),
-        (5, "CLOSED", false, 503),
-        (6, "BUSY", true, 409),
-        (7, "UNSUPPORTED", false, 501),
-        (8, "OUT_OF_ORDER", false, 409),
-        (10, "COMPACTED", false, 410),
-        (11, "LAGGED", false, 410),
-        (12, "FUTURE_REVISION", true, 504),
-        (13, "RESYNCED", false, 410),
-        (20, "UNAUTHENTICATED", false, 401),
-        (21, "PERMISSION_DENIED", true, 403),
-        (22, "UNAVAILABLE", true, 503),
-        (23, "RESOURCE_EXHAUSTED", true, 429),
-        (90, "PANIC", false, 500),
-        (91, "INTERNAL", false, 500),
+        (0, "OK", false, 200, "", 0, 0),
+        (1, "INVALID_ARGUMENT", false, 400, "BadRequest", 0, 2),
+        (2, "NOT_FOUND", false, 404, "NotFound", 0, 3),
+        (3, "NOT_READY", true, 503, "ServiceUnavailable", 1, 1),
+        (4, "TIMEOUT", true, 504, "Timeout", 1, 4),
+        (5, "CLOSED", false, 503, "ServiceUnavailable", 0, 1),
+        (6, "BUSY", true, 409, "Conflict", 0, 1),
+        (7, "UNSUPPORTED", false, 501, "", 0, 2),
+        (8, "OUT_OF_ORDER", false, 409, "Conflict", 0, 1),
+        (10, "COMPACTED", false, 410, "Expired", 0, 5),
+        (11, "LAGGED", false, 410, "Expired", 0, 5),
+        (12, "FUTURE_REVISION", true, 504, "Timeout", 1, 4),
+        (13, "RESYNCED", false, 410, "Expired", 0, 5),
+        (20, "UNAUTHENTICATED", false, 401, "Unauthorized", 0, 1),
+        (21, "PERMISSION_DENIED", true, 403, "Forbidden", 0, 1),
+        (22, "UNAVAILABLE", true, 503, "ServiceUnavailable", 1, 1),
+        (23, "RESOURCE_EXHAUSTED", true, 429, "TooManyRequests", 1, 1),
+        (90, "PANIC", false, 500, "InternalError", 0, 1),
+        (91, "INTERNAL", false, 500, "InternalError", 0, 1),
     ];
     assert_eq!(Code::ALL.len(), table.len());
-    for (number, name, retry, http) in table {
+    for (number, name, retry, http, reason, wait, exit) in table {
         let code = Code::from_i32(number).unwrap();
+        let after = code.retry_after().map_or(0, |after| after.as_secs());
+        assert_eq!((code.reason(), after, code.exit_code()), (reason, wait, exit), "{name}");
         assert_eq!((code as i32, code.name(), code.http_status()), (number, name, http));
         assert_eq!(code.is_retryable(), retry, "{name}");
         assert!(!code.text().is_empty());

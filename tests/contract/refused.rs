@@ -1,6 +1,6 @@
 //! Sections 2 and 5: what can never be answered is refused, not silent.
 
-use crate::tools::{embedded, write};
+use crate::tools::embedded;
 use std::time::Duration;
 use watchcore::*;
 
@@ -39,35 +39,58 @@ fn ranges_outside_prefix_are_refused() {
     assert!(cache.subscribe(Start::State).filter(nothing).open().is_ok());
 }
 
+/// A revision that none can be is too large, at once and in Kubernetes' words, for whoever reads, waits or subscribes.
 #[test]
-fn revisions_from_two_to_52_are_refused() {
+fn revisions_above_the_largest_are_refused() {
+    assert_eq!(MAX_REVISION, 4_503_599_627_370_495);
     let (cache, mut writer) = embedded();
-    write(&mut writer, [7]);
+    writer.apply(7, [Change::put("/k", "1"), Change::put("/l", "1")]).unwrap();
     let epoch = cache.position().epoch;
-    for revision in [1 << 52, 1 << 63, u64::MAX] {
+    let waiting = |error: &Error| error.code() == Code::FutureRevision;
+    for revision in [MAX_REVISION + 1, 1 << 63, u64::MAX] {
+        let too_large = |outcome: Result<()>| {
+            let error = outcome.expect_err("it was accepted");
+            assert!(waiting(&error) && (error.asked(), error.current()) == (revision, 7), "{error}");
+            let says =
+                format!("Too large resource version: {revision}, current: 7. The largest revision is 4503599627370495");
+            assert!(error.message().contains(&says), "{error}");
+            assert!(error.is_retryable() && error.code().http_status() == 504 && error.code().reason() == "Timeout");
+        };
+        let given = |outcome: Result<()>| {
+            let error = outcome.expect_err("it was accepted");
+            assert_eq!((error.code(), error.asked()), (Code::InvalidArgument, revision));
+            assert!(error.message().contains("the largest revision is 4503599627370495 (MAX_REVISION)"), "{error}");
+        };
         for epoch in [0, epoch] {
             let position = Position { epoch, revision };
-            refused(cache.subscribe(Start::AfterIn(position)).open());
-            refused(cache.get("/k", Read::ExactIn(position)));
-            refused(cache.list(&Range::all(), Read::AtLeastIn(position), 0));
-            refused(cache.diff(7, position, &Filter::any()));
-            refused(cache.diff(position, 7, &Filter::any()));
-            refused(cache.waiter(Want::RevisionIn(position)));
+            too_large(cache.subscribe(Start::AfterIn(position)).open().map(drop));
+            too_large(cache.get("/k", Read::ExactIn(position)).map(drop));
+            too_large(cache.list(&Range::all(), Read::AtLeastIn(position), 0).map(drop));
+            too_large(cache.diff(7, position, &Filter::any()).map(drop));
+            too_large(cache.diff(position, 7, &Filter::any()).map(drop));
+            too_large(cache.waiter(Want::RevisionIn(position)).map(drop));
+            assert_eq!(position.to_string().parse::<Position>().unwrap(), position);
         }
-        refused(cache.subscribe(Start::StateAtLeast(revision)).open());
-        refused(cache.get("/k", Read::Exact(revision)));
-        refused(cache.get("/k", Read::AtLeast(revision)));
-        refused(cache.count(&Range::all(), Read::Exact(revision)));
-        refused(cache.wait_until(revision, Duration::ZERO));
-        refused(cache.waiter(Want::Revision(revision)));
-        refused(writer.apply(revision, [Change::put("/k", "")]));
-        refused(writer.progress(revision));
-        refused(writer.compact(revision));
-        refused(writer.resync(revision, [], ResyncReason::Requested));
+        too_large(cache.subscribe(Start::StateAtLeast(revision)).open().map(drop));
+        too_large(cache.subscribe(Start::After(revision)).open().map(drop));
+        // At once: nobody waits for what cannot come.
+        too_large(cache.get("/k", Read::Exact(revision)).map(drop));
+        too_large(cache.get("/k", Read::AtLeast(revision)).map(drop));
+        too_large(cache.count(&Range::all(), Read::Exact(revision)).map(drop));
+        too_large(cache.wait_until(revision, Duration::MAX).map(drop));
+        too_large(cache.waiter(Want::Revision(revision)).map(drop));
+        given(writer.apply(revision, [Change::put("/k", "")]));
+        given(writer.progress(revision));
+        given(writer.compact(revision));
+        given(writer.resync(revision, [], ResyncReason::Requested).map(drop));
+        let unloaded = Cache::builder("/").expect_load(true).build().unwrap();
+        given(unloaded.writer().unwrap().load(revision, []));
     }
-    let highest = (1 << 52) - 1;
-    drop(cache.subscribe(Start::After(highest)).open().unwrap());
-    assert_eq!(cache.get("/k", Read::Any).unwrap().revision, 7);
+    drop(cache.subscribe(Start::After(MAX_REVISION)).open().unwrap());
+    let soon = ReadOptions::new(Read::AtLeast(MAX_REVISION)).timeout(Duration::ZERO);
+    assert!(!cache.get_with("/k", &soon).unwrap_err().message().contains("Too large"), "it may come");
+    writer.apply(MAX_REVISION, [Change::put("/k", "last")]).unwrap();
+    assert_eq!(cache.get("/k", Read::AtLeast(MAX_REVISION)).unwrap().revision, MAX_REVISION);
 }
 
 #[test]

@@ -27,6 +27,12 @@ pub fn unloaded() -> (Cache, Writer) {
     (cache, writer)
 }
 
+/// Labels of a value `a=1,b=2`.
+pub fn plain_labels() -> Labels {
+    let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.into(), value.into()));
+    Labels::extractor(move |_, value| Ok::<_, String>(text(value).split(',').filter_map(pair).collect()))
+}
+
 pub fn record<'a>(key: &'a str, value: &'a str, create: u64, modified: u64, version: u64) -> Record<'a> {
     let (key, value) = (key.as_bytes(), value.as_bytes());
     Record { key, value, create_revision: create, mod_revision: modified, version, lease: 0 }

@@ -39,20 +39,50 @@ pub extern "C" fn watchcore_error_http_status(code: i32) -> u32 {
     answer(Fun::watchcore_error_http_status, 500, || Code::from_i32(code).map_or(500, |c| c.http_status() as u32))
 }
 
-/// A code, its name and its sentence, each with a NUL at its end.
+/// The largest revision. Whoever reads at a larger one, waits for it or subscribes there gets FUTURE_REVISION at once; a
+/// writer that is given one gets INVALID_ARGUMENT.
+pub const WATCHCORE_REVISION_MAX: u64 = 4_503_599_627_370_495;
+
+const _: () = assert!(WATCHCORE_REVISION_MAX == watchcore::MAX_REVISION);
+
+/// The reason that Kubernetes gives with the HTTP status of a code, such as "Expired"; empty where it has none, and
+/// "InternalError" for an unknown code. NUL-terminated, static, never freed. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_reason(code: i32) -> *const c_char {
+    let unknown = c"InternalError".as_ptr();
+    answer(Fun::watchcore_error_reason, unknown, || {
+        texts_of(code).map_or(unknown, |texts| texts.reason.as_ptr().cast())
+    })
+}
+
+/// How many seconds an API server would tell a client to wait before the same call (Retry-After); 0 where it says
+/// nothing, because the call will not succeed then. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_retry_after(code: i32) -> u32 {
+    let seconds = || Code::from_i32(code).and_then(Code::retry_after).map_or(0, |after| after.as_secs() as u32);
+    answer(Fun::watchcore_error_retry_after, 0, seconds)
+}
+
+/// A code, its name, its reason and its sentence, each with a NUL at its end.
 struct Texts {
     code: i32,
     name: [u8; 32],
+    reason: [u8; 32],
     sentence: [u8; 192],
 }
 
 /// Of the binary, so that nothing of them is left to be freed.
 static TEXTS: [Texts; Code::ALL.len()] = {
-    let mut texts = [const { Texts { code: 0, name: [0; 32], sentence: [0; 192] } }; Code::ALL.len()];
+    let mut texts = [const { Texts { code: 0, name: [0; 32], reason: [0; 32], sentence: [0; 192] } }; Code::ALL.len()];
     let mut at = 0;
     while at < texts.len() {
         let code = Code::ALL[at];
-        texts[at] = Texts { code: code as i32, name: terminated(code.name()), sentence: terminated(code.text()) };
+        texts[at] = Texts {
+            code: code as i32,
+            name: terminated(code.name()),
+            reason: terminated(code.reason()),
+            sentence: terminated(code.text()),
+        };
         at += 1;
     }
     texts

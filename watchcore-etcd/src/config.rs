@@ -8,7 +8,7 @@ use http::Uri;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use watchcore::{Code, Error, Pace, Result, Subscription, Writer};
+use watchcore::{Code, Error, MAX_REVISION, Pace, Result, Subscription, Writer};
 
 /// Messages up to this length are taken before fragments are asked for.
 const MESSAGE_LIMIT: usize = 64 << 20;
@@ -16,9 +16,6 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 /// Longer durations count as this one. Sums and small multiples of it can be added to any clock reading, so no
 /// arithmetic of the feeder overflows, whatever was asked for.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Revisions lie below it everywhere in watchcore.
-pub(super) const MAX_REVISION: u64 = 1 << 52;
 
 /// A name and a password that never shows.
 #[derive(Clone)]
@@ -299,8 +296,8 @@ impl Options {
         if let Some(keys) = self.page_size.filter(|keys| *keys < 1) {
             return Err(invalid(format!("a listing by pages of {keys} keys: give at least 1")));
         }
-        if let Some(revision) = self.start_revision.filter(|revision| *revision >= MAX_REVISION) {
-            return Err(invalid(format!("a start at revision {revision}: revisions lie below 2^52")));
+        if let Some(revision) = self.start_revision.filter(|revision| *revision > MAX_REVISION) {
+            return Err(invalid(format!("a start at revision {revision}: the largest revision is {MAX_REVISION}")));
         }
         if self.message_limit == 0 {
             return Err(invalid("a limit of 0 bytes for messages: give at least the longest message expected"));
@@ -544,8 +541,8 @@ mod tests {
     #[test]
     fn start_revision_is_bounded() {
         let checked = |revision| FeederBuilder::new(vec!["a".into()]).start_revision(revision).options.checked();
-        assert_eq!(checked(MAX_REVISION - 1).unwrap().start_revision, Some(MAX_REVISION - 1));
-        for revision in [MAX_REVISION, 1 << 63, u64::MAX] {
+        assert_eq!(checked(MAX_REVISION).unwrap().start_revision, Some(MAX_REVISION));
+        for revision in [MAX_REVISION + 1, 1 << 63, u64::MAX] {
             assert_eq!(checked(revision).unwrap_err().code(), Code::InvalidArgument);
         }
     }

@@ -1,7 +1,7 @@
 //! The handle of a feeder, and its thread.
 
 use super::compaction;
-use super::config::{Config, FeederBuilder, MAX_REVISION};
+use super::config::{Config, FeederBuilder};
 use super::counters::Counters;
 use super::session::Session;
 use super::shared::Shared;
@@ -17,7 +17,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use watchcore::{Code, Error, Result, SourceState, Writer};
+use watchcore::{Code, Error, MAX_REVISION, Result, SourceState, Writer};
 
 /// How long a stop may take.
 const STOP: Duration = Duration::from_secs(2);
@@ -164,10 +164,10 @@ impl Feeder {
     /// that thread runs; a revision that the cache has not reached is compacted when it has. A request of a history
     /// that is replaced meanwhile is dropped, and one below the window does nothing. Any thread, at any time; O(1).
     ///
-    /// INVALID_ARGUMENT from 2^52 on, CLOSED once the feeder has stopped.
+    /// INVALID_ARGUMENT above [`MAX_REVISION`](watchcore::MAX_REVISION), CLOSED once the feeder has stopped.
     pub fn compact(&self, revision: u64) -> Result<()> {
-        if revision >= MAX_REVISION {
-            let text = format!("compact at revision {revision}: revisions lie below 2^52");
+        if revision > MAX_REVISION {
+            let text = format!("compact at revision {revision}: the largest revision is {MAX_REVISION}");
             return Err(Error::new(Code::InvalidArgument, text).with_asked(revision));
         }
         if self.is_stopped() {

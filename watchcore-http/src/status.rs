@@ -112,15 +112,21 @@ impl Refusal {
         refusal
     }
 
-    /// 429: there are as many as there may be, or nothing to serve yet. The client comes again after so many seconds.
+    /// With the status, the reason and the wait that the core's table has for a code.
+    pub(crate) fn of_code(code: Code, message: impl Into<String>) -> Refusal {
+        let refusal = Refusal::new(code.http_status(), code.reason(), message);
+        Refusal { retry_after: code.retry_after().map(|after| after.as_secs() as u32), ..refusal }
+    }
+
+    /// 429: there are as many as there may be. The client comes again after so many seconds.
     pub fn too_many(message: impl Into<String>, seconds: u32) -> Refusal {
         Refusal::new(429, "TooManyRequests", message).retry_after(seconds)
     }
 
-    /// 504: a revision that did not come in time.
+    /// 504: a revision that did not come in time, or that no cache reaches.
     pub fn too_large_revision(asked: u64, current: u64) -> Refusal {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
-        let mut refusal = Refusal::new(504, "Timeout", message).retry_after(1);
+        let mut refusal = Refusal::of_code(Code::FutureRevision, message);
         refusal
             .detail("causes", json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]));
         refusal
@@ -202,37 +208,25 @@ impl Cause {
     }
 }
 
-/// What an error of the core is to a client.
+/// What an error of the core is to a client: status, reason and wait by the core's table, the sentence in the words of
+/// Kubernetes where it has some.
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Refusal {
-        match error.code() {
-            Code::Compacted => {
-                let refusal = Refusal::expired(format!(
-                    "too old resource version: {} ({})",
-                    error.asked(),
-                    error.oldest().saturating_sub(1)
-                ));
-                match error.continue_token() {
-                    Some(token) => refusal.with_continue(token),
-                    None => refusal,
-                }
-            }
-            Code::Lagged => Refusal::expired(format!(
-                "too old resource version: {} ({})",
-                error.lost_from().saturating_sub(1),
-                error.oldest().saturating_sub(1)
-            )),
-            Code::Resynced => Refusal::expired(error.message()),
-            Code::FutureRevision => Refusal::too_large_revision(error.asked(), error.current()),
-            Code::Timeout => Refusal::new(504, "Timeout", format!("Timeout: {}", error.message())).retry_after(1),
-            Code::NotReady => Refusal::too_many(format!("the cache is not ready: {}", error.message()), 1),
-            Code::InvalidArgument => Refusal::bad_request(error.message()),
-            Code::Unavailable | Code::ResourceExhausted => {
-                Refusal::new(503, "ServiceUnavailable", error.message()).retry_after(1)
-            }
-            // What is closed stays so: nobody is told to come again.
-            Code::Closed => Refusal::new(503, "ServiceUnavailable", error.message()),
-            _ => Refusal::new(500, "InternalError", format!("Internal error occurred: {}", error.message())),
+        let code = error.code();
+        let too_old = |asked: u64| format!("too old resource version: {asked} ({})", error.oldest().saturating_sub(1));
+        let message = match code {
+            Code::FutureRevision => return Refusal::too_large_revision(error.asked(), error.current()),
+            Code::Compacted => too_old(error.asked()),
+            Code::Lagged => too_old(error.lost_from().saturating_sub(1)),
+            Code::Timeout => format!("Timeout: {}", error.message()),
+            Code::NotReady => format!("the cache is not ready: {}", error.message()),
+            Code::Panic | Code::Internal => format!("Internal error occurred: {}", error.message()),
+            _ => error.message().to_owned(),
+        };
+        let refusal = Refusal::of_code(code, message);
+        match error.continue_token() {
+            Some(token) => refusal.with_continue(token),
+            None => refusal,
         }
     }
 }

@@ -279,7 +279,7 @@ impl From<Error> for Status {
         Status {
             code: error.code().http_status(),
             message: error.message().to_owned(),
-            retry_after: None,
+            retry_after: error.code().retry_after(),
             error: Some(error),
         }
     }
@@ -287,6 +287,6 @@ impl From<Error> for Status {
 
 impl From<Code> for Status {
     fn from(code: Code) -> Status {
-        Status::new(code.http_status(), code.text())
+        Status { retry_after: code.retry_after(), ..Status::new(code.http_status(), code.text()) }
     }
 }

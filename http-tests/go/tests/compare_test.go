@@ -50,7 +50,7 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 	defer response.Body.Close()
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	found := answer{"code": fmt.Sprint(response.StatusCode), "type": media}
-	if found["code"] == "429" || found["code"] == "504" {
+	if code := found["code"]; code == "429" || code == "503" || code == "504" {
 		found["Retry-After"] = response.Header.Get("Retry-After")
 	}
 	decoder := json.NewDecoder(response.Body)

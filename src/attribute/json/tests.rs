@@ -205,19 +205,19 @@ fn text_is_checked_where_it_is_asked_for() {
 fn nesting_has_a_limit_and_no_recursion() {
     let nested = |open: &str, close: &str, depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
     for (open, close, part) in [("[", "]", "/0"), ("{\"a\":", "}", "/a")] {
-        let longest = part.repeat(MAX_DEPTH);
+        let longest = part.repeat(MAX_JSON_DEPTH);
         for pointer in ["", "/x", part, &part.repeat(50), &longest] {
-            assert!(one(pointer, &nested(open, close, MAX_DEPTH)).is_ok(), "{pointer}");
-            assert_eq!(one(pointer, &nested(open, close, MAX_DEPTH + 1)), Err(Malformed), "{pointer}");
+            assert!(one(pointer, &nested(open, close, MAX_JSON_DEPTH)).is_ok(), "{pointer}");
+            assert_eq!(one(pointer, &nested(open, close, MAX_JSON_DEPTH + 1)), Err(Malformed), "{pointer}");
         }
-        assert_eq!(one(&longest, &nested(open, close, MAX_DEPTH)), Ok(Some("1".into())));
+        assert_eq!(one(&longest, &nested(open, close, MAX_JSON_DEPTH)), Ok(Some("1".into())));
         assert_eq!(one("/x", &open.repeat(1 << 20)), Err(Malformed));
     }
 }
 
 #[test]
 fn malformed_pointers_are_refused_with_their_position() {
-    let long = "/a".repeat(MAX_DEPTH + 1);
+    let long = "/a".repeat(MAX_JSON_DEPTH + 1);
     let table = [
         ("a", 0),
         ("a/b", 0),
@@ -229,7 +229,7 @@ fn malformed_pointers_are_refused_with_their_position() {
         ("/a~0~/b", 4),
         ("/~~0", 1),
         ("/ü~", 3),
-        (&*long, MAX_DEPTH * 2),
+        (&*long, MAX_JSON_DEPTH * 2),
     ];
     for (text, at) in table {
         let message = Pointer::parse("JSON pointer", text).expect_err(text).to_string();
@@ -454,11 +454,11 @@ fn each_end_is_of_the_kind_of_its_beginning() {
     for seed in 1..=40u128 {
         let kinds = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c834).rotate_left(seed as u32);
         let object = |level: usize| kinds >> level & 1 == 1;
-        let open: String = (0..MAX_DEPTH).map(|level| if object(level) { "{\"a\":" } else { "[" }).collect();
-        let ends: Vec<&str> = (0..MAX_DEPTH).rev().map(|level| if object(level) { "}" } else { "]" }).collect();
+        let open: String = (0..MAX_JSON_DEPTH).map(|level| if object(level) { "{\"a\":" } else { "[" }).collect();
+        let ends: Vec<&str> = (0..MAX_JSON_DEPTH).rev().map(|level| if object(level) { "}" } else { "]" }).collect();
         for pointer in ["/none", "/a", "/0", "/a/a/0/0/a"] {
             assert!(one(pointer, &format!("{open}1{}", ends.concat())).is_ok(), "{open}");
-            for wrong in 0..MAX_DEPTH {
+            for wrong in 0..MAX_JSON_DEPTH {
                 let mut ends = ends.clone();
                 ends[wrong] = if ends[wrong] == "}" { "]" } else { "}" };
                 assert_eq!(one(pointer, &format!("{open}1{}", ends.concat())), Err(Malformed), "{open} {wrong}");

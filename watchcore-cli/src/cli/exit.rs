@@ -3,29 +3,15 @@
 use watchcore::{Code, Error};
 
 /// Nothing was wrong.
-pub(crate) const DONE: u8 = 0;
+pub(crate) const DONE: u8 = Code::Ok.exit_code();
 /// Any error without a code of its own.
-pub(crate) const ERROR: u8 = 1;
+pub(crate) const ERROR: u8 = Code::Internal.exit_code();
 /// The command line itself is wrong.
-pub(crate) const USAGE: u8 = 2;
-/// The key is not there.
-pub(crate) const NOT_FOUND: u8 = 3;
+pub(crate) const USAGE: u8 = Code::InvalidArgument.exit_code();
 /// The time ran out.
-pub(crate) const TIMEOUT: u8 = 4;
+pub(crate) const TIMEOUT: u8 = Code::Timeout.exit_code();
 /// The revision is compacted, or the subscription fell behind.
-pub(crate) const GONE: u8 = 5;
-
-/// The exit code of an error code.
-pub(crate) fn of_code(code: Code) -> u8 {
-    match code {
-        Code::Ok => DONE,
-        Code::InvalidArgument | Code::Unsupported => USAGE,
-        Code::NotFound => NOT_FOUND,
-        Code::Timeout | Code::FutureRevision => TIMEOUT,
-        Code::Compacted | Code::Lagged | Code::Resynced => GONE,
-        _ => ERROR,
-    }
-}
+pub(crate) const GONE: u8 = Code::Compacted.exit_code();
 
 /// The exit code after a signal, as shells count it.
 pub(crate) fn of_signal(signal: i32) -> u8 {
@@ -51,7 +37,7 @@ impl Failure {
     }
 
     pub(crate) fn exit(&self) -> u8 {
-        of_code(self.code)
+        self.code.exit_code()
     }
 
     /// With `--format json` these failures are a line on standard output too.
@@ -134,7 +120,7 @@ mod tests {
         ];
         for (number, exit) in table {
             let code = Code::from_i32(number).expect("a code of the contract");
-            assert_eq!(of_code(code), exit, "{}", code.name());
+            assert_eq!(code.exit_code(), exit, "{}", code.name());
         }
         let known = (0..100).filter(|&number| Code::from_i32(number).is_some()).count();
         assert_eq!(known, table.len(), "a code without a row here");

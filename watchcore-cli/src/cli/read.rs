@@ -142,6 +142,7 @@ pub(crate) fn listed(
     }
     let mut read = Read::Any;
     if let Some(revision) = revision {
+        source::reachable(&cache, revision)?;
         feeder = feeder.start_revision(revision);
         read = Read::Exact(revision);
     }

@@ -8,7 +8,7 @@ use super::exit::{Failure, Stop};
 use super::options::Options;
 use super::progress::Waiting;
 use super::signals::Interrupt;
-use watchcore::{Attribute, Cache, Code, Labels, State};
+use watchcore::{Attribute, Cache, Code, Labels, State, Want};
 use watchcore_etcd::{Feeder, FeederBuilder, Tls};
 
 /// How long commands other than `watch` try to reach etcd.
@@ -107,6 +107,14 @@ pub(crate) fn cache(options: &Options, prefix: &[u8]) -> Result<Cache, Stop> {
         builder = builder.field(Attribute::json(name, pointer)?);
     }
     Ok(builder.build()?)
+}
+
+/// Refuses a revision that no cache reaches, before etcd is asked for it.
+///
+/// # Errors
+/// FUTURE_REVISION, in the words of the library.
+pub(crate) fn reachable(cache: &Cache, revision: u64) -> Result<(), Stop> {
+    cache.waiter(Want::Revision(revision)).map(drop).map_err(Stop::from)
 }
 
 /// A feeder as the options want it.

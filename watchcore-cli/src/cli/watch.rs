@@ -76,6 +76,12 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     let deadline = Deadline::of(options);
     let prefix = options.prefix.as_deref().unwrap_or_default();
     let cache = source::cache(options, prefix)?;
+    if let Some(until) = watch.until {
+        source::reachable(&cache, until)?;
+    }
+    if let StartMode::After(revision) | StartMode::StateAtLeast(revision) = watch.start {
+        source::reachable(&cache, revision)?;
+    }
     let mut feeder = source::feeder(&options.access)?;
     if let Some(key) = watch.key.as_deref().filter(|key| *key == prefix) {
         // Nothing else is asked for: permission to read the key is enough.

@@ -119,6 +119,27 @@ fn watch_after_replays_history_and_tells_when_it_is_gone() {
     assert_eq!(watch("after:4", "5").is(0).lines().len(), 1, "the border: 5 is still there");
 }
 
+/// No etcd is asked for a revision that no cache reaches: there is none at this endpoint.
+#[test]
+fn revision_that_is_too_large_ends_at_once() {
+    let large = (watchcore::MAX_REVISION + 1).to_string();
+    let (after, least) = (format!("after:{large}"), format!("state-at-least:{large}"));
+    let tasks = [
+        &["watch", "--prefix", "/a/", "--start", &after][..],
+        &["watch", "--prefix", "/a/", "--start", &least],
+        &["watch", "--prefix", "/a/", "--until-revision", &large],
+        &["list", "--prefix", "/a/", "--revision", &large],
+        &["count", "--prefix", "/a/", "--revision", &large],
+        &["get", "/a/x", "--revision", &large],
+        &["diff", "--prefix", "/a/", &large],
+    ];
+    for task in tasks {
+        let ended = run(&words("http://127.0.0.1:1", task)).is(4);
+        let says = format!("Too large resource version: {large}, current: 0");
+        assert!(ended.err.contains(&says), "{task:?}: {ended:?}");
+    }
+}
+
 #[test]
 fn a_future_revision_is_exit_4() {
     let (etcd, client) = etcd();

@@ -154,7 +154,7 @@ fn it_listens_at_once_and_says_where() {
     assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"));
     assert!(server.get("/readyz").0.starts_with("HTTP/1.1 500"), "there is no etcd");
     let (first, rest) = server.get(LIST);
-    assert!(first.starts_with("HTTP/1.1 429") && rest.to_lowercase().contains("\r\nretry-after: "), "{first}\n{rest}");
+    assert!(first.starts_with("HTTP/1.1 503") && rest.to_lowercase().contains("\r\nretry-after: "), "{first}\n{rest}");
     server.end("TERM", 0);
 }
 

@@ -1,9 +1,10 @@
 //! A walk over a JSON text that checks it (RFC 8259) and gives out places, not values.
+//!
+//! Nested deeper than [`MAX_JSON_DEPTH`], a text is refused, as the core refuses it for its attributes: what is served has
+//! the labels and fields that select it.
 
 use std::ops::Range;
-
-/// Nested deeper, a text is refused. serde_json takes 128, Go 10,000.
-const MOST_DEPTH: usize = 512;
+use watchcore::MAX_JSON_DEPTH;
 
 /// A walk over one text. Each method takes one thing at the place where it stands, after white space; `None`: it is not
 /// there, and the text is to be given up.
@@ -181,7 +182,7 @@ impl<'t> Scan<'t> {
     fn enter(&mut self, bracket: u8) -> Option<()> {
         self.take(bracket)?;
         self.depth += 1;
-        (self.depth <= MOST_DEPTH).then_some(())
+        (self.depth <= MAX_JSON_DEPTH).then_some(())
     }
 
     /// Behind the closing bracket, which was looked at.

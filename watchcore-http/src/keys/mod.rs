@@ -34,7 +34,7 @@ const LINES: &str = "application/x-ndjson";
 ///
 /// # Errors
 /// 400 where the request is malformed, 404 where the prefix lies in no cache, 410 where the revision has left the
-/// window, 429 where the cache has nothing yet or there are too many watches, 504 where a revision does not come.
+/// window, 503 where the cache has nothing yet, 429 where there are too many watches, 504 where a revision does not come.
 pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
     let upgrade = websocket::Upgrade::of(request)?;
     let takes_events = takes_events(&request.headers);

@@ -89,10 +89,6 @@ pub(crate) enum StateWait {
     AtLeast(u64),
 }
 
-/// The last revision that the core knows of: none of etcd comes near it. What is asked for above it is not there yet, as
-/// any other revision of the future.
-pub(crate) const LAST_REVISION: u64 = (1 << 52) - 1;
-
 const VERSION: &str = "resourceVersion";
 const MATCH: &str = "resourceVersionMatch";
 const INITIAL: &str = "sendInitialEvents";
@@ -227,7 +223,7 @@ impl Params {
             (true, Some(revision)) => WatchFrom::State(StateWait::AtLeast(revision)),
             (false, None) => WatchFrom::AfterConsistent,
             (false, Some(0)) => WatchFrom::Now,
-            (false, Some(revision)) => WatchFrom::After(revision.min(LAST_REVISION)),
+            (false, Some(revision)) => WatchFrom::After(revision),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::list::{ListBytes, MadeObject, Taker, respond};
 use super::watch::not_ready;
-use super::{WAIT, consistent, json_response, reachable, refused};
+use super::{WAIT, consistent, json_response, refused};
 use crate::catalog::Served;
 use crate::frame::{Form, Object};
 use crate::request::{GetStart, Params};
@@ -14,7 +14,7 @@ use watchcore::{Read, ReadOptions};
 /// The object of a name, as it is now, or at least at the revision that was asked for.
 ///
 /// # Errors
-/// 404 where it is absent, or is no object; 504 where the revision did not come in time; 429 while the cache is not ready.
+/// 404 where it is absent, or is no object; 504 where the revision did not come in time; 503 while the cache is not ready.
 pub(crate) async fn get(
     served: &Served,
     namespace: Option<&str>,
@@ -31,7 +31,7 @@ pub(crate) async fn get(
     let read = match params.get_start()? {
         GetStart::Consistent => Read::AtLeast(consistent(cache, deadline).await?),
         GetStart::Any => Read::Any,
-        GetStart::AtLeast(revision) => Read::AtLeast(reachable(cache, revision)?),
+        GetStart::AtLeast(revision) => Read::AtLeast(revision),
     };
     let options = ReadOptions::new(read).timeout(deadline.saturating_duration_since(Instant::now()));
     let found = cache.get_with_async(resource.key(namespace, name), &options).await.map_err(refused)?;

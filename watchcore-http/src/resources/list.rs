@@ -10,7 +10,7 @@ mod pieces;
 mod source;
 
 use super::watch::not_ready;
-use super::{WAIT, consistent, reachable, refused};
+use super::{WAIT, consistent, refused};
 use crate::api::Limits;
 use crate::catalog::Served;
 use crate::elsewhere::{LISTS, is_large};
@@ -51,7 +51,7 @@ impl Taker {
 ///
 /// # Errors
 /// 400 where a parameter is malformed, 422 where some must not stand together; 410 where the state has left the window;
-/// 504 where it did not come in time; 429 while the cache is not ready.
+/// 504 where it did not come in time; 503 while the cache is not ready.
 pub(crate) async fn list(
     served: &Arc<Served>,
     namespace: Option<&str>,
@@ -79,8 +79,8 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
     let (read, token) = match start {
         ListStart::Consistent => (Read::AtLeast(consistent(cache, deadline).await?), None),
         ListStart::Any => (Read::Any, None),
-        ListStart::AtLeast(revision) => (Read::AtLeast(reachable(cache, revision)?), None),
-        ListStart::Exact(revision) => (Read::Exact(reachable(cache, revision)?), None),
+        ListStart::AtLeast(revision) => (Read::AtLeast(revision), None),
+        ListStart::Exact(revision) => (Read::Exact(revision), None),
         ListStart::Continue(token) => (Read::Any, Some(token)),
     };
     let is_newest = token.is_none() && !matches!(read, Read::Exact(_));

@@ -10,7 +10,7 @@ use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::exchange::Exchange;
-use crate::request::{self, LAST_REVISION, Params, form};
+use crate::request::{self, Params, form};
 use crate::status::Refusal;
 use crate::transport::{self, Stall};
 use axum::body::Body;
@@ -87,15 +87,6 @@ pub(crate) fn watcher(parts: &Parts) -> Option<String> {
         (Some(user), Some(address)) => Some(format!("{user} {address}")),
         (user, address) => user.or(address),
     }
-}
-
-/// A revision that a cache can be asked to wait for. One that no etcd reaches is refused at once, in the words that the
-/// wait would end with.
-fn reachable(cache: &Cache, revision: u64) -> Result<u64, Refusal> {
-    if revision <= LAST_REVISION {
-        return Ok(revision);
-    }
-    Err(Refusal::too_large_revision(revision, cache.position().revision))
 }
 
 /// The newest revision that etcd had when this was called.

@@ -1,6 +1,6 @@
 //! The watch of a resource: from what was asked for to a stream.
 
-use super::{WAIT, consistent, reachable};
+use super::{WAIT, consistent};
 use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::exchange::Exchange;
@@ -85,7 +85,7 @@ async fn start_of(cache: &Cache, from: &WatchFrom) -> Result<Start, Refusal> {
             let least = match wait {
                 StateWait::None => None,
                 StateWait::Consistent => Some(consistent(cache, deadline).await?),
-                StateWait::AtLeast(revision) => Some(reachable(cache, *revision)?),
+                StateWait::AtLeast(revision) => Some(*revision),
             };
             if let Some(revision) = least {
                 await_revision(cache, revision, deadline).await?;
@@ -112,15 +112,15 @@ async fn await_revision(cache: &Cache, revision: u64, deadline: Instant) -> Resu
     }
 }
 
-/// 429: there is nothing to serve yet. 503: there is no more, whoever tries again.
+/// 503: there is nothing to serve yet; or there is no more, whoever tries again, and nobody is told to.
 pub(crate) fn not_ready(cache: &Cache) -> Refusal {
     let (status, prefix) = (cache.status(), String::from_utf8_lossy(cache.prefix()));
     if status.state == State::Closed {
         let message = format!("the cache of {prefix:?} is closed: it serves again when the server is restarted");
-        return Refusal::new(503, "ServiceUnavailable", message);
+        return Refusal::of_code(Code::Closed, message);
     }
     let why = status.last_error.map_or(String::new(), |error| format!(": {}", error.message()));
-    Refusal::too_many(format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()), 1)
+    Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
 }
 
 /// How long a watch lasts that does not say.

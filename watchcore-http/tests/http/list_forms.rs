@@ -112,7 +112,7 @@ async fn pretty_is_for_people() {
 #[tokio::test]
 async fn deep_value_is_indented_in_pieces() {
     let ground = two().await;
-    let deep = format!(r#"{{"a":{}{}{}}}"#, "[".repeat(400), ["0"; 1000].join(","), "]".repeat(400));
+    let deep = format!(r#"{{"a":{}{}{}}}"#, "[".repeat(120), ["0"; 4000].join(","), "]".repeat(120));
     ground.put(&widget_key("shop/deep"), deep);
     for target in [WIDGETS.to_owned(), format!("{SHOP}/deep")] {
         let plain = accepting(&ground, &target, "application/json").await;

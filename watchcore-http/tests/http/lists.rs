@@ -235,6 +235,23 @@ async fn tokens_know_selectors_on_names() {
     }
 }
 
+/// How deep a value may be is one number: what is served is what selectors see.
+#[tokio::test]
+async fn depth_of_what_is_served_is_that_of_selectors() {
+    let ground = Ground::start().await;
+    for (name, depth) in [("even", watchcore::MAX_JSON_DEPTH), ("deeper", watchcore::MAX_JSON_DEPTH + 1)] {
+        let (open, close) = ("[".repeat(depth - 1), "]".repeat(depth - 1));
+        let value = format!(r#"{{"metadata":{{"labels":{{"app":"red"}}}},"spec":{open}{close}}}"#);
+        ground.put(&widget_key(&format!("shop/{name}")), value);
+    }
+    for query in ["", "labelSelector=app%3Dred", "labelSelector=!app"] {
+        // As text: a list is two levels around its items.
+        let page = list(&ground, SHOP, query).await.text().to_owned();
+        let has = |name: &str| page.contains(&format!(r#""name":"{name}""#));
+        assert_eq!((has("even"), has("deeper")), (!query.contains('!'), false), "{query}");
+    }
+}
+
 /// How many remain is known where only keys are asked for.
 #[tokio::test]
 async fn remaining_count_is_exact_or_absent() {
@@ -315,7 +332,7 @@ async fn missing_names_come_from_keys() {
     }
 }
 
-/// Before the first listing every read is 429, also one that would wait; then the embedded cache's newest revision is the
+/// Before the first listing every read is 503 with Retry-After, also one that would wait; then the embedded cache's newest revision is the
 /// consistent one.
 #[tokio::test]
 async fn cache_that_is_not_ready_is_busy() {
@@ -332,7 +349,7 @@ async fn cache_that_is_not_ready_is_busy() {
         format!("{SHOP}/a?resourceVersion=9"),
     ] {
         let answer = get(ground.address, &target).await;
-        assert_eq!(answer.status(), (429, "TooManyRequests".into()), "{target}");
+        assert_eq!(answer.status(), (503, "ServiceUnavailable".into()), "{target}");
         assert_eq!(answer.header("retry-after"), Some("1"), "{target}");
     }
     assert!(from.elapsed() < Duration::from_secs(3), "nothing is waited for");

@@ -264,7 +264,7 @@ async fn hp_16_revision_is_a_decimal_number() {
     assert_eq!(selected(&ground, SHOP, "resourceVersion=005").await.len(), 2);
 }
 
-/// A number that no etcd reaches is a revision of the future as any other.
+/// A number that no cache reaches is too large at once, for a watch too: nobody waits for it.
 #[tokio::test]
 async fn hp_17_huge_revisions_are_of_the_future() {
     let ground = five().await;
@@ -279,8 +279,19 @@ async fn hp_17_huge_revisions_are_of_the_future() {
         assert_eq!(answer.status().0, 504);
         let initial = "watch=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan";
         assert_eq!(ask(&ground, SHOP, &format!("{initial}&resourceVersion={version}")).await.status().0, 504);
-        taken(&ground, &format!("watch=1&resourceVersion={version}")).await;
+        let old_path = SHOP.replace("/v1/", "/v1/watch/");
+        for path in [SHOP, &old_path] {
+            for query in ["watch=1", "watch=1&sendInitialEvents=0&resourceVersionMatch=NotOlderThan"] {
+                let answer = ask(&ground, path, &format!("{query}&resourceVersion={version}")).await;
+                assert_eq!(answer.status(), (504, "Timeout".into()), "{path}?{query}");
+                assert_eq!(answer.header("retry-after"), Some("1"));
+                let cause = &answer.json()["details"]["causes"][0]["reason"];
+                assert_eq!(cause, "ResourceVersionTooLarge", "{query}");
+            }
+        }
     }
+    let last = watchcore::MAX_REVISION;
+    taken(&ground, &format!("watch=1&resourceVersion={last}")).await;
 }
 
 #[tokio::test]

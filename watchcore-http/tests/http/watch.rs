@@ -407,10 +407,10 @@ async fn watches_above_the_limit_are_refused() {
 }
 
 #[tokio::test]
-async fn watch_of_a_cache_that_is_not_ready_is_429() {
+async fn watch_of_a_cache_that_is_not_ready_is_503() {
     let ground = Ground::builder().cache(|cache| cache.expect_load(true)).start().await;
     let answer = get(ground.address, &format!("{WIDGETS}?watch=1")).await;
-    assert_eq!(answer.status(), (429, "TooManyRequests".into()));
+    assert_eq!(answer.status(), (503, "ServiceUnavailable".into()));
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 

@@ -112,3 +112,13 @@ fn fault_delays_beyond_the_clock_never_come() {
     assert!(Pin::new(&mut later).poll(&mut Context::from_waker(Waker::noop())).is_ready());
     assert!(Pin::new(&mut never).poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
+
+/// A cache's error says how long to wait by the table of its codes, so that a watch over it waits as one over HTTP.
+#[test]
+fn status_waits_as_its_code_says() {
+    for code in watchcore::Code::ALL {
+        let error = watchcore::Error::new(*code, "what holds");
+        assert_eq!(Status::from(error).retry_after(), code.retry_after(), "{code}");
+        assert_eq!(Status::from(*code).retry_after(), code.retry_after(), "{code}");
+    }
+}

@@ -142,7 +142,7 @@ func list(ctx context.Context, log *history.Log, plural, url string, fetch fetch
 			return 0, nil
 		}
 		if page.Kind == "Status" {
-			if page.Code == 429 || page.Code == 410 || page.Code == 504 {
+			if page.Code == 429 || page.Code == 410 || page.Code == 503 || page.Code == 504 {
 				return 0, nil
 			}
 			return 0, fmt.Errorf("the list was refused: %s", bytes)
@@ -174,7 +174,7 @@ func follow(
 			return log.Resumable(), nil
 		}
 		if refusal := statusOf(line); refusal != 0 {
-			if refusal == 429 {
+			if refusal == 429 || refusal == 503 {
 				return log.Resumable(), nil
 			}
 			return 0, fmt.Errorf("the watch was refused: %s", line)

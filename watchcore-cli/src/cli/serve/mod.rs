@@ -2,7 +2,7 @@
 //!
 //! 1. `settings` makes one whole of options, configuration file and environment, or says what is wrong and where.
 //! 2. A cache for each prefix, prepared for the resources in it; the `Api` over them; the address, bound.
-//! 3. A feeder for each cache, which goes on trying until there is an etcd. Meanwhile every list is answered with 429.
+//! 3. A feeder for each cache, which goes on trying until there is an etcd. Meanwhile every list is answered with 503.
 //! 4. A signal: the watches end, spread over the grace time; then the connections, then the feeders.
 
 mod config;

@@ -129,7 +129,7 @@ fn watch_by_table(
         ("-" | "", "false") => (WatchFrom::AfterConsistent, false),
         ("0", "false") => (WatchFrom::Now, false),
         ("7", "-" | "false") => (WatchFrom::After(7), false),
-        ("4503599627370496", "-" | "false") => (WatchFrom::After(LAST_REVISION), false),
+        ("4503599627370496", "-" | "false") => (WatchFrom::After(1 << 52), false),
         other => panic!("no row for {other:?}"),
     };
     Ok(WatchStart { from, end_mark })

@@ -72,8 +72,8 @@ fn piece_is_bounded_or_one_object() {
 #[tokio::test]
 async fn pretty_piece_is_bounded() {
     let served = widgets(1, 10);
-    let numbers = ["0"; 1000].join(",");
-    let deep = format!(r#"{{"a":{}{numbers}{}}}"#, "[".repeat(400), "]".repeat(400));
+    let numbers = ["0"; 4000].join(",");
+    let deep = format!(r#"{{"a":{}{numbers}{}}}"#, "[".repeat(120), "]".repeat(120));
     served.cache.writer().unwrap().apply(2, [Change::put("/w/shop/deep", &deep)]).unwrap();
     let response = respond(ListBytes::new(walk(&served, ""), true), taker(false, Duration::MAX)).await;
     let (mut body, mut pretty) = (response.into_body(), Vec::new());
