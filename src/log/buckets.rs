@@ -295,6 +295,8 @@ impl Router {
     #[inline]
     pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) -> bool {
         self.touched.clear();
+        // The room for a large revision goes with it: no figure has that.
+        self.touched.shrink_to(1024);
         self.linked = 0;
         let left = requests.left.load(Relaxed);
         let is_idle = !self.is_busy && requests.inbox.is_empty() && left <= self.left_at_most;

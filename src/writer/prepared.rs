@@ -25,14 +25,20 @@ pub(super) struct MadeVersion {
     pub(super) bytes: usize,
 }
 
+/// Changes of a revision for which there is room beforehand.
+const USUAL: usize = 1024;
+
 impl ChangeSet {
     pub(super) fn of(prepared: Vec<Prepared>) -> ChangeSet {
         ChangeSet { made: Vec::with_capacity(prepared.len()), prepared }
     }
 
+    /// Empties it, with room for a revision of usual length: that for a large one goes, for no figure has it.
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.made.clear();
+        self.prepared.shrink_to(USUAL);
+        self.made.shrink_to(USUAL);
     }
 }
 
