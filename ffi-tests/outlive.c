@@ -1,6 +1,8 @@
 /* What was handed out stays valid: batches, key-values, pages, snapshots and subscriptions after everything else is
    freed, on any thread. */
 #include <pthread.h>
+#include <sched.h>
+#include <time.h>
 
 #include "check.h"
 
@@ -115,8 +117,69 @@ static void test_batch_outlives_its_place_in_the_log(void)
     watchcore_cache_free(cache);
 }
 
+/* Pages and batches of an initial state, small and large, keep what they show, and nothing of the log. */
+static void test_pages_keep_nothing_of_the_log(void)
+{
+    static const size_t objects[] = {1, 8, 9, 40};
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    size_t which, i;
+
+    for (which = 0; which < sizeof(objects) / sizeof(*objects); which++) {
+        watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+        watchcore_subscription_options start = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+        watchcore_cache *cache = NULL;
+        watchcore_writer *writer = NULL;
+        watchcore_subscription *subscription = NULL;
+        watchcore_page *page = NULL;
+        watchcore_batch batch = WATCHCORE_BATCH_INIT;
+        uint64_t revision = 0, many = objects[which] > 8 ? 2 : 0;
+        time_t end = time(NULL) + 60;
+        char key[16];
+        watchcore_change one;
+
+        options.capacity = 128;
+        CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+        CHECK_OK(watchcore_writer_new(cache, &writer, &error));
+        for (i = 0; i < objects[which]; i++) {
+            snprintf(key, sizeof(key), "/%02d", (int)i);
+            one = put(key, "1");
+            CHECK_OK(watchcore_writer_apply(writer, ++revision, &one, 1, &error));
+        }
+        CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
+        CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+        CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+        CHECK(batch.flags & WATCHCORE_BATCH_KEEPS_STATE);
+        CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+        CHECK(stats.pages == many && stats.snapshots == 0);
+        for (i = 0; i < 2000; i++) {
+            snprintf(key, sizeof(key), "/%02d", (int)(i % objects[which]));
+            one = put(i < 1000 ? key : "/other", "2");
+            CHECK_OK(watchcore_writer_apply(writer, ++revision, &one, 1, &error));
+        }
+        do {
+            sched_yield();
+            CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+        } while (stats.kept_bytes > 0 && time(NULL) < end);
+        CHECK(stats.kept_bytes == 0 && stats.segments == stats.window_segments);
+        CHECK(stats.pages == many && (stats.page_bytes > 0) == (many > 0));
+        for (i = 0; i < objects[which]; i++) {
+            const watchcore_key_value *kv = watchcore_page_item(page, i);
+            CHECK(same(watchcore_bytes_from(kv->value, kv->value_length), "1"));
+            CHECK(same(watchcore_event_value(watchcore_batch_event(&batch, i)), "1"));
+        }
+        watchcore_page_free(page);
+        watchcore_batch_release(&batch);
+        CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+        CHECK(stats.pages == 0 && stats.page_bytes == 0);
+        watchcore_subscription_free(subscription);
+        watchcore_writer_free(writer);
+        watchcore_cache_free(cache);
+    }
+}
+
 int main(void)
 {
+    RUN(test_pages_keep_nothing_of_the_log);
     RUN(test_everything_outlives_the_cache);
     RUN(test_batch_outlives_its_place_in_the_log);
     return check_finish("outlive");

@@ -47,7 +47,7 @@ static void test_state_then_events(void)
 
     CHECK_OK(watchcore_subscription_wait(subscription, 0, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == WATCHCORE_BATCH_KEEPS_LOG);
+    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == WATCHCORE_BATCH_KEEPS_STATE);
     event = watchcore_batch_event(&batch, 0);
     CHECK(event != NULL && event->type == WATCHCORE_EVENT_ADDED && (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0);
     CHECK(event->revision == 17 && event->sequence == 0 && event->prev_kv == NULL);

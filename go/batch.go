@@ -10,8 +10,9 @@ import (
 
 // Batch is some events of one subscription, in order, in the library's memory until
 // Release. It stays valid when the subscription and the cache are closed. A nil
-// *Batch has no events; all its methods may be called. One of an initial state keeps the
-// log from there on in memory until then, as a snapshot does.
+// *Batch has no events; all its methods may be called. It keeps the segments of the log that
+// its events lie in, at most four where no whole revisions were asked for; one of an initial
+// state keeps its key-values.
 //
 // What the plain methods of its events return (Key, Value, PrevValue) is the
 // program's own. Views (KeyView and the like) are valid until Release.
@@ -73,12 +74,12 @@ func (r *rawBatch) view() []rawEvent {
 	return events
 }
 
-// newBatch takes over what C gave. A subscription keeps it, but for what would keep
-// the log with it.
+// newBatch takes over what C gave. After its release the subscription keeps it until its
+// next poll, but for a batch that keeps key-values of an initial state.
 func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 	goods := goods{state: state, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
-	if raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG != 0 {
+	if raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
 		goods.kind, kept = C.WC_STATE, false
 	}
 	if debug {

@@ -5,6 +5,7 @@ package watchcore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -75,15 +76,17 @@ func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
 	wantError(t, "next", bounded.Receive(t, "next", ended), watchcore.ErrClosed)
 }
 
-// A batch that keeps the log does not wait for the next poll.
+// A batch that keeps key-values of a state does not wait for the next poll.
 func TestReleasedInitialStateGoesBackAtOnce(t *testing.T) {
 	cache, writer := embedded(t)
-	check(t, writer.Apply(1, watchcore.Put("/a", "")))
+	for i := range uint64(20) {
+		check(t, writer.Apply(i+1, watchcore.Put(fmt.Sprintf("/%02d", i), "")))
+	}
 	sub := subscribe(t, cache)
 	batch := oneBatch(t, sub)
-	bounded.Eventually(t, "it keeps the log", func() bool { return cache.Stats().OldestSnapshot > 0 })
+	want(t, "batches that keep a state", cache.Stats().Pages, 1)
 	batch.Release()
-	want(t, "age of what keeps the log", cache.Stats().OldestSnapshot, 0)
+	want(t, "batches that keep a state", cache.Stats().Pages, 0)
 }
 
 // Batches are released by other goroutines while their subscription polls, and closes.
@@ -229,4 +232,48 @@ func TestPollAllocatesABatch(t *testing.T) {
 	}
 	poll()
 	want(t, "allocations", testing.AllocsPerRun(100, poll), 1)
+}
+
+// Pages and batches of an initial state keep what they show, and nothing of the log.
+func TestPagesKeepNothingOfTheLog(t *testing.T) {
+	for _, objects := range []uint64{1, 8, 9, 40} {
+		cache, writer := embedded(t, watchcore.Config{Capacity: 128})
+		for i := range objects {
+			check(t, writer.Apply(i+1, watchcore.Put(fmt.Sprintf("/%02d", i), "1")))
+		}
+		page, err := cache.List(bounded.Context(t), watchcore.Range{}, watchcore.ListOptions{})
+		check(t, err)
+		sub := subscribe(t, cache)
+		batch := oneBatch(t, sub)
+		many := uint64(0)
+		if objects > 8 {
+			many = 2
+		}
+		want(t, "pages", cache.Stats().Pages, many)
+		revision := objects
+		for range 100 {
+			for i := range objects {
+				revision++
+				check(t, writer.Apply(revision, watchcore.Put(fmt.Sprintf("/%02d", i), "2")))
+			}
+		}
+		for range 500 {
+			revision++
+			check(t, writer.Apply(revision, watchcore.Put("/other", "2")))
+		}
+		bounded.Eventually(t, "the log is let go", func() bool { return cache.Stats().KeptBytes == 0 })
+		want(t, "something is older than the window", cache.Stats().PageBytes > 0, many > 0)
+		for item := range page.All() {
+			want(t, "value", string(item.Value()), "1")
+		}
+		for i := range objects {
+			want(t, "value", string(batch.At(int(i)).Value()), "1")
+		}
+		page.Release()
+		batch.Release()
+		stats := cache.Stats()
+		want(t, "pages", stats.Pages, 0)
+		want(t, "their bytes", stats.PageBytes, 0)
+		want(t, "snapshots", stats.Snapshots, 0)
+	}
 }

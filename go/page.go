@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// Page is some key-values of one revision, in the library's memory until Release. Until then
-// it keeps the log from there on in memory too, as a snapshot does. A nil *Page is empty.
+// Page is some key-values of one revision, in the library's memory until Release. It keeps
+// nothing of the log that is not in the window. A nil *Page is empty.
 type Page struct {
 	loan      loan
 	items     []*keyValue

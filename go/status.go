@@ -209,19 +209,24 @@ type Stats struct {
 	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
 	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
 	WindowSegments    uint64        // of the log
-	WindowBytes       uint64        // what counts against CapacityBytes: the log, and what stays because of it; parts of the bytes above
+	WindowBytes       uint64        // what counts against CapacityBytes: the log, and what its deletes keep; parts of the bytes above
 	WindowAge         time.Duration // how far back the window goes: every event since then is in it
+	KeptBytes         uint64        // of LogBytes what the window has not: kept by snapshots, batches and subscriptions
+	Snapshots         uint64        // not closed; each keeps the log from its making on
+	Pages             uint64        // of more than 8 items, and initial batches of as many events, that are not freed
+	PageBytes         uint64        // of the key-values of those that are older than the window
 	Tombstones        uint64        // deleted keys whose tombstones are not purged yet
+	TombstoneBytes    uint64        // what stays of those keys until then
 	Subscriptions     uint64        // open ones
 	Waiting           uint64        // waiters that sleep now
 	NotifierLaps      uint64        // how often the notifier itself lost its place in the log
 	NotifierBehind    uint64        // events to look at for sleepers whose filters the notifier cannot evaluate fast enough; else 0
-	OldestSnapshot    time.Duration // the age of the oldest one, or of the oldest Page or initial Batch
+	OldestSnapshot    time.Duration // the age of the oldest one
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
 	Lagged            uint64        // how often a subscription lost events, reported or not yet; of closed ones, too
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
-	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered
+	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered, deleted ones too
 	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
 	UnfreedBytes      uint64        // that this process has replaced and not freed yet; beyond a bound writers wait
 	UnreleasedBatches int64         // handed out and not released, neither by Release nor by the garbage collector
@@ -253,7 +258,12 @@ func (c *Cache) Stats() Stats {
 		WindowSegments:    uint64(s.window_segments),
 		WindowBytes:       uint64(s.window_bytes),
 		WindowAge:         time.Duration(s.window_age_ms) * time.Millisecond,
+		KeptBytes:         uint64(s.kept_bytes),
+		Snapshots:         uint64(s.snapshots),
+		Pages:             uint64(s.pages),
+		PageBytes:         uint64(s.page_bytes),
 		Tombstones:        uint64(s.tombstones),
+		TombstoneBytes:    uint64(s.tombstone_bytes),
 		Subscriptions:     uint64(s.subscriptions),
 		Waiting:           uint64(s.waiting),
 		NotifierLaps:      uint64(s.notifier_laps),

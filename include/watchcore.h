@@ -983,7 +983,8 @@ typedef struct watchcore_filter {
 // 10. Events and batches
 //
 // A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released,
-// whatever becomes of the subscription and the cache. Until then it keeps its part of the log in memory.
+// whatever becomes of the subscription and the cache. Until then it keeps the segments of the log in memory that
+// its events lie in.
 //
 //     #include <stdio.h>
 //     #include <watchcore.h>
@@ -1029,9 +1030,9 @@ typedef struct watchcore_filter {
 #define WATCHCORE_FLAG_END 16
 // Batch flag: it ends inside a revision. Since 0.1.
 #define WATCHCORE_BATCH_CONTINUES 1
-// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
-// Since 0.1.
-#define WATCHCORE_BATCH_KEEPS_LOG 2
+// Batch flag: it keeps key-values of an initial state in memory, also those that are replaced meanwhile: release
+// it soon. Since 0.1.
+#define WATCHCORE_BATCH_KEEPS_STATE 2
 
 // One event: 64 bytes of the library's memory, valid until its batch is released. Since 0.1.
 typedef struct watchcore_event {
@@ -1059,8 +1060,8 @@ typedef struct watchcore_event {
 
 // Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 // after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
-// (WATCHCORE_BATCH_KEEPS_LOG). Since 0.1.
+// release one copy. One of an initial state keeps its key-values (WATCHCORE_BATCH_KEEPS_STATE), and nothing of
+// the log that is not in the window. Since 0.1.
 typedef struct watchcore_batch {
     // The first event; NULL where there is none.
     const void *events;
@@ -1229,8 +1230,8 @@ typedef struct watchcore_answer {
     { (uint32_t)sizeof(watchcore_answer), 0, 0, 0, NULL }
 #define WATCHCORE_ANSWER_INIT WATCHCORE_LITERAL(watchcore_answer) WATCHCORE_ANSWER_INITIALIZER
 
-// Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
-// log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long. Since 0.1.
+// Some key-values of one revision. Made by watchcore_cache_list. It keeps them until watchcore_page_free, and
+// nothing of the log that is not in the window. Copy what is to stay for long. Since 0.1.
 typedef struct watchcore_page watchcore_page;
 
 // A text that the library gives away. Made by watchcore_cache_list. Since 0.1.
@@ -1992,7 +1993,7 @@ typedef struct watchcore_stats {
     uint64_t waiting;
     // How often the notifier itself lost its place in the log.
     uint64_t notifier_laps;
-    // The age of the oldest snapshot, page or batch of an initial state; 0 without one.
+    // The age of the oldest snapshot; 0 without one.
     uint64_t oldest_snapshot_ms;
     // Buckets of the declared indexes.
     uint64_t buckets;
@@ -2002,15 +2003,17 @@ typedef struct watchcore_stats {
     uint64_t lagged;
     // Panics of foreign code that were caught in this process.
     uint64_t caught_panics;
-    // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
+    // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference), also
+    // of those that were deleted since.
     uint64_t delivered_bytes;
     // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     uint64_t link_bytes;
     // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
     // wait: 64 MiB and an eighth of each cache's capacity_bytes.
     uint64_t unfreed_bytes;
-    // What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
-    // what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
+    // What counts against capacity_bytes, all of it gone when segments go: the window's segments, the versions that
+    // their events have replaced, and what stays of keys that they delete. The same bytes by where they are: log_bytes,
+    // version_bytes and index_bytes.
     uint64_t window_bytes;
     // How far back the window goes: every event since then is in it.
     uint64_t window_age_ms;
@@ -2018,10 +2021,23 @@ typedef struct watchcore_stats {
     // as events come; 0 where it keeps up. Only these are notified late, and from half a window on they are woken to look
     // for themselves: a poll may then give nothing.
     uint64_t notifier_behind;
+    // Of log_bytes what the window has not: what snapshots keep, batches and subscriptions in the middle of a segment,
+    // and what is on its way to be freed.
+    uint64_t kept_bytes;
+    // Snapshots that were not freed. Each keeps the log from its making on.
+    uint64_t snapshots;
+    // Pages of more than 8 items, and batches of an initial state of as many events, that were not released. They
+    // keep their key-values, and nothing of the log that is not in the window.
+    uint64_t pages;
+    // Bytes of the key-values of those that are older than the window, whether the cache has them, too, or not; not
+    // part of the other figures.
+    uint64_t page_bytes;
+    // What stays of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
+    uint64_t tombstone_bytes;
 } watchcore_stats;
 #define WATCHCORE_STATS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0 }
+      0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_STATS_INIT WATCHCORE_LITERAL(watchcore_stats) WATCHCORE_STATS_INITIALIZER
 
 // How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.

@@ -11,7 +11,7 @@ pub(crate) use builder::BatchBuilder;
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::heap;
-use crate::log::kept::{Keeper, Kept};
+use crate::log::kept::Versions;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use std::ops::Range;
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
 /// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
 /// keeps one segment of it alive, filtered at most four, or all in which its one revision lies where whole revisions were
-/// asked for. A batch of an initial state keeps the log from its making on, as a snapshot does.
+/// asked for. A batch of an initial state keeps its key-values, as a [`Page`](crate::Page) does, and nothing of the log that is not in the window.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start};
@@ -61,8 +61,8 @@ struct OwnedEvents {
     events: Vec<LogEvent>,
     segments: Vec<SegmentRef>,
     versions: Vec<KeyValue>,
-    /// Keeps those of an initial state.
-    keeper: Option<Keeper>,
+    /// Those of an initial state.
+    state: Option<Versions>,
 }
 
 impl OwnedEvents {
@@ -111,23 +111,21 @@ impl OwnedEvents {
     }
 
     /// Events that are in no log, of versions that are kept together. Once a batch.
-    fn push_kept<T>(&mut self, kept: Kept<T>, made: impl Fn(&KeyValue) -> Made) {
-        let (versions, keeper) = kept.into_parts();
-        if versions.is_empty() {
+    fn push_state(&mut self, versions: Versions, made: impl Fn(&KeyValue) -> Made) {
+        let all = versions.all();
+        if all.is_empty() {
             return;
         }
-        debug_assert!(self.keeper.is_none(), "one keeper a batch");
-        self.keeper = Some(keeper);
-        // SAFETY: I9: the keeper keeps them, none is null.
-        let all = unsafe { VersionPtr::all_in_place(&versions) };
+        debug_assert!(self.state.is_none(), "one state a batch");
         self.events.extend(all.iter().enumerate().map(|(at, kv)| {
-            if let Some(later) = versions.get(at + AHEAD) {
-                later.prefetch_early();
+            if let Some(later) = all.get(at + AHEAD) {
+                later.pointer().prefetch_early();
             }
             // Whoever takes the state reads it: the begin of the value is on its way while the batch is made.
             heap::prefetch_early(kv.value().unwrap_or_default().as_ptr());
             LogEvent { kv: kv.pointer(), ..made(kv).into_event() }
         }));
+        self.state = Some(versions);
     }
 
     /// A bookmark, or one end of a bracket.
@@ -212,14 +210,14 @@ impl Batch {
         let len = self.len();
         // Not where an empty slice of Rust lies, which is no address: see `watchcore_batch` in the C ABI.
         let events = if len == 0 { std::ptr::null() } else { self.events().as_ptr() };
-        let keeps_log = matches!(&self.body, Body::Owned(own) if own.keeper.is_some());
+        let keeps_state = matches!(&self.body, Body::Owned(own) if own.state.is_some());
         let owner = match self.body {
             Body::Empty => 0,
             // Both pointers are aligned: bit 0 says which it is.
             Body::View(segment, _) => segment.into_raw() as usize | 1,
             Body::Owned(own) => Box::into_raw(own) as usize,
         };
-        RawBatch { events, len, owner, continues: self.continues, keeps_log, position: self.position }
+        RawBatch { events, len, owner, continues: self.continues, keeps_state, position: self.position }
     }
 }
 
@@ -234,8 +232,8 @@ pub struct RawBatch {
     pub owner: usize,
     /// It ends inside a revision.
     pub continues: bool,
-    /// It keeps the log from its making on, as a snapshot does.
-    pub keeps_log: bool,
+    /// It keeps key-values of an initial state.
+    pub keeps_state: bool,
     /// The position after it.
     pub position: Position,
 }

@@ -9,7 +9,7 @@
 use super::{Batch, Made, OwnedEvents};
 use crate::data::event::{Kind, Mark};
 use crate::data::key_value::KeyValue;
-use crate::log::kept::Kept;
+use crate::log::kept::Versions;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 
@@ -57,8 +57,8 @@ impl BatchBuilder {
     }
 
     /// Events that are in no log, of versions that are kept together. Once a batch.
-    pub(crate) fn push_kept<T>(&mut self, kept: Kept<T>, made: impl Fn(&KeyValue) -> Made) {
-        self.own.push_kept(kept, made);
+    pub(crate) fn push_state(&mut self, versions: Versions, made: impl Fn(&KeyValue) -> Made) {
+        self.own.push_state(versions, made);
     }
 
     /// A bookmark, or one end of a bracket.

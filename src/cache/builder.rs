@@ -126,10 +126,11 @@ impl Builder {
         self
     }
 
-    /// Bytes that the log holds at most beside the live keys (default 256 MiB; at least 64 KiB). All that
-    /// stays because of the log counts: its segments, the values that were replaced, deleted keys until
-    /// their deletes have left. A revision that is larger is held whole until it leaves, and the tombstones of
-    /// the segments that left last may come on top, until they are purged with the next changes.
+    /// Bytes that the log holds at most beside the live keys (default 256 MiB; at least 64 KiB). All that goes
+    /// when its segments go counts: these, the values that were replaced (with what was decoded of them by then), resyncs, deleted keys until their
+    /// deletes have left. A revision that is larger is held whole until it leaves. On top come the tombstones of
+    /// deletes that have left, until they are purged, at most two with each change
+    /// ([`crate::Stats::tombstone_bytes`]): they push nothing out.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
@@ -219,7 +220,35 @@ impl Builder {
         T: Send + Sync + 'static,
         E: std::fmt::Display,
     {
-        self.decoder = Some(Decoder::new(decode));
+        self.decoder = Some(Decoder::new(decode, |_| 0));
+        self
+    }
+
+    /// [`Builder::decoder`], with the bytes that a decoded value holds beyond its own struct: for
+    /// [`crate::Stats::decoded_bytes`], and for [`Builder::capacity_bytes`], which counts those of values that were
+    /// replaced.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Read};
+    ///
+    /// let decode = |_: &[u8], value: &[u8]| std::str::from_utf8(value).map(str::to_owned);
+    /// let cache = Cache::builder("/").sized_decoder(decode, String::capacity).build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", "1")])?;
+    /// let kv = cache.get("/a", Read::Any)?.kv.unwrap();
+    /// assert_eq!(kv.decoded::<String>()?.unwrap(), "1");
+    /// assert_eq!(cache.stats().decoded_values, 1);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn sized_decoder<T, E>(
+        mut self,
+        decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static,
+        holds: impl Fn(&T) -> usize + Send + Sync + 'static,
+    ) -> Builder
+    where
+        T: Send + Sync + 'static,
+        E: std::fmt::Display,
+    {
+        self.decoder = Some(Decoder::new(decode, holds));
         self
     }
 
@@ -268,9 +297,15 @@ impl Builder {
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
-        let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs.clone(), indexes.width(), schema.clone());
+        let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs, indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
-        let core = Core::new(ring_writer, epochs, router);
+        let core = Core::new(ring_writer, router);
+        let gauges = Gauges {
+            window_segments: AtomicU64::new(1),
+            window_bytes: AtomicU64::new(core.ring.bytes()),
+            window_log_bytes: AtomicU64::new(core.ring.log_bytes()),
+            ..Gauges::default()
+        };
         let inner = Inner {
             keepers: AtomicUsize::new(0),
             birth,
@@ -294,7 +329,7 @@ impl Builder {
             failed: AtomicBool::new(false),
             info: Mutex::default(),
             core: Mutex::new(Some(Box::new(core))),
-            gauges: CachePadded::new(Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() }),
+            gauges: CachePadded::new(gauges),
             consumers: ConsumerGauges::default(),
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),

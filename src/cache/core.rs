@@ -30,7 +30,6 @@ pub(crate) struct Core {
     /// Removed slots that the published root still has.
     pub(crate) removed_slots: Vec<OwnedSlot>,
     pub(crate) position: Position,
-    pub(crate) epochs: Epochs,
     pub(crate) highest: u64,
     /// Whether anything was ever written: then `load` is late.
     pub(crate) written: bool,
@@ -45,7 +44,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(ring: RingWriter, epochs: Epochs, router: Router) -> Core {
+    pub(crate) fn new(ring: RingWriter, router: Router) -> Core {
+        let Epochs { first_epoch: epoch, listing: revision, .. } = *ring.epochs();
         Core {
             heap: Heap::new(|slab| reclaim::free(slab.bytes(), Box::new(move || drop(slab)))),
             ring,
@@ -55,8 +55,7 @@ impl Core {
             tables_changed: true,
             tombstones: Queue::default(),
             removed_slots: Vec::new(),
-            position: Position { epoch: epochs.first_epoch, revision: epochs.listing },
-            epochs,
+            position: Position { epoch, revision },
             highest: 0,
             written: false,
             poisoned: false,

@@ -69,8 +69,11 @@ pub(crate) struct Gauges {
     pub(crate) events: AtomicU64,
     pub(crate) revisions: AtomicU64,
     pub(crate) tombstones: AtomicU64,
+    pub(crate) tombstone_bytes: AtomicU64,
     pub(crate) open_bytes: AtomicU64,
     pub(crate) window_bytes: AtomicU64,
+    /// What of the log is in the window.
+    pub(crate) window_log_bytes: AtomicU64,
     pub(crate) window_segments: AtomicU64,
     pub(crate) buckets: AtomicU64,
     pub(crate) extract_failures: AtomicU64,
@@ -206,6 +209,9 @@ impl Inner {
     pub(crate) fn keep_open_no_more(self: &Arc<Inner>) {
         if self.keepers.fetch_sub(1, AcqRel) == 1 {
             self.close();
+            // Nobody reads any more, and the log moves on no more: pages that live on let the cache go.
+            let pages = self.ring.keepers.clone();
+            reclaim::free(0, Box::new(move || pages.detach_below(u64::MAX)));
         }
     }
 
@@ -437,6 +443,8 @@ impl Inner {
     pub(super) fn stats(&self, standings: &Standings) -> Stats {
         let (gauges, consumers) = (&self.gauges, &self.consumers);
         let held: &Held = &self.ring.held;
+        let log_bytes = held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed);
+        let (oldest_snapshot, snapshots) = self.ring.snapshots();
         Stats {
             objects: gauges.objects.load(Relaxed),
             version_bytes: gauges.version_bytes.load(Relaxed),
@@ -445,7 +453,11 @@ impl Inner {
             window_segments: gauges.window_segments.load(Relaxed),
             window_bytes: gauges.window_bytes.load(Relaxed),
             window_age: self.ring.window_age(),
-            log_bytes: held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed),
+            log_bytes,
+            kept_bytes: log_bytes.saturating_sub(gauges.window_log_bytes.load(Relaxed)),
+            snapshots,
+            pages: self.ring.keepers.living(),
+            page_bytes: self.ring.keepers.detached_bytes(),
             subscriptions: consumers.subscriptions.load(Relaxed),
             waiting: self.hubs.waiting(),
             notifier_lapped: self.hubs.lapped(),
@@ -454,12 +466,15 @@ impl Inner {
             // log does not say, no commit lies between the two.
             events: self.ring.published_events().unwrap_or_else(|| gauges.events.load(Relaxed)),
             revisions: gauges.revisions.load(Relaxed),
-            oldest_snapshot: self.ring.oldest_snapshot(),
+            oldest_snapshot,
             tombstones: gauges.tombstones.load(Relaxed),
+            tombstone_bytes: gauges.tombstone_bytes.load(Relaxed),
+            decoded_values: self.decoder.as_ref().map_or(0, Decoder::values),
+            decoded_bytes: self.decoder.as_ref().map_or(0, Decoder::bytes),
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
             lagged: standings.lagged,
-            delivered_bytes: consumers.delivered_bytes.load(Relaxed),
+            delivered_bytes: consumers.delivered_bytes.load(Relaxed) + self.heap.outliving(),
             link_bytes: consumers.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),
             caught_panics: crate::foreign::caught(),

@@ -123,15 +123,27 @@ pub struct Stats {
     pub segments: u64,
     /// Segments of the window.
     pub window_segments: u64,
-    /// What counts against `capacity_bytes`: the window's segments, the versions that their events have
-    /// replaced, and what stays of deleted keys because of the log. Not part of [`Stats::bytes`], which has
-    /// the same bytes by where they are.
+    /// What counts against `capacity_bytes`, all of it gone when segments go: the window's segments, the versions that
+    /// their events have replaced, with what was decoded of them by then, resyncs, and what stays of keys that they
+    /// delete. A revision longer than the window does not count. Not part of [`Stats::bytes`], which has the same bytes
+    /// by where they are.
     pub window_bytes: u64,
     /// How far back the window goes: every event since then is in it. Known by segments, so it is short of
     /// the age of the oldest event by what one segment took.
     pub window_age: Duration,
     /// Segments and the replaced versions that they keep.
     pub log_bytes: u64,
+    /// Of [`Stats::log_bytes`] what the window has not: what snapshots keep, batches and subscriptions in the middle of
+    /// a segment, and what is on its way to be freed.
+    pub kept_bytes: u64,
+    /// Snapshots that somebody holds. Each keeps the log from its making on.
+    pub snapshots: u64,
+    /// Pages of more than 8 key-values, and batches of an initial state of as many, that somebody holds. They keep
+    /// their key-values, and nothing of the log that is not in the window.
+    pub pages: u64,
+    /// Bytes of the key-values of those that are older than the window, whether the cache has them, too, or not. Not
+    /// part of [`Stats::bytes`].
+    pub page_bytes: u64,
     /// Subscriptions that are open.
     pub subscriptions: u64,
     /// Subscriptions and waiters that sleep. One that was woken and has not come to run yet may still be counted.
@@ -147,11 +159,18 @@ pub struct Stats {
     /// Revisions with events published since birth, as of the last commit that is over: the one under way may
     /// be visible to readers, and is not counted yet.
     pub revisions: u64,
-    /// Age of the oldest living snapshot, page or batch of an initial state, at most (of several that overlapped
-    /// in one segment: of the first of them); zero if there is none.
+    /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of the first of them); zero
+    /// if there is none.
     pub oldest_snapshot: Duration,
     /// Tombstones that wait to be purged.
     pub tombstones: u64,
+    /// What stays of deleted keys until then: tombstones, slots, places in the indexes. Not part of [`Stats::bytes`],
+    /// which has the same bytes by where they are.
+    pub tombstone_bytes: u64,
+    /// Values that were decoded and live: at most one for each live key and each value that the log keeps.
+    pub decoded_values: u64,
+    /// Their bytes: as much as their structs take, and as [`crate::Builder::sized_decoder`] was told.
+    pub decoded_bytes: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
@@ -161,7 +180,7 @@ pub struct Stats {
     /// ([`Status::lapped`]). It may count one that a poll under way still escapes.
     pub lagged: u64,
     /// Bytes of the keys that subscriptions keep as delivered (policies Resnapshot and Conflate), as of
-    /// their last polls.
+    /// their last polls, and of those among them that were deleted and purged since, as of now.
     pub delivered_bytes: u64,
     /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
     /// last polls.
@@ -175,8 +194,10 @@ pub struct Stats {
 
 impl Stats {
     /// Everything that the cache holds: live keys and tombstones, slots and indexes, the log and what it
-    /// keeps alive, what subscriptions keep as delivered and have collected. The same as [`Status::bytes`].
+    /// keeps alive, decoded values, what subscriptions keep as delivered and have collected. The same as
+    /// [`Status::bytes`].
     pub fn bytes(&self) -> u64 {
-        self.version_bytes + self.index_bytes + self.log_bytes + self.delivered_bytes + self.link_bytes
+        let store = self.version_bytes + self.index_bytes + self.decoded_bytes;
+        store + self.log_bytes + self.delivered_bytes + self.link_bytes
     }
 }

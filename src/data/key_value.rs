@@ -290,13 +290,19 @@ impl KeyValue {
         heap::footprint(size(body.word.between(), bytes)) + body.shared_length()
     }
 
+    /// Bytes of its decoded value, 0 before it was decoded.
+    #[inline]
+    pub(crate) fn decoded_bytes(&self) -> u64 {
+        self.cell().map_or(0, DecodedCell::bytes)
+    }
+
     /// The address of the version before; `data::slot` says which readers may follow it.
     pub(crate) fn older(&self) -> VersionPtr {
         VersionPtr(self.body().older)
     }
 
     /// Gives the count away; [`VersionPtr::take`] takes it back.
-    pub(super) fn into_pointer(self) -> VersionPtr {
+    pub(crate) fn into_pointer(self) -> VersionPtr {
         VersionPtr(std::mem::ManuallyDrop::new(self).0.as_ptr())
     }
 
@@ -483,7 +489,7 @@ impl VersionPtr {
     /// # Safety
     ///
     /// It was given away, and is taken back once.
-    pub(super) unsafe fn take(self) -> Option<KeyValue> {
+    pub(crate) unsafe fn take(self) -> Option<KeyValue> {
         NonNull::new(self.0.cast_mut()).map(KeyValue)
     }
 

@@ -14,29 +14,32 @@
 //!
 //! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
 //! address, a [`SlotRef`] is bound to what keeps it. A [`SlotCount`] keeps the block of a slot that may be nobody's any
-//! more, and what that showed last.
+//! more: then its key is all that is left of it ([`SlotCount::leave_key`]).
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | `Fresh::replace` stores `mark`, then `newest` | `SlotRef::newest` after head, then `mark` | Release / Acquire |
+//! | `leave_key` writes the key, stores `mark`, then `newest` | `SlotCount::key`: `newest`, then `mark` and the key | Release / Acquire |
 //!
 //! A reader at head h loads h, then `newest`, then `mark`. The mark is of that version or of a later one. If it lies
 //! below h, it is of that very version: all versions below h were stored before h, so `newest` is none before
 //! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
-use super::key_value::{KeyMeta, KeyValue, KeyValueRef, Version, VersionPtr};
+use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
 use crate::heap::{self, BlockCount, FreeBatch, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
+use std::alloc::Layout;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 /// The place of one key. The key itself stands in each of its versions. Counts on its block are the slot's own, and those
 /// of [`SlotCount`]s, which use its key after the slot is gone.
 #[repr(C)]
 pub(crate) struct Slot {
+    /// The newest version; where only [`SlotCount`]s find the slot any more, a [`LoneKey`].
     newest: AtomicPtr<Version>,
-    /// What a reader asks first of the newest version: see [`mark_of`].
+    /// What a reader asks first of the newest version: see [`mark_of`]. Beside a [`LoneKey`] its length, and [`UNCOUNTED`].
     mark: AtomicU64,
     #[cfg(loom)]
     track: reclaim::Track,
@@ -44,7 +47,55 @@ pub(crate) struct Slot {
 
 const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 
-/// A count on a slot, which keeps what it shows, and so its key.
+/// In the mark of a lone key: no figure of its cache has its bytes.
+const UNCOUNTED: u64 = 1 << 63;
+
+/// The bytes of a key with nothing around them: an address whose lowest bit tells it from that of a version.
+#[derive(Clone, Copy)]
+struct LoneKey(*mut u8);
+
+impl LoneKey {
+    /// An even address, also for a key of no bytes.
+    fn layout(length: usize) -> Layout {
+        Layout::from_size_align(length.max(1), 2).expect("lengths are limited")
+    }
+
+    fn new(key: &[u8]) -> LoneKey {
+        let layout = LoneKey::layout(key.len());
+        // SAFETY: the layout is not empty, and has room for the key.
+        unsafe {
+            let place = std::alloc::alloc(layout);
+            if place.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            ptr::copy_nonoverlapping(key.as_ptr(), place, key.len());
+            LoneKey(place)
+        }
+    }
+
+    /// As a slot has it in place of a version.
+    fn into_newest(self) -> *mut Version {
+        self.0.wrapping_add(1).cast()
+    }
+
+    /// What a slot has, if it is one.
+    #[inline]
+    fn from_newest(newest: *mut Version) -> Option<LoneKey> {
+        (newest.addr() & 1 == 1).then(|| LoneKey(newest.cast::<u8>().wrapping_sub(1)))
+    }
+
+    /// Frees it.
+    ///
+    /// # Safety
+    ///
+    /// Made for a key of so many bytes; nobody reads it any more, and it is freed once.
+    unsafe fn free(self, length: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe { std::alloc::dealloc(self.0, LoneKey::layout(length)) }
+    }
+}
+
+/// A count on a slot, which keeps its key.
 pub(crate) struct SlotCount(NonNull<Slot>);
 
 // SAFETY: the slot is used by its atomics.
@@ -63,16 +114,85 @@ impl SlotCount {
         SlotPtr(self.0)
     }
 
-    /// The slot.
+    fn slot(&self) -> &Slot {
+        // SAFETY: this has a count.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The lone key that it has, and its length.
+    #[inline]
+    fn lone_key(&self) -> Option<(LoneKey, usize)> {
+        // Acquire: partner of the store in `leave_key`.
+        let key = LoneKey::from_newest(self.slot().newest.load(ord!(NewestLoad, Acquire)))?;
+        // Relaxed: after the load of `newest`; nobody stores it any more.
+        Some((key, (self.slot().mark.load(Relaxed) & !UNCOUNTED) as usize))
+    }
+
+    /// The key.
     ///
     /// # Safety
     ///
-    /// The thread is pinned for as long: a version that the writer replaces meanwhile is not freed before.
+    /// The thread is pinned for as long: a version that is replaced meanwhile is not freed before.
     #[inline]
-    pub(crate) unsafe fn get(&self) -> SlotRef<'_> {
-        // SAFETY: I9: this has a count, and what the slot shows lives as long, by the caller's promise.
-        unsafe { self.pointer().get() }
+    pub(crate) unsafe fn key(&self) -> &[u8] {
+        // SAFETY: I9: this has a count, and what the slot has of the key lives as long, by the caller's promise.
+        unsafe {
+            match self.lone_key() {
+                Some((key, length)) => std::slice::from_raw_parts(key.0, length),
+                None => self.pointer().get().key(),
+            }
+        }
     }
+
+    /// Asks the processor for the key, for who compares it soon.
+    ///
+    /// # Safety
+    ///
+    /// As [`SlotCount::key`].
+    #[inline]
+    pub(crate) unsafe fn prefetch_key(&self) {
+        match self.lone_key() {
+            Some((key, _)) => heap::prefetch(key.0),
+            // SAFETY: by the caller's promise.
+            None => unsafe { self.pointer().get() }.prefetch_key(),
+        }
+    }
+
+    /// Bytes of the slot and its key, where no figure of its cache has them.
+    pub(crate) fn uncounted_bytes(&self) -> usize {
+        match self.lone_key() {
+            Some((_, length)) if self.slot().mark.load(Relaxed) & UNCOUNTED != 0 => lone_bytes(length),
+            _ => 0,
+        }
+    }
+
+    /// Leaves the key of the slot and nothing of the version that it showed last. From then on its bytes are part of
+    /// [`heap::HeapBytes::outliving`].
+    ///
+    /// # Safety
+    ///
+    /// Only those who have a count find the slot any more, and they read it under a pin. Once.
+    unsafe fn leave_key(&self) {
+        let slot = self.slot();
+        // Relaxed: nobody stores it but this.
+        let version = VersionPtr(slot.newest.load(Relaxed));
+        // SAFETY: I9: the slot has its count until the job below.
+        let key = unsafe { version.get_some() }.key_within();
+        slot.mark.store(key.len() as u64, Relaxed);
+        // Release: partner of the load in `lone_key`.
+        slot.newest.store(LoneKey::new(key).into_newest(), Release);
+        // SAFETY: this has a count.
+        unsafe { heap::outlives(self.0, lone_bytes(key.len()) as i64) };
+        // SAFETY: I9: the slot's count, taken back once: the slot does not show it any more.
+        let release = move || drop(unsafe { version.take() });
+        // Who loaded it is pinned.
+        reclaim::retire(KeyValue::tombstone_bytes(key), Box::new(release), &mut System);
+    }
+}
+
+/// Bytes of a slot with a lone key.
+fn lone_bytes(length: usize) -> usize {
+    heap::footprint(size_of::<Slot>()) + length
 }
 
 impl Clone for SlotCount {
@@ -87,10 +207,18 @@ impl Drop for SlotCount {
         if !self.count().sub() {
             return;
         }
-        // SAFETY: that was the last count: nobody else has it.
-        let slot = unsafe { self.0.as_ref() };
-        // SAFETY: I9: the slot's own count, released once, with the slot.
-        drop(unsafe { VersionPtr(slot.newest.load(Acquire)).take() });
+        let slot = self.slot();
+        if let Some((key, length)) = self.lone_key() {
+            if slot.mark.load(Relaxed) & UNCOUNTED == 0 {
+                // SAFETY: the block is freed below.
+                unsafe { heap::outlives(self.0, -(lone_bytes(length) as i64)) };
+            }
+            // SAFETY: that was the last count: nobody else has it.
+            unsafe { key.free(length) };
+        } else {
+            // SAFETY: I9: the slot's own count, released once, with the slot.
+            drop(unsafe { VersionPtr(slot.newest.load(Acquire)).take() });
+        }
         #[cfg(loom)]
         slot.track.end();
         let place = self.pointer();
@@ -112,8 +240,16 @@ impl Drop for SlotCount {
 /// A slot of its own, for a key that has none.
 impl From<&[u8]> for SlotCount {
     fn from(key: &[u8]) -> SlotCount {
-        let nothing = KeyValue::new(key, None, KeyMeta::default(), 0, VersionPtr::NULL);
-        SlotCount(OwnedSlot::new(nothing, &mut System).0)
+        let place = System.allocate(size_of::<Slot>()).cast::<Slot>();
+        let slot = Slot {
+            newest: AtomicPtr::new(LoneKey::new(key).into_newest()),
+            mark: AtomicU64::new(key.len() as u64 | UNCOUNTED),
+            #[cfg(loom)]
+            track: reclaim::Track::new(),
+        };
+        // SAFETY: a block of our own, with room for it.
+        unsafe { place.write(slot) };
+        SlotCount(place)
     }
 }
 
@@ -186,7 +322,11 @@ impl OwnedSlot {
     pub(crate) unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
         // The count of the slot itself; nobody can find it any more, by the caller's promise.
-        drop(SlotCount(self.0));
+        let own = SlotCount(self.0);
+        if !own.count().is_one() {
+            // SAFETY: as above, but for those who have a count.
+            unsafe { own.leave_key() };
+        }
     }
 }
 
@@ -350,6 +490,11 @@ impl<'a> SlotRef<'a> {
         (KeyValue::tombstone_bytes(self.key()) + self.bytes() + PLACES) as u64
     }
 
+    /// Bytes that are left of them when its key was purged.
+    pub(crate) fn removed_bytes(self) -> u64 {
+        (self.bytes() + self.newest().bytes()) as u64
+    }
+
     /// Bytes of the slot itself.
     pub(crate) fn bytes(self) -> usize {
         heap::footprint(size_of::<Slot>())
@@ -469,6 +614,7 @@ impl EventCounts {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::data::key_value::KeyMeta;
     use crate::data::key_value::tests::kv;
 
     #[test]
@@ -483,6 +629,34 @@ mod tests {
         for bytes in [STEP << 31, -(STEP << 31) - STEP, isize::MAX] {
             assert_eq!(SlotPtr(slot).distance_to(at(bytes)), 0, "{bytes}");
         }
+    }
+
+    /// Those who have a count on a slot read its key before, while and after nothing else is left of it.
+    #[test]
+    fn lone_key_outlives_its_slot() {
+        use crate::sync::often;
+        for round in 0..often(200) {
+            let key = format!("/key/of/any/length/{}", "x".repeat(round % 7)).into_bytes();
+            let tombstone = KeyValue::new(&key, None, KeyMeta::default(), 10, VersionPtr::NULL);
+            let slot = OwnedSlot::new(tombstone, &mut System);
+            let count = slot.get().counted();
+            let reads = |count: &SlotCount| {
+                let _pin = reclaim::pin();
+                // SAFETY: pinned.
+                assert_eq!(unsafe { count.key() }, key);
+            };
+            std::thread::scope(|scope| {
+                let other = count.clone();
+                scope.spawn(move || (0..often(100)).for_each(|_| reads(&other)));
+                // SAFETY: nobody but those with a count finds it.
+                reclaim::free(0, Box::new(move || unsafe { slot.destroy() }));
+            });
+            assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
+            assert!(count.lone_key().is_some() && count.uncounted_bytes() == 0);
+            reads(&count);
+        }
+        let own = SlotCount::from(&b"/own"[..]);
+        assert_eq!(own.uncounted_bytes(), lone_bytes(4));
     }
 
     #[test]

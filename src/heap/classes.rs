@@ -281,6 +281,11 @@ impl HeapBytes {
     pub(crate) fn get(&self) -> u64 {
         self.0.free_bytes()
     }
+
+    /// Bytes of blocks that others have, and that the owner counts no more: see [`super::outlives`].
+    pub(crate) fn outliving(&self) -> u64 {
+        self.0.outliving()
+    }
 }
 
 /// A slab of which no block is out, and that is in no list.

@@ -170,6 +170,21 @@ pub(crate) unsafe fn free(block: NonNull<u8>) {
     }
 }
 
+/// Counts bytes with a block of a slab that outlive what the heap's owner knows of it; see [`HeapBytes::outliving`].
+///
+/// # Safety
+///
+/// The block is from [`Memory::allocate`], and the caller has it.
+pub(crate) unsafe fn outlives<T>(block: NonNull<T>, bytes: i64) {
+    // SAFETY: a header stands before it; its slab is alive while it is out.
+    unsafe {
+        let header = block.cast::<Header>().sub(1);
+        if let BlockOrigin::Slab(offset) = header.as_ref().origin() {
+            header.byte_sub(offset).cast::<slab::Slab>().as_ref().outlives(bytes);
+        }
+    }
+}
+
 /// A block of a slab that goes back to it; an allocation of its own is freed here.
 ///
 /// # Safety

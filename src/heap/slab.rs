@@ -117,6 +117,8 @@ pub(super) struct Home {
     taken: CachePadded<Count>,
     reclaimed: CachePadded<Count>,
     freed: Count,
+    /// See [`super::outlives`].
+    outliving: Count,
 }
 
 impl Home {
@@ -128,6 +130,7 @@ impl Home {
             taken: CachePadded::new(Count::new(0)),
             reclaimed: CachePadded::new(Count::new(0)),
             freed: Count::new(0),
+            outliving: Count::new(0),
         })
     }
 
@@ -157,6 +160,10 @@ impl Home {
         let freed = self.freed.load(Relaxed) + self.reclaimed.load(Relaxed);
         let out = self.taken.load(Relaxed).saturating_sub(freed);
         self.slabs.load(Relaxed).saturating_sub(out)
+    }
+
+    pub(super) fn outliving(&self) -> u64 {
+        self.outliving.load(Relaxed)
     }
 
     /// Whether something is announced. Relaxed: a look, so that nothing is written where nothing is there.
@@ -325,6 +332,11 @@ pub(super) struct Slab {
 }
 
 impl Slab {
+    /// See [`super::outlives`].
+    pub(super) fn outlives(&self, bytes: i64) {
+        self.home.outliving.fetch_add(bytes as u64, Relaxed);
+    }
+
     /// Bytes before the first block, at most. It begins with a line of memory, so that small ones of which so many fit
     /// into a line lie in one each.
     pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(LINE) + LINE;

@@ -61,6 +61,9 @@ pub(crate) struct Epochs {
 /// Epoch changes of a chunk.
 const CHUNK: usize = 64;
 
+/// Bytes of one epoch change, with its share of a chunk. They count as the segment's that has its first mark.
+pub(crate) const EPOCH_BYTES: u64 = (size_of::<(EpochChange, EpochView)>() + 2) as u64;
+
 /// The present history as a reader at some head sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochView {
@@ -116,15 +119,8 @@ impl Epochs {
         gone.into_iter().chain(chunks.skip(change).map(|(change, _)| change))
     }
 
-    /// Whether there was no resync.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-
-    /// Adds the newest change, and drops those that no reader can need: of the changes below `oldest_seq` only
-    /// the newest and the newest reset are asked for, by readers whose head lies between it and the next one.
-    /// That bounds the memory of a cache that resyncs for ever.
-    pub(crate) fn push(&mut self, change: EpochChange, oldest_seq: u64) {
+    /// Adds the newest change.
+    pub(crate) fn push(&mut self, change: EpochChange) {
         let before = self.at(u64::MAX);
         let (epoch, first_epoch) = (change.epoch, change.epoch);
         let EpochChange { seq: since_seq, to: listing, highest_before, .. } = change;
@@ -139,7 +135,18 @@ impl Epochs {
             }
             None => self.chunks.push_back(Arc::new(vec![(change, view)])),
         }
-        while self.chunks.get(1).is_some_and(|second| second[0].0.seq < oldest_seq) {
+    }
+
+    /// Whether [`Epochs::trim`] drops any.
+    pub(crate) fn has_left(&self, oldest_seq: u64) -> bool {
+        self.chunks.get(1).is_some_and(|second| second[0].0.seq < oldest_seq)
+    }
+
+    /// Drops the changes that no reader can need: of those below `oldest_seq` only the newest and the newest reset
+    /// are asked for, by readers whose head lies between it and the next one. So there are as many as the
+    /// window has marks of, and a chunk.
+    pub(crate) fn trim(&mut self, oldest_seq: u64) {
+        while self.has_left(oldest_seq) {
             let gone = self.chunks.pop_front();
             let reset =
                 gone.iter().flat_map(|gone| gone.iter()).map(|(change, _)| change).rfind(|change| change.resets());
@@ -197,9 +204,8 @@ mod tests {
     fn a_reader_sees_the_turns_below_its_head() {
         let birth = 7u64 << 32;
         let mut epochs = Epochs::new(birth + 1, 5);
-        assert!(epochs.is_empty());
         for change in [change(100, birth + 2, 50, 80), change(200, birth + 3, 90, 40), change(300, birth + 4, 60, 70)] {
-            epochs.push(change, 0);
+            epochs.push(change);
         }
         let at = |head| epochs.at(head);
         assert_eq!(
@@ -230,10 +236,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "it is of numbers alone")]
     fn trimming_changes_no_answer_for_a_reader_of_the_window() {
         let mut whole = Epochs::new(1, 5);
-        many().for_each(|change| whole.push(change, 0));
+        many().for_each(|change| whole.push(change));
         for oldest in [0, 15, 995, 5000, 9990, 20_000] {
             let mut trimmed = Epochs::new(1, 5);
-            many().for_each(|change| trimmed.push(change, oldest));
+            many().for_each(|change| trimmed.push(change));
+            trimmed.trim(oldest);
             for head in (oldest + 1..oldest + 2000).step_by(7) {
                 assert_eq!(trimmed.at(head), whole.at(head), "oldest {oldest}, head {head}");
                 let above = |epochs: &Epochs| epochs.reset_above(head).map(|change| change.seq);
@@ -252,7 +259,7 @@ mod tests {
         let mut epochs = Epochs::new(1, 5);
         for change in many() {
             let published = epochs.clone();
-            epochs.push(change, 0);
+            epochs.push(change);
             let shared = published.chunks.iter().zip(&epochs.chunks).filter(|(one, other)| Arc::ptr_eq(one, other));
             assert!(shared.count() + 1 >= published.chunks.len(), "more than one chunk was copied");
         }

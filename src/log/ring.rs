@@ -33,6 +33,7 @@ use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Phase};
 use crate::heap::{One, System};
 use crate::log::epochs::{EpochView, Epochs};
+use crate::log::kept::Keepers;
 use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
@@ -159,6 +160,8 @@ pub(crate) struct Ring {
     /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
     pub(super) newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
+    /// The pages and batches that have a token of it.
+    pub(crate) keepers: Shared<Keepers>,
     pub(super) ages: Shared<Ages>,
     /// When the oldest segment was opened (statistics).
     pub(super) oldest_opened: Count,
@@ -199,6 +202,7 @@ impl Ring {
             newest_mark: AtomicU64::new(0),
             oldest_opened: Count::new(ages.now()),
             held,
+            keepers: Shared::default(),
             ages,
         };
         (ring, writer)
@@ -331,17 +335,20 @@ impl Ring {
         Duration::from_millis(self.ages.now().saturating_sub(self.oldest_opened.load(Relaxed)))
     }
 
-    /// Age of the oldest snapshot: of the first taken since its segment's token had none.
+    /// Age of the oldest snapshot (of the first taken since its segment's token had none), and how many there are.
     /// O(segments that live).
-    pub(crate) fn oldest_snapshot(&self) -> Duration {
+    pub(crate) fn snapshots(&self) -> (Duration, u64) {
         let mut at = Some(self.ages.oldest().clone());
+        let (mut oldest, mut count) = (Duration::ZERO, 0);
         while let Some(age) = at {
-            if age.snapshots.load(Relaxed) > 0 {
-                return Duration::from_millis(self.ages.now().saturating_sub(age.since.load(Relaxed)));
+            let here = age.snapshots.load(Relaxed);
+            if here > 0 && count == 0 {
+                oldest = Duration::from_millis(self.ages.now().saturating_sub(age.since.load(Relaxed)));
             }
+            count += here;
             at = age.next.get().cloned();
         }
-        Duration::ZERO
+        (oldest, count)
     }
 
     #[inline]

@@ -309,10 +309,12 @@ impl Pen {
         self.0.links[at].store(bucket, Relaxed);
     }
 
-    /// Keeps a removed slot until this segment is freed.
-    pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
-        self.0.account((slot.get().bytes() + slot.get().newest().bytes()) as u64);
+    /// Keeps a removed slot until this segment is freed; its bytes.
+    pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) -> u64 {
+        let bytes = slot.get().removed_bytes();
+        self.0.account(bytes);
         lock(&self.0.removed_slots).push(slot);
+        bytes
     }
 
     /// Leaves the segment with `len` slots in use, before a head beyond it.

@@ -10,7 +10,7 @@ pub(crate) use plan::{Plan, WindowLimits};
 
 use self::plan::{Coming, Opened};
 use super::buckets::Router;
-use super::epochs::Epochs;
+use super::epochs::{EpochChange, Epochs};
 use super::retention::RetentionToken;
 use super::ring::{Directory, Ring, progress_word};
 use super::segment::Pen;
@@ -33,31 +33,42 @@ struct Live {
     giant: u64,
     /// When it was opened, in milliseconds of the log's life.
     opened: u64,
-    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It outlives the segment until
-    /// the tombstones are purged.
+    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It counts as the segment's until that leaves;
+    /// from then on it waits for its purge, and evicts nothing any more.
     deleted: u64,
+    /// Decoded values of the versions that its events have replaced, as of then.
+    decoded: u64,
+    /// What giants had left behind and was purged into it: see [`RingWriter::may_purge`].
+    drained: u64,
 }
 
 impl Live {
     /// Bytes that count as the segment's: what is freed with it (its arrays, the versions that its events have replaced,
-    /// the slots that were purged into it), and what stays because of its deletes.
+    /// the slots that were purged into it, decoded values), and what stays because of its deletes.
     fn bytes(&self) -> u64 {
-        self.token.segment().bytes() as u64 + self.deleted
+        self.token.segment().bytes() as u64 + self.beside()
+    }
+
+    /// What of that other figures have: those of decoded values, and of the store.
+    fn beside(&self) -> u64 {
+        self.deleted + self.decoded
     }
 }
 
 /// What one event adds to the window.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Added {
-    /// The version that it replaces.
+    /// What is freed with its segment: the version that it replaces, or the epoch that it begins.
     pub(crate) kept: u64,
+    /// The decoded value of that version.
+    pub(crate) decoded: u64,
     /// What stays because it deletes.
     pub(crate) deleted: u64,
 }
 
 impl Added {
     pub(crate) fn sum(self) -> u64 {
-        self.kept + self.deleted
+        self.kept + self.decoded + self.deleted
     }
 }
 
@@ -67,6 +78,8 @@ struct WindowSum {
     segments: u64,
     events: u64,
     bytes: u64,
+    /// The sum of [`Live::drained`].
+    drained: u64,
 }
 
 /// The writer's side of the ring.
@@ -79,8 +92,15 @@ pub(crate) struct RingWriter {
     /// The ordinary segments of the window; those of giant revisions.
     ordinary: WindowSum,
     giants: WindowSum,
-    /// Bytes that stay because of deletes that have left, until their tombstones are purged.
-    unpurged: u64,
+    /// What stays because of all deletes whose tombstones are not purged, in the window or not.
+    deleted: u64,
+    /// What counts as the window's beside the bytes of its segments: see [`Live::beside`].
+    beside: u64,
+    /// Of the deletes that have left the window, what ordinary segments left behind when they were evicted, less what was purged since: see
+    /// [`RingWriter::may_purge`].
+    owed: u64,
+    /// Slots that were purged, and go to the newest segment with the next commit.
+    removed: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
     directory: One<Directory>,
     epochs: One<Epochs>,
@@ -115,12 +135,15 @@ impl RingWriter {
     ) -> RingWriter {
         let (base, own) = (pen.segment().base(), pen.segment().bytes() as u64);
         RingWriter {
-            live: VecDeque::from([Live { token, giant: 0, opened: 0, deleted: 0 }]),
+            live: VecDeque::from([Live { token, giant: 0, opened: 0, deleted: 0, decoded: 0, drained: 0 }]),
             pen,
             limits,
-            ordinary: WindowSum { segments: 1, events: 0, bytes: own },
+            ordinary: WindowSum { segments: 1, bytes: own, ..WindowSum::default() },
             giants: WindowSum::default(),
-            unpurged: 0,
+            deleted: 0,
+            beside: 0,
+            owed: 0,
+            removed: 0,
             directory,
             epochs,
             base,
@@ -137,9 +160,20 @@ impl RingWriter {
         self.base + self.fill
     }
 
-    /// Bytes that count against the window's: ordinary segments, and what stays of deletes that have left.
+    /// Bytes that count against the window's: those of ordinary segments, and of what comes to the newest, so each of
+    /// them goes when segments do.
     pub(crate) fn bytes(&self) -> u64 {
-        self.ordinary.bytes + self.unpurged
+        self.ordinary.bytes + self.removed
+    }
+
+    /// Bytes of all segments of the window, without what other figures have.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.ordinary.bytes + self.giants.bytes - self.beside
+    }
+
+    /// What stays because of deletes, until their tombstones are purged.
+    pub(crate) fn deleted_bytes(&self) -> u64 {
+        self.deleted
     }
 
     /// The sum in which the newest segment counts.
@@ -159,17 +193,37 @@ impl RingWriter {
         match seq.checked_sub(oldest) {
             Some(behind) => {
                 let live = &mut self.live[(behind / ring.slots) as usize];
-                let less = bytes.min(live.deleted);
-                live.deleted -= less;
-                (if live.giant == 0 { &mut self.ordinary } else { &mut self.giants }).bytes -= less;
+                live.deleted -= bytes;
+                (if live.giant == 0 { &mut self.ordinary } else { &mut self.giants }).bytes -= bytes;
+                self.beside -= bytes;
+                self.deleted -= bytes;
             }
-            None => self.purged(bytes),
+            None => _ = self.waits_no_more(bytes),
         }
     }
 
-    /// A tombstone whose delete had left the log is purged: its bytes count no more.
-    pub(crate) fn purged(&mut self, bytes: u64) {
-        self.unpurged = self.unpurged.saturating_sub(bytes);
+    /// Whether a tombstone whose delete has left the log is to be purged now. As much is as ordinary segments have
+    /// left behind, so that this never piles up. What a giant has left behind takes an eighth of the window's bytes
+    /// at most on its way out: its slots count as the segment's that they are purged into.
+    pub(crate) fn may_purge(&self) -> bool {
+        self.owed > 0 || self.is_giant || self.ordinary.drained < self.limits.bytes / 8
+    }
+
+    /// A tombstone whose delete had left the log is purged: what stayed because of that is of so many bytes, of which
+    /// its slot keeps `removed` for the newest segment.
+    pub(crate) fn purged(&mut self, bytes: u64, removed: u64) {
+        self.removed += removed;
+        let drained = self.waits_no_more(bytes);
+        self.sum().drained += drained;
+        self.live.back_mut().expect("never empty").drained += drained;
+    }
+
+    /// Of the bytes of a tombstone whose delete had left the log: those that a giant has left behind.
+    fn waits_no_more(&mut self, bytes: u64) -> u64 {
+        self.deleted -= bytes;
+        let owed = self.owed.min(bytes);
+        self.owed -= owed;
+        bytes - owed
     }
 
     /// Evicts what is older than has to be kept, a few segments at a time: for a log that grows slowly.
@@ -177,6 +231,7 @@ impl RingWriter {
         if self.limits.keep.is_some() && self.giants.segments == 0 {
             let leaving = self.leaving(Coming::default(), ring.ages.now()).min(4);
             (0..leaving).for_each(|_| self.evict(ring));
+            self.trim_epochs(ring);
         }
     }
 
@@ -215,8 +270,12 @@ impl RingWriter {
         router.link(pen, seq, at);
         self.fill = slot + 1;
         self.sum().bytes += added.sum();
-        if added.deleted > 0 {
-            self.live.back_mut().expect("never empty").deleted += added.deleted;
+        if added.deleted + added.decoded > 0 {
+            let live = self.live.back_mut().expect("never empty");
+            live.deleted += added.deleted;
+            live.decoded += added.decoded;
+            self.beside += added.deleted + added.decoded;
+            self.deleted += added.deleted;
         }
     }
 
@@ -225,6 +284,7 @@ impl RingWriter {
         for _ in 0..plan.evicted {
             self.evict(ring);
         }
+        self.trim_epochs(ring);
         if let Some(directory) = plan.directory.take() {
             for live in &self.live {
                 let segment = live.token.segment();
@@ -243,7 +303,9 @@ impl RingWriter {
         sum.segments -= 1;
         sum.events -= closed.saturating_sub(oldest.token.segment().events_before());
         sum.bytes -= oldest.bytes();
-        self.unpurged += oldest.deleted;
+        sum.drained -= oldest.drained;
+        self.beside -= oldest.beside();
+        self.owed += if oldest.giant == 0 { oldest.deleted } else { 0 };
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
@@ -263,8 +325,12 @@ impl RingWriter {
             ring.oldest_opened.store(first.opened, Relaxed);
         }
         let bytes = segment.bytes();
-        let token = oldest.token;
-        reclaim::retire(bytes, Box::new(move || drop(token)), &mut System);
+        let (token, keepers) = (oldest.token, ring.keepers.clone());
+        let left = move || {
+            keepers.detach_below(next);
+            drop(token);
+        };
+        reclaim::retire(bytes, Box::new(left), &mut System);
     }
 
     fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, giant: u64) {
@@ -283,14 +349,13 @@ impl RingWriter {
         let sum = self.sum();
         sum.segments += 1;
         sum.bytes += own;
-        self.live.push_back(Live { token, giant, opened: ring.ages.now(), deleted: 0 });
+        self.live.push_back(Live { token, giant, opened: ring.ages.now(), deleted: 0, decoded: 0, drained: 0 });
     }
 
     /// Keeps a removed slot with the newest segment.
     pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
-        let before = self.pen.segment().bytes();
-        self.pen.keep_removed(slot);
-        let bytes = (self.pen.segment().bytes() - before) as u64;
+        let bytes = self.pen.keep_removed(slot);
+        self.removed -= bytes;
         self.sum().bytes += bytes;
     }
 
@@ -340,15 +405,43 @@ impl RingWriter {
         ring.oldest_revision.store(revision, ord!(Oldest, Release));
     }
 
-    /// Publishes the epochs, before the head that covers the newest mark.
-    pub(crate) fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
+    /// The epochs as of the newest commit, or of the one that is under way.
+    pub(crate) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    /// Publishes an epoch change, before the head that covers its marks, which were written last.
+    pub(crate) fn add_epoch(&mut self, ring: &Ring, change: EpochChange) {
+        let mut epochs = Epochs::clone(&self.epochs);
+        epochs.push(change);
+        self.set_epochs(ring, epochs);
         // The end of the bracket: a batch that begins inside it must see that mark too.
-        let mark = if epochs.is_empty() { 0 } else { self.base + self.fill - 1 };
+        // Release: partner of `newest_mark`, which is read after head.
+        ring.newest_mark.store(self.base + self.fill - 1, Release);
+    }
+
+    /// Publishes the revision of the first listing.
+    pub(crate) fn set_listing(&mut self, ring: &Ring, revision: u64) {
+        let mut epochs = Epochs::clone(&self.epochs);
+        epochs.listing = revision;
+        self.set_epochs(ring, epochs);
+    }
+
+    /// Epoch changes leave with the segments of their marks, a chunk at a time. After `oldest_seq`: a reader that needs
+    /// one of them finds that its head has left.
+    fn trim_epochs(&mut self, ring: &Ring) {
+        let oldest = ring.oldest_seq.load(Relaxed);
+        if self.epochs.has_left(oldest) {
+            let mut epochs = Epochs::clone(&self.epochs);
+            epochs.trim(oldest);
+            self.set_epochs(ring, epochs);
+        }
+    }
+
+    fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
         let bytes = self.epochs.bytes();
         self.epochs = One::new(epochs, &mut System);
         ring.epochs.replace(self.epochs.clone(), bytes, &mut System);
-        // Release: partner of `newest_mark`, which is read after head.
-        ring.newest_mark.store(mark, Release);
     }
 
     /// Bytes of the newest segment that are not in the cache's sum yet.

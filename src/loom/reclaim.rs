@@ -4,7 +4,8 @@
 //! | --- | --- | --- |
 //! | directory entry to counted reference | `segment_against_retirement` | step: no grace period |
 //! | retention token | `snapshot_against_a_new_segment` | token swap; token load |
-//! | what a page keeps: the token, then the versions | `page_against_eviction` | token swap; step: nothing is counted |
+//! | what a page keeps: the token, then the versions | `page_against_eviction` | token swap |
+//! | a larger page: it enters the list of such pages, its segment leaves | `page_against_detach`, `page_dropped_against_detach` | token swap; step: nothing is counted |
 //! | purge, then retire | `forgetting_against_an_older_root` | step: no grace period |
 //! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | inbox | `inbox` | its exchange; its swap |
@@ -88,8 +89,57 @@ fn page_against_eviction(weakened: Weak) {
 proof!(
     page_against_eviction, loom_page_against_eviction,
     loom_page_against_eviction_weak_token: Replace "RetentionToken" => "Causality violation",
-    loom_page_against_eviction_uncounted: KeepAll => "",
 );
+
+/// Row "what a page keeps": one of many keys enters the list of such pages while its segment leaves the window, and
+/// is detached by one of the two.
+fn page_against_detach(weakened: Weak) {
+    COLLECTS_LONG.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/a"]);
+        put(&mut writer, 2, &["/b"]);
+        let write = |writer: &mut Writer| {
+            put(writer, 3, &["/a"]);
+            (4..6).for_each(|revision| put(writer, revision, &["/b"]));
+            collector::collect();
+        };
+        let (_writer, (page, cache)) =
+            race(writer, write, move || (cache.list(&Range::all(), Read::Any, 0).unwrap(), cache));
+        collector::collect();
+        assert_eq!(page.items()[0].mod_revision(), if page.revision() < 3 { 1 } else { 3 });
+        assert_eq!(page.items()[1].mod_revision(), if page.revision() == 3 { 2 } else { page.revision() });
+        drop(page);
+        assert_eq!(cache.stats().page_bytes, 0);
+    });
+}
+
+proof!(
+    page_against_detach, loom_page_against_detach,
+    loom_page_against_detach_weak_token: Replace "RetentionToken" => "Causality violation",
+    loom_page_against_detach_uncounted: KeepAll => "",
+);
+
+/// The same: a page is dropped while it is detached.
+fn page_dropped_against_detach(weakened: Weak) {
+    COLLECTS_LONG.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/a"]);
+        put(&mut writer, 2, &["/b"]);
+        let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+        let write = |writer: &mut Writer| {
+            (3..5).for_each(|revision| put(writer, revision, &["/a"]));
+            collector::collect();
+        };
+        let (_writer, ()) = race(writer, write, move || {
+            assert_eq!(page.items()[0].mod_revision(), 1);
+            drop(page);
+        });
+        collector::collect();
+        assert_eq!((cache.stats().pages, cache.stats().page_bytes), (0, 0));
+    });
+}
+
+proof!(page_dropped_against_detach, loom_page_dropped_against_detach);
 
 /// Rows "root", "token": a removed slot outlives every reader whose root still has it.
 fn forgetting_against_an_older_root(weakened: Weak) {

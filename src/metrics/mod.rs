@@ -236,6 +236,10 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         window_segments,
         window_bytes,
         log_bytes,
+        kept_bytes,
+        snapshots,
+        pages,
+        page_bytes,
         waiting,
         notifier_lapped,
         notifier_behind,
@@ -243,6 +247,9 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         revisions,
         oldest_snapshot,
         tombstones,
+        tombstone_bytes,
+        decoded_values,
+        decoded_bytes,
         buckets,
         extract_failures,
         lagged: _,
@@ -257,6 +264,7 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         ("log", log_bytes),
         ("delivered", delivered_bytes),
         ("links", link_bytes),
+        ("decoded", decoded_bytes),
     ];
     for (part, bytes) in parts {
         to.with("memory_bytes", Gauge, "What the cache holds, by what.", &[("part", part)], *bytes);
@@ -268,9 +276,10 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         "Segments that exist: the window, and what batches, subscriptions and snapshots keep.",
         *segments,
     );
-    let help = "Age of the oldest living snapshot, page or batch of an initial state, which keeps the log since then.";
-    to.gauge("oldest_snapshot_age_seconds", help, *oldest_snapshot);
+    of_kept(to, *kept_bytes, (*snapshots, *oldest_snapshot), (*pages, *page_bytes));
     to.gauge("tombstones", "Deleted keys that wait to be purged.", *tombstones);
+    to.gauge("tombstone_bytes", "What stays of deleted keys until they are purged.", *tombstone_bytes);
+    to.gauge("decoded_values", "Decoded values that live.", *decoded_values);
     to.gauge("index_buckets", "Buckets of the declared indexes.", *buckets);
     to.counter("events", "Events published since birth.", *events);
     to.counter("revisions", "Revisions with events published since birth.", *revisions);
@@ -290,6 +299,22 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
     of_process.once("process_unfreed_bytes", Gauge, help, *unfreed_bytes);
     let help = "Panics of foreign code (decoders, predicates, wakers) that were caught in the process.";
     of_process.once("process_caught_panics", Counter, help, *caught_panics);
+}
+
+/// What readers keep: bytes of the log, snapshots with the age of the oldest, pages with their bytes.
+fn of_kept(
+    to: &mut OfCache<'_>,
+    kept_bytes: u64,
+    (snapshots, oldest): (u64, Duration),
+    (pages, page_bytes): (u64, u64),
+) {
+    let help = "Bytes of the log that are kept beyond the window, by snapshots, batches and subscriptions.";
+    to.gauge("kept_bytes", help, kept_bytes);
+    to.gauge("snapshots", "Snapshots that somebody holds: each keeps the log since its making.", snapshots);
+    let help = "Age of the oldest living snapshot, which keeps the log since then.";
+    to.gauge("oldest_snapshot_age_seconds", help, oldest);
+    to.gauge("pages", "Pages, and batches of an initial state, of many key-values that somebody holds.", pages);
+    to.gauge("page_bytes", "Key-values of those pages and batches that are older than the window.", page_bytes);
 }
 
 fn of_states(to: &mut OfCache<'_>, all: &[SubscriptionInfo]) {

@@ -138,7 +138,7 @@ fn figures_are_those_of_status() {
         let expected = f64::from(*state == SubscriptionState::Live);
         assert_eq!(text.value("watchcore_subscriptions_in_state", &of_state), expected, "{state}");
     }
-    let parts = ["versions", "index", "log", "delivered", "links"];
+    let parts = ["versions", "index", "log", "delivered", "links", "decoded"];
     let sum: f64 = parts.iter().map(|part| text.value("watchcore_memory_bytes", &[own[0], ("part", part)])).sum();
     assert_eq!(sum, status.bytes as f64);
     assert!(!text.families.keys().any(|name| name.starts_with("watchcore_feeder")), "nothing feeds it");

@@ -1,18 +1,19 @@
 //! Lists: pages of one revision, and the tokens between them.
 
+#![forbid(unsafe_code)]
+
 use super::continue_token::{ContinueToken, scope_of};
 use super::view::{At, Left, Scan};
 use super::{Read, ReadOptions};
 use crate::cache::Cache;
-use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
+use crate::data::key_value::{KeyValue, KeyValueRef};
 use crate::error::{Code, Error, Result, say, show};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
-use crate::log::kept::Keeper;
+use crate::log::kept::Versions;
 use crate::position::Position;
 use crate::store::root::Span;
 use crate::sync::lock;
-use std::sync::Arc;
 
 /// What [`Cache::list`] answers: key-values of one revision, in key order.
 ///
@@ -29,15 +30,12 @@ use std::sync::Arc;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// It is one reading, and keeps what it shows as a snapshot does: the log from there on stays in memory until it is
-/// dropped. What is to stay for long is cloned out of it (`page.items()[0].clone()`), or, where it is little, copied: a clone
-/// keeps up to 64 KiB of memory, which others of its cache lie in.
+/// It keeps its key-values and nothing of the log that is not in the window, however long it lives and however large it is:
+/// `docs/internals/reading.md`. A key-value keeps up to 64 KiB of memory, which others of its cache lie in, so of a few that
+/// stay for long copy the bytes.
 #[derive(Clone)]
 pub struct Page {
-    /// None of them is null.
-    items: Vec<VersionPtr>,
-    /// Keeps them, where there are any.
-    _keeper: Option<Arc<Keeper>>,
+    items: Versions,
     position: Position,
     remaining: u64,
     token: Option<String>,
@@ -62,8 +60,7 @@ impl Page {
     }
     /// The key-values as a slice.
     pub fn items(&self) -> &[KeyValue] {
-        // SAFETY: I9: the keeper goes with the page, and keeps each of them.
-        unsafe { VersionPtr::all_in_place(&self.items) }
+        self.items.all()
     }
     /// One of them.
     pub fn get(&self, at: usize) -> Option<&KeyValue> {
@@ -71,11 +68,11 @@ impl Page {
     }
     /// Number of key-values.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.items().len()
     }
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items().is_empty()
     }
     /// Whether keys of the range remain after the last one looked at, whether they match or not.
     pub fn more(&self) -> bool {
@@ -222,10 +219,9 @@ impl ListRequest {
             let revision = exact.map_or(0, |(position, _)| position.revision);
             return Err(self.refused(cache.inner.compacted("list at", revision)));
         };
-        let (items, keeper) = kept.into_parts();
-        let _keeper = (!items.is_empty()).then(|| Arc::new(keeper));
+        let items = kept.settle(&cache.inner.ring.keepers);
         let shown = if self.counts { remaining } else { 0 };
-        let mut page = Page { items, _keeper, position, remaining: shown, token: None };
+        let mut page = Page { items, position, remaining: shown, token: None };
         if remaining > 0
             && let Some(token) = self.token
         {

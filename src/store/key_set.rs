@@ -1,8 +1,8 @@
 //! A set of keys whose bytes nobody copies: each entry is a count on the key's slot, which leads to them.
 //!
-//! The slot of a key that the cache has is the cache's own, and costs the set nothing. That of a key that was purged since
-//! stays with its tombstone for as long as the set has it. Keys are read under a pin, which each call takes: the
-//! version that a slot shows may be replaced meanwhile.
+//! The slot of a key that the cache has is the cache's own, and costs the set nothing. Of a key that was purged since, slot
+//! and key stay for as long as a set has it, once for all sets ([`SlotCount`]); the cache's figures have them. Keys are
+//! read under a pin, which each call takes: what a slot shows may be replaced meanwhile.
 
 use crate::data::slot::SlotCount;
 use crate::heap::System;
@@ -14,6 +14,8 @@ use crate::store::tree::{Tree, TreeEntry};
 pub(crate) struct KeySet {
     keys: Tree<KeySetEntry>,
     len: u64,
+    /// Bytes of the keys that only this has, and no slot of the cache.
+    own: u64,
 }
 
 #[derive(Clone)]
@@ -22,7 +24,7 @@ struct KeySetEntry(SlotCount);
 impl TreeEntry for KeySetEntry {
     fn key(&self) -> &[u8] {
         // SAFETY: the tree is private to `KeySet`, which is pinned where it compares keys.
-        unsafe { self.0.get() }.key()
+        unsafe { self.0.key() }
     }
 
     #[inline]
@@ -33,7 +35,7 @@ impl TreeEntry for KeySetEntry {
     #[inline]
     fn prefetch_key(&self) {
         // SAFETY: as `key`.
-        unsafe { self.0.get() }.prefetch_key();
+        unsafe { self.0.prefetch_key() };
     }
 }
 
@@ -43,9 +45,9 @@ impl KeySet {
         self.len
     }
 
-    /// Bytes of the set itself.
+    /// Bytes of the set itself, and of what only it has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.keys.bytes() as u64
+        self.keys.bytes() as u64 + self.own
     }
 
     /// Whether it has a key. O(log n).
@@ -62,6 +64,7 @@ impl KeySet {
         let pin = reclaim::pin();
         let entry = KeySetEntry(slot);
         if !self.has_pinned(entry.key(), &pin) {
+            self.own += entry.0.uncounted_bytes() as u64;
             self.keys.insert(entry, &mut System);
             self.len += 1;
         }
@@ -70,6 +73,8 @@ impl KeySet {
     /// Takes a key out. O(log n).
     pub(crate) fn remove(&mut self, key: &[u8]) {
         let _pin = reclaim::pin();
+        let Some(entry) = self.keys.get(key) else { return };
+        self.own -= entry.0.uncounted_bytes() as u64;
         self.len -= u64::from(self.keys.remove(key, &mut System));
     }
 

@@ -87,6 +87,7 @@ impl Awake<'_> {
         let most = if shows { batch.room() } else { usize::MAX };
         let pages = if batch_bytes == usize::MAX { usize::MAX } else { 1 };
         let mut cut = None;
+        let keepers = &self.shared.inner.ring.keepers;
         let kind = matcher.delivered_kind(Kind::Added);
         let (flags, edges) = (flags::INITIAL_STATE, edges::BOTH);
         let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags, edges };
@@ -97,12 +98,12 @@ impl Awake<'_> {
             }
             came.extend(kept.each_with().cloned());
             if shows {
-                batch.push_kept(kept, made);
+                batch.push_state(kept.settle(keepers), made);
             }
         } else {
             let mut kept = scan.matching(matcher, most, pages, |_| ())?;
             cut = kept.cut(batch_bytes);
-            batch.push_kept(kept, made);
+            batch.push_state(kept.settle(keepers), made);
         }
         Ok(cut.or_else(|| scan.into_next()))
     }

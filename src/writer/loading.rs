@@ -195,9 +195,8 @@ impl Writer {
         core.index = index;
         core.position.revision = revision;
         core.highest = revision;
-        core.epochs.listing = revision;
         core.written = true;
-        core.ring.set_epochs(&inner.ring, core.epochs.clone());
+        core.ring.set_listing(&inner.ring, revision);
         core.ring.set_oldest_revision(&inner.ring, revision + 1);
         let index = One::new(core.index.clone(), &mut core.heap);
         inner.root.replace(index, 0, &mut core.heap);

@@ -23,7 +23,7 @@ use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, So
 use crate::data::event::ResyncReason;
 use crate::data::key_value::KeyValueRef;
 use crate::error::{Code, Error, Result, say};
-use crate::log::epochs::EpochChange;
+use crate::log::epochs::{EPOCH_BYTES, EpochChange};
 use crate::position::Position;
 use crate::store::table::FETCHED;
 use crate::sync::{Relaxed, Release, lock};
@@ -250,7 +250,8 @@ impl Writer {
             return Ok(core.position);
         }
         let epoch = core.position.epoch + 1;
-        let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::added)).chain([0]).collect();
+        let sizes: Vec<u64> =
+            std::iter::once(EPOCH_BYTES).chain(prepared.iter().map(Prepared::added)).chain([0]).collect();
         let plan = core.ring.plan(&inner.ring, sizes.into_iter());
         let mut set = ChangeSet::of(prepared);
         core.make_versions(inner, &plan, 1, &mut set, |input| {
@@ -281,6 +282,7 @@ impl Writer {
         core.heap.tidy();
         inner.gauges.window_segments.store(core.ring.segments_live() as u64, Relaxed);
         inner.gauges.window_bytes.store(core.ring.bytes(), Relaxed);
+        inner.gauges.window_log_bytes.store(core.ring.log_bytes(), Relaxed);
         if rose {
             core.position.revision = revision;
             core.highest = core.highest.max(revision);
@@ -309,7 +311,8 @@ impl Writer {
             .with_current(current));
         }
         // Inside a resync there is no state: the one before it stays.
-        let revision = core.epochs.gap_around(revision, u64::MAX).map_or(revision, |epoch_change| epoch_change.from);
+        let revision =
+            core.ring.epochs().gap_around(revision, u64::MAX).map_or(revision, |epoch_change| epoch_change.from);
         let commit = Commit::begin("compact", inner, core)?;
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);

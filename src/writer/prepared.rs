@@ -74,6 +74,7 @@ impl Prepared {
             before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
             added: Added {
                 kept: before.map_or(0, |kv| kv.bytes() as u64),
+                decoded: before.map_or(0, KeyValue::decoded_bytes),
                 deleted: slot.filter(|_| kind == Kind::Deleted).map_or(0, SlotRef::deleted_bytes),
             },
             kind,

@@ -10,7 +10,7 @@ use crate::data::event::{Kind, LogEvent, Mark, Phase, edges};
 use crate::data::slot::Fresh;
 use crate::error::{Result, say};
 use crate::heap::One;
-use crate::log::epochs::EpochChange;
+use crate::log::epochs::{EPOCH_BYTES, EpochChange};
 use crate::log::ring::Ring;
 use crate::log::writer::{Added, Plan};
 use crate::sync::{Relaxed, step};
@@ -37,7 +37,7 @@ impl Core {
         let oldest = inner.ring.oldest_seq();
         for _ in 0..most {
             match self.tombstones.front() {
-                Some((seq, _)) if *seq < oldest => {}
+                Some((seq, _)) if *seq < oldest && self.ring.may_purge() => {}
                 _ => return,
             }
             let Some((seq, slot)) = self.tombstones.pop_front() else { return };
@@ -48,7 +48,7 @@ impl Core {
                 // SAFETY: I1: the table owns the slots of the writer's index.
                 unsafe { self.index.remove(slot.key(), &mut self.heap) };
                 self.index_changed = true;
-                self.ring.purged(slot.deleted_bytes());
+                self.ring.purged(slot.deleted_bytes(), slot.removed_bytes());
                 self.removed_slots.extend(self.slots.remove(slot.key(), &mut self.heap));
             }
         }
@@ -146,8 +146,7 @@ impl Core {
 
     fn publish_epoch(&mut self, inner: &Inner, epoch_change: &EpochChange) {
         let whole = EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() };
-        self.epochs.push(whole, inner.ring.oldest_seq());
-        self.ring.set_epochs(&inner.ring, self.epochs.clone());
+        self.ring.add_epoch(&inner.ring, whole);
         step("history published");
         if epoch_change.resets() {
             self.ring.set_oldest_revision(&inner.ring, epoch_change.to + 1);
@@ -160,6 +159,7 @@ impl Core {
         gauges.events.store(gauges.events.load(Relaxed) + events, Relaxed);
         gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
         gauges.window_bytes.store(self.ring.bytes(), Relaxed);
+        gauges.window_log_bytes.store(self.ring.log_bytes(), Relaxed);
         gauges.open_bytes.store(self.ring.unreported_bytes(), Relaxed);
         if self.extract_failures > 0 {
             gauges.extract_failures.store(gauges.extract_failures.load(Relaxed) + self.extract_failures, Relaxed);
@@ -167,6 +167,7 @@ impl Core {
         if std::mem::take(&mut self.tables_changed) {
             gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
             gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
+            gauges.tombstone_bytes.store(self.ring.deleted_bytes(), Relaxed);
             gauges.table_bytes.store(self.table_bytes(), Relaxed);
             gauges.buckets.store(self.router.len() as u64, Relaxed);
         }
@@ -188,10 +189,10 @@ impl Core {
             if let Some(epoch_change) = &revision.epoch_change
                 && (at == 0 || at == last)
             {
-                let phase = if at == 0 { Phase::Begin } else { Phase::End };
+                let (phase, kept) = if at == 0 { (Phase::Begin, EPOCH_BYTES) } else { (Phase::End, 0) };
                 let mark = Mark::resync(&epoch_change.mark(phase), seq).into_event();
                 self.ring.turn_to(&mut writing, seq);
-                self.ring.append(&mut self.router, (at, Added::default()), mark, || None);
+                self.ring.append(&mut self.router, (at, Added { kept, ..Added::default() }), mark, || None);
                 continue;
             }
             let Some((one, version)) = changes.next() else { break };
@@ -236,6 +237,7 @@ impl Core {
         self.ring.append(&mut self.router, (at, added), event, || Some(unsafe { fresh.replace(slot) }));
         if let Some((seq, bytes)) = revived {
             self.ring.revived(log, seq, bytes);
+            self.tables_changed = true;
         }
         if kind == Kind::Deleted {
             self.tombstones.push_back((sequence, slot));

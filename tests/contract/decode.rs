@@ -90,3 +90,32 @@ fn panics_of_decoders_and_of_the_drop_of_what_they_made_are_caught_and_counted()
     assert!(decoded(&cache).unwrap());
     until("the drop was caught", || cache.stats().caught_panics > before);
 }
+
+/// Decoded values are counted as they come and go; those of values that were replaced count as the window's.
+#[test]
+fn decoded_values_are_counted() {
+    const HOLDS: u64 = 10_000;
+    let decode = |_: &[u8], value: &[u8]| Ok::<_, String>(value.to_vec());
+    let builder = Cache::builder("/").capacity(8192).capacity_bytes(1 << 20);
+    let cache = builder.sized_decoder(decode, |_| HOLDS as usize).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    for revision in 1..=2000 {
+        writer.apply(revision, [Change::put("/k", "value")]).unwrap();
+        assert_eq!(writer.get(b"/k").unwrap().decoded::<Vec<u8>>().unwrap().unwrap(), b"value");
+        assert!(cache.stats().window_bytes <= 1 << 20, "{:?}", cache.stats());
+    }
+    // The window holds as many as there are bytes for, and not 8192 events.
+    let held = 2000 + 1 - cache.oldest();
+    assert!((50..=(1 << 20) / HOLDS).contains(&held), "{held} revisions");
+    until("the others are dropped", || cache.stats().decoded_values <= held + 1);
+    let stats = cache.stats();
+    assert!(stats.decoded_bytes >= stats.decoded_values * HOLDS, "{stats:?}");
+    assert!(stats.bytes() >= stats.decoded_bytes + stats.log_bytes, "{stats:?}");
+    // One that nobody says the size of takes its struct at least.
+    let cache = Cache::builder("/").decoder(|_, _| Ok::<_, String>([7u8; 1000])).build().unwrap();
+    cache.writer().unwrap().apply(1, [Change::put("/k", "")]).unwrap();
+    assert_eq!(cache.stats().decoded_bytes, 0, "nobody has asked");
+    cache.get("/k", Read::Any).unwrap().kv.unwrap().decoded::<[u8; 1000]>().unwrap();
+    assert_eq!(cache.stats().decoded_values, 1);
+    assert!((1000..1100).contains(&cache.stats().decoded_bytes), "{:?}", cache.stats());
+}

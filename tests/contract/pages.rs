@@ -286,3 +286,65 @@ fn a_saved_epoch_is_taken_by_reads_tokens_and_differences() {
     let now = cache.position();
     assert_eq!(cache.get("/k", Read::ExactIn(now)).unwrap().revision, 6);
 }
+
+/// Pages and batches of an initial state, small or large, keep what they show and nothing of the log beyond the window.
+#[test]
+fn pages_keep_nothing_of_the_log() {
+    for objects in [1, 8, 9, 40] {
+        let (cache, mut writer) = tiny();
+        let keys: Vec<String> = (0..objects).map(|number| format!("/{number:02}")).collect();
+        writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+        let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+        let again = page.clone();
+        let in_pieces = cache.subscribe(Start::State).initial_batch_bytes(1 << 10).open().unwrap().poll(100).unwrap();
+        let state = cache.subscribe(Start::State).open().unwrap().poll(100).unwrap();
+        let mut lags = cache.subscribe(Start::State).on_lag(OnLag::Conflate).open().unwrap();
+        assert_eq!(lags.poll(100).unwrap().len(), objects + 1);
+        let many = if objects > 8 { 3 } else { 0 };
+        assert_eq!((cache.stats().pages, cache.stats().page_bytes), (many, 0));
+        // Replaced, then deleted, purged and gone.
+        for revision in 2..300 {
+            writer.apply(revision, keys.iter().map(|key| Change::put(key, "2"))).unwrap();
+        }
+        let caught_up = lags.poll(100).unwrap();
+        for revision in 300..600 {
+            match (&keys[..], revision) {
+                (keys, 300) => writer.apply(revision, keys.iter().map(Change::delete)).unwrap(),
+                _ => write(&mut writer, [revision]),
+            }
+        }
+        until("the log is let go", || cache.stats().segments == cache.stats().window_segments);
+        let stats = cache.stats();
+        assert_eq!((stats.pages, stats.kept_bytes), (many, 0), "{stats:?}");
+        assert_eq!(stats.page_bytes > 0, many > 0, "{stats:?}");
+        for kv in page.items().iter().chain(again.items()) {
+            assert_eq!((kv.value(), kv.mod_revision()), (Some(&b"1"[..]), 1));
+        }
+        for event in in_pieces.events().iter().chain(state.events()).filter(|event| event.kind() == Kind::Added) {
+            assert_eq!(event.value(), Some(&b"1"[..]));
+        }
+        assert!(caught_up.events().iter().all(|event| event.value() == Some(b"2")));
+        drop((page, again, in_pieces, state, caught_up));
+        assert_eq!((cache.stats().pages, cache.stats().page_bytes), (0, 0));
+    }
+}
+
+/// Snapshots keep the log: the figures say how many they are, and how much of it.
+#[test]
+fn snapshots_are_counted_with_what_they_keep() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=10);
+    assert_eq!((cache.stats().snapshots, cache.stats().kept_bytes), (0, 0));
+    let snapshot = cache.snapshot().unwrap();
+    let again = snapshot.clone();
+    write(&mut writer, 11..=500);
+    let stats = cache.stats();
+    assert_eq!(stats.snapshots, 2);
+    // 64 bytes an event at least; 128 are in the window.
+    assert!(stats.kept_bytes > (500 - 10 - 128 - 16) * 64 && stats.kept_bytes < stats.log_bytes, "{stats:?}");
+    drop(snapshot);
+    assert_eq!(cache.stats().snapshots, 1);
+    drop(again);
+    until("the log is let go", || cache.stats().kept_bytes == 0);
+    assert_eq!(cache.stats().snapshots, 0);
+}

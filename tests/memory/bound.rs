@@ -2,7 +2,7 @@
 
 use crate::heap::{alone, held};
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Change, Kind, Read, Record, Snapshot, Start, Subscription, Writer};
+use watchcore::{Cache, Change, Kind, Range, Read, Record, ResyncReason, Snapshot, Start, Subscription, Writer};
 
 /// A dropped cache may be with the notifier for a moment.
 fn all_gone() {
@@ -243,4 +243,69 @@ fn capacity_in_bytes_bounds_all_of_the_log() {
         assert!(most <= bound, "{most} held, {capacity} asked; values of {size} bytes, deletes: {deletes}");
         assert!(cache.stats().window_segments >= 8, "{:?}", cache.stats());
     }
+}
+
+/// Epochs and decoded values leave with the segments that they count with, whatever is written after them.
+#[test]
+fn epochs_and_decoded_values_are_within_the_bound() {
+    let _alone = alone();
+    all_gone();
+    let base = held();
+    const CAPACITY: u64 = 4 << 20;
+    let decode = |_: &[u8], value: &[u8]| Ok::<_, String>(value.to_vec());
+    let builder = Cache::builder("/").capacity(1 << 20).capacity_bytes(CAPACITY);
+    let cache = builder.sized_decoder(decode, Vec::capacity).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let within = |what: &str| {
+        let (real, stats) = (held() - base, cache.stats());
+        println!("{what}: {real} held, {} within the capacity, {} said", stats.window_bytes, stats.bytes());
+        assert!(stats.window_bytes <= CAPACITY, "{what}: {stats:?}");
+        assert!(real <= (CAPACITY + CAPACITY / 8 + (128 << 10)) as i64, "{what}: {real} held, {stats:?}");
+        let off = (stats.bytes() as i64 - real).abs() as f64 / real as f64;
+        assert!(off <= 0.05, "{what}: {real} held, {} said", stats.bytes());
+        real
+    };
+    // Twice as many as there is room for.
+    for revision in 1..=40_000 {
+        writer.resync(revision, [], ResyncReason::Requested).unwrap();
+    }
+    let full = within("resyncs");
+    assert!(full > CAPACITY as i64 * 7 / 8, "the test's own premise");
+    // No resync comes after them: their epochs go all the same.
+    for revision in 40_001..=100_000 {
+        writer.apply(revision, [Change::put("/k", "value")]).unwrap();
+    }
+    within("events after resyncs");
+    for revision in 100_001..=120_000 {
+        writer.apply(revision, [Change::put("/k", &[7; 300])]).unwrap();
+        writer.get(b"/k").unwrap().decoded::<Vec<u8>>().unwrap();
+    }
+    assert!(cache.stats().decoded_bytes > CAPACITY / 4, "the test's own premise: {:?}", cache.stats());
+    within("decoded values");
+    drop((writer, cache));
+    all_gone();
+}
+
+/// A page that outlives its cache keeps its key-values, and nothing else of it.
+#[test]
+fn pages_outlive_their_cache_alone() {
+    let _alone = alone();
+    all_gone();
+    let base = held();
+    for items in [1, 100] {
+        let mut harness = Harness::new(base, 1024, 1 << 20);
+        harness.load(20_000);
+        let page = harness.cache.list(&Range::all(), Read::Any, items).unwrap();
+        let batch = harness.cache.subscribe(Start::State).open().unwrap().poll(items).unwrap();
+        drop(harness);
+        all_gone();
+        let rest = held() - base;
+        // Each of them in a slab of up to 64 KiB, at worst; the cache was of some 10 MiB.
+        println!("{items} items: {rest} bytes");
+        assert!(rest < 2 << 20, "{rest} bytes are held by a page of {items}");
+        assert_eq!((page.len(), batch.len()), (items, items));
+        assert!(page.iter().all(|kv| kv.value().is_some_and(|value| value[0] == b'v')));
+    }
+    all_gone();
+    assert!((held() - base).abs() < 64 << 10);
 }

@@ -1,7 +1,7 @@
 //! The small things of which there are many: idle subscriptions, buckets, keys kept as delivered.
 
 use crate::heap::{alone, held, held_at_most};
-use watchcore::{Cache, Change, Index, OnLag, ReadPath, Start, Subscription, WakeSet};
+use watchcore::{Cache, Change, Index, Kind, OnLag, ReadPath, Start, Subscription, WakeSet};
 
 const COUNT: usize = 10_000;
 
@@ -111,4 +111,63 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     let a_key = (with - base) as f64 / COUNT as f64;
     println!("a delivered key: {a_key:.1} bytes, stats say {}", kept.stats().delivered_bytes);
     assert!(a_key <= 32.0, "{a_key} bytes a delivered key");
+}
+
+/// A key that was delivered stays where it is deleted and purged, and nothing else of it: once for all that had it.
+#[test]
+fn deleted_delivered_keys_are_small() {
+    let _alone = alone();
+    const KEYS: usize = 50_000;
+    let base = held();
+    let cache = Cache::builder("/").capacity(1024).capacity_bytes(1 << 20).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let keys: Vec<String> = (0..KEYS).map(|at| format!("/registry/events/{at:08}")).collect();
+    let mut revision = 1;
+    writer.apply(revision, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
+    let mut stalled: Vec<Subscription> = [OnLag::Resnapshot, OnLag::Conflate]
+        .into_iter()
+        .map(|policy| cache.subscribe(Start::State).on_lag(policy).open().unwrap())
+        .collect();
+    for one in &mut stalled {
+        while !one.poll(1024).unwrap().is_empty() {}
+    }
+    for some in keys.chunks(100) {
+        revision += 1;
+        writer.apply(revision, some.iter().map(Change::delete)).unwrap();
+    }
+    // Until they are purged, and the segments that had their slots are gone.
+    for _ in 0..3000 {
+        revision += 1;
+        writer.apply(revision, [Change::put("/x", "1")]).unwrap();
+    }
+    let (with, stats) = (held() - (keys.capacity() * (size_of::<String>() + keys[0].capacity())) as i64, cache.stats());
+    assert_eq!((stats.objects, stats.tombstones), (1, 0));
+    let sets: u64 = stalled.iter().map(|one| one.stats().delivered_bytes).sum();
+    let said = stats.delivered_bytes;
+    // The one has the keys still, the other is given their deletes.
+    assert_eq!(stalled.iter_mut().map(|one| one.stats().delivered_keys).sum::<u64>(), 2 * KEYS as u64);
+    let mut deleted = 0;
+    while stalled[1].stats().delivered_keys > 1 {
+        for event in stalled[1].poll(1024).unwrap().events().iter().filter(|event| event.kind() == Kind::Deleted) {
+            assert_eq!(event.key(), keys[deleted].as_bytes());
+            deleted += 1;
+        }
+    }
+    assert_eq!(deleted, KEYS);
+    assert!(cache.stats().delivered_bytes > said / 2, "the other has them still");
+    stalled.clear();
+    let without = held() - (keys.capacity() * (size_of::<String>() + keys[0].capacity())) as i64;
+    let (freed, length) = (with - without, keys[0].len() as f64);
+    let a_key = (said - sets) as f64 / KEYS as f64;
+    let real = with - base;
+    println!("a deleted key: {a_key:.1} bytes beside the sets' {sets}; {said} said, {freed} freed; in all {real} held");
+    assert!(a_key <= 32.0 + length, "{a_key} bytes a deleted key of {length}");
+    // The slots come back to the cache's heap, which keeps them.
+    assert!(
+        (said as i64 - 24 * KEYS as i64 - freed).abs() as f64 / (freed as f64) <= 0.05,
+        "{said} said, {freed} freed"
+    );
+    let off = (stats.bytes() as i64 - real).abs() as f64 / real as f64;
+    assert!(off <= 0.05, "{} said, {real} held", stats.bytes());
+    assert_eq!(cache.stats().delivered_bytes, 0);
 }

@@ -3,7 +3,7 @@
 //! # In the header: Events and batches
 //!
 //! A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released, whatever becomes
-//! of the subscription and the cache. Until then it keeps its part of the log in memory.
+//! of the subscription and the cache. Until then it keeps the segments of the log in memory that its events lie in.
 //!
 //!     #include <stdio.h>
 //!     #include <watchcore.h>
@@ -58,8 +58,8 @@ pub const WATCHCORE_FLAG_END: u32 = 16;
 
 /// Batch flag: it ends inside a revision.
 pub const WATCHCORE_BATCH_CONTINUES: u32 = 1;
-/// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
-pub const WATCHCORE_BATCH_KEEPS_LOG: u32 = 2;
+/// Batch flag: it keeps key-values of an initial state in memory, also those that are replaced meanwhile: release it soon.
+pub const WATCHCORE_BATCH_KEEPS_STATE: u32 = 2;
 
 /// One event: 64 bytes of the library's memory, valid until its batch is released.
 #[repr(C)]
@@ -88,8 +88,8 @@ pub struct watchcore_event {
 
 /// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 /// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-/// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
-/// (WATCHCORE_BATCH_KEEPS_LOG).
+/// release one copy. One of an initial state keeps its key-values (WATCHCORE_BATCH_KEEPS_STATE), and nothing of the log
+/// that is not in the window.
 #[repr(C)]
 pub struct watchcore_batch {
     /// The first event; NULL where there is none.
@@ -174,7 +174,8 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
         events: raw.events.cast(),
         count: raw.len,
         stride: size_of::<Event>() as u32,
-        flags: (raw.continues as u32 * WATCHCORE_BATCH_CONTINUES) | (raw.keeps_log as u32 * WATCHCORE_BATCH_KEEPS_LOG),
+        flags: (raw.continues as u32 * WATCHCORE_BATCH_CONTINUES)
+            | (raw.keeps_state as u32 * WATCHCORE_BATCH_KEEPS_STATE),
         position: raw.position.revision,
         epoch: raw.position.epoch,
         owner: std::ptr::with_exposed_provenance_mut(raw.owner),

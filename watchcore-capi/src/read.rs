@@ -96,8 +96,8 @@ unsafe impl Sized32 for watchcore_answer {
         watchcore_answer { size: size_of::<Self>() as u32, found: 0, revision: 0, epoch: 0, kv: std::ptr::null() };
 }
 
-/// Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
-/// log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long.
+/// Some key-values of one revision. Made by watchcore_cache_list. It keeps them until watchcore_page_free, and nothing of the
+/// log that is not in the window. Copy what is to stay for long.
 pub struct watchcore_page {
     _private: [u8; 0],
 }

@@ -144,7 +144,7 @@ pub struct watchcore_stats {
     pub waiting: u64,
     /// How often the notifier itself lost its place in the log.
     pub notifier_laps: u64,
-    /// The age of the oldest snapshot, page or batch of an initial state; 0 without one.
+    /// The age of the oldest snapshot; 0 without one.
     pub oldest_snapshot_ms: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
@@ -154,15 +154,17 @@ pub struct watchcore_stats {
     pub lagged: u64,
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
-    /// Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
+    /// Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference), also
+    /// of those that were deleted since.
     pub delivered_bytes: u64,
     /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     pub link_bytes: u64,
     /// Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
     /// wait: 64 MiB and an eighth of each cache's capacity_bytes.
     pub unfreed_bytes: u64,
-    /// What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
-    /// what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
+    /// What counts against capacity_bytes, all of it gone when segments go: the window's segments, the versions that
+    /// their events have replaced, and what stays of keys that they delete. The same bytes by where they are: log_bytes,
+    /// version_bytes and index_bytes.
     pub window_bytes: u64,
     /// How far back the window goes: every event since then is in it.
     pub window_age_ms: u64,
@@ -170,6 +172,19 @@ pub struct watchcore_stats {
     /// as events come; 0 where it keeps up. Only these are notified late, and from half a window on they are woken to look
     /// for themselves: a poll may then give nothing.
     pub notifier_behind: u64,
+    /// Of log_bytes what the window has not: what snapshots keep, batches and subscriptions in the middle of a segment,
+    /// and what is on its way to be freed.
+    pub kept_bytes: u64,
+    /// Snapshots that were not freed. Each keeps the log from its making on.
+    pub snapshots: u64,
+    /// Pages of more than 8 items, and batches of an initial state of as many events, that were not released. They
+    /// keep their key-values, and nothing of the log that is not in the window.
+    pub pages: u64,
+    /// Bytes of the key-values of those that are older than the window, whether the cache has them, too, or not; not
+    /// part of the other figures.
+    pub page_bytes: u64,
+    /// What stays of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
+    pub tombstone_bytes: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -201,6 +216,11 @@ unsafe impl Sized32 for watchcore_stats {
         window_bytes: 0,
         window_age_ms: 0,
         notifier_behind: 0,
+        kept_bytes: 0,
+        snapshots: 0,
+        pages: 0,
+        page_bytes: 0,
+        tombstone_bytes: 0,
     };
 }
 
@@ -327,6 +347,11 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         window_bytes: now.window_bytes,
         window_age_ms: milliseconds(now.window_age),
         notifier_behind: now.notifier_behind,
+        kept_bytes: now.kept_bytes,
+        snapshots: now.snapshots,
+        pages: now.pages,
+        page_bytes: now.page_bytes,
+        tombstone_bytes: now.tombstone_bytes,
     }
 }
 

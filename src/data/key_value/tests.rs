@@ -41,7 +41,7 @@ fn absent_and_empty_values_differ() {
 /// What lies between a version and its key is found whatever else is there, and counted.
 #[test]
 fn each_part_of_a_version_is_found() {
-    let decoder = Decoder::new(|key, value| Ok::<_, std::fmt::Error>([key, value].concat()));
+    let decoder = Decoder::new(|key, value| Ok::<_, std::fmt::Error>([key, value].concat()), |_| 0);
     let shared: SharedValue = Arc::from(&b"value"[..]);
     let meta = KeyMeta { create_revision: 1, mod_revision: 2, version: 2, lease: 3 };
     let most = (1 << 61) - 1;

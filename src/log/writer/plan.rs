@@ -20,7 +20,7 @@ pub(crate) struct WindowLimits {
     pub(crate) events: u64,
     /// Segments: places of the directory, of which there are more than the events and the bytes are for.
     pub(crate) segments: u64,
-    /// Bytes of all of them and of what stays because of them; the largest revision comes on top.
+    /// Bytes of all of them; the largest revision comes on top.
     pub(crate) bytes: u64,
     /// A segment also closes at this many bytes.
     pub(crate) segment_bytes: u64,
@@ -243,7 +243,7 @@ impl RingWriter {
     /// A giant evicts only what the window's events, or its bytes, of younger ones follow, so that one giant
     /// evicts nothing and many do not add up (I9).
     fn left_by_a_giant(&self) -> usize {
-        let mut bytes = self.bytes() - self.unpurged + self.giants.bytes;
+        let mut bytes = self.ordinary.bytes + self.giants.bytes;
         let mut gone = 0;
         loop {
             let group = self.group(gone);

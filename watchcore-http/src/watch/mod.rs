@@ -203,8 +203,8 @@ impl WatchStream {
 
     /// Frames what is left of the batch, or a piece of it; `None`: there is nothing left, and room for more.
     ///
-    /// A batch of the initial state goes out whole, for it is no longer than a piece: what holds one holds the log, and
-    /// who asks for the next piece may be a client that never reads.
+    /// A batch of the initial state goes out whole, for it is no longer than a piece: one that is held keeps its objects,
+    /// also those that are replaced meanwhile, and the next piece may be for a client that never reads.
     fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> Option<Progress> {
         let of_the_state = self.batch.events().first().is_some_and(Event::is_initial_state);
         let mut bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
