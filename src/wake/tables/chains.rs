@@ -174,10 +174,10 @@ impl Lists {
         self.behind.is_empty()
     }
 
-    /// Whoever has something looks for itself.
-    fn wake_all(readers: &IdMap<ChainReaders>, behind: &mut BTreeMap<u64, Behind>, lapped: bool) {
+    /// Notes the same for every list.
+    fn note_for_all(readers: &IdMap<ChainReaders>, behind: &mut BTreeMap<u64, Behind>, note: impl Fn(&mut Behind)) {
         for id in readers.keys() {
-            behind.entry(*id).or_default().wake_all(lapped);
+            note(behind.entry(*id).or_default());
         }
     }
 
@@ -274,8 +274,9 @@ impl Chains {
                 return false;
             }
             if event.kind() == Kind::Resync {
-                Lists::wake_all(whole, whole_behind, false);
-                Lists::wake_all(filtered, filtered_behind, false);
+                // Every filter lets a mark pass.
+                Lists::note_for_all(whole, whole_behind, |list| list.add(event.sequence()));
+                Lists::note_for_all(filtered, filtered_behind, |list| list.add(event.sequence()));
                 return true;
             }
             for bucket in buckets {
@@ -287,8 +288,8 @@ impl Chains {
         ahead.finish();
         if visited.is_err() {
             // Lapped, perhaps by events of buckets that nobody waits for.
-            Lists::wake_all(whole, whole_behind, true);
-            Lists::wake_all(filtered, filtered_behind, true);
+            Lists::note_for_all(whole, whole_behind, |list| list.wake_all(true));
+            Lists::note_for_all(filtered, filtered_behind, |list| list.wake_all(true));
         }
         self.followed_to = stopped.unwrap_or(head);
         stopped.is_none()
