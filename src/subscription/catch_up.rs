@@ -136,8 +136,9 @@ impl Awake<'_> {
         let ring = &self.inner().ring;
         loop {
             let frontier = self.frontier();
-            // The listing has no event below it that leaves.
-            if frontier.head < ring.first_seq() || frontier.closed && ring.oldest_seq() > frontier.head {
+            let has_left = || !ring.has_all_from(frontier.head, ring.oldest_seq(), &reclaim::pin());
+            // Closed before the listing, it has no state.
+            if frontier.head < ring.first_seq() || frontier.closed && has_left() {
                 return None;
             }
             if let Some(at) = self.position_at(&frontier) {

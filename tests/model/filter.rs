@@ -156,7 +156,7 @@ impl Filter {
             filter = filter.and(watchcore::Filter::none());
         }
         if self.even {
-            filter = filter.predicate(|kv| kv.version() % 2 == 0);
+            filter = filter.named_predicate("even", |kv| kv.version() % 2 == 0);
         }
         self.keys.set(watchcore::Filter::any().labels(labels.join(",")).unwrap().and(filter))
     }

@@ -117,7 +117,11 @@ impl Plan {
         let marks = !self.exact || self.steps.iter().all(|step| matches!(step, Step::Mark(Phase::End) | Step::End));
         // The mark of the bracket was handed out: nothing is looked at behind it.
         let bookmark = self.begun && matches!(self.steps.front(), Some(Step::End));
-        let here = |batch: &Batch| batch.events().last().is_some_and(|event| event.revision() == self.at.revision);
+        // Without marks, as of Conflate, only the position says that it was the rest.
+        let here = |batch: &Batch| match batch.events().last() {
+            Some(event) => event.revision() == self.at.revision,
+            None => !batch.continues() && batch.position() == self.at,
+        };
         bookmark || marks && answer.as_ref().is_ok_and(here)
     }
 

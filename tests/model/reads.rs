@@ -236,9 +236,9 @@ impl Pages {
         refused(cache, &all, self.options().continue_from([&token[..at], other, &token[at + 1..]].concat()));
         refused(cache, &all, self.options().continue_from(&token[..at]));
         refused(cache, &all, self.options().continue_from(""));
-        refused(cache, &all, self.options().filter(watchcore::Filter::any().labels("app=w").unwrap()));
+        refused(cache, &all, self.options().filter(watchcore::Filter::any().labels("of=none").unwrap()));
         if matches!(self.filter.keys, Keys::All) {
-            refused(cache, &Range::between("/", "0"), self.options());
+            refused(cache, &Range::between("/", "/~"), self.options());
         }
         let mode = ReadOptions::new(Read::AtLeast(0)).filter(self.filter.build()).continue_from(token);
         refused(cache, &all, mode);

@@ -169,8 +169,7 @@ impl Sub {
     pub(super) fn newest(&self, oracle: &Oracle) -> Option<(usize, Position)> {
         match self.end {
             Some(end) if self.by_owner && end < oracle.events.len() => {
-                let left = if end == 0 { oracle.first_live > 1 } else { !oracle.is_live(end - 1) };
-                (!left).then_some((end, self.closed_at))
+                (!oracle.has_left(end)).then_some((end, self.closed_at))
             }
             _ => Some((oracle.events.len(), oracle.now)),
         }
