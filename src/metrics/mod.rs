@@ -266,9 +266,7 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         ("links", link_bytes),
         ("decoded", decoded_bytes),
     ];
-    for (part, bytes) in parts {
-        to.with("memory_bytes", Gauge, "What the cache holds, by what.", &[("part", part)], *bytes);
-    }
+    of_memory(to, parts);
     to.gauge("window_bytes", "What counts against the cache's capacity in bytes.", *window_bytes);
     to.gauge("window_segments", "Segments of the window.", *window_segments);
     to.gauge(
@@ -289,16 +287,28 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         "Losses of events, of open and of former subscriptions, reported or not yet.",
         losses,
     );
-    to.gauge("waiters", "Waiters that are parked.", *waiting);
-    let help =
-        "Events that the notifier has still to look at for sleepers whose filters it cannot evaluate fast enough.";
-    to.gauge("notifier_behind_events", help, *notifier_behind);
-    to.counter("notifier_lapped", "Times that the notifier itself fell out of the window.", *notifier_lapped);
+    of_sleepers(to, *waiting, *notifier_behind, *notifier_lapped);
     let of_process = &mut to.families;
     let help = "Memory of all caches of the process that is retired and not freed yet.";
     of_process.once("process_unfreed_bytes", Gauge, help, *unfreed_bytes);
     let help = "Panics of foreign code (decoders, predicates, wakers) that were caught in the process.";
     of_process.once("process_caught_panics", Counter, help, *caught_panics);
+}
+
+/// The memory of a cache by its parts.
+fn of_memory<const N: usize>(to: &mut OfCache<'_>, parts: [(&str, &u64); N]) {
+    for (part, bytes) in parts {
+        to.with("memory_bytes", Gauge, "What the cache holds, by what.", &[("part", part)], *bytes);
+    }
+}
+
+/// The waiters, and the notifier that wakes them.
+fn of_sleepers(to: &mut OfCache<'_>, waiting: u64, behind: u64, lapped: u64) {
+    to.gauge("waiters", "Waiters that are parked.", waiting);
+    let help =
+        "Events that the notifier has still to look at for sleepers whose filters it cannot evaluate fast enough.";
+    to.gauge("notifier_behind_events", help, behind);
+    to.counter("notifier_lapped", "Times that the notifier itself fell out of the window.", lapped);
 }
 
 /// What readers keep: bytes of the log, snapshots with the age of the oldest, pages with their bytes.
