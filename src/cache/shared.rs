@@ -35,7 +35,7 @@ use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::store::table::TablePages;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
-use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
+use crate::wake::{CacheFrontier, FirstMatch, Hubs, Overtaken, VisitEvent, Watched};
 use crate::worker::{self, Need};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -514,14 +514,27 @@ impl Watched for Inner {
         self.ring.end()
     }
 
-    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, Overtaken> {
-        let mut found = None;
+    fn first_match(
+        &self,
+        matcher: &Matcher,
+        from: u64,
+        head: u64,
+        most: usize,
+    ) -> std::result::Result<FirstMatch, Overtaken> {
+        let mut first = FirstMatch { found: None, looked_to: head, looked: 0 };
         self.visit(from, head, |segment, run| {
-            let first = segment.view(run.clone()).iter().position(|event| matcher.matches_guarded(event));
-            found = first.map(|at| run.start + at as u64);
-            found.is_none()
+            let end = run.end.min(run.start.saturating_add((most - first.looked) as u64));
+            let events = segment.view(run.start..end);
+            let passes = events.iter().position(|event| matcher.matches_guarded(event));
+            first.found = passes.map(|at| run.start + at as u64);
+            first.looked += passes.map_or(events.len(), |at| at + 1);
+            let is_over = first.found.is_some() || first.looked == most;
+            if is_over {
+                first.looked_to = first.found.unwrap_or(end);
+            }
+            !is_over
         })?;
-        Ok(found)
+        Ok(first)
     }
 
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> std::result::Result<(), Overtaken> {

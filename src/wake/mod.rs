@@ -68,14 +68,25 @@ use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::time::Instant;
 
+/// What [`Watched::first_match`] has found.
+pub(crate) struct FirstMatch {
+    /// The sequence number of the event that passes.
+    pub(crate) found: Option<u64>,
+    /// Where the look has ended: at that event, or behind the last one that was looked at. Never among the free slots of a
+    /// segment that was closed early, for a reader that stands there when the segment leaves has lost its place.
+    pub(crate) looked_to: u64,
+    /// How many events were looked at.
+    pub(crate) looked: usize,
+}
+
 /// What the notifier and the sleepers ask of a cache.
 pub(crate) trait Watched: Send + Sync {
     /// Where the cache stands now; progress is loaded before head.
     fn frontier(&self) -> CacheFrontier;
     /// The head and whether the log was closed there: what a sleeper looks at that waits for events.
     fn end(&self) -> LogEnd;
-    /// The first event in [from, head) that passes; `Err` where `from` has left the window.
-    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
+    /// The first event in [from, head) that passes, among at most so many; `Err` where `from` has left the window.
+    fn first_match(&self, matcher: &Matcher, from: u64, head: u64, most: usize) -> Result<FirstMatch, Overtaken>;
     /// Every event in [from, head) with its buckets, until one is not to be followed by another; `Err` as above.
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> Result<(), Overtaken>;
     /// Events that the window holds.

@@ -6,8 +6,8 @@ mod portions;
 use super::hub::{PassEnd, Visit};
 use super::seat::{CountedAt, SeatRef};
 use super::{
-    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper, VisitEvent,
-    Waker, Watched,
+    CacheFrontier, Due, FilterCode, FirstMatch, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper,
+    VisitEvent, Waker, Watched,
 };
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
@@ -96,14 +96,16 @@ impl Watched for Log {
         LogEnd { head: self.head.load(Ordering::SeqCst), closed: self.is_closed.load(Ordering::SeqCst) }
     }
 
-    fn first_match(&self, _: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken> {
+    fn first_match(&self, _: &Matcher, from: u64, head: u64, most: usize) -> Result<FirstMatch, Overtaken> {
+        let head = head.min(from.saturating_add(most as u64));
         stop(&self.match_stops);
         call(&self.filters);
         let passes = Some(self.passes.load(Ordering::SeqCst)).filter(|seq| *seq > 0).unwrap_or(60);
         let found = Some(from.max(passes)).filter(|seq| *seq < head);
         self.calls.fetch_add(1, Ordering::SeqCst);
-        self.asked.fetch_add(found.map_or(head, |seq| seq + 1) - from, Ordering::SeqCst);
-        Ok(found)
+        let looked = found.map_or(head, |seq| seq + 1) - from;
+        self.asked.fetch_add(looked, Ordering::SeqCst);
+        Ok(FirstMatch { found, looked_to: found.unwrap_or(head), looked: looked as usize })
     }
 
     fn visit_buckets(&self, _: u64, _: u64, _: &mut VisitEvent<'_>) -> Result<(), Overtaken> {

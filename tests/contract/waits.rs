@@ -250,6 +250,47 @@ fn a_sleeping_consumer_is_woken_for_its_bookmark() {
     assert_eq!(shown, ["8 BOOKMARK"]);
 }
 
+/// A segment is closed before it is full where values are large. The numbers of its free slots are no events to whoever
+/// looks for sleepers, and no place for a sleeper to stand at.
+#[test]
+fn sleepers_follow_segments_that_are_closed_early() {
+    const SLEEPERS: usize = 40;
+    let cache = Cache::builder("/").capacity_bytes(16 << 20).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let value = "x".repeat(300_000);
+    let set = WakeSet::new().unwrap();
+    let mut all: Vec<Subscription> = (0..SLEEPERS)
+        .map(|at| {
+            // No index answers these filters, and each has one event in the end.
+            let filter = Filter::any().predicate(move |kv| kv.key() == b"/even" && kv.version() == at as u64 + 1);
+            let filter = if at % 2 == 0 { filter } else { Filter::any().range(Range::key(format!("/{at:03}"))) };
+            let mut one = cache.subscribe(Start::Now).filter(filter).open().unwrap();
+            set.add(&mut one, at as u64).unwrap();
+            assert!(!one.arm().unwrap());
+            one
+        })
+        .collect();
+    let mut revision = 0;
+    for round in 0..SLEEPERS {
+        // The version of /even is the number of the round; then comes a key of an odd sleeper.
+        for key in ["/even".to_string(), format!("/{round:03}")] {
+            revision += 1;
+            writer.apply(revision, [Change::put(&key, &value)]).unwrap();
+        }
+        let mut tags = [0; SLEEPERS];
+        loop {
+            assert!(set.wait(BOUND), "sleeper {round} was not woken");
+            let count = set.take(&mut tags);
+            if tags[..count].contains(&(round as u64)) {
+                break;
+            }
+        }
+        let batch = all[round].poll(10).unwrap_or_else(|error| panic!("{round}: {error}"));
+        assert_eq!(batch.len(), 1, "{round}");
+    }
+    assert_eq!(cache.stats().notifier_lapped, 0, "nobody's place was lost");
+}
+
 #[test]
 fn at_most_one_bookmark_an_interval_and_none_unless_asked() {
     let (cache, mut writer) = embedded();

@@ -124,7 +124,8 @@ impl Tables {
         for Scanners { group, members, .. } in self.groups.iter() {
             let mut at = from;
             while at < head && group.has_parked() {
-                let Some(seq) = cache.first_match(&group.matcher, at, head).ok()? else { break };
+                let first = cache.first_match(&group.matcher, at, head, usize::MAX).ok()?;
+                let Some(seq) = first.found else { break };
                 if members.len() > MEMBERS {
                     return None;
                 }

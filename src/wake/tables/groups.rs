@@ -204,17 +204,17 @@ impl Scanners {
         if view.is_late(from) {
             return waking(Cause::Behind);
         }
-        let to = head.min(from + steps.left() as u64);
-        let found = view.cache.first_match(&self.group.matcher, from, to);
-        self.looked_to = match found {
-            Ok(Some(seq)) => seq,
-            Ok(None) => to,
-            Err(_) => from,
-        };
-        steps.take((self.looked_to - from) as usize + 1);
-        match found {
-            Ok(found) => waking(Cause::Event(found?)),
-            Err(_) => waking(Cause::Lapped),
+        match view.cache.first_match(&self.group.matcher, from, head, steps.left()) {
+            Ok(first) => {
+                self.looked_to = first.looked_to;
+                steps.take(first.looked);
+                waking(Cause::Event(first.found?))
+            }
+            Err(_) => {
+                self.looked_to = from;
+                steps.take(1);
+                waking(Cause::Lapped)
+            }
         }
     }
 
