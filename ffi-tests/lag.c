@@ -187,7 +187,7 @@ static void test_loss_ends_at_the_close(void)
     watchcore_change one = put("/busy", DB);
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     uint64_t revision;
-    watchcore_subscription_close(subscription);
+    CHECK_OK(watchcore_subscription_close(subscription, &error));
     for (revision = MANY + 1; revision <= 2 * MANY; revision++) {
         CHECK_OK(watchcore_writer_apply(writer, revision, &one, 1, &error));
     }

@@ -345,7 +345,7 @@ static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, ui
 
 // ---- what is lent ------------------------------------------------------------
 
-// WC_STATE is a batch that keeps the log, and its cache with it.
+// WC_STATE is a batch of key-values of an initial state: Shutdown counts it as open.
 enum { WC_BATCH = 1, WC_STATE, WC_PAGE, WC_WALK };
 
 // Of a batch `what` is its owner: the release looks at nothing else. 0 is nothing.

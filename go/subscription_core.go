@@ -255,7 +255,7 @@ func (c *subscriptionCore) poll(most int) (*Batch, error) {
 		}
 		return nil, nil
 	}
-	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG != 0 {
+	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
 		c.last = &shelf{} // what is lent again is of the same kind
 	}
 	return newBatch(c.last, &raw, c.state, true), nil

@@ -1570,7 +1570,7 @@ typedef struct watchcore_subscription_figures {
 // `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 // watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
 // Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
-// for a name that is not UTF-8), COMPACTED, CLOSED. Since 0.1.
+// for a name that is not UTF-8), COMPACTED, CLOSED, FUTURE_REVISION (above WATCHCORE_REVISION_MAX). Since 0.1.
 int32_t watchcore_subscription_new(const watchcore_cache *cache,
                                    const watchcore_subscription_options *options,
                                    watchcore_subscription **subscription,
@@ -1789,7 +1789,8 @@ typedef struct watchcore_wakeset watchcore_wakeset;
 // `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one; else
 // 0. Where the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
 // watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED. Since 0.1.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED, FUTURE_REVISION (above
+// WATCHCORE_REVISION_MAX). Since 0.1.
 int32_t watchcore_waiter_new(const watchcore_cache *cache,
                              uint32_t want,
                              uint64_t revision,

@@ -232,7 +232,7 @@ unsafe impl Sized32 for watchcore_subscription_figures {
 /// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 /// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
-/// for a name that is not UTF-8), COMPACTED, CLOSED.
+/// for a name that is not UTF-8), COMPACTED, CLOSED, FUTURE_REVISION (above WATCHCORE_REVISION_MAX).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_new(
     cache: *const watchcore_cache,

@@ -78,7 +78,8 @@ pub struct watchcore_wakeset {
 /// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one; else 0. Where
 /// the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
 /// watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED, FUTURE_REVISION (above
+/// WATCHCORE_REVISION_MAX).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_new(
     cache: *const watchcore_cache,
