@@ -341,7 +341,7 @@ pub(crate) mod say {
         if is_revision(revision) {
             return Ok(());
         }
-        let message = format!("{what} at revision {revision}: the largest revision is {MAX_REVISION} (MAX_REVISION).");
+        let message = format!("{what} at revision {revision}: the largest revision is {MAX_REVISION}.");
         Err(invalid(message).with_asked(revision))
     }
 
@@ -353,7 +353,7 @@ pub(crate) mod say {
         }
         let current = current();
         let message = format!(
-            "{what}: Too large resource version: {revision}, current: {current}. The largest revision is {MAX_REVISION} (MAX_REVISION): ask for one that was given."
+            "{what}: Too large resource version: {revision}, current: {current}. The largest revision is {MAX_REVISION}: ask for one that was given."
         );
         Err(Error::new(Code::FutureRevision, message).with_asked(revision).with_current(current))
     }

@@ -59,7 +59,7 @@ fn revisions_above_the_largest_are_refused() {
         let given = |outcome: Result<()>| {
             let error = outcome.expect_err("it was accepted");
             assert_eq!((error.code(), error.asked()), (Code::InvalidArgument, revision));
-            assert!(error.message().contains("the largest revision is 4503599627370495 (MAX_REVISION)"), "{error}");
+            assert!(error.message().contains("the largest revision is 4503599627370495"), "{error}");
         };
         for epoch in [0, epoch] {
             let position = Position { epoch, revision };
