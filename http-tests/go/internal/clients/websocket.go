@@ -19,7 +19,11 @@ func WebSocket(ctx context.Context, url, plural string) (*Client, error) {
 			stop := context.AfterFunc(ctx, func() { connection.Close() })
 			return &socket{connection, stop}, nil
 		}
-		if response == nil || response.StatusCode == http.StatusTooManyRequests {
+		if response == nil {
+			return nil, err
+		}
+		switch response.StatusCode {
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 			return nil, err
 		}
 		// A refusal, for the loop to read.
