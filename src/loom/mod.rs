@@ -91,6 +91,12 @@ impl Drop for Clean {
 }
 
 impl Model {
+    /// A model whose executions are too many for a run: two preemptions less, but as many as before where it is weakened, for
+    /// a weakened one ends at its first failure.
+    fn of_many(weakened: &Weak) -> Model {
+        if weakened.0 == Site::Nothing { LONGEST } else { PLAIN }
+    }
+
     /// Explores the body twice, each side of its race beginning once. loom keeps one access of a
     /// word: a thread that loads it and then stores it hides that its store races with the loads of
     /// others, and what was never run first would not be tried.
