@@ -20,8 +20,9 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::{Duration, Instant};
 
-/// Time between two checks of the limits.
+/// Time between two checks of the limits, and the pieces of [`Slots`] that the notifier looks at in one pass of a check.
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
+const PORTION: usize = 16;
 
 /// What one subscription adds to the figures of its cache.
 #[derive(Clone, Default, Debug)]
@@ -83,8 +84,26 @@ struct Open {
 #[derive(Default)]
 struct Limited {
     slots: Slots,
-    /// When the limits are checked next: not with every revision that somebody waits for.
+    /// When the next check begins: not with every revision that somebody waits for.
     next: Option<Instant>,
+    /// Pieces that the check under way has looked at; 0 where none is.
+    looked_at: usize,
+}
+
+impl Limited {
+    /// Those whom the check looks at in this pass; none, where it is not yet time for one.
+    fn portion(&mut self, now: Instant) -> Vec<ConsumerRef> {
+        if self.looked_at == 0 {
+            if self.next.is_some_and(|next| now < next) {
+                return Vec::new();
+            }
+            self.next = now.checked_add(LIMITS_EVERY);
+        }
+        let rest = self.slots.pieces.get(self.looked_at..).unwrap_or_default();
+        let portion = &rest[..rest.len().min(PORTION)];
+        self.looked_at = if portion.len() < rest.len() { self.looked_at + PORTION } else { 0 };
+        portion.iter().flat_map(|piece| piece.iter().flatten()).cloned().collect()
+    }
 }
 
 impl Registry {
@@ -139,24 +158,21 @@ impl Registry {
         sum
     }
 
-    /// Ends those whose lag exceeds their limit; the time of the next check. Called by the notifier.
+    /// Ends those whose lag exceeds their limit, so many in a pass; the time of the next pass. Called by the notifier.
     pub(crate) fn enforce_limits(&self, closed: bool) -> Option<Instant> {
         // Partner: the increment in `enter`, before the notifier is called.
-        if self.limits.load(Relaxed) == 0 {
+        if closed || self.limits.load(Relaxed) == 0 {
             return None;
         }
         let now = Instant::now();
-        let all: Vec<_> = {
+        let (portion, next) = {
             let mut limited = lock(&self.limited);
-            if limited.next.is_some_and(|next| now < next) && !closed {
-                return limited.next;
-            }
-            limited.next = now.checked_add(LIMITS_EVERY);
-            limited.slots.iter().cloned().collect()
+            let portion = limited.portion(now);
+            (portion, if limited.looked_at == 0 { limited.next } else { Some(now) })
         };
         // Outside of the lock: a subscription that is ended is woken, and a waker is foreign code.
-        let open = all.iter().filter(|one| one.enforce_lag_limit()).count();
-        (open > 0).then(|| now + LIMITS_EVERY)
+        portion.iter().for_each(|one| _ = one.enforce_lag_limit());
+        next
     }
 }
 
@@ -228,6 +244,21 @@ mod tests {
         drop(subscriptions);
         thread.join().unwrap();
         assert_eq!(answer, Ok((1, State::Ready)));
+    }
+
+    /// A check of many comes in passes, and begins again when it is time.
+    #[test]
+    fn limits_are_looked_at_in_portions() {
+        let cache = Cache::builder("/").build().unwrap();
+        let _subscription = cache.subscribe(Start::Now).open().unwrap();
+        let one = cache.inner.registry.all().remove(0);
+        let mut limited = Limited::default();
+        let (count, now) = (2 * PORTION * PIECE + 1, Instant::now());
+        (0..count).for_each(|_| _ = limited.slots.insert(one.clone()));
+        for now in [now, now + LIMITS_EVERY] {
+            let portions: Vec<usize> = (0..4).map(|_| limited.portion(now).len()).collect();
+            assert_eq!(portions, [PORTION * PIECE, PORTION * PIECE, 1, 0]);
+        }
     }
 
     #[test]
