@@ -242,6 +242,17 @@ pub(crate) mod weak {
     thread_local! {
         // One test runs on one thread of the system, all threads of its model included.
         static CHOSEN: Cell<(Site, &'static str)> = const { Cell::new((Site::Nothing, "")) };
+        static CLAIMS: Cell<bool> = const { Cell::new(true) };
+    }
+
+    /// Whether commits claim the log in the next model. Where nobody closes it, the claim decides nothing, and is one more
+    /// value of the head word that every load of it may find.
+    pub(crate) fn begin(claims: bool) {
+        CLAIMS.with(|cell| cell.set(claims));
+    }
+
+    pub(crate) fn claims() -> bool {
+        CLAIMS.with(Cell::get)
     }
 
     /// Weakens `site` (of the type whose name ends so) in the models that this thread runs next.

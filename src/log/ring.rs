@@ -71,14 +71,12 @@ impl Directory {
     }
 }
 
-/// The bit of the head word that says that nothing follows.
+/// The bit of the head word that says that no commit begins any more. The log is closed where none is under way either.
 const CLOSED: u64 = 1 << 63;
 /// A commit is under way: it has claimed the log, and its end publishes a head.
 const CLAIMED: u64 = 1 << 62;
-/// The log was closed during a commit: its end closes the log, in one step with the head that it publishes.
-const CLOSING: u64 = 1 << 61;
 /// The bits of the head word that hold the head.
-const HEAD: u64 = CLOSING - 1;
+const HEAD: u64 = CLAIMED - 1;
 
 /// The end of the log as one load shows it.
 #[derive(Clone, Copy, Debug)]
@@ -134,8 +132,8 @@ pub(crate) enum Run {
 /// What the writer stores with each revision, and each poll loads: one line of memory, so that it goes from the one core
 /// to the other once.
 pub(super) struct RingFront {
-    /// One past the newest published event, and the three bits [`CLOSED`], [`CLAIMED`] and [`CLOSING`]: close and
-    /// publication have one order, because both change this word.
+    /// One past the newest published event, and the bits [`CLOSED`] and [`CLAIMED`]: close and publication have one order,
+    /// because both change this word.
     pub(super) head: AtomicU64,
     pub(super) progress: AtomicU64,
 }
@@ -208,7 +206,7 @@ impl Ring {
         (ring, writer)
     }
 
-    /// One past the newest published event. Acquire: partner of [`Ring::release`].
+    /// One past the newest published event. Acquire: partner of [`Ring::publish`].
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.end().head
@@ -219,48 +217,55 @@ impl Ring {
     #[inline]
     pub(crate) fn end(&self) -> LogEnd {
         let word = self.front.head.load(ord!(HeadLoad, Acquire));
-        LogEnd { head: word & HEAD, closed: word & CLOSED != 0 }
+        LogEnd { head: word & HEAD, closed: word & (CLOSED | CLAIMED) == CLOSED }
     }
 
-    /// Whether the log was closed, or is closed at the end of the commit that is under way: no commit begins any more.
+    /// Whether no commit begins any more: the log is closed, or will be at the end of the commit that is under way.
     /// Acquire: partner of [`Ring::close`].
     pub(crate) fn is_closing(&self) -> bool {
-        self.front.head.load(Acquire) & (CLOSED | CLOSING) != 0
+        self.front.head.load(Acquire) & CLOSED != 0
     }
 
-    /// Closes the log: where it stands, or behind the commit that is under way, whose end closes it then. True: this call
-    /// has closed it, and the caller wakes those who wait. Never blocks.
+    /// Closes the log: where it stands, or behind the commit that is under way. True: this call has closed it, and the
+    /// caller wakes those who wait. Never blocks.
     pub(crate) fn close(&self) -> bool {
-        let closed = |word: u64| if word & CLAIMED == 0 { word | CLOSED } else { word | CLOSING };
-        // Release: a reader that finds it closed sees what this thread has seen, also where a commit closes it, whose
-        // exchange continues this one's release sequence.
-        let before = self.front.head.fetch_update(ord!(Closed, AcqRel), Relaxed, |word| Some(closed(word)));
-        before.is_ok_and(|word| word & (CLAIMED | CLOSED) == 0)
+        // Release: a reader that finds it closed sees what this thread has seen, also where a commit ends later, whose
+        // addition continues this one's release sequence.
+        self.front.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & (CLOSED | CLAIMED) == 0
     }
 
-    /// Begins a commit. False: the log is closed, and the commit may store nothing.
+    /// Begins a commit behind this head, which is the newest. False: the log is closed, and the commit may store nothing.
     #[inline(always)]
-    pub(super) fn claim(&self) -> bool {
-        let is_closed = |word: u64| word & (CLOSED | CLOSING) != 0;
+    pub(super) fn claim(&self, head: u64) -> bool {
         #[cfg(loom)]
-        let is_closed = |word| is_closed(word) && !weak::is(weak::Site::BlindPublish);
-        let claimed = |word: u64| (!is_closed(word)).then_some(word | CLAIMED);
-        // Relaxed: it publishes nothing, and readers that meet it take the head below it with the order of the exchange
+        if !weak::claims() {
+            return true;
+        }
+        #[cfg(loom)]
+        if weak::is(weak::Site::BlindPublish) {
+            self.front.head.fetch_or(CLAIMED, Relaxed);
+            return true;
+        }
+        // Relaxed: it publishes nothing, and readers that meet it take the head below it with the order of the addition
         // that published that, whose release sequence it continues.
-        self.front.head.fetch_update(Relaxed, Relaxed, claimed).is_ok()
+        self.front.head.compare_exchange(head, head | CLAIMED, Relaxed, Relaxed).is_ok()
     }
 
-    /// Ends a commit, with the head that it has made visible (`None`: the one before); a commit that has ended stays as it
-    /// is. True: the log was closed meanwhile, so that nothing follows this head, and the caller wakes those who wait.
-    /// Release: partner of [`Ring::end`].
+    /// Ends a commit with the head that it has made visible, in place of that behind which it began. True: the log was
+    /// closed meanwhile, so that nothing follows this head, and the caller wakes those who wait. Release: partner of
+    /// [`Ring::end`].
     #[inline(always)]
-    pub(crate) fn release(&self, head: Option<u64>) -> bool {
-        let released = |word: u64| {
-            let closed = if word & CLOSING == 0 { 0 } else { CLOSED };
-            (word & CLAIMED != 0).then(|| head.unwrap_or(word & HEAD) | closed)
-        };
-        let before = self.front.head.fetch_update(ord!(Head, Release), Relaxed, released);
-        before.is_ok_and(|word| word & CLOSING != 0)
+    pub(super) fn publish(&self, before: u64, head: u64) -> bool {
+        let step = (head - before).wrapping_sub(CLAIMED);
+        #[cfg(loom)]
+        let step = if weak::claims() { step } else { head - before };
+        self.front.head.fetch_add(step, ord!(Head, Release)) & CLOSED != 0
+    }
+
+    /// Ends a commit at the head behind which it began; one that has ended stays as it is. True: as of
+    /// [`Ring::publish`].
+    pub(crate) fn release(&self) -> bool {
+        self.front.head.fetch_and(!CLAIMED, Release) & (CLOSED | CLAIMED) == CLOSED | CLAIMED
     }
 
     /// The progress word; to be loaded before head. Acquire: partner of [`RingWriter::set_progress`].

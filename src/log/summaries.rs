@@ -77,7 +77,7 @@ impl KeyBounds {
     }
 
     /// The number of a key that begins as both do.
-    #[inline]
+    #[inline(always)]
     fn number_of(&self, key: &[u8]) -> Option<u64> {
         let (begin, rest) = key.split_at_checked(self.common)?;
         // Both words may have bytes in common.

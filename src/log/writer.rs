@@ -108,7 +108,8 @@ pub(crate) struct RingWriter {
     base: u64,
     fill: u64,
     is_giant: bool,
-    /// Base of the segment whose token is published.
+    /// The head that is published, and the base of the segment whose token is.
+    head: u64,
     token_base: u64,
     /// Of the newest segment.
     summary: Box<Summary>,
@@ -149,6 +150,7 @@ impl RingWriter {
             base,
             fill: 0,
             is_giant: false,
+            head: base,
             token_base: base,
             summary: Box::new(Summary::new(&schema)),
             schema,
@@ -364,21 +366,22 @@ impl RingWriter {
     #[inline(always)]
     #[must_use]
     pub(crate) fn claim(&mut self, ring: &Ring) -> bool {
-        ring.claim()
+        ring.claim(self.head)
     }
 
     /// Ends the claim of a commit that has no events. True: as of [`RingWriter::publish_head`].
     #[must_use]
     pub(crate) fn release(&mut self, ring: &Ring) -> bool {
-        ring.release(None)
+        ring.release()
     }
 
-    /// Commit, step 3: one exchange makes everything of the revision visible and ends the claim; then the token. True:
-    /// the log was closed meanwhile, and this exchange has closed it.
+    /// Commit, step 3: one addition makes everything of the revision visible and ends the claim; then the token. True:
+    /// the log was closed meanwhile, and ends here.
     #[inline(always)]
     #[must_use]
     pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
-        let closed = ring.release(Some(self.base + self.fill));
+        let before = std::mem::replace(&mut self.head, self.base + self.fill);
+        let closed = ring.publish(before, self.head);
         if self.token_base != self.base {
             self.publish_token(ring);
         }

@@ -64,7 +64,7 @@ proof!(
 
 /// Row "directory entry": the base of a newer lap is complete.
 fn entry_of_a_newer_lap(weakened: Weak) {
-    Model::of_many(&weakened).run(weakened, || {
+    UNCLAIMED.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
         let mut subscription = follow(&cache);
         put(&mut writer, 1, &["/a"]);
@@ -113,7 +113,7 @@ proof!(
 
 /// Row "directory": for a poll at the oldest event the growth is no lap.
 fn growing_directory_against_poll(weakened: Weak) {
-    Model::of_many(&weakened).run(weakened, || {
+    UNCLAIMED_LONG.run(weakened, || {
         while_the_directory_grows(|cache, mut subscription| {
             assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
             cache
@@ -179,7 +179,7 @@ proof!(
 
 /// Row "oldest, of a reset": a reader below it reads the history before, a reader above it the new one.
 fn reset_against_exact(weakened: Weak) {
-    Model::of_many(&weakened).run(weakened, || {
+    UNCLAIMED.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
         put(&mut writer, 5, &["/a"]);
         let before = cache.position();

@@ -62,9 +62,13 @@ struct Model {
     publisher_looks: bool,
     /// Steps of a pass of the notifier, where they are fewer than in the program.
     steps: Option<usize>,
+    /// Whether commits claim the log: models of many executions leave it out where nobody closes the log.
+    claims: bool,
 }
 
-const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false, steps: None };
+const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false, steps: None, claims: true };
+const UNCLAIMED: Model = Model { claims: false, ..PLAIN };
+const UNCLAIMED_LONG: Model = Model { less: 1, ..UNCLAIMED };
 const LONG: Model = Model { less: 1, ..PLAIN };
 const LONGEST: Model = Model { less: 2, ..PLAIN };
 const COLLECTS: Model = Model { collects: true, ..LONG };
@@ -87,16 +91,11 @@ impl Drop for Clean {
         collector::begin(false);
         notifier::begin(false, None);
         weak::choose(Site::Nothing, "");
+        weak::begin(true);
     }
 }
 
 impl Model {
-    /// A model whose executions are too many for a run: two preemptions less, but as many as before where it is weakened, for
-    /// a weakened one ends at its first failure.
-    fn of_many(weakened: &Weak) -> Model {
-        if weakened.0 == Site::Nothing { LONGEST } else { PLAIN }
-    }
-
     /// Explores the body twice, each side of its race beginning once. loom keeps one access of a
     /// word: a thread that loads it and then stores it hides that its store races with the loads of
     /// others, and what was never run first would not be tried.
@@ -114,6 +113,7 @@ impl Model {
             builder.check(move || {
                 count.fetch_add(1, Relaxed);
                 collector::begin(self.collects);
+                weak::begin(self.claims);
                 notifier::begin(self.publisher_looks, self.steps);
                 body();
                 notifier::step();

@@ -70,6 +70,7 @@ impl<'s> Awake<'s> {
         self.cursor.position()
     }
 
+    #[inline(always)]
     pub(super) fn frontier(&self) -> Frontier {
         let inner = self.inner();
         let end = self.shared.end.load(ord!(EndLoad, Acquire));

@@ -365,7 +365,7 @@ impl<'a> Commit<'a> {
 
 impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        if self.inner.ring.release(None) {
+        if self.inner.ring.release() {
             self.inner.closed();
         }
         self.inner.fail_for_good();
