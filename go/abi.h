@@ -345,15 +345,13 @@ static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, ui
 
 // ---- what is lent ------------------------------------------------------------
 
-// WC_STATE is a batch of key-values of an initial state: Shutdown counts it as open.
-enum { WC_BATCH = 1, WC_STATE, WC_PAGE, WC_WALK };
+enum { WC_BATCH = 1, WC_PAGE, WC_WALK };
 
 // Of a batch `what` is its owner: the release looks at nothing else. 0 is nothing.
 static inline void wc_free(uint32_t kind, uintptr_t what)
 {
     switch (kind) {
-    case WC_BATCH:
-    case WC_STATE: {
+    case WC_BATCH: {
         watchcore_batch batch = WATCHCORE_BATCH_INIT;
         batch.owner = (void *)what;
         watchcore_batch_release(&batch);

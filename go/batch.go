@@ -80,7 +80,7 @@ func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 	goods := goods{state: state, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
 	if raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
-		goods.kind, kept = C.WC_STATE, false
+		kept = false
 	}
 	if debug {
 		events, on.loan.copies = poisonable(events)

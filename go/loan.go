@@ -54,7 +54,7 @@ type turn uint32
 type goods struct {
 	state *coreState // of its cache, which counts what is out; nil: a walk
 	what  uintptr    // the library's
-	kind  uint32     // WC_BATCH, WC_STATE, WC_PAGE, WC_WALK
+	kind  uint32     // WC_BATCH, WC_PAGE, WC_WALK
 	noNet uint32     // of a loan, atomically; stands for a net's first word where there is none. Here it costs nothing
 }
 
@@ -74,9 +74,6 @@ func (g goods) count(n int64) {
 	switch g.kind {
 	case C.WC_BATCH:
 		g.state.batches.Add(n)
-	case C.WC_STATE:
-		g.state.batches.Add(n)
-		open[kindState].Add(n)
 	case C.WC_PAGE:
 		g.state.pages.Add(n)
 		open[kindPage].Add(n)

@@ -20,11 +20,10 @@ import (
 // (see the package's documentation): Shutdown is for who wants to know when, as a plug-in before it is
 // unloaded, and for who counts threads.
 //
-// What keeps a cache is to be closed before: caches, writers, loadings, subscriptions, snapshots, pages, and
-// batches of an initial state.
-// While one is open that nobody has closed the answer is ErrBusy at once, and its message says how many of
-// which. What was closed while another goroutine is still inside a call of it is waited for. Other batches may
-// stay: they are valid until they are released, as ever.
+// What keeps a cache is to be closed before: caches, writers, loadings, subscriptions, snapshots, pages. While
+// one is open that nobody has closed the answer is ErrBusy at once, and its message says how many of which. What
+// was closed while another goroutine is still inside a call of it is waited for. Batches may stay: they are valid
+// until they are released, as ever.
 //
 // It waits until the log's handler has returned from the last message and the library's threads have ended, or
 // the context is done: then the error is the context's, nothing was shut down that is not started again at its
@@ -98,13 +97,12 @@ const (
 	kindLoading
 	kindSubscription
 	kindSnapshot
-	kindState
 	kindPage
 	kindWalk
 	kinds
 )
 
-var kindNames = [kinds]string{"Cache", "Writer", "Loading", "Subscription", "Snapshot", "Batch of an initial state", "Page", "loop over Snapshot.Range"}
+var kindNames = [kinds]string{"Cache", "Writer", "Loading", "Subscription", "Snapshot", "Page", "loop over Snapshot.Range"}
 
 // open is how many of each kind were made and not closed.
 var open [kinds]atomic.Int64
