@@ -216,6 +216,7 @@ fn close_everywhere(commit: impl Fn(&mut Writer) -> crate::Result<()>) {
         while cache.stats().waiting == 0 && Instant::now() < until {
             std::thread::yield_now();
         }
+        let mut early = cache.subscribe(Start::Now).open().unwrap();
         let (closing, mut steps) = (cache.clone(), 0);
         let hook = move |name: &'static str| {
             if steps == at {
@@ -224,6 +225,7 @@ fn close_everywhere(commit: impl Fn(&mut Writer) -> crate::Result<()>) {
                 assert_eq!(closing.state(), State::Closed, "{name}");
                 assert_eq!(closing.subscribe(Start::Now).open().unwrap_err().code(), Code::Closed, "{name}");
                 assert_eq!(closing.position(), before, "{name}");
+                assert!(early.poll(64).is_ok(), "{name}: it ends before the revision is there");
             }
             steps += 1;
         };
