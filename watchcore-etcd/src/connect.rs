@@ -37,6 +37,15 @@ pub(super) async fn within<T>(
 /// are allowed every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// What the server may send on one stream before the stream's reader takes it: the default of the HTTP/2 client, written
+/// down because [`CONNECTION_WINDOW`] depends on it. It bounds what lies in memory between the network and the cache.
+const STREAM_WINDOW: u32 = 2 << 20;
+/// h2 charges a connection 256 bytes for each DATA frame, less what the frame carries, until its stream is read, and ends the
+/// connection ("too_many_data_frames") where the charges exceed half of the connection's window. etcd sends each message of
+/// a watch in a frame of its own, so a watch of small events that is not read for a while is such a stream. With this
+/// window a full stream of frames of one byte is not charged too much: `STREAM_WINDOW` times 255 lies below the half.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 2 * 256;
+
 /// A client of one endpoint, and what TLS says of its connections. These are made by the first call, and, where one
 /// ends, anew by the next.
 #[derive(Clone)]
@@ -82,6 +91,8 @@ fn channel(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<tonic
     let settings = |endpoint: Endpoint| {
         endpoint
             .connect_timeout(options.dial_timeout)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(false)

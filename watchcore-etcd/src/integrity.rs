@@ -1,6 +1,7 @@
 //! Whether what comes fits what the cache holds. It costs one look-up and finds lost, repeated and
 //! foreign events, and listings of another history.
 
+use super::server_text;
 use etcd_client::proto::{PbEvent, PbKeyValue};
 use std::fmt;
 use watchcore::{KeyValue, Record};
@@ -35,8 +36,8 @@ pub(super) struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, revision, what) = (self.key.escape_ascii(), self.revision, self.what);
-        write!(f, "revision {revision}, key \"{key}\": {what}")?;
+        let (key, revision, what) = (server_text::key(&self.key), self.revision, self.what);
+        write!(f, "revision {revision}, key {key}: {what}")?;
         for (name, live) in [("held", &self.held), ("came", &self.came)] {
             if let Some(live) = live {
                 let Live { create, modified, version } = live;

@@ -46,7 +46,7 @@
 //! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history` | calls to etcd |
-//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
@@ -73,6 +73,7 @@ mod progress;
 mod range;
 mod report;
 mod resume;
+mod server_text;
 mod session;
 mod shared;
 mod tickets;

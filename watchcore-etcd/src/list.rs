@@ -198,7 +198,7 @@ impl<T: TakesPages> Pages<'_, T> {
 
     /// A stream failed. Unless the revision is compacted, the next one would, too.
     fn gave_up(&self, failure: &Failure, ended: Streamed) -> Streamed {
-        log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text);
+        log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text());
         if !matches!(failure.class, Class::Compacted(_)) {
             self.reader.leave_streams();
         }

@@ -4,6 +4,7 @@ use super::config::Config;
 use super::connect::Header;
 use super::counters::one;
 use super::failure::{Class, Failure};
+use super::server_text;
 use super::shared::Shared;
 use super::version::too_old;
 use crate::log::log;
@@ -29,6 +30,8 @@ pub(super) struct Reporter<'a> {
     reported: Instant,
     /// The newest revision of etcd's that was seen in the present history.
     newest_seen: u64,
+    /// Endpoints that have answered: they speak HTTP/2 as they were asked to.
+    answered: HashSet<String>,
     /// The old version that was warned of.
     warned_of: Option<String>,
     /// Failures that were logged since the feeder followed etcd last: once more, they are no news.
@@ -44,6 +47,7 @@ impl<'a> Reporter<'a> {
             report: SourceReport::default(),
             reported: Instant::now(),
             newest_seen: 0,
+            answered: HashSet::new(),
             warned_of: None,
             logged: HashSet::new(),
         }
@@ -64,7 +68,11 @@ impl<'a> Reporter<'a> {
     /// A session has its connection.
     pub(super) fn connected(&mut self, url: &str, version: Option<&str>) {
         self.report.endpoint = url.to_owned();
-        let Some(version) = version else { return };
+        if !self.answered.contains(url) {
+            self.answered.insert(url.to_owned());
+        }
+        let Some(version) = version.map(server_text::version) else { return };
+        let version = version.as_str();
         if let Some(minimum) = too_old(version)
             && self.warned_of.as_deref() != Some(version)
         {
@@ -186,7 +194,7 @@ impl<'a> Reporter<'a> {
     /// What happened, what holds, what to do next.
     fn describe(&self, failure: &Failure, url: &str) -> String {
         // What the cache refuses is a sentence by itself.
-        let text = failure.text.trim_end_matches('.');
+        let text = failure.text().trim_end_matches('.');
         let options = &self.config.options;
         let every = options.refused_retry.as_secs_f64();
         let user = options.user.as_ref().map(|user| user.name.as_str());
@@ -212,6 +220,9 @@ impl<'a> Reporter<'a> {
                 "etcd {url}: {text}. The cache cannot take messages above {LONGEST_MESSAGE} bytes; write smaller values."
             ),
             (Class::Compacted(_) | Class::Future, _) => format!("{text}."),
+            _ if url.starts_with("http://") && !self.answered.contains(url) && failure.may_want_tls() => {
+                format!("etcd {url}: {text}. If it speaks TLS there, write https://; trying again.")
+            }
             _ => format!("etcd {url}: {text}; trying again."),
         }
     }

@@ -19,6 +19,7 @@ use crate::log::log;
 
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
+use super::server_text;
 use super::shared::Shared;
 use etcd_client::StatusResponse;
 use std::cell::RefCell;
@@ -209,7 +210,7 @@ impl<'a> Session<'a> {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         if resume.is_of_another_cluster(header) {
-            log!(warn, cluster = header.cluster, "etcd is another cluster: another history");
+            log!(warn, cluster = %format_args!("{:x}", header.cluster), "etcd is another cluster: another history");
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         one(&self.shared.counts.probes);
@@ -358,7 +359,7 @@ impl<'a> Session<'a> {
             pages.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
         let Some(record) = other else { return true };
         log!(warn,
-            key = %record.key.escape_ascii(),
+            key = server_text::key(record.key),
             modified = record.mod_revision,
             applied = point,
             "a key that does not follow from what was applied: another history"

@@ -79,7 +79,7 @@ impl Connections {
 
     /// Connects again after `reader` failed.
     async fn renew(&mut self, reader: &Reader, failure: &Failure, options: &Options) {
-        log!(debug, error = %failure.text, "a consistent read failed; connecting again");
+        log!(debug, error = %failure.text(), "a consistent read failed; connecting again");
         tokio::time::sleep(self.pauses.next()).await;
         self.own = reader.again(options).await.ok();
     }

@@ -209,8 +209,11 @@ impl Source {
         Some(Failure::new(Code::FutureRevision, message))
     }
 
+    /// Why the source is not followed now, if it is not: after it came back the status keeps its last failure, which is
+    /// the reason of nothing any more.
     fn reason(&self) -> String {
-        let said = self.cache.status().last_error;
+        let status = self.cache.status();
+        let said = status.last_error.filter(|_| status.state != State::Ready);
         said.map(|error| format!(": {}", error.message().trim_end_matches('.'))).unwrap_or_default()
     }
 
