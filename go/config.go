@@ -167,6 +167,10 @@ type EtcdConfig struct {
 	ProgressInterval time.Duration
 	// NoProgressRequests sends none.
 	NoProgressRequests bool
+	// AuditInterval is how often the whole cache is compared with etcd, page by page and
+	// slowly, and after each reconnect; where a key differs twice, the cache is listed anew
+	// as of another history. 0 is an hour, a negative one is never.
+	AuditInterval time.Duration
 }
 
 // TLSConfig is how to trust the server, and who the client is: PEM, each from a file or from
@@ -414,6 +418,10 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 		follow_compaction_ms: check.time("EtcdConfig.FollowCompaction", c.FollowCompaction),
 		only_key:             absent(pin, c.OnlyKey),
 		history:              C.uint64_t(c.History),
+		audit_interval_ms:    -1,
+	}
+	if c.AuditInterval >= 0 {
+		o.audit_interval_ms = check.time("EtcdConfig.AuditInterval", c.AuditInterval)
 	}
 	return check.err
 }

@@ -307,6 +307,11 @@ type FeederCounters struct {
 	CertificateFailures uint64                  // connections for which they could not be used
 	MaxEventsQueued     uint64                  // the most events in one message
 	MaxRevisionEvents   uint64                  // the most events of one revision
+	SampledKeys         uint64                  // keys compared with etcd at once after a reconnect
+	Audits              uint64                  // comparisons of the whole range with etcd
+	AuditedKeys         uint64                  // keys that these compared
+	AuditTime           time.Duration           // how long these took in all
+	Differences         uint64                  // samples and audits that found etcd and the cache differ
 }
 
 // FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
@@ -350,5 +355,10 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		CertificateFailures: uint64(n.certificate_failures),
 		MaxEventsQueued:     uint64(n.max_events_queued),
 		MaxRevisionEvents:   uint64(n.max_revision_events),
+		SampledKeys:         uint64(n.sampled_keys),
+		Audits:              uint64(n.audits),
+		AuditedKeys:         uint64(n.audited_keys),
+		AuditTime:           time.Duration(n.audit_milliseconds) * time.Millisecond,
+		Differences:         uint64(n.differences),
 	}, nil
 }

@@ -818,11 +818,14 @@ typedef struct watchcore_etcd_options {
     // these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
     // and with `stop_after_listing` it is the newest.
     uint64_t history;
+    // How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,
+    // the cache is listed anew as of another history. 0: 3600000. Negative: never.
+    int64_t audit_interval_ms;
 } watchcore_etcd_options;
 #define WATCHCORE_ETCD_OPTIONS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_etcd_options), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, \
       { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, 0, 0, 0, \
-      0, NULL, 0, { NULL, 0 }, 0 }
+      0, NULL, 0, { NULL, 0 }, 0, 0 }
 #define WATCHCORE_ETCD_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_etcd_options) WATCHCORE_ETCD_OPTIONS_INITIALIZER
 
 // What a feeder has done since it was started. Since 0.1.
@@ -876,10 +879,20 @@ typedef struct watchcore_counters {
     uint64_t max_events_queued;
     // The most events of one revision.
     uint64_t max_revision_events;
+    // Keys that were compared with etcd at once after a reconnect.
+    uint64_t sampled_keys;
+    // Audits: comparisons of the whole range with etcd.
+    uint64_t audits;
+    // Keys that audits compared.
+    uint64_t audited_keys;
+    // Milliseconds that the audits took.
+    uint64_t audit_milliseconds;
+    // Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    uint64_t differences;
 } watchcore_counters;
 #define WATCHCORE_COUNTERS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0, 0, 0 }
+      0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;

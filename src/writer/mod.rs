@@ -137,6 +137,25 @@ impl Writer {
         self.inner.is_ready()
     }
 
+    /// Live keys at [`Writer::position`]. O(1).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(3, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+    /// assert_eq!((writer.position().revision, writer.objects()), (3, 2));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn objects(&self) -> u64 {
+        self.inner.gauges.objects.load(Relaxed)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     /// The prefix of every key.
     pub fn prefix(&self) -> &[u8] {
         &self.inner.prefix

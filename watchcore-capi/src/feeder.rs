@@ -76,6 +76,9 @@ pub struct watchcore_etcd_options {
     /// these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
     /// and with `stop_after_listing` it is the newest.
     pub history: u64,
+    /// How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,
+    /// the cache is listed anew as of another history. 0: 3600000. Negative: never.
+    pub audit_interval_ms: i64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -106,6 +109,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
         follow_compaction_ms: 0,
         only_key: watchcore_bytes::ABSENT,
         history: 0,
+        audit_interval_ms: 0,
     };
 }
 
@@ -162,6 +166,16 @@ pub struct watchcore_counters {
     pub max_events_queued: u64,
     /// The most events of one revision.
     pub max_revision_events: u64,
+    /// Keys that were compared with etcd at once after a reconnect.
+    pub sampled_keys: u64,
+    /// Audits: comparisons of the whole range with etcd.
+    pub audits: u64,
+    /// Keys that audits compared.
+    pub audited_keys: u64,
+    /// Milliseconds that the audits took.
+    pub audit_milliseconds: u64,
+    /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    pub differences: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -192,6 +206,11 @@ unsafe impl Sized32 for watchcore_counters {
         certificate_failures: 0,
         max_events_queued: 0,
         max_revision_events: 0,
+        sampled_keys: 0,
+        audits: 0,
+        audited_keys: 0,
+        audit_milliseconds: 0,
+        differences: 0,
     };
 }
 
@@ -405,6 +424,11 @@ mod imp {
         if let Some(interval) = milliseconds(options.follow_compaction_ms, "follow_compaction_ms")? {
             builder = builder.follow_compaction(interval);
         }
+        if options.audit_interval_ms != 0 {
+            // Not above 0: never.
+            let interval = u64::try_from(options.audit_interval_ms).unwrap_or(0);
+            builder = builder.audit_interval(Duration::from_millis(interval));
+        }
         if let Some(key) = try_bytes!(options.only_key) {
             builder = builder.only_key(key);
         }
@@ -458,6 +482,11 @@ mod imp {
             certificate_failures: now.certificate_failures,
             max_events_queued: now.max_events_queued,
             max_revision_events: now.max_revision_events,
+            sampled_keys: now.sampled_keys,
+            audits: now.audits,
+            audited_keys: now.audited_keys,
+            audit_milliseconds: now.audit_milliseconds,
+            differences: now.differences,
         }
     }
 }

@@ -119,6 +119,16 @@ counters! {
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     counter consistent_reads,
+    /// Keys that were compared with etcd at once after a reconnect.
+    counter sampled_keys,
+    /// Audits: comparisons of the whole range with etcd.
+    counter audits,
+    /// Keys that audits compared.
+    counter audited_keys,
+    /// Milliseconds that the audits took.
+    counter audit_milliseconds,
+    /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    counter differences,
     /// Certificate files that held something else than before, and were taken for new connections.
     counter certificate_reloads,
     /// Connections for which the certificate files could not be used.

@@ -170,7 +170,9 @@ fn explained(text: &str) -> Option<String> {
     }
     if let Some((_, status)) = text.split_once("grpc-status header missing, mapped from HTTP status code ") {
         let status = first_number(status);
-        return Some(format!("{NO_GRPC}, but HTTP status {status}. A gateway or a web server answered in etcd's place"));
+        return Some(format!(
+            "{NO_GRPC}, but HTTP status {status}. A gateway or a web server answered in etcd's place"
+        ));
     }
     // "Detected" is an error that this end of the connection found, "received" one that the server named.
     if let Some((_, reason)) = text.split_once("connection error detected: ") {

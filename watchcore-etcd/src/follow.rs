@@ -137,6 +137,9 @@ impl Follower<'_, '_> {
             if self.session.shared.take_doubt() {
                 return Ok(WatchEnd::Reopen);
             }
+            if self.session.shared.take_reset() {
+                return Ok(WatchEnd::Resync(ResyncReason::HistoryReset));
+            }
             if self.session.shared.take_resync() {
                 return Ok(WatchEnd::Resync(ResyncReason::Requested));
             }

@@ -43,10 +43,10 @@
 //! | `session` | sessions with endpoints, listings |
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
-//! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
+//! | `tickets`, `compaction`, `audit` | what runs beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
-//! | `connect`, `list`, `history` | calls to etcd |
-//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
+//! | `connect`, `list`, `history`, `sample` | calls to etcd |
+//! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
@@ -54,8 +54,10 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod audit;
 mod backoff;
 mod compaction;
+mod compare;
 mod config;
 mod connect;
 mod counters;
@@ -73,6 +75,7 @@ mod progress;
 mod range;
 mod report;
 mod resume;
+mod sample;
 mod server_text;
 mod session;
 mod shared;

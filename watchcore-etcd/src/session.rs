@@ -19,6 +19,7 @@ use crate::log::log;
 
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
+use super::sample;
 use super::server_text;
 use super::shared::Shared;
 use etcd_client::StatusResponse;
@@ -135,6 +136,10 @@ impl<'a> Session<'a> {
             // Nothing can be read of the cache yet.
             self.publish(&reader);
         }
+        if step == NextStep::Watch {
+            // Nothing is listed, so nothing but evidence and sample was compared.
+            self.shared.audit.notify_one();
+        }
         loop {
             if let NextStep::Resync(reason) = step {
                 self.pending_resync = Some(reason);
@@ -202,6 +207,9 @@ impl<'a> Session<'a> {
             let loaded = self.writer.borrow().is_loaded();
             return Ok(if loaded { NextStep::Resync(ResyncReason::Requested) } else { NextStep::Load });
         };
+        if self.shared.take_reset() {
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+        }
         let range = &self.config.range;
         let newest = reader.newest_since(range, resume.point()).await?;
         let header = newest.header();
@@ -214,7 +222,12 @@ impl<'a> Session<'a> {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         one(&self.shared.counts.probes);
-        match check(reader, range, resume.evidence()).await? {
+        let snapshot = self.writer.borrow().snapshot().map_err(|error| refused(&error))?;
+        let checked = match check(reader, range, resume.evidence()).await? {
+            HistoryCheck::Same => sample::check(reader, range, &snapshot, &self.shared.counts).await?,
+            other => other,
+        };
+        match checked {
             HistoryCheck::Same => {}
             HistoryCheck::Other => {
                 let applied = resume.evidence().revision();
@@ -237,6 +250,7 @@ impl<'a> Session<'a> {
             tokio::time::sleep(self.listings_in_a_row.next()).await;
         }
         self.shared.take_resync();
+        self.shared.take_reset();
         let mut at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
         let started = Instant::now();
         let listing = match step {
@@ -358,7 +372,8 @@ impl<'a> Session<'a> {
         let other =
             pages.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
         let Some(record) = other else { return true };
-        log!(warn,
+        log!(
+            warn,
             key = server_text::key(record.key),
             modified = record.mod_revision,
             applied = point,

@@ -28,6 +28,10 @@ pub(super) struct Shared {
     /// Whether a requested compaction waits for the cache. Of the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
+    /// Raised when a session continues where the one before ended: everything is to be compared.
+    pub(super) audit: Notify,
+    /// Whether a comparison found that the cache and etcd differ. Of the feeder's thread.
+    reset: AtomicBool,
     /// Whether a consistent read says that etcd's history went back. Of the feeder's thread.
     doubt: AtomicBool,
     /// When the client's certificate expires, in Unix time; 0 without one.
@@ -80,6 +84,16 @@ impl Shared {
 
     pub(super) fn take_doubt(&self) -> bool {
         self.doubt.swap(false, Ordering::Relaxed)
+    }
+
+    /// A comparison found that the cache and etcd differ: the session has to list, as of another history.
+    pub(super) fn request_reset(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+        self.watch.notify_one();
+    }
+
+    pub(super) fn take_reset(&self) -> bool {
+        self.reset.swap(false, Ordering::Relaxed)
     }
 
     /// The cache has a listing of this epoch: what is requested from now on is of its history. A request that comes

@@ -161,6 +161,21 @@ impl Fake {
         self.world.change(|state| state.store = Store::default());
     }
 
+    /// Another history of the same cluster and member, with these puts, one a revision. Nobody sees a moment between.
+    pub(crate) fn refill(&self, puts: &[(String, String)]) {
+        self.world.change(|state| {
+            state.store = Store::default();
+            for (key, value) in puts {
+                state.store.txn(&[(key.as_bytes(), Some(value.as_bytes()))]);
+            }
+        });
+    }
+
+    /// Another value of a key that is there, at the same revision: what a corrupt member has.
+    pub(crate) fn corrupt(&self, key: &str, value: &str) {
+        self.world.change(|state| state.store.corrupt(key.as_bytes(), value.as_bytes()));
+    }
+
     /// From now on.
     pub(crate) fn fault(&self, fault: Fault) {
         self.fault_times(fault, u64::MAX);

@@ -60,6 +60,12 @@ impl Store {
         self.revision
     }
 
+    /// Changes the newest version of a key that is there, in place.
+    pub(super) fn corrupt(&mut self, key: &[u8], value: &[u8]) {
+        let newest = self.keys.get_mut(key).and_then(|versions| versions.last_mut()).expect("a key that is there");
+        newest.value = value.to_vec();
+    }
+
     pub(super) fn compact(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision.min(self.revision));
     }

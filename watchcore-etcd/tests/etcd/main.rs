@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)]
 
 mod access;
+mod audits;
 mod begins;
 mod compaction;
 mod consistent;
