@@ -134,8 +134,8 @@ type EtcdConfig struct {
 	StartRevision uint64
 	// History begins so many revisions below the newest one, or at the oldest that etcd still
 	// has: who was at one of them before the program began goes on from there with StartAfter,
-	// and need not read the state again. Until that is replayed the cache is behind etcd, as
-	// its position says. 0 is the newest. A StartRevision comes first, and with
+	// and need not read the state again. The cache is ready when that history is replayed:
+	// nobody is taken back to where it begins. 0 is the newest. A StartRevision comes first, and with
 	// StopAfterListing it is the newest.
 	History uint64
 	// Pace, with StartRevision: the feeder stays at most half a window ahead of this

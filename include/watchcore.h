@@ -815,7 +815,8 @@ typedef struct watchcore_etcd_options {
     // the whole prefix.
     struct watchcore_bytes only_key;
     // Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
-    // these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    // these before the program began goes on from there. The cache is ready when that history is replayed. 0: at the newest
+    // revision. A `start_revision` comes first,
     // and with `stop_after_listing` it is the newest.
     uint64_t history;
     // How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,

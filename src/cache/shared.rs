@@ -56,6 +56,8 @@ pub(crate) struct Info {
     pub(crate) source: Option<Arc<dyn Source>>,
     /// Revision of the last consistent read.
     pub(crate) consistent_revision: u64,
+    /// Where the cache became Ready, if that was not at its listing: one past the newest event there, and the position.
+    pub(crate) began: Option<(u64, Position)>,
 }
 
 /// Statistics that the writer stores.

@@ -73,7 +73,8 @@ pub struct watchcore_etcd_options {
     /// the whole prefix.
     pub only_key: watchcore_bytes,
     /// Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
-    /// these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    /// these before the program began goes on from there. The cache is ready when that history is replayed. 0: at the newest
+    /// revision. A `start_revision` comes first,
     /// and with `stop_after_listing` it is the newest.
     pub history: u64,
     /// How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,

@@ -149,8 +149,8 @@ impl FeederBuilder {
 
     /// Lists so many revisions below the newest one, or at the oldest that etcd still has, and fills the log with what
     /// followed: who was at one of these revisions before the program began goes on from there, and need not read the
-    /// state again. 0, the default, lists the newest. Until that history is replayed the cache is behind etcd, as a
-    /// position or a consistent read says. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
+    /// state again. 0, the default, lists the newest. The cache is Ready when that history is replayed: nobody who reads
+    /// without a revision is taken back to where it begins. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
     /// its listing lists the newest.
     pub fn history(mut self, revisions: u64) -> Self {
         self.options.history = revisions;

@@ -165,8 +165,10 @@ impl Follower<'_, '_> {
         self.health.state(self.resume().point(), self.assembler.is_open())
     }
 
+    /// The highest revision that somebody waits for: a reader, or all readers of a cache that is not Ready before it.
     fn wanted(&self) -> u64 {
-        self.session.writer.borrow().demand().progress_until
+        let waited_for = self.session.writer.borrow().demand().progress_until;
+        waited_for.max(self.session.catches_up_to().unwrap_or(0))
     }
 
     fn check_demand(&mut self) {
@@ -351,7 +353,8 @@ impl Follower<'_, '_> {
     /// Applies whole revisions, one after the other.
     async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<WatchEnd>, Failure> {
         for run in revisions(&mut events) {
-            if self.resume().replays() {
+            // A subscription that waits until the cache is Ready sets no pace.
+            if self.resume().replays() && self.session.catches_up_to().is_none() {
                 self.keep_pace().await;
             }
             if let Some(end) = self.apply_revision(run)? {

@@ -84,10 +84,12 @@ impl<'a> LoadedPages<'a> {
         LoadedPages { writer, loading: None }
     }
 
-    /// Publishes them.
-    pub(super) fn publish(self) -> Result<(), Failure> {
+    /// Publishes them. `is_newest`: readers are to see this state; else they wait for what follows it.
+    pub(super) fn publish(self, is_newest: bool) -> Result<(), Failure> {
         let Some(loading) = self.loading else { return Ok(()) };
-        self.writer.borrow_mut().finish_load(loading).map_err(|error| refused(&error))
+        let mut writer = self.writer.borrow_mut();
+        let published = if is_newest { writer.finish_load(loading) } else { writer.finish_load_behind(loading) };
+        published.map_err(|error| refused(&error))
     }
 }
 

@@ -149,6 +149,11 @@ impl Resume {
         self.point < self.replay_until
     }
 
+    /// Up to which revision, while it does.
+    pub(super) fn replays_to(&self) -> Option<u64> {
+        Some(self.replay_until).filter(|_| self.replays())
+    }
+
     pub(super) fn evidence(&self) -> &Evidence {
         &self.evidence
     }

@@ -251,7 +251,8 @@ impl<'a> Session<'a> {
         }
         self.shared.take_resync();
         self.shared.take_reset();
-        let mut at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
+        let asked = self.config.options.start_revision.filter(|_| step == NextStep::Load);
+        let mut at = asked;
         let started = Instant::now();
         let listing = match step {
             NextStep::Resync(wanted) => {
@@ -270,7 +271,9 @@ impl<'a> Session<'a> {
                 } else {
                     self.read(reader, at, url, &mut pages).await?
                 };
-                pages.publish()?;
+                // Who asked for a revision wants to see its state. A history is there to be resumed in: whoever reads
+                // is not to be taken back to where it begins.
+                pages.publish(asked.is_some() || listing.revision >= listing.header.revision)?;
                 listing
             }
         };
@@ -279,6 +282,7 @@ impl<'a> Session<'a> {
         self.pending_resync = None;
         self.shared.set_epoch(self.writer.borrow().position().epoch);
         self.resume = Some(Resume::listed(&listing, at.is_some()));
+        self.caught_up();
         self.reporter.listed(listing.header.revision.max(listing.revision));
         self.shared.moved();
         Ok(())
@@ -440,7 +444,20 @@ impl<'a> Session<'a> {
         self.backoff.reset();
         self.listings_in_a_row.reset();
         self.silences = 0;
+        self.caught_up();
         self.shared.moved();
+    }
+
+    /// Whether readers still wait for the history to be replayed: up to which revision.
+    pub(super) fn catches_up_to(&self) -> Option<u64> {
+        self.resume().replays_to().filter(|_| self.config.options.start_revision.is_none())
+    }
+
+    /// The cache is Ready when it has what etcd had as the first listing ended.
+    fn caught_up(&mut self) {
+        if self.catches_up_to().is_none() {
+            self.writer.borrow_mut().caught_up();
+        }
     }
 
     /// Reports a failure, chooses the next endpoint, and gives the time to wait.
