@@ -312,6 +312,8 @@ type FeederCounters struct {
 	AuditedKeys         uint64                  // keys that these compared
 	AuditTime           time.Duration           // how long these took in all
 	Differences         uint64                  // samples and audits that found etcd and the cache differ
+	ComparedReads       uint64                  // consistent reads answered by a comparison with etcd's state
+	ProgressUnanswered  uint64                  // 1 while nobody answers requests for progress
 }
 
 // FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
@@ -360,5 +362,7 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		AuditedKeys:         uint64(n.audited_keys),
 		AuditTime:           time.Duration(n.audit_milliseconds) * time.Millisecond,
 		Differences:         uint64(n.differences),
+		ComparedReads:       uint64(n.compared_reads),
+		ProgressUnanswered:  uint64(n.progress_unanswered),
 	}, nil
 }

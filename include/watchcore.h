@@ -564,8 +564,9 @@ int32_t watchcore_cache_wait_until(const watchcore_cache *cache,
                                    watchcore_error *error);
 
 // The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
-// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST. Where a
+// proxy drops etcd's notifications of progress it is the cache's position, once the state there is proven to be
+// etcd's. Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
 // WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED. Since 0.1.
 int32_t watchcore_cache_consistent_revision(const watchcore_cache *cache,
@@ -890,10 +891,15 @@ typedef struct watchcore_counters {
     uint64_t audit_milliseconds;
     // Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
     uint64_t differences;
+    // Of the consistent reads those that were answered by a comparison with etcd's state, because nobody answers requests for
+    // progress.
+    uint64_t compared_reads;
+    // 1 while nobody answers requests for progress, though etcd moves on.
+    uint64_t progress_unanswered;
 } watchcore_counters;
 #define WATCHCORE_COUNTERS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0 }
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;

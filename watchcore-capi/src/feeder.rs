@@ -177,6 +177,11 @@ pub struct watchcore_counters {
     pub audit_milliseconds: u64,
     /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
     pub differences: u64,
+    /// Of the consistent reads those that were answered by a comparison with etcd's state, because nobody answers requests for
+    /// progress.
+    pub compared_reads: u64,
+    /// 1 while nobody answers requests for progress, though etcd moves on.
+    pub progress_unanswered: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -212,6 +217,8 @@ unsafe impl Sized32 for watchcore_counters {
         audited_keys: 0,
         audit_milliseconds: 0,
         differences: 0,
+        compared_reads: 0,
+        progress_unanswered: 0,
     };
 }
 
@@ -488,6 +495,8 @@ mod imp {
             audited_keys: now.audited_keys,
             audit_milliseconds: now.audit_milliseconds,
             differences: now.differences,
+            compared_reads: now.compared_reads,
+            progress_unanswered: now.progress_unanswered,
         }
     }
 }

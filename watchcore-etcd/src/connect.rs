@@ -239,6 +239,19 @@ impl Reader {
         Ok(Newest { header: self.pin(range).await?, applied })
     }
 
+    /// The same with what the range holds: how many keys, and whether one of them was modified above `applied`.
+    pub(super) async fn state_since(&self, range: &KeyRange, applied: u64) -> Result<StateSince, Failure> {
+        let above = i64::try_from(applied).unwrap_or(i64::MAX).saturating_add(1);
+        let options = GetOptions::new().with_range(range.end.clone()).with_keys_only();
+        let response = self.get(&range.start, options.with_min_mod_revision(above).with_limit(1)).await?;
+        let header = self.cluster.header(response.0.header.as_ref())?;
+        if header.revision == 0 {
+            return Err(Failure::new(Class::Retry, "etcd answered a read without a revision"));
+        }
+        let (keys, has_newer) = (response.count().max(0) as u64, !response.kvs().is_empty());
+        Ok(StateSince { newest: Newest { header, applied }, keys, has_newer })
+    }
+
     /// A watch on this connection.
     pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
         self.connection.explained(within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await)
@@ -287,6 +300,13 @@ impl Newest {
         }
         header.revision < *applied
     }
+}
+
+/// What a linearizable read of the whole range says of its state.
+pub(super) struct StateSince {
+    pub(super) newest: Newest,
+    pub(super) keys: u64,
+    pub(super) has_newer: bool,
 }
 
 #[cfg(test)]

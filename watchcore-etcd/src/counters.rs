@@ -119,6 +119,10 @@ counters! {
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     counter consistent_reads,
+    /// Those among them that were answered by a comparison with etcd's state, because nobody answers requests for progress.
+    counter compared_reads,
+    /// 1 while nobody answers requests for progress, though etcd moves on.
+    gauge progress_unanswered,
     /// Keys that were compared with etcd at once after a reconnect.
     counter sampled_keys,
     /// Audits: comparisons of the whole range with etcd.
@@ -183,7 +187,8 @@ mod tests {
         };
         let names: BTreeSet<_> = shown().iter().map(|metric| (metric.name, metric.label)).collect();
         assert_eq!(names.len(), shown().len());
-        assert!(shown().iter().all(|metric| metric.is_counter != metric.name.starts_with("max_")));
+        let is_gauge = |name: &str| name.starts_with("max_") || name == "progress_unanswered";
+        assert!(shown().iter().all(|metric| metric.is_counter != is_gauge(metric.name)));
         assert!(shown().iter().all(|metric| metric.help.ends_with('.') && !metric.help.starts_with(' ')));
         one(&counts.probes);
         counts.resynced(ResyncReason::Compacted);

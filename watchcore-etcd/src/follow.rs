@@ -14,6 +14,7 @@ use super::progress::ProgressRequests;
 use super::report::LONGEST_MESSAGE;
 use super::resume::{Evidence, Order, Resume};
 use super::session::{Session, WatchEnd, refused};
+use super::unanswered::HeldState;
 use crate::log::log;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
 use etcd_client::{WatchOptions, WatchStream};
@@ -24,6 +25,8 @@ use watchcore::{Change, Code, ResyncReason, Writer};
 
 /// How long a watch without any timer of its own sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+/// How often a silent watch is compared with etcd's state, where nobody answers requests for progress.
+const COMPARED: Duration = Duration::from_secs(30);
 /// How long a silent watch is listened to once more before it is given up.
 const GRACE: Duration = Duration::from_millis(10);
 
@@ -66,6 +69,8 @@ struct Follower<'s, 'a> {
     requests: ProgressRequests,
     assembler: Assembler,
     liveness: Option<LivenessRead>,
+    /// When etcd's state was last compared.
+    compared: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -93,11 +98,13 @@ impl Session<'_> {
         let now = Instant::now();
         let options = &self.config.options;
         let idle = options.progress_requests.then_some(options.progress_interval);
+        self.unanswered.opened();
         let mut follower = Follower {
             health: WatchHealth::new(watch.from, now),
             requests: ProgressRequests::new(idle, now),
             assembler: Assembler::new(LONGEST_MESSAGE),
             liveness: None,
+            compared: None,
             session: self,
             reader,
             watch,
@@ -127,6 +134,7 @@ impl Follower<'_, '_> {
                 Occurrence::Liveness(answer) => self.lives(answer),
                 Occurrence::Demand => {
                     self.check_demand();
+                    self.session.report_changes();
                     None
                 }
                 Occurrence::Time => self.time().await?,
@@ -203,9 +211,14 @@ impl Follower<'_, '_> {
                     answer = answer(&mut self.liveness) => Occurrence::Liveness(answer),
                 }
             };
-            return match tokio::time::timeout(GRACE, late).await {
+            let late = tokio::time::timeout(GRACE, late).await;
+            return match late {
                 Ok(Occurrence::Message(message)) => self.message(message).await,
                 Ok(Occurrence::Liveness(Ok(newest))) => Ok(self.lives(Ok(newest))),
+                _ if self.is_quiet().await => {
+                    self.health.heard_at(Instant::now());
+                    Ok(None)
+                }
                 _ => {
                     one(&self.session.shared.counts.silences);
                     self.session.silences = self.session.silences.saturating_add(1);
@@ -218,6 +231,11 @@ impl Follower<'_, '_> {
             one(&self.session.shared.counts.progress_requests);
             if self.state() != WatchState::Mute {
                 self.health.asked_at(now);
+                self.session.unanswered.sent(now);
+                let suspect = self.session.unanswered.is_suspect(self.state(), self.health.heard(), now);
+                if suspect && self.session.shared.progress.suspect() {
+                    self.session.shared.tickets.notify_one();
+                }
             }
             // A stalled connection may have no room for it: then the silence says so.
             let sent = tokio::time::timeout(Duration::from_millis(1), self.watch.stream.request_progress()).await;
@@ -236,6 +254,22 @@ impl Follower<'_, '_> {
             self.health.asked_at(now);
         }
         Ok(None)
+    }
+
+    /// Whether the watch is silent because there is nothing to say: where nobody answers requests for progress, etcd's state
+    /// shows it. The state is read every [`COMPARED`]; in between a read that moves no data shows that the server lives.
+    async fn is_quiet(&mut self) -> bool {
+        if !self.session.shared.progress.are_missing() {
+            return false;
+        }
+        let range = &self.session.config.range;
+        if self.compared.is_some_and(|at| at.elapsed() < COMPARED) {
+            let newest = self.reader.newest_since(range, self.resume().point()).await;
+            return newest.is_ok_and(|newest| !newest.went_back());
+        }
+        let held = HeldState::now(&self.session.writer.borrow());
+        self.compared = Some(Instant::now());
+        held.compare(self.reader, range).await.is_ok_and(|stored| stored.is_same && !stored.newest.went_back())
     }
 
     /// Takes the answer of a liveness read. Where it fails, the silence continues.
@@ -338,6 +372,7 @@ impl Follower<'_, '_> {
     async fn progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
         one(&self.session.shared.counts.progress_notifications);
         self.requests.answered();
+        self.session.progress_came();
         if self.resume().is_above(revision) {
             let went_back = self.went_back().await?;
             return Ok(went_back.then_some(WatchEnd::Resync(ResyncReason::HistoryReset)));

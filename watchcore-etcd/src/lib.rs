@@ -46,7 +46,7 @@
 //! | `tickets`, `compaction`, `audit` | what runs beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history`, `sample` | calls to etcd |
-//! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
+//! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `unanswered`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
@@ -81,6 +81,7 @@ mod session;
 mod shared;
 mod tickets;
 mod tls;
+mod unanswered;
 mod version;
 
 pub use config::FeederBuilder;

@@ -136,9 +136,26 @@ impl<'a> Reporter<'a> {
             counters.certificate_reloads.store(reloads, Relaxed);
             counters.certificate_failures.store(failures, Relaxed);
             self.shared.certificate_expires.store(credentials.expires().unwrap_or(0), Relaxed);
-            self.report.warning = credentials.trouble().unwrap_or_default();
         }
+        self.report.warning = self.warning();
         self.writer.borrow_mut().set_report(self.report.clone());
+    }
+
+    /// What a person has to mend although etcd is followed.
+    fn warning(&self) -> String {
+        let certificates = self.config.options.credentials.as_ref().and_then(|credentials| credentials.trouble());
+        let progress = self.shared.progress.are_missing().then(|| {
+            format!(
+                "etcd {} answers no requests for progress: something between drops them, such as etcd's gRPC proxy. Connect to the members themselves",
+                self.report.endpoint
+            )
+        });
+        certificates.into_iter().chain(progress).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Something of it changed, though no message came.
+    pub(super) fn changed(&mut self) {
+        self.report();
     }
 
     /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.

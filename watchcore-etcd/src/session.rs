@@ -22,9 +22,11 @@ use super::resume::Resume;
 use super::sample;
 use super::server_text;
 use super::shared::Shared;
+use super::unanswered::Unanswered;
 use etcd_client::StatusResponse;
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use watchcore::{Code, Error, ResyncReason, SourceState, Writer};
@@ -69,6 +71,8 @@ pub(super) struct Session<'a> {
     /// Whether watches ask for fragments, and the longest message taken.
     pub(super) fragment: bool,
     pub(super) message_limit: usize,
+    /// Requests for progress that were not answered.
+    pub(super) unanswered: Unanswered,
     /// Silences since anything came.
     pub(super) silences: u32,
     /// Where the cache stands in etcd's history, once it has its listing.
@@ -99,6 +103,7 @@ impl<'a> Session<'a> {
             shared,
             fragment: false,
             message_limit: options.message_limit,
+            unanswered: Unanswered::default(),
             silences: 0,
             resume: None,
             pending_resync: None,
@@ -225,15 +230,16 @@ impl<'a> Session<'a> {
         let snapshot = self.writer.borrow().snapshot().map_err(|error| refused(&error))?;
         let checked = match check(reader, range, resume.evidence()).await? {
             HistoryCheck::Same => sample::check(reader, range, &snapshot, &self.shared.counts).await?,
-            other => other,
-        };
-        match checked {
-            HistoryCheck::Same => {}
             HistoryCheck::Other => {
                 let applied = resume.evidence().revision();
                 log!(warn, applied, "etcd does not hold what was applied: another history");
-                return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+                HistoryCheck::Other
             }
+            HistoryCheck::Compacted => HistoryCheck::Compacted,
+        };
+        match checked {
+            HistoryCheck::Same => {}
+            HistoryCheck::Other => return Ok(NextStep::Resync(ResyncReason::HistoryReset)),
             HistoryCheck::Compacted => return Ok(NextStep::Resync(ResyncReason::Compacted)),
         }
         let behind = resume.behind(header.revision);
@@ -424,6 +430,21 @@ impl<'a> Session<'a> {
         self.pending_resync = Some(reason);
     }
 
+    /// Shows the status what the futures beside the session found.
+    pub(super) fn report_changes(&mut self) {
+        if self.shared.progress.are_missing() {
+            self.reporter.changed();
+        }
+    }
+
+    /// A notification of progress came.
+    pub(super) fn progress_came(&mut self) {
+        self.unanswered.answered();
+        if self.shared.progress_came() {
+            self.reporter.changed();
+        }
+    }
+
     /// A header spoke of etcd's newest revision.
     pub(super) fn saw(&mut self, revision: u64) {
         self.reporter.saw(revision);
@@ -455,6 +476,7 @@ impl<'a> Session<'a> {
 
     /// The cache is Ready when it has what etcd had as the first listing ended.
     fn caught_up(&mut self) {
+        self.shared.catches_up_to.store(self.catches_up_to().unwrap_or(0), Relaxed);
         if self.catches_up_to().is_none() {
             self.writer.borrow_mut().caught_up();
         }

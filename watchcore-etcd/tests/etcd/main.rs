@@ -18,3 +18,4 @@ mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod tls;
+mod unanswered;
