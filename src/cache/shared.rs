@@ -60,6 +60,14 @@ pub(crate) struct Info {
     pub(crate) began: Option<(u64, Position)>,
 }
 
+impl Info {
+    /// Why the source is not followed now, if it is not. `last_error` stays when the source is back, and is the reason of
+    /// nothing any more.
+    pub(crate) fn source_error(&self) -> Option<&Error> {
+        self.last_error.as_ref().filter(|_| self.stale_since.is_some())
+    }
+}
+
 /// Statistics that the writer stores.
 #[derive(Default)]
 pub(crate) struct Gauges {
@@ -302,7 +310,7 @@ impl Inner {
         let info = lock(&self.info);
         match (&info.last_error, self.has_failed()) {
             (Some(error), true) => error.clone(),
-            (error, _) => say::not_ready(what, error.as_ref().map(Error::message)),
+            _ => say::not_ready(what, info.source_error().map(Error::message)),
         }
     }
 

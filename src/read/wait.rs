@@ -31,7 +31,7 @@ impl Cache {
         if error.code() != Code::Timeout {
             return error;
         }
-        let last = lock(&self.inner.info).last_error.clone();
+        let last = lock(&self.inner.info).source_error().cloned();
         let why = last.map_or_else(String::new, |error| format!(" Last error: {error}"));
         Error::new(
             Code::Timeout,
