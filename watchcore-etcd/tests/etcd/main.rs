@@ -1,4 +1,4 @@
-//! The feeder against real etcds.
+//! The feeder against real etcds, and against a fake one that is told what to do wrong.
 #![allow(unreachable_pub)]
 
 mod access;
@@ -6,6 +6,9 @@ mod begins;
 mod compaction;
 mod consistent;
 mod ends;
+#[path = "../../../tests/support/fake/mod.rs"]
+mod fake;
+mod fakes;
 mod faults;
 mod feeder;
 mod histories;
