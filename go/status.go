@@ -299,7 +299,7 @@ type FeederCounters struct {
 	Revisions           uint64                  // revisions applied
 	Events              uint64                  // events applied
 	Bytes               uint64                  // of keys and values in them
-	IntegrityViolations uint64                  // events that did not fit what the cache held
+	IntegrityViolations uint64                  // messages that broke a rule of etcd's API, or did not fit what the cache held
 	ProgressReports     uint64                  // progress notifications that came
 	ProgressRequests    uint64                  // progress notifications that were asked for
 	ConsistentReads     uint64                  // linearizable reads for waiting requests
@@ -307,6 +307,9 @@ type FeederCounters struct {
 	CertificateFailures uint64                  // connections for which they could not be used
 	MaxEventsQueued     uint64                  // the most events in one message
 	MaxRevisionEvents   uint64                  // the most events of one revision
+	RepeatedEvents      uint64                  // events that came again in the same words, and were dropped
+	LivenessReads       uint64                  // linearizable reads that show whether a watch lives and is not behind
+	StaleWatches        uint64                  // watches given up because they did not reach a revision that etcd had
 }
 
 // FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
@@ -350,5 +353,8 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		CertificateFailures: uint64(n.certificate_failures),
 		MaxEventsQueued:     uint64(n.max_events_queued),
 		MaxRevisionEvents:   uint64(n.max_revision_events),
+		RepeatedEvents:      uint64(n.repeated_events),
+		LivenessReads:       uint64(n.liveness_reads),
+		StaleWatches:        uint64(n.stale_watches),
 	}, nil
 }

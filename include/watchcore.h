@@ -859,7 +859,7 @@ typedef struct watchcore_counters {
     uint64_t events;
     // Bytes of keys and values in them.
     uint64_t bytes;
-    // Events that did not fit what the cache held.
+    // Messages that broke a rule of etcd's API, or did not fit what the cache held.
     uint64_t integrity_violations;
     // Progress notifications that came.
     uint64_t progress_notifications;
@@ -876,10 +876,16 @@ typedef struct watchcore_counters {
     uint64_t max_events_queued;
     // The most events of one revision.
     uint64_t max_revision_events;
+    // Events that came again in the same words after they had been applied, and were dropped.
+    uint64_t repeated_events;
+    // Linearizable reads beside a watch that show whether it lives and is not behind.
+    uint64_t liveness_reads;
+    // Watches given up because they did not reach a revision that etcd had.
+    uint64_t stale_watches;
 } watchcore_counters;
 #define WATCHCORE_COUNTERS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0, 0, 0 }
+      0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;

@@ -145,7 +145,7 @@ pub struct watchcore_counters {
     pub events: u64,
     /// Bytes of keys and values in them.
     pub bytes: u64,
-    /// Events that did not fit what the cache held.
+    /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     pub integrity_violations: u64,
     /// Progress notifications that came.
     pub progress_notifications: u64,
@@ -162,6 +162,12 @@ pub struct watchcore_counters {
     pub max_events_queued: u64,
     /// The most events of one revision.
     pub max_revision_events: u64,
+    /// Events that came again in the same words after they had been applied, and were dropped.
+    pub repeated_events: u64,
+    /// Linearizable reads beside a watch that show whether it lives and is not behind.
+    pub liveness_reads: u64,
+    /// Watches given up because they did not reach a revision that etcd had.
+    pub stale_watches: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -192,6 +198,9 @@ unsafe impl Sized32 for watchcore_counters {
         certificate_failures: 0,
         max_events_queued: 0,
         max_revision_events: 0,
+        repeated_events: 0,
+        liveness_reads: 0,
+        stale_watches: 0,
     };
 }
 
@@ -458,6 +467,9 @@ mod imp {
             certificate_failures: now.certificate_failures,
             max_events_queued: now.max_events_queued,
             max_revision_events: now.max_revision_events,
+            repeated_events: now.repeated_events,
+            liveness_reads: now.liveness_reads,
+            stale_watches: now.stale_watches,
         }
     }
 }

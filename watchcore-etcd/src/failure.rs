@@ -1,5 +1,6 @@
 //! What an error of etcd means for the feeder: the classes, and the text for people.
 
+use super::integrity::Violation;
 use super::tls::Refusal;
 use etcd_client::Error as ClientError;
 use std::error::Error as _;
@@ -30,8 +31,11 @@ pub(super) enum Class {
     /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
     /// tried again, with backoff.
     Exhausted,
-    /// An endpoint or a limit of the cache: only the user can mend it.
+    /// An endpoint, or a limit of the cache: only the user can mend it.
     Refused,
+    /// The server broke a rule of etcd's API ([`Violation`]): what it says is not believed. A listing replaces what came,
+    /// and an endpoint that does it again is left.
+    Broken,
     /// A certificate, or TLS otherwise: only a person can mend it, and other endpoints may be well. The code is what
     /// users see.
     Tls(Code),
@@ -132,7 +136,7 @@ impl Failure {
     /// The error code for users.
     pub(super) fn code(&self) -> Code {
         match self.class {
-            Class::Retry | Class::OtherEndpoint | Class::Exhausted => Code::Unavailable,
+            Class::Retry | Class::OtherEndpoint | Class::Exhausted | Class::Broken => Code::Unavailable,
             Class::Authenticate | Class::AuthenticationOff | Class::Credentials => Code::Unauthenticated,
             Class::Denied => Code::PermissionDenied,
             Class::Compacted(_) => Code::Compacted,
@@ -142,6 +146,13 @@ impl Failure {
             Class::Tls(code) => code,
             Class::Closed => Code::Closed,
         }
+    }
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Failure {
+        let text = format!("the server broke a rule of etcd's API: {violation}");
+        Failure { class: Class::Broken, text, kind: Some(violation.what) }
     }
 }
 
@@ -239,6 +250,7 @@ mod tests {
         assert_eq!(code(Class::Denied), Code::PermissionDenied);
         assert_eq!(code(Class::Credentials), Code::Unauthenticated);
         assert_eq!(code(Class::Retry), Code::Unavailable);
+        assert_eq!(code(Class::Broken), Code::Unavailable, "nothing that a user has to correct");
         assert_eq!(code(Class::Compacted(3)), Code::Compacted);
         assert_eq!(code(Class::TooLarge(1)), Code::ResourceExhausted);
     }

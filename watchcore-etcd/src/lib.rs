@@ -40,12 +40,15 @@
 //! | --- | --- |
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
-//! | `session` | sessions with endpoints, listings |
+//! | `session` | sessions with endpoints |
+//! | `session::publish` | their listings, compared with the cache and published |
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
 //! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history` | calls to etcd |
+//! | `traffic` | connections without TLS, and how much comes on a connection |
+//! | `liveness` | the linearizable reads beside a watch |
 //! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
@@ -67,6 +70,7 @@ mod health;
 mod history;
 mod integrity;
 mod list;
+mod liveness;
 mod log;
 mod page;
 mod progress;
@@ -77,6 +81,7 @@ mod session;
 mod shared;
 mod tickets;
 mod tls;
+mod traffic;
 mod version;
 
 pub use config::FeederBuilder;

@@ -17,3 +17,4 @@ mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod tls;
+mod violations;
