@@ -299,7 +299,7 @@ type FeederCounters struct {
 	Revisions           uint64                  // revisions applied
 	Events              uint64                  // events applied
 	Bytes               uint64                  // of keys and values in them
-	IntegrityViolations uint64                  // events that did not fit what the cache held
+	IntegrityViolations uint64                  // messages that broke a rule of etcd's API, or did not fit what the cache held
 	ProgressReports     uint64                  // progress notifications that came
 	ProgressRequests    uint64                  // progress notifications that were asked for
 	ConsistentReads     uint64                  // linearizable reads for waiting requests
@@ -314,6 +314,9 @@ type FeederCounters struct {
 	Differences         uint64                  // samples and audits that found etcd and the cache differ
 	ComparedReads       uint64                  // consistent reads answered by a comparison with etcd's state
 	ProgressUnanswered  uint64                  // 1 while nobody answers requests for progress
+	RepeatedEvents      uint64                  // events that came again in the same words, and were dropped
+	LivenessReads       uint64                  // linearizable reads that show whether a watch lives and is not behind
+	StaleWatches        uint64                  // watches given up because they did not reach a revision that etcd had
 }
 
 // FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
@@ -364,5 +367,8 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		Differences:         uint64(n.differences),
 		ComparedReads:       uint64(n.compared_reads),
 		ProgressUnanswered:  uint64(n.progress_unanswered),
+		RepeatedEvents:      uint64(n.repeated_events),
+		LivenessReads:       uint64(n.liveness_reads),
+		StaleWatches:        uint64(n.stale_watches),
 	}, nil
 }

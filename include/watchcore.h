@@ -864,7 +864,7 @@ typedef struct watchcore_counters {
     uint64_t events;
     // Bytes of keys and values in them.
     uint64_t bytes;
-    // Events that did not fit what the cache held.
+    // Messages that broke a rule of etcd's API, or did not fit what the cache held.
     uint64_t integrity_violations;
     // Progress notifications that came.
     uint64_t progress_notifications;
@@ -896,10 +896,16 @@ typedef struct watchcore_counters {
     uint64_t compared_reads;
     // 1 while nobody answers requests for progress, though etcd moves on.
     uint64_t progress_unanswered;
+    // Events that came again in the same words after they had been applied, and were dropped.
+    uint64_t repeated_events;
+    // Linearizable reads beside a watch that show whether it lives and is not behind.
+    uint64_t liveness_reads;
+    // Watches given up because they did not reach a revision that etcd had.
+    uint64_t stale_watches;
 } watchcore_counters;
 #define WATCHCORE_COUNTERS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;

@@ -150,7 +150,7 @@ pub struct watchcore_counters {
     pub events: u64,
     /// Bytes of keys and values in them.
     pub bytes: u64,
-    /// Events that did not fit what the cache held.
+    /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     pub integrity_violations: u64,
     /// Progress notifications that came.
     pub progress_notifications: u64,
@@ -182,6 +182,12 @@ pub struct watchcore_counters {
     pub compared_reads: u64,
     /// 1 while nobody answers requests for progress, though etcd moves on.
     pub progress_unanswered: u64,
+    /// Events that came again in the same words after they had been applied, and were dropped.
+    pub repeated_events: u64,
+    /// Linearizable reads beside a watch that show whether it lives and is not behind.
+    pub liveness_reads: u64,
+    /// Watches given up because they did not reach a revision that etcd had.
+    pub stale_watches: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -219,6 +225,9 @@ unsafe impl Sized32 for watchcore_counters {
         differences: 0,
         compared_reads: 0,
         progress_unanswered: 0,
+        repeated_events: 0,
+        liveness_reads: 0,
+        stale_watches: 0,
     };
 }
 
@@ -497,6 +506,9 @@ mod imp {
             differences: now.differences,
             compared_reads: now.compared_reads,
             progress_unanswered: now.progress_unanswered,
+            repeated_events: now.repeated_events,
+            liveness_reads: now.liveness_reads,
+            stale_watches: now.stale_watches,
         }
     }
 }

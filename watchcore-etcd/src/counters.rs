@@ -110,8 +110,14 @@ counters! {
     counter events,
     /// Bytes of keys and values in them.
     counter bytes,
-    /// Events that did not fit what the cache held.
+    /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     counter integrity_violations,
+    /// Events that came again in the same words after they had been applied, and were dropped.
+    counter repeated_events,
+    /// Linearizable reads beside a watch that show whether it lives and is not behind.
+    counter liveness_reads,
+    /// Watches given up because they did not reach a revision that etcd had.
+    counter stale_watches,
     /// Progress notifications that came.
     counter progress_notifications,
     /// Progress notifications that were asked for.

@@ -1,5 +1,6 @@
 //! What an error of etcd means for the feeder: the classes, and the text for people.
 
+use super::integrity::Violation;
 use super::server_text;
 use super::tls::Refusal;
 use etcd_client::Error as ClientError;
@@ -31,8 +32,11 @@ pub(super) enum Class {
     /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
     /// tried again, with backoff.
     Exhausted,
-    /// An endpoint or a limit of the cache: only the user can mend it.
+    /// An endpoint, or a limit of the cache: only the user can mend it.
     Refused,
+    /// The server broke a rule of etcd's API ([`Violation`]): what it says is not believed. A listing replaces what came,
+    /// and an endpoint that does it again is left.
+    Broken,
     /// A certificate, or TLS otherwise: only a person can mend it, and other endpoints may be well. The code is what
     /// users see.
     Tls(Code),
@@ -62,6 +66,11 @@ impl Failure {
     /// The text may hold what a server wrote: it is cleaned here, for every failure.
     pub(super) fn new(class: Class, text: impl AsRef<str>) -> Failure {
         Failure { class, text: server_text::clean(text.as_ref()), kind: None }
+    }
+
+    /// The same, with what it is where the text has figures of the moment in it.
+    pub(super) fn of_kind(self, kind: &'static str) -> Failure {
+        Failure { kind: Some(kind), ..self }
     }
 
     /// What happened, in one line without control characters.
@@ -147,7 +156,7 @@ impl Failure {
     /// The error code for users.
     pub(super) fn code(&self) -> Code {
         match self.class {
-            Class::Retry | Class::OtherEndpoint | Class::Exhausted => Code::Unavailable,
+            Class::Retry | Class::OtherEndpoint | Class::Exhausted | Class::Broken => Code::Unavailable,
             Class::Authenticate | Class::AuthenticationOff | Class::Credentials => Code::Unauthenticated,
             Class::Denied => Code::PermissionDenied,
             Class::Compacted(_) => Code::Compacted,
@@ -186,6 +195,13 @@ fn explained(text: &str) -> Option<String> {
 
 /// How HTTP/2 takes bytes that are none of its frames, such as an alert of TLS or an answer in HTTP/1.
 const NO_HTTP2: &str = "frame with invalid size";
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Failure {
+        let text = format!("the server broke a rule of etcd's API: {violation}");
+        Failure::new(Class::Broken, text).of_kind(violation.what)
+    }
+}
 
 /// The class of a gRPC code and message. The message goes first: etcd uses the codes loosely, and a
 /// watch is refused in words only.
@@ -312,6 +328,7 @@ mod tests {
         assert_eq!(code(Class::Denied), Code::PermissionDenied);
         assert_eq!(code(Class::Credentials), Code::Unauthenticated);
         assert_eq!(code(Class::Retry), Code::Unavailable);
+        assert_eq!(code(Class::Broken), Code::Unavailable, "nothing that a user has to correct");
         assert_eq!(code(Class::Compacted(3)), Code::Compacted);
         assert_eq!(code(Class::TooLarge(1)), Code::ResourceExhausted);
     }

@@ -40,12 +40,15 @@
 //! | --- | --- |
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
-//! | `session` | sessions with endpoints, listings |
+//! | `session` | sessions with endpoints |
+//! | `session::publish` | their listings, compared with the cache and published |
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
 //! | `tickets`, `compaction`, `audit` | what runs beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history`, `sample` | calls to etcd |
+//! | `traffic` | connections without TLS, and how much comes on a connection |
+//! | `liveness` | the linearizable reads beside a watch |
 //! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `unanswered`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
@@ -69,6 +72,7 @@ mod health;
 mod history;
 mod integrity;
 mod list;
+mod liveness;
 mod log;
 mod page;
 mod progress;
@@ -81,6 +85,7 @@ mod session;
 mod shared;
 mod tickets;
 mod tls;
+mod traffic;
 mod unanswered;
 mod version;
 

@@ -28,7 +28,7 @@ pub(super) struct Reporter<'a> {
     shared: &'a Shared,
     report: SourceReport,
     reported: Instant,
-    /// The newest revision of etcd's that was seen in the present history.
+    /// The newest revision of etcd's, as it was said last: one wrong header counts until the next one.
     newest_seen: u64,
     /// Endpoints that have answered: they speak HTTP/2 as they were asked to.
     answered: HashSet<String>,
@@ -59,7 +59,9 @@ impl<'a> Reporter<'a> {
 
     /// A header spoke of etcd's newest revision. It shows in the status now and then, not with each message.
     pub(super) fn saw(&mut self, revision: u64) {
-        self.newest_seen = self.newest_seen.max(revision);
+        if revision > 0 {
+            self.newest_seen = revision;
+        }
         if self.reported.elapsed() >= INTERVAL {
             self.report();
         }
@@ -90,7 +92,9 @@ impl<'a> Reporter<'a> {
 
     /// A listing is about to be published: its continue tokens carry the cluster.
     pub(super) fn listing(&mut self, header: &Header) {
-        self.report.cluster_id = header.cluster;
+        if header.cluster != 0 {
+            self.report.cluster_id = header.cluster;
+        }
         self.report.member_id = header.member;
         self.report();
     }
@@ -101,12 +105,16 @@ impl<'a> Reporter<'a> {
         self.report();
     }
 
-    /// Events are applied again.
-    pub(super) fn live(&mut self) {
+    /// A watch was confirmed.
+    pub(super) fn opened(&mut self) {
         let before = self.shared.counts.connects.fetch_add(1, Relaxed);
         if before > 0 {
             one(&self.shared.counts.reconnects);
         }
+    }
+
+    /// Events are applied again.
+    pub(super) fn live(&mut self) {
         let is_news = !self.logged.is_empty();
         self.succeeded();
         // Behind the state: who reads it in the log and looks at the status finds it there.
@@ -201,7 +209,7 @@ impl<'a> Reporter<'a> {
         let same = failure.kind.map_or(text.to_owned(), |kind| format!("{url}: {kind}"));
         if !self.logged.insert(same) {
             log!(debug, endpoint = url, ?delay, "again: {text}");
-        } else if is_fatal {
+        } else if is_fatal || failure.class == Class::Broken {
             log!(error, endpoint = url, ?delay, "{text}");
         } else {
             log!(warn, endpoint = url, ?delay, "{text}");
@@ -237,6 +245,7 @@ impl<'a> Reporter<'a> {
                 "etcd {url}: {text}. The cache cannot take messages above {LONGEST_MESSAGE} bytes; write smaller values."
             ),
             (Class::Compacted(_) | Class::Future, _) => format!("{text}."),
+            (Class::Broken, _) => format!("integrity: etcd {url}: {text}; listing again."),
             _ if url.starts_with("http://") && !self.answered.contains(url) && failure.may_want_tls() => {
                 format!("etcd {url}: {text}. If it speaks TLS there, write https://; trying again.")
             }

@@ -72,7 +72,7 @@ pub(super) async fn check(
     let sample = draw(snapshot).await;
     let at = snapshot.revision();
     let options = GetOptions::new().with_revision(at as i64);
-    let mut reads: Vec<Read<'_, Result<Answer, Failure>>> = Vec::new();
+    let mut reads: Vec<SampleRead<'_, Result<Answer, Failure>>> = Vec::new();
     let all = options.clone().with_range(range.end.clone()).with_count_only();
     reads.push(Box::pin(async { Ok(Answer::Count(reader.get(&range.start, all).await?.count().max(0) as u64)) }));
     for kv in &sample.keys {
@@ -107,10 +107,10 @@ enum Answer {
 }
 
 /// A read under way.
-type Read<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+type SampleRead<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// All answers, once the last one is there: the reads are under way together.
-async fn joined<T>(mut reads: Vec<Read<'_, T>>) -> Vec<T> {
+async fn joined<T>(mut reads: Vec<SampleRead<'_, T>>) -> Vec<T> {
     let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
     poll_fn(|context| {
         for (read, answer) in reads.iter_mut().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {

@@ -156,6 +156,13 @@ impl Fake {
         self.world.state().store.revision() as u64
     }
 
+    /// Keys and values of a prefix.
+    pub(crate) fn contents(&self, prefix: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let state = self.world.state();
+        let all = state.store.range(b"\0", b"\0", state.store.revision()).into_iter();
+        all.filter(|kv| kv.key.starts_with(prefix.as_bytes())).map(|kv| (kv.key, kv.value)).collect()
+    }
+
     /// An empty store of the same cluster and member, as after a restore from nothing.
     pub(crate) fn wipe(&self) {
         self.world.change(|state| state.store = Store::default());

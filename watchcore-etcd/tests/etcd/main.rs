@@ -19,3 +19,4 @@ mod resync;
 mod support;
 mod tls;
 mod unanswered;
+mod violations;
