@@ -519,6 +519,39 @@ static void test_compaction_is_followed(void)
     watchcore_cache_free(keeps);
 }
 
+/* The whole cache is compared with etcd each interval, and a negative one is never. */
+static void test_audits(void)
+{
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
+    watchcore_cache *often, *never;
+    watchcore_feeder *feeder = NULL, *other = NULL;
+    time_t end = time(NULL) + 60;
+    char prefix[64], key[80];
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/audited/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    etcdctl("put", key, "x");
+    often = waiting_cache(prefix, 0);
+    never = waiting_cache(prefix, 0);
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
+    options.audit_interval_ms = -1;
+    CHECK_OK(watchcore_feeder_start(never, &options, &other, &error));
+    CHECK_OK(watchcore_cache_wait_ready(never, 60000, &error));
+    options.audit_interval_ms = 1;
+    CHECK_OK(watchcore_feeder_start(often, &options, &feeder, &error));
+    do {
+        CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
+        sched_yield();
+    } while (counters.audits < 3 && !check_broken && time(NULL) < end);
+    CHECK(counters.audits >= 3 && counters.audited_keys >= 3 && counters.differences == 0);
+    CHECK_OK(watchcore_feeder_counters(other, &counters, &error));
+    CHECK(counters.audits == 0 && counters.audited_keys == 0);
+    watchcore_feeder_free(feeder);
+    watchcore_feeder_free(other);
+    watchcore_cache_free(often);
+    watchcore_cache_free(never);
+}
+
 /* One key of the prefix; its neighbours are absent, and move the position all the same. */
 static void test_one_key_alone(void)
 {
@@ -580,6 +613,7 @@ int main(void)
         RUN(test_history_longer_than_the_log);
         RUN(test_one_key_alone);
         RUN(test_compaction_is_followed);
+        RUN(test_audits);
     } else {
         printf("(no server: run it by scripts/with-etcd.sh)\n");
     }

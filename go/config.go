@@ -134,8 +134,8 @@ type EtcdConfig struct {
 	StartRevision uint64
 	// History begins so many revisions below the newest one, or at the oldest that etcd still
 	// has: who was at one of them before the program began goes on from there with StartAfter,
-	// and need not read the state again. Until that is replayed the cache is behind etcd, as
-	// its position says. 0 is the newest. A StartRevision comes first, and with
+	// and need not read the state again. The cache is ready when that history is replayed:
+	// nobody is taken back to where it begins. 0 is the newest. A StartRevision comes first, and with
 	// StopAfterListing it is the newest.
 	History uint64
 	// Pace, with StartRevision: the feeder stays at most half a window ahead of this
@@ -167,6 +167,10 @@ type EtcdConfig struct {
 	ProgressInterval time.Duration
 	// NoProgressRequests sends none.
 	NoProgressRequests bool
+	// AuditInterval is how often the whole cache is compared with etcd, page by page and
+	// slowly, and after each reconnect; where a key differs twice, the cache is listed anew
+	// as of another history. 0 is an hour, a negative one is never.
+	AuditInterval time.Duration
 }
 
 // TLSConfig is how to trust the server, and who the client is: PEM, each from a file or from
@@ -414,6 +418,10 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 		follow_compaction_ms: check.time("EtcdConfig.FollowCompaction", c.FollowCompaction),
 		only_key:             absent(pin, c.OnlyKey),
 		history:              C.uint64_t(c.History),
+		audit_interval_ms:    -1,
+	}
+	if c.AuditInterval >= 0 {
+		o.audit_interval_ms = check.time("EtcdConfig.AuditInterval", c.AuditInterval)
 	}
 	return check.err
 }

@@ -207,6 +207,23 @@ func TestFollowCompaction(t *testing.T) {
 	check(t, err)
 }
 
+// The whole cache is compared with etcd each interval, and a negative one is never.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	s.put("/a/1", "x")
+	s.put("/a/2", "x")
+	never := open(t, s, watchcore.EtcdConfig{AuditInterval: -1}, watchcore.Config{})
+	often := open(t, s, watchcore.EtcdConfig{AuditInterval: time.Millisecond}, watchcore.Config{})
+	bounded.Eventually(t, "three audits", func() bool {
+		counters, err := often.FeederCounters()
+		return err == nil && counters.Audits >= 3 && counters.AuditedKeys >= 6 && counters.Differences == 0
+	})
+	counters, err := never.FeederCounters()
+	check(t, err)
+	want(t, "audits that were switched off", counters.Audits, 0)
+}
+
 // Who learns of a compaction first says so: of what is there, and of what is to come.
 func TestCompactOfAFedCache(t *testing.T) {
 	t.Parallel()

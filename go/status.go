@@ -299,7 +299,7 @@ type FeederCounters struct {
 	Revisions           uint64                  // revisions applied
 	Events              uint64                  // events applied
 	Bytes               uint64                  // of keys and values in them
-	IntegrityViolations uint64                  // events that did not fit what the cache held
+	IntegrityViolations uint64                  // messages that broke a rule of etcd's API, or did not fit what the cache held
 	ProgressReports     uint64                  // progress notifications that came
 	ProgressRequests    uint64                  // progress notifications that were asked for
 	ConsistentReads     uint64                  // linearizable reads for waiting requests
@@ -307,6 +307,16 @@ type FeederCounters struct {
 	CertificateFailures uint64                  // connections for which they could not be used
 	MaxEventsQueued     uint64                  // the most events in one message
 	MaxRevisionEvents   uint64                  // the most events of one revision
+	SampledKeys         uint64                  // keys compared with etcd at once after a reconnect
+	Audits              uint64                  // comparisons of the whole range with etcd
+	AuditedKeys         uint64                  // keys that these compared
+	AuditTime           time.Duration           // how long these took in all
+	Differences         uint64                  // samples and audits that found etcd and the cache differ
+	ComparedReads       uint64                  // consistent reads answered by a comparison with etcd's state
+	ProgressUnanswered  uint64                  // 1 while nobody answers requests for progress
+	RepeatedEvents      uint64                  // events that came again in the same words, and were dropped
+	LivenessReads       uint64                  // linearizable reads that show whether a watch lives and is not behind
+	StaleWatches        uint64                  // watches given up because they did not reach a revision that etcd had
 }
 
 // FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
@@ -350,5 +360,15 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		CertificateFailures: uint64(n.certificate_failures),
 		MaxEventsQueued:     uint64(n.max_events_queued),
 		MaxRevisionEvents:   uint64(n.max_revision_events),
+		SampledKeys:         uint64(n.sampled_keys),
+		Audits:              uint64(n.audits),
+		AuditedKeys:         uint64(n.audited_keys),
+		AuditTime:           time.Duration(n.audit_milliseconds) * time.Millisecond,
+		Differences:         uint64(n.differences),
+		ComparedReads:       uint64(n.compared_reads),
+		ProgressUnanswered:  uint64(n.progress_unanswered),
+		RepeatedEvents:      uint64(n.repeated_events),
+		LivenessReads:       uint64(n.liveness_reads),
+		StaleWatches:        uint64(n.stale_watches),
 	}, nil
 }

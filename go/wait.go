@@ -33,10 +33,11 @@ func (c *Cache) WaitUntilPosition(ctx context.Context, position Position) error 
 	return err
 }
 
-// ConsistentRevision is a revision that is at least every change done before this
-// call: one linearizable read of etcd for all who ask meanwhile; embedded, the
-// current one. Read with
-// ReadAtLeast of it.
+// ConsistentRevision is a revision at which the cache has every change of its keys that
+// was done before this call: one linearizable read of etcd for all who ask meanwhile;
+// embedded, the current one. Read with ReadAtLeast of it. Where a proxy drops etcd's
+// notifications of progress it is the cache's position, once the state there is proven to
+// be etcd's.
 func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
 	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, Position{})
 	return position.Revision, err

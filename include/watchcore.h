@@ -564,8 +564,9 @@ int32_t watchcore_cache_wait_until(const watchcore_cache *cache,
                                    watchcore_error *error);
 
 // The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
-// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST. Where a
+// proxy drops etcd's notifications of progress it is the cache's position, once the state there is proven to be
+// etcd's. Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
 // WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED. Since 0.1.
 int32_t watchcore_cache_consistent_revision(const watchcore_cache *cache,
@@ -815,14 +816,18 @@ typedef struct watchcore_etcd_options {
     // the whole prefix.
     struct watchcore_bytes only_key;
     // Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
-    // these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    // these before the program began goes on from there. The cache is ready when that history is replayed. 0: at the newest
+    // revision. A `start_revision` comes first,
     // and with `stop_after_listing` it is the newest.
     uint64_t history;
+    // How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,
+    // the cache is listed anew as of another history. 0: 3600000. Negative: never.
+    int64_t audit_interval_ms;
 } watchcore_etcd_options;
 #define WATCHCORE_ETCD_OPTIONS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_etcd_options), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, \
       { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, 0, 0, 0, \
-      0, NULL, 0, { NULL, 0 }, 0 }
+      0, NULL, 0, { NULL, 0 }, 0, 0 }
 #define WATCHCORE_ETCD_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_etcd_options) WATCHCORE_ETCD_OPTIONS_INITIALIZER
 
 // What a feeder has done since it was started. Since 0.1.
@@ -859,7 +864,7 @@ typedef struct watchcore_counters {
     uint64_t events;
     // Bytes of keys and values in them.
     uint64_t bytes;
-    // Events that did not fit what the cache held.
+    // Messages that broke a rule of etcd's API, or did not fit what the cache held.
     uint64_t integrity_violations;
     // Progress notifications that came.
     uint64_t progress_notifications;
@@ -876,10 +881,31 @@ typedef struct watchcore_counters {
     uint64_t max_events_queued;
     // The most events of one revision.
     uint64_t max_revision_events;
+    // Keys that were compared with etcd at once after a reconnect.
+    uint64_t sampled_keys;
+    // Audits: comparisons of the whole range with etcd.
+    uint64_t audits;
+    // Keys that audits compared.
+    uint64_t audited_keys;
+    // Milliseconds that the audits took.
+    uint64_t audit_milliseconds;
+    // Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    uint64_t differences;
+    // Of the consistent reads those that were answered by a comparison with etcd's state, because nobody answers requests for
+    // progress.
+    uint64_t compared_reads;
+    // 1 while nobody answers requests for progress, though etcd moves on.
+    uint64_t progress_unanswered;
+    // Events that came again in the same words after they had been applied, and were dropped.
+    uint64_t repeated_events;
+    // Linearizable reads beside a watch that show whether it lives and is not behind.
+    uint64_t liveness_reads;
+    // Watches given up because they did not reach a revision that etcd had.
+    uint64_t stale_watches;
 } watchcore_counters;
 #define WATCHCORE_COUNTERS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-      0, 0, 0, 0 }
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;

@@ -299,7 +299,8 @@ impl Builder {
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
         let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs, indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
-        let core = Core::new(ring_writer, router);
+        let mut core = Core::new(ring_writer, router);
+        core.loaded = !self.expect_load;
         let gauges = Gauges {
             window_segments: AtomicU64::new(1),
             window_bytes: AtomicU64::new(core.ring.bytes()),

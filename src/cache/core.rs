@@ -33,6 +33,9 @@ pub(crate) struct Core {
     pub(crate) highest: u64,
     /// Whether anything was ever written: then `load` is late.
     pub(crate) written: bool,
+    /// Whether there is a state to write to: a listing, or that of an embedded cache. Readers may have to wait for longer:
+    /// until the cache is Ready.
+    pub(crate) loaded: bool,
     pub(crate) poisoned: bool,
     /// How the writer waits for the reclaimer, where it replaces more than that frees.
     pub(crate) patience: Patience,
@@ -58,6 +61,7 @@ impl Core {
             position: Position { epoch, revision },
             highest: 0,
             written: false,
+            loaded: false,
             poisoned: false,
             patience: Patience::default(),
             router,

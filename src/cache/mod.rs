@@ -25,6 +25,7 @@ pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 pub(crate) use view::{Left, StateView};
 
+use crate::error::Error;
 use crate::position::Position;
 use crate::sync::{Relaxed, lock};
 use std::sync::Arc;
@@ -129,6 +130,24 @@ impl Cache {
     /// ```
     pub fn state(&self) -> State {
         self.state_of(&lock(&self.inner.info))
+    }
+
+    /// Why the source is not followed now, if it is not. [`Status::last_error`] stays when the source is back, for whoever
+    /// looks at what was; this one does not, so it can be given as the reason of what fails now.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Code, Error, SourceState};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "away")));
+    /// assert_eq!(cache.source_error().unwrap().message(), "away");
+    /// writer.set_state(SourceState::Fresh);
+    /// assert!(cache.source_error().is_none() && cache.status().last_error.is_some());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn source_error(&self) -> Option<Error> {
+        lock(&self.inner.info).source_error().cloned()
     }
 
     /// State, position, window, lag and the source's last error. Takes short locks that the

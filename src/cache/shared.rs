@@ -56,6 +56,16 @@ pub(crate) struct Info {
     pub(crate) source: Option<Arc<dyn Source>>,
     /// Revision of the last consistent read.
     pub(crate) consistent_revision: u64,
+    /// Where the cache became Ready, if that was not at its listing: one past the newest event there, and the position.
+    pub(crate) began: Option<(u64, Position)>,
+}
+
+impl Info {
+    /// Why the source is not followed now, if it is not. `last_error` stays when the source is back, and is the reason of
+    /// nothing any more.
+    pub(crate) fn source_error(&self) -> Option<&Error> {
+        self.last_error.as_ref().filter(|_| self.stale_since.is_some())
+    }
 }
 
 /// Statistics that the writer stores.
@@ -300,7 +310,7 @@ impl Inner {
         let info = lock(&self.info);
         match (&info.last_error, self.has_failed()) {
             (Some(error), true) => error.clone(),
-            (error, _) => say::not_ready(what, error.as_ref().map(Error::message)),
+            _ => say::not_ready(what, info.source_error().map(Error::message)),
         }
     }
 

@@ -22,6 +22,7 @@ use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
 use crate::store::root::starts_with;
+use crate::writer::Writer;
 use std::time::Duration;
 
 /// Which state a read answers from.
@@ -193,6 +194,30 @@ impl Counted {
     /// The revision and its epoch.
     pub fn position(&self) -> Position {
         Position { epoch: self.epoch, revision: self.revision }
+    }
+}
+
+impl Writer {
+    /// The state at [`Writer::position`], in O(1): for a source that compares it with what it has at that revision while
+    /// the writer goes on. NOT_READY before the first listing. Like every snapshot it keeps the log from there on until
+    /// it is dropped, and it does not keep the cache open.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(3, [Change::put("/a", "1")])?;
+    /// let then = writer.snapshot()?;
+    /// writer.apply(4, [Change::delete("/a")])?;
+    /// assert_eq!((then.position().revision, then.len(), writer.objects()), (3, 1, 0));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        if !self.is_loaded() {
+            return Err(self.inner().not_ready("take a snapshot"));
+        }
+        Ok(Snapshot::take(self.inner()))
     }
 }
 

@@ -31,7 +31,7 @@ impl Cache {
         if error.code() != Code::Timeout {
             return error;
         }
-        let last = lock(&self.inner.info).last_error.clone();
+        let last = lock(&self.inner.info).source_error().cloned();
         let why = last.map_or_else(String::new, |error| format!(" Last error: {error}"));
         Error::new(
             Code::Timeout,
@@ -81,8 +81,11 @@ impl Cache {
         if error.code() == Code::Timeout { say::future(what, asked, self.position().revision) } else { error }
     }
 
-    /// A revision that is at least every change done before this call: with a feeder one
+    /// A revision at which the cache has every change of its keys that was done before this call: with a feeder one
     /// linearizable read of etcd for all readers that ask meanwhile; embedded, the current revision.
+    ///
+    /// It is etcd's revision, and may be above the cache's position: read at least there. Where a proxy drops etcd's
+    /// notifications of progress it is the cache's position, once the state there is proven to be etcd's.
     pub fn consistent_revision(&self, timeout: Duration) -> Result<u64> {
         Ok(self.waiter(Want::Consistent)?.wait(timeout)?.revision)
     }

@@ -12,7 +12,7 @@ use crate::error::say;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
 use crate::reclaim;
-use crate::sync::Acquire;
+use crate::sync::{Acquire, lock};
 use std::time::Instant;
 
 impl Awake<'_> {
@@ -23,9 +23,9 @@ impl Awake<'_> {
         let inner = self.inner().clone();
         match options.start {
             Start::Now if late => {
-                let listing = inner.ring.first_seq();
-                let seeded = self.seed(listing);
-                self.live(listing, self.listing());
+                let (begun, position) = self.begun();
+                let seeded = self.seed(begun);
+                self.live(begun, position);
                 if !seeded {
                     return Err(Halt::Lost(Loss { of: Lost::Start, ..self.loss() }));
                 }
@@ -41,7 +41,10 @@ impl Awake<'_> {
                     self.live(snapshot.head(), snapshot.position());
                 }
             }
-            Start::State if late => self.initial(inner.ring.first_seq(), self.listing(), options.batch_bytes),
+            Start::State if late => {
+                let (begun, position) = self.begun();
+                self.initial(begun, position, options.batch_bytes);
+            }
             Start::State => {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.initial(head, position, options.batch_bytes);
@@ -73,6 +76,13 @@ impl Awake<'_> {
             return Err(self.inner().compacted("subscribe after", asked.revision).into());
         }
         Ok(())
+    }
+
+    /// Where the cache became Ready: at its first listing, or where the history behind that ended.
+    fn begun(&self) -> (u64, Position) {
+        let inner = &self.shared.inner;
+        let caught_up = lock(&inner.info).began;
+        caught_up.unwrap_or_else(|| (inner.ring.first_seq(), self.listing()))
     }
 
     /// The position of the first listing.

@@ -81,8 +81,8 @@ impl std::fmt::Debug for Loading {
     }
 }
 
-fn may_load(inner: &Inner, core: &Core, revision: u64) -> Result<()> {
-    if inner.is_ready() || core.written {
+fn may_load(core: &Core, revision: u64) -> Result<()> {
+    if core.loaded || core.written {
         let current = core.position.revision;
         return Err(Error::new(
             Code::OutOfOrder,
@@ -127,7 +127,7 @@ impl Writer {
     /// ```
     pub fn begin_load(&mut self, revision: u64) -> Result<Loading> {
         let (inner, core) = self.open("load")?;
-        may_load(inner, core, revision)?;
+        may_load(core, revision)?;
         Ok(Loading {
             revision,
             versions: Vec::new(),
@@ -167,12 +167,38 @@ impl Writer {
     /// Publishes a listing that this writer has begun: then the cache is Ready. Errors as of [`Writer::load`]; the
     /// listing is gone then. O(n), O(n log n) where it is not sorted.
     pub fn finish_load(&mut self, loading: Loading) -> Result<()> {
+        self.publish_listing(loading, true)
+    }
+
+    /// The same for a listing of the past, whose history up to now the writer is about to apply: it takes changes, and for
+    /// readers the cache stays NotReady until [`Writer::caught_up`]. The log begins at the listing all the same.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Read, Start, State};
+    ///
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let loading = writer.begin_load(7)?;
+    /// writer.finish_load_behind(loading)?;
+    /// writer.apply(8, [Change::put("/a", "old")])?;
+    /// assert!(cache.get("/a", Read::Any).is_err() && cache.state() == State::NotReady, "nobody is shown the past");
+    /// writer.apply(9, [Change::put("/a", "new")])?;
+    /// writer.caught_up();
+    /// assert_eq!(cache.get("/a", Read::Any)?.revision, 9);
+    /// assert_eq!(cache.subscribe(Start::After(7)).open()?.poll(10)?.len(), 2, "it can be asked for");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn finish_load_behind(&mut self, loading: Loading) -> Result<()> {
+        self.publish_listing(loading, false)
+    }
+
+    fn publish_listing(&mut self, loading: Loading, is_newest: bool) -> Result<()> {
         let Loading { revision, mut versions, is_sorted, bytes, extract_failures, inner: begun_for } = loading;
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &begun_for) {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
         }
-        may_load(inner, core, revision)?;
+        may_load(core, revision)?;
         if !is_sorted {
             sort_by_key(&mut versions, |version| version.key())?;
         }
@@ -209,7 +235,10 @@ impl Writer {
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
         gauges.table_bytes.store(core.table_bytes(), Relaxed);
         step("listing published");
-        inner.set_ready(READY);
+        core.loaded = true;
+        if is_newest {
+            inner.set_ready(READY);
+        }
         commit.end_at_the_same_head(core);
         Ok(())
     }

@@ -19,7 +19,7 @@ use prepared::{ChangeSet, Prepared};
 use transaction::{Commit, Transaction};
 use validate::{check_change, check_changes, rises, sort_listing};
 
-use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, SourceState};
+use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
 use crate::data::event::ResyncReason;
 use crate::data::key_value::KeyValueRef;
 use crate::error::{Code, Error, Result, say};
@@ -134,7 +134,40 @@ impl Writer {
 
     /// Whether the cache has its first listing (an embedded one is born with an empty one).
     pub fn is_loaded(&self) -> bool {
-        self.inner.is_ready()
+        self.core().loaded
+    }
+
+    /// Makes a cache Ready whose listing was finished by [`Writer::finish_load_behind`]; else it does nothing. Those who
+    /// wait for the listing begin here: a subscription that was opened before has the state of this position, or what
+    /// comes after it.
+    pub fn caught_up(&mut self) {
+        let core = self.core();
+        if !core.loaded || self.inner.is_ready() || self.inner.is_closing() {
+            return;
+        }
+        let (head, position) = (self.inner.ring.head(), core.position);
+        lock(&self.inner.info).began = Some((head, position));
+        self.inner.set_ready(READY);
+        self.inner.hubs.published(&self.inner);
+    }
+
+    /// Live keys at [`Writer::position`]. O(1).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut writer = cache.writer()?;
+    /// writer.apply(3, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+    /// assert_eq!((writer.position().revision, writer.objects()), (3, 2));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn objects(&self) -> u64 {
+        self.inner.gauges.objects.load(Relaxed)
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The prefix of every key.
@@ -233,7 +266,7 @@ impl Writer {
     ) -> Result<Position> {
         let mut records: Vec<Record<'a>> = records.into_iter().collect();
         let (inner, core) = self.open("resync")?;
-        if !inner.is_ready() {
+        if !core.loaded {
             return Err(inner.not_ready("resync"));
         }
         if reason == ResyncReason::Lagged {
@@ -270,7 +303,7 @@ impl Writer {
     /// current one is OUT_OF_ORDER, unless it is the current one.
     pub fn progress(&mut self, revision: u64) -> Result<()> {
         let (inner, core) = self.open("progress")?;
-        if !inner.is_ready() {
+        if !core.loaded {
             return Err(inner.not_ready("progress"));
         }
         let rose = revision != core.position.revision;
@@ -297,7 +330,7 @@ impl Writer {
     /// works and `After(revision - 1)` is COMPACTED. Live cursors below it read on.
     pub fn compact(&mut self, revision: u64) -> Result<()> {
         let (inner, core) = self.open("compact")?;
-        if !inner.is_ready() {
+        if !core.loaded {
             return Err(inner.not_ready("compact"));
         }
         say::check_given("compact", revision)?;
@@ -362,6 +395,7 @@ impl Writer {
                 ));
             }
             self.inner.set_ready(NOT_READY);
+            self.core.as_deref_mut().expect("taken only by drop").loaded = false;
         }
         info.source = Some(source);
         Ok(())

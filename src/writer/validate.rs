@@ -11,16 +11,17 @@ use std::collections::HashSet;
 
 #[inline]
 pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
-    if inner.is_ready() && revision > core.position.revision && say::is_revision(revision) {
+    if core.loaded && revision > core.position.revision && say::is_revision(revision) {
         return Ok(());
     }
-    Err(not_next(what, revision, inner, core.position.revision))
+    Err(not_next(what, revision, inner, core))
 }
 
 /// Why a revision cannot be the next one.
 #[cold]
-fn not_next(what: &str, revision: u64, inner: &Inner, current: u64) -> Error {
-    if !inner.is_ready() {
+fn not_next(what: &str, revision: u64, inner: &Inner, core: &Core) -> Error {
+    let current = core.position.revision;
+    if !core.loaded {
         return inner.not_ready(what);
     }
     if let Err(error) = say::check_given(what, revision) {

@@ -290,6 +290,14 @@ fn a_failed_source_is_what_reads_answer_before_the_listing() {
     writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "out of reach")));
     let error = refused(cache.get("/a", Read::Any), Code::NotReady);
     assert!(error.message().contains("out of reach"), "{error}");
+    refused(cache.wait_ready(Duration::ZERO), Code::Timeout);
+    assert!(cache.wait_ready(Duration::ZERO).unwrap_err().message().contains("out of reach"));
+    // The source is back, and the listing still to come: the failure is the reason of nothing any more.
+    writer.set_state(SourceState::Fresh);
+    assert_eq!(cache.status().last_error.unwrap().message(), "out of reach", "the status has the last one");
+    for error in [refused(cache.get("/a", Read::Any), Code::NotReady), cache.wait_ready(Duration::ZERO).unwrap_err()] {
+        assert!(!error.message().contains("out of reach"), "{error}");
+    }
 }
 
 #[test]

@@ -366,6 +366,47 @@ fn before_the_first_listing_nothing_is_handed_out() {
     refused(bad.poll(10), Code::Closed);
 }
 
+/// A listing of the past and the history behind it are there for whoever asks for them, once the cache has caught up; nobody
+/// is taken back to the listing.
+#[test]
+fn history_behind_the_listing_shows_nothing() {
+    let (cache, mut writer) = unloaded();
+    let open = |start| cache.subscribe(start).open().unwrap();
+    let (mut state, mut now, mut after) = (open(Start::State), open(Start::Now), open(Start::After(100)));
+    let mut waiter = cache.waiter(Want::Revision(101)).unwrap();
+    let mut loading = writer.begin_load(100).unwrap();
+    writer.load_more(&mut loading, [record("/a", "1", 50, 60, 2)]).unwrap();
+    writer.finish_load_behind(loading).unwrap();
+    assert!(writer.is_loaded());
+    write(&mut writer, [101, 102]);
+    writer.progress(103).unwrap();
+    assert_eq!((cache.state(), cache.is_ready(), writer.position().revision), (State::NotReady, false, 103));
+    for early in [&mut state, &mut now, &mut after] {
+        assert_eq!(early.poll(10).unwrap().len(), 0);
+        assert!(!early.wait(Duration::from_millis(1)).unwrap());
+    }
+    assert!(waiter.poll().unwrap().is_none());
+    refused(cache.get("/a", Read::Any), Code::NotReady);
+    refused(cache.snapshot(), Code::NotReady);
+    refused(cache.wait_ready(Duration::ZERO), Code::Timeout);
+    let waits = {
+        let cache = cache.clone();
+        spawn(move || cache.wait_ready(BOUND).map(|()| cache.position().revision).unwrap())
+    };
+    writer.caught_up();
+    assert!(waits.end() >= 103);
+    write(&mut writer, [104]);
+    // They begin where the cache became Ready, though they look only now.
+    let then = "104 MODIFIED /k=104";
+    assert_eq!(drain(&mut state), ["60 ADDED /a=1", "102 ADDED /k=102", "103 BOOKMARK", then]);
+    assert_eq!(drain(&mut now), [then]);
+    assert_eq!(revisions(&mut after), [101, 102, 104]);
+    assert_eq!(waiter.poll().unwrap().unwrap().revision, 104);
+    assert_eq!((cache.state(), cache.oldest()), (State::Ready, 101));
+    writer.caught_up();
+    assert_eq!(drain(&mut open(Start::Now)).len(), 0, "it does nothing to a Ready cache");
+}
+
 #[test]
 fn the_listing_wakes_who_waits_for_it() {
     let (cache, mut writer) = unloaded();

@@ -270,7 +270,8 @@ pub unsafe extern "C" fn watchcore_cache_wait_until(
 }
 
 /// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
-/// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
+/// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST. Where a proxy drops
+/// etcd's notifications of progress it is the cache's position, once the state there is proven to be etcd's.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
 /// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED.

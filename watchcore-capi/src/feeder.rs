@@ -73,9 +73,13 @@ pub struct watchcore_etcd_options {
     /// the whole prefix.
     pub only_key: watchcore_bytes,
     /// Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
-    /// these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    /// these before the program began goes on from there. The cache is ready when that history is replayed. 0: at the newest
+    /// revision. A `start_revision` comes first,
     /// and with `stop_after_listing` it is the newest.
     pub history: u64,
+    /// How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,
+    /// the cache is listed anew as of another history. 0: 3600000. Negative: never.
+    pub audit_interval_ms: i64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -106,6 +110,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
         follow_compaction_ms: 0,
         only_key: watchcore_bytes::ABSENT,
         history: 0,
+        audit_interval_ms: 0,
     };
 }
 
@@ -145,7 +150,7 @@ pub struct watchcore_counters {
     pub events: u64,
     /// Bytes of keys and values in them.
     pub bytes: u64,
-    /// Events that did not fit what the cache held.
+    /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     pub integrity_violations: u64,
     /// Progress notifications that came.
     pub progress_notifications: u64,
@@ -162,6 +167,27 @@ pub struct watchcore_counters {
     pub max_events_queued: u64,
     /// The most events of one revision.
     pub max_revision_events: u64,
+    /// Keys that were compared with etcd at once after a reconnect.
+    pub sampled_keys: u64,
+    /// Audits: comparisons of the whole range with etcd.
+    pub audits: u64,
+    /// Keys that audits compared.
+    pub audited_keys: u64,
+    /// Milliseconds that the audits took.
+    pub audit_milliseconds: u64,
+    /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    pub differences: u64,
+    /// Of the consistent reads those that were answered by a comparison with etcd's state, because nobody answers requests for
+    /// progress.
+    pub compared_reads: u64,
+    /// 1 while nobody answers requests for progress, though etcd moves on.
+    pub progress_unanswered: u64,
+    /// Events that came again in the same words after they had been applied, and were dropped.
+    pub repeated_events: u64,
+    /// Linearizable reads beside a watch that show whether it lives and is not behind.
+    pub liveness_reads: u64,
+    /// Watches given up because they did not reach a revision that etcd had.
+    pub stale_watches: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -192,6 +218,16 @@ unsafe impl Sized32 for watchcore_counters {
         certificate_failures: 0,
         max_events_queued: 0,
         max_revision_events: 0,
+        sampled_keys: 0,
+        audits: 0,
+        audited_keys: 0,
+        audit_milliseconds: 0,
+        differences: 0,
+        compared_reads: 0,
+        progress_unanswered: 0,
+        repeated_events: 0,
+        liveness_reads: 0,
+        stale_watches: 0,
     };
 }
 
@@ -405,6 +441,11 @@ mod imp {
         if let Some(interval) = milliseconds(options.follow_compaction_ms, "follow_compaction_ms")? {
             builder = builder.follow_compaction(interval);
         }
+        if options.audit_interval_ms != 0 {
+            // Not above 0: never.
+            let interval = u64::try_from(options.audit_interval_ms).unwrap_or(0);
+            builder = builder.audit_interval(Duration::from_millis(interval));
+        }
         if let Some(key) = try_bytes!(options.only_key) {
             builder = builder.only_key(key);
         }
@@ -458,6 +499,16 @@ mod imp {
             certificate_failures: now.certificate_failures,
             max_events_queued: now.max_events_queued,
             max_revision_events: now.max_revision_events,
+            sampled_keys: now.sampled_keys,
+            audits: now.audits,
+            audited_keys: now.audited_keys,
+            audit_milliseconds: now.audit_milliseconds,
+            differences: now.differences,
+            compared_reads: now.compared_reads,
+            progress_unanswered: now.progress_unanswered,
+            repeated_events: now.repeated_events,
+            liveness_reads: now.liveness_reads,
+            stale_watches: now.stale_watches,
         }
     }
 }

@@ -1,6 +1,10 @@
-//! How long to wait before the next try: full jitter, doubling, reset after progress.
+//! How long to wait before the next try: full jitter, doubling, reset when the trouble is over.
+//!
+//! One event or one answer does not end a trouble: a server that fails behind each event would be tried, and listed, as
+//! often as events come. It is over when a watch has followed for as long as the longest pause, or has brought many
+//! revisions ([`Retries`]).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Delays drawn evenly from 0 to a ceiling that doubles with each try.
 #[derive(Debug)]
@@ -36,10 +40,86 @@ impl Backoff {
     pub(super) fn reset(&mut self) {
         self.tries = 0;
     }
+}
 
-    /// Whether nothing was waited for since the last progress.
+/// So many revisions on one watch end a trouble before its time.
+const MANY_REVISIONS: u32 = 1000;
+
+/// The failures and setbacks of a feeder since its trouble was over last.
+///
+/// A setback is a listing that etcd made necessary, or a watch that was left although it spoke. The first one is mended at
+/// once; from the second on there is a pause, and the cache is Stale until the trouble is over.
+pub(super) struct Retries {
+    backoff: Backoff,
+    setbacks: u32,
+    /// How long a watch has to follow.
+    calm: Duration,
+    /// Since when the present watch follows, and how many revisions it brought.
+    watch: Option<(Instant, u32)>,
+}
+
+impl Retries {
+    pub(super) fn new(first: Duration, most: Duration) -> Retries {
+        let backoff = Backoff::new(first, most);
+        Retries { calm: backoff.most, backoff, setbacks: 0, watch: None }
+    }
+
+    /// A session failed, and its watch with it.
+    pub(super) fn failed(&mut self, now: Instant) {
+        self.settle(now);
+        self.watch = None;
+    }
+
+    /// The pause before the next session.
+    pub(super) fn pause(&mut self) -> Duration {
+        self.backoff.next()
+    }
+
+    /// Whether nothing has failed since the trouble was over.
     pub(super) fn is_fresh(&self) -> bool {
-        self.tries == 0
+        self.backoff.tries == 0
+    }
+
+    pub(super) fn setback(&mut self) {
+        self.setbacks = self.setbacks.saturating_add(1);
+    }
+
+    /// Whether one more setback has to wait.
+    pub(super) fn had_setback(&self) -> bool {
+        self.setbacks > 0
+    }
+
+    /// Whether setbacks follow each other: then a watch alone does not make the cache Ready.
+    pub(super) fn is_troubled(&self) -> bool {
+        self.setbacks > 1
+    }
+
+    /// A watch follows from now on.
+    pub(super) fn opened(&mut self, now: Instant) {
+        self.watch = Some((now, 0));
+    }
+
+    /// It brought a revision.
+    pub(super) fn applied(&mut self) {
+        if let Some((_, revisions)) = &mut self.watch {
+            *revisions = revisions.saturating_add(1);
+        }
+    }
+
+    /// Ends the trouble, where the watch has done enough for that.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let is_over = |(since, revisions): (Instant, u32)| {
+            revisions >= MANY_REVISIONS || now.saturating_duration_since(since) >= self.calm
+        };
+        if self.watch.is_some_and(is_over) {
+            self.backoff.tries = 0;
+            self.setbacks = 0;
+        }
+    }
+
+    /// When the trouble that keeps the cache Stale may be over.
+    pub(super) fn calm_due(&self) -> Option<Instant> {
+        self.watch.filter(|_| self.is_troubled()).map(|(since, _)| since + self.calm)
     }
 }
 
@@ -87,13 +167,43 @@ mod tests {
     #[test]
     fn progress_resets() {
         let mut backoff = Backoff::new(FIRST, MOST);
-        assert!(backoff.is_fresh());
         for _ in 0..5 {
             backoff.next();
         }
-        assert!(!backoff.is_fresh());
         backoff.reset();
         assert_eq!(backoff.ceiling(), FIRST);
-        assert!(backoff.is_fresh());
+    }
+
+    #[test]
+    fn trouble_ends_by_time_or_many_revisions() {
+        let start = Instant::now();
+        let troubled = || {
+            let mut retries = Retries::new(FIRST, MOST);
+            assert!(retries.is_fresh() && !retries.had_setback());
+            for _ in 0..2 {
+                retries.failed(start);
+                retries.pause();
+                retries.setback();
+            }
+            retries.opened(start);
+            assert!(retries.is_troubled() && retries.calm_due() == Some(start + MOST));
+            retries
+        };
+        let mut retries = troubled();
+        for _ in 1..MANY_REVISIONS {
+            retries.applied();
+        }
+        retries.settle(start + MOST - FIRST);
+        assert!(retries.is_troubled() && !retries.is_fresh(), "not one revision, and not a moment");
+        retries.applied();
+        retries.settle(start);
+        assert!(!retries.is_troubled() && retries.is_fresh() && retries.calm_due().is_none());
+        let mut retries = troubled();
+        retries.failed(start + MOST);
+        assert!(!retries.had_setback() && retries.is_fresh(), "it followed long enough before it failed");
+        let mut retries = troubled();
+        retries.failed(start);
+        retries.settle(start + 2 * MOST);
+        assert!(retries.is_troubled(), "without a watch nothing ends it");
     }
 }

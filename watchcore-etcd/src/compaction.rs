@@ -128,7 +128,7 @@ pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receive
         match query.ask(&reader, &config.range).await {
             Ok(Some(compacted)) => query.answered(&mut writer.borrow_mut(), compacted),
             Ok(None) => {}
-            Err(failure) => log!(debug, error = %failure.text, "etcd's compaction is not known"),
+            Err(failure) => log!(debug, error = %failure.text(), "etcd's compaction is not known"),
         }
     }
 }

@@ -13,6 +13,10 @@ use watchcore::{Code, Error, MAX_REVISION, Pace, Result, Subscription, Writer};
 /// Messages up to this length are taken before fragments are asked for.
 const MESSAGE_LIMIT: usize = 64 << 20;
 
+/// Between two audits: a cache of 300 MB makes etcd send some 80 kB a second, and a difference that no reconnect came with
+/// is found within the hour.
+const AUDIT_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// Longer durations count as this one. Sums and small multiples of it can be added to any clock reading, so no
 /// arithmetic of the feeder overflows, whatever was asked for.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -78,6 +82,8 @@ pub(super) struct Options {
     pub(super) message_limit: usize,
     /// How often etcd is asked for its compaction; `None`: never.
     pub(super) follow_compaction: Option<Duration>,
+    /// How often the cache is compared with etcd; `None`: never.
+    pub(super) audit_interval: Option<Duration>,
 }
 
 /// Checked options, with what follows from the cache.
@@ -115,6 +121,7 @@ impl FeederBuilder {
             refused_retry: Duration::from_secs(30),
             message_limit: MESSAGE_LIMIT,
             follow_compaction: None,
+            audit_interval: Some(AUDIT_INTERVAL),
         };
         FeederBuilder { options, pace: None }
     }
@@ -142,8 +149,8 @@ impl FeederBuilder {
 
     /// Lists so many revisions below the newest one, or at the oldest that etcd still has, and fills the log with what
     /// followed: who was at one of these revisions before the program began goes on from there, and need not read the
-    /// state again. 0, the default, lists the newest. Until that history is replayed the cache is behind etcd, as a
-    /// position or a consistent read says. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
+    /// state again. 0, the default, lists the newest. The cache is Ready when that history is replayed: nobody who reads
+    /// without a revision is taken back to where it begins. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
     /// its listing lists the newest.
     pub fn history(mut self, revisions: u64) -> Self {
         self.options.history = revisions;
@@ -247,6 +254,17 @@ impl FeederBuilder {
         self
     }
 
+    /// How often the whole cache is compared with etcd (default 1 h), and after each reconnect; `Duration::ZERO`: never.
+    ///
+    /// An audit reads the range in pages of at most 1000 keys and 1 MiB, some 2 MiB a second, and rests four times as long as
+    /// etcd took for a page. It is for what no event shows: an etcd that was filled again with the same keys and other
+    /// values, a member that lost data, a bug. Where a key differs twice, the cache is listed anew as of another
+    /// history (`HistoryReset`), and the log names the key. [`Counters`](crate::Counters) say what audits did.
+    pub fn audit_interval(mut self, interval: Duration) -> Self {
+        self.options.audit_interval = Some(interval).filter(|interval| !interval.is_zero());
+        self
+    }
+
     /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
     /// stopped or dropped.
     ///
@@ -328,7 +346,7 @@ impl Options {
             &mut self.backoff_most,
             &mut self.refused_retry,
         ];
-        for duration in all.into_iter().chain(&mut self.follow_compaction) {
+        for duration in all.into_iter().chain(&mut self.follow_compaction).chain(&mut self.audit_interval) {
             *duration = (*duration).min(LONGEST);
         }
         self.backoff_most = self.backoff_most.max(self.backoff_first);
@@ -525,7 +543,8 @@ mod tests {
             .request_timeout(longest)
             .backoff(longest, longest)
             .refused_retry(longest)
-            .follow_compaction(longest);
+            .follow_compaction(longest)
+            .audit_interval(longest);
         let options = builder.options.checked().unwrap();
         // The largest sum and the largest multiple that the feeder makes of them, on a clock.
         let now = tokio::time::Instant::now();
@@ -535,7 +554,9 @@ mod tests {
         let mut backoff = crate::backoff::Backoff::new(options.backoff_first, options.backoff_most);
         (0..100).for_each(|_| assert!(backoff.next() <= LONGEST));
         assert!(crate::backoff::spread(options.refused_retry) <= LONGEST * 2);
-        assert!(options.follow_compaction.is_some_and(|interval| now.checked_add(interval).is_some()));
+        for interval in [options.follow_compaction, options.audit_interval] {
+            assert!(interval.is_some_and(|interval| now.checked_add(crate::backoff::spread(interval)).is_some()));
+        }
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use super::config::Options;
 use super::failure::{Class, Failure};
+use super::integrity::revision_of_header;
 use super::range::KeyRange;
 use super::tls::{NotedRefusal, TlsConnector};
+use super::traffic::{PlainConnector, Received};
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
 use etcd_client::{
@@ -14,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::transport::Endpoint;
 
 /// Makes a call of the client, at most `limit` long. Every call goes through here.
@@ -37,15 +39,30 @@ pub(super) async fn within<T>(
 /// are allowed every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// What the server may send on one stream before the stream's reader takes it: the default of the HTTP/2 client, written
+/// down because [`CONNECTION_WINDOW`] depends on it. It bounds what lies in memory between the network and the cache.
+const STREAM_WINDOW: u32 = 2 << 20;
+/// h2 charges a connection 256 bytes for each DATA frame, less what the frame carries, until its stream is read, and ends the
+/// connection ("too_many_data_frames") where the charges exceed half of the connection's window. etcd sends each message of
+/// a watch in a frame of its own, so a watch of small events that is not read for a while is such a stream. With this
+/// window a full stream of frames of one byte is not charged too much: `STREAM_WINDOW` times 255 lies below the half.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 2 * 256;
+
 /// A client of one endpoint, and what TLS says of its connections. These are made by the first call, and, where one
 /// ends, anew by the next.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) client: Client,
     refusal: NotedRefusal,
+    received: Received,
 }
 
 impl Connection {
+    /// The bytes that came on it.
+    pub(super) fn received(&self) -> u64 {
+        self.received.bytes()
+    }
+
     /// What a call on it came to: where TLS is the cause of a failure, in its words.
     pub(super) fn explained<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         let refusal = self.refusal.take();
@@ -55,15 +72,17 @@ impl Connection {
 
 /// A connection to one endpoint; with a user it has authenticated.
 pub(super) async fn dial(options: &Options, url: &str) -> Result<Connection, Failure> {
-    let refusal = NotedRefusal::default();
-    let answer = client(options, url, &refusal).await;
+    let (refusal, received) = (NotedRefusal::default(), Received::default());
+    let answer = match channel(options, url, &refusal, &received) {
+        Ok(channel) => client(options, url, Channel::Tonic(channel)).await,
+        Err(error) => Err(Failure::new(Class::Refused, error)),
+    };
     let explained = answer.map_err(|failure| failure.explained(refusal.take()));
-    explained.map(|client| Connection { client, refusal })
+    explained.map(|client| Connection { client, refusal, received })
 }
 
-async fn client(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<Client, Failure> {
+async fn client(options: &Options, url: &str, channel: Channel) -> Result<Client, Failure> {
     let limit = options.dial_timeout + options.request_timeout;
-    let channel = Channel::Tonic(channel(options, url, refusal).map_err(|error| Failure::new(Class::Refused, error))?);
     let connect = |with_user| {
         let client = Client::from_channel(channel.clone(), Some(options.connect(with_user)));
         within("the connection", limit, client)
@@ -77,29 +96,43 @@ async fn client(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<
     }
 }
 
-fn channel(options: &Options, url: &str, refusal: &NotedRefusal) -> Result<tonic::transport::Channel, String> {
+/// The connectors are our own: they count what comes, and read the certificates for each connection.
+fn channel(
+    options: &Options,
+    url: &str,
+    refusal: &NotedRefusal,
+    received: &Received,
+) -> Result<tonic::transport::Channel, String> {
     let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
     let settings = |endpoint: Endpoint| {
         endpoint
             .connect_timeout(options.dial_timeout)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(false)
             .tcp_keepalive(Some(KEEP_ALIVE))
     };
+    let tcp = |endpoint: &Endpoint| {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(endpoint.get_tcp_nodelay());
+        tcp.set_keepalive(endpoint.get_tcp_keepalive());
+        tcp.set_connect_timeout(endpoint.get_connect_timeout());
+        tcp
+    };
     let Some(credentials) = &options.credentials else {
-        return Ok(settings(Endpoint::from(uri)).connect_lazy());
+        let endpoint = settings(Endpoint::from(uri));
+        return Ok(endpoint.connect_with_connector_lazy(PlainConnector::new(tcp(&endpoint), received.clone())));
     };
     // The transport is to see a plain connection: TLS is the connector's, so that it reads the certificates each time.
     let host = uri.host().unwrap_or_default();
     let plain = format!("http://{host}:{}", uri.port_u16().unwrap_or(443));
     let plain: Uri = plain.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
     let endpoint = settings(Endpoint::from(plain)).origin(uri);
-    let mut tcp = HttpConnector::new();
-    tcp.set_nodelay(endpoint.get_tcp_nodelay());
-    tcp.set_keepalive(endpoint.get_tcp_keepalive());
-    tcp.set_connect_timeout(endpoint.get_connect_timeout());
-    Ok(endpoint.connect_with_connector_lazy(TlsConnector::new(tcp, credentials.clone(), refusal.clone())))
+    let tls = TlsConnector::new(tcp(&endpoint), credentials.clone(), refusal.clone(), received.clone());
+    Ok(endpoint.connect_with_connector_lazy(tls))
 }
 
 /// What every response says of the store. Only [`OneCluster`] makes one of a response.
@@ -128,7 +161,7 @@ impl OneCluster {
             let text = format!("the cluster {cluster:x} answered in a session with the cluster {first:x}");
             return Err(Failure::new(Class::Retry, text));
         }
-        Ok(Header { revision: header.revision.max(0) as u64, cluster, member: header.member_id })
+        Ok(Header { revision: revision_of_header(header.revision)?, cluster, member: header.member_id })
     }
 }
 
@@ -196,9 +229,20 @@ impl Reader {
         self.connection.explained(answer)
     }
 
-    /// The next message of it; none after the last one.
-    pub(super) async fn message(&self, stream: &mut GetStreamResponse) -> Result<Option<GetResponse>, Failure> {
-        self.connection.explained(within("the next message of the listing", self.timeout, stream.message()).await)
+    /// The next message of it; none after the last one. `since`: when the last keys came. A message without keys is no
+    /// progress, so all that come between keys share the time of one.
+    pub(super) async fn message(
+        &self,
+        stream: &mut GetStreamResponse,
+        since: Instant,
+    ) -> Result<Option<GetResponse>, Failure> {
+        let limit = self.timeout.saturating_sub(since.elapsed());
+        let answer = within("the next message of the listing", limit, stream.message()).await;
+        let timeout = |failure: Failure| match failure.kind {
+            Some(kind) => Failure::timeout(kind, self.timeout.as_secs_f64()),
+            None => failure,
+        };
+        self.connection.explained(answer.map_err(timeout))
     }
 
     /// Whether to ask for streams.
@@ -215,17 +259,35 @@ impl Reader {
     /// is compared with comes from [`Reader::newest_since`].
     pub(super) async fn pin(&self, range: &KeyRange) -> Result<Header, Failure> {
         // The first key of the range: a user who may read the range may read it.
-        let response = self.get(&range.start, GetOptions::new().with_count_only()).await?;
+        Ok(self.count(&range.start, GetOptions::new()).await?.0)
+    }
+
+    /// The header of such a read, and how many keys etcd counts.
+    pub(super) async fn count(&self, start: &[u8], options: GetOptions) -> Result<(Header, u64), Failure> {
+        let response = self.get(start, options.with_count_only()).await?;
         let header = self.cluster.header(response.0.header.as_ref())?;
         if header.revision == 0 {
             return Err(Failure::new(Class::Retry, "etcd answered a read without a revision"));
         }
-        Ok(header)
+        Ok((header, response.count().max(0) as u64))
     }
 
     /// The same, beside the position from before it began.
     pub(super) async fn newest_since(&self, range: &KeyRange, applied: u64) -> Result<Newest, Failure> {
         Ok(Newest { header: self.pin(range).await?, applied })
+    }
+
+    /// The same with what the range holds: how many keys, and whether one of them was modified above `applied`.
+    pub(super) async fn state_since(&self, range: &KeyRange, applied: u64) -> Result<StateSince, Failure> {
+        let above = i64::try_from(applied).unwrap_or(i64::MAX).saturating_add(1);
+        let options = GetOptions::new().with_range(range.end.clone()).with_keys_only();
+        let response = self.get(&range.start, options.with_min_mod_revision(above).with_limit(1)).await?;
+        let header = self.cluster.header(response.0.header.as_ref())?;
+        if header.revision == 0 {
+            return Err(Failure::new(Class::Retry, "etcd answered a read without a revision"));
+        }
+        let (keys, has_newer) = (response.count().max(0) as u64, !response.kvs().is_empty());
+        Ok(StateSince { newest: Newest { header, applied }, keys, has_newer })
     }
 
     /// A watch on this connection.
@@ -276,6 +338,13 @@ impl Newest {
         }
         header.revision < *applied
     }
+}
+
+/// What a linearizable read of the whole range says of its state.
+pub(super) struct StateSince {
+    pub(super) newest: Newest,
+    pub(super) keys: u64,
+    pub(super) has_newer: bool,
 }
 
 #[cfg(test)]

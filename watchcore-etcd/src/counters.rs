@@ -110,8 +110,14 @@ counters! {
     counter events,
     /// Bytes of keys and values in them.
     counter bytes,
-    /// Events that did not fit what the cache held.
+    /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     counter integrity_violations,
+    /// Events that came again in the same words after they had been applied, and were dropped.
+    counter repeated_events,
+    /// Linearizable reads beside a watch that show whether it lives and is not behind.
+    counter liveness_reads,
+    /// Watches given up because they did not reach a revision that etcd had.
+    counter stale_watches,
     /// Progress notifications that came.
     counter progress_notifications,
     /// Progress notifications that were asked for.
@@ -119,6 +125,20 @@ counters! {
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     counter consistent_reads,
+    /// Those among them that were answered by a comparison with etcd's state, because nobody answers requests for progress.
+    counter compared_reads,
+    /// 1 while nobody answers requests for progress, though etcd moves on.
+    gauge progress_unanswered,
+    /// Keys that were compared with etcd at once after a reconnect.
+    counter sampled_keys,
+    /// Audits: comparisons of the whole range with etcd.
+    counter audits,
+    /// Keys that audits compared.
+    counter audited_keys,
+    /// Milliseconds that the audits took.
+    counter audit_milliseconds,
+    /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
+    counter differences,
     /// Certificate files that held something else than before, and were taken for new connections.
     counter certificate_reloads,
     /// Connections for which the certificate files could not be used.
@@ -173,7 +193,8 @@ mod tests {
         };
         let names: BTreeSet<_> = shown().iter().map(|metric| (metric.name, metric.label)).collect();
         assert_eq!(names.len(), shown().len());
-        assert!(shown().iter().all(|metric| metric.is_counter != metric.name.starts_with("max_")));
+        let is_gauge = |name: &str| name.starts_with("max_") || name == "progress_unanswered";
+        assert!(shown().iter().all(|metric| metric.is_counter != is_gauge(metric.name)));
         assert!(shown().iter().all(|metric| metric.help.ends_with('.') && !metric.help.starts_with(' ')));
         one(&counts.probes);
         counts.resynced(ResyncReason::Compacted);

@@ -4,12 +4,16 @@ use std::time::{Duration, Instant};
 
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Two violations within this time make an endpoint one that is left: a single one may be an accident of a connection.
+const VIOLATIONS_APART: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Endpoint {
     url: String,
     failures: u32,
     rests_until: Option<Instant>,
+    /// When what it sent broke a rule last. No success makes that undone.
+    violated: Option<Instant>,
 }
 
 /// The endpoints, and which one is used now.
@@ -21,7 +25,8 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     pub(super) fn new(urls: impl IntoIterator<Item = String>) -> Endpoints {
-        let all: Vec<Endpoint> = urls.into_iter().map(|url| Endpoint { url, failures: 0, rests_until: None }).collect();
+        let all: Vec<Endpoint> =
+            urls.into_iter().map(|url| Endpoint { url, failures: 0, rests_until: None, violated: None }).collect();
         assert!(!all.is_empty(), "the builder refuses an empty list of endpoints");
         Endpoints { all, at: 0 }
     }
@@ -52,14 +57,22 @@ impl Endpoints {
             .expect("there is at least one endpoint");
     }
 
-    /// Whether the endpoint in use is not resting: then it may be tried at once.
-    pub(super) fn is_rested(&self, now: Instant) -> bool {
-        self.all[self.at].rests_until.is_none_or(|until| until <= now)
+    /// What the endpoint in use sent broke a rule. The second time within a minute it has failed.
+    pub(super) fn violated(&mut self, now: Instant) {
+        let before = self.all[self.at].violated.replace(now);
+        if before.is_some_and(|before| now.duration_since(before) < VIOLATIONS_APART) {
+            self.failed(now);
+        }
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
+    /// Whether there is another endpoint to try at once, `before` having been in use.
+    pub(super) fn has_moved(&self, before: &str, now: Instant) -> bool {
+        self.url() != before && self.is_rested(now)
+    }
+
+    /// Whether the endpoint in use is not resting: then it may be tried at once.
+    fn is_rested(&self, now: Instant) -> bool {
+        self.all[self.at].rests_until.is_none_or(|until| until <= now)
     }
 }
 
@@ -131,6 +144,24 @@ mod tests {
         let mut endpoints = Endpoints::new(["a".to_owned()]);
         endpoints.failed(Instant::now());
         assert_eq!(endpoints.url(), "a");
-        assert_eq!(endpoints.len(), 1);
+    }
+
+    #[test]
+    fn second_violation_leaves_an_endpoint() {
+        let start = Instant::now();
+        let mut endpoints = three();
+        for seconds in [0, 60, 120] {
+            endpoints.violated(start + Duration::from_secs(seconds));
+            assert_eq!(endpoints.url(), "a", "once a minute");
+        }
+        endpoints.succeeded();
+        let now = start + Duration::from_secs(179);
+        endpoints.violated(now);
+        assert_eq!(endpoints.url(), "b", "success between them counts for nothing");
+        assert!(endpoints.has_moved("a", now) && !endpoints.has_moved("b", now));
+        let mut alone = Endpoints::new(["a".to_owned()]);
+        alone.violated(now);
+        alone.violated(now);
+        assert!(alone.url() == "a" && !alone.has_moved("a", now));
     }
 }

@@ -1,5 +1,7 @@
 //! What an error of etcd means for the feeder: the classes, and the text for people.
 
+use super::integrity::Violation;
+use super::server_text;
 use super::tls::Refusal;
 use etcd_client::Error as ClientError;
 use std::error::Error as _;
@@ -30,8 +32,11 @@ pub(super) enum Class {
     /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
     /// tried again, with backoff.
     Exhausted,
-    /// An endpoint or a limit of the cache: only the user can mend it.
+    /// An endpoint, or a limit of the cache: only the user can mend it.
     Refused,
+    /// The server broke a rule of etcd's API ([`Violation`]): what it says is not believed. A listing replaces what came,
+    /// and an endpoint that does it again is left.
+    Broken,
     /// A certificate, or TLS otherwise: only a person can mend it, and other endpoints may be well. The code is what
     /// users see.
     Tls(Code),
@@ -43,7 +48,8 @@ pub(super) enum Class {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) class: Class,
-    pub(super) text: String,
+    /// Clean: [`Failure::new`] alone sets it.
+    text: String,
     /// What it is, where the text has figures of the moment in it.
     pub(super) kind: Option<&'static str>,
 }
@@ -57,8 +63,19 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAUTHENTICATED: i32 = 16;
 
 impl Failure {
-    pub(super) fn new(class: Class, text: impl Into<String>) -> Failure {
-        Failure { class, text: text.into(), kind: None }
+    /// The text may hold what a server wrote: it is cleaned here, for every failure.
+    pub(super) fn new(class: Class, text: impl AsRef<str>) -> Failure {
+        Failure { class, text: server_text::clean(text.as_ref()), kind: None }
+    }
+
+    /// The same, with what it is where the text has figures of the moment in it.
+    pub(super) fn of_kind(self, kind: &'static str) -> Failure {
+        Failure { kind: Some(kind), ..self }
+    }
+
+    /// What happened, in one line without control characters.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 
     /// A call that did not come back in time.
@@ -85,7 +102,7 @@ impl Failure {
                 if text.is_empty() {
                     text = format!("gRPC status {:?}", status.code());
                 }
-                Failure::new(class, text)
+                Failure::new(class, explained(&text).unwrap_or(text))
             }
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
                 Failure::new(Class::Refused, error.to_string())
@@ -123,16 +140,23 @@ impl Failure {
         match (self.class, refusal) {
             // What etcd itself answered came over a connection that TLS let through.
             (Class::Retry | Class::Refused | Class::OtherEndpoint, Some(refusal)) => {
-                Failure { class: Class::Tls(refusal.code), text: refusal.text, kind: refusal.kind }
+                Failure { kind: refusal.kind, ..Failure::new(Class::Tls(refusal.code), refusal.text) }
             }
             _ => self,
         }
     }
 
+    /// Whether it may be how a port that speaks TLS alone ends a connection without TLS: by an alert, which is no frame of
+    /// HTTP/2, or by closing the connection, of which this end learns as it writes or as it reads.
+    pub(super) fn may_want_tls(&self) -> bool {
+        let ends = [NO_HTTP2, "broken pipe", "connection reset", "connection closed", "Connection reset"];
+        self.class == Class::Retry && ends.iter().any(|end| self.text.contains(end))
+    }
+
     /// The error code for users.
     pub(super) fn code(&self) -> Code {
         match self.class {
-            Class::Retry | Class::OtherEndpoint | Class::Exhausted => Code::Unavailable,
+            Class::Retry | Class::OtherEndpoint | Class::Exhausted | Class::Broken => Code::Unavailable,
             Class::Authenticate | Class::AuthenticationOff | Class::Credentials => Code::Unauthenticated,
             Class::Denied => Code::PermissionDenied,
             Class::Compacted(_) => Code::Compacted,
@@ -142,6 +166,40 @@ impl Failure {
             Class::Tls(code) => code,
             Class::Closed => Code::Closed,
         }
+    }
+}
+
+/// In words, what the layers below gRPC call by the symptom that they see; `None` where their text says it.
+fn explained(text: &str) -> Option<String> {
+    const NO_GRPC: &str = "the answer is not gRPC";
+    if let Some((_, flag)) = text.split_once("invalid compression flag: ") {
+        // The first byte of an answer that is a page is taken for the flag that begins a message of gRPC.
+        let page = if first_number(flag) == u64::from(b'<') { ": it is an HTML page" } else { "" };
+        return Some(format!("{NO_GRPC}{page}. A gateway or a web server answered in etcd's place"));
+    }
+    if let Some((_, status)) = text.split_once("grpc-status header missing, mapped from HTTP status code ") {
+        let status = first_number(status);
+        return Some(format!(
+            "{NO_GRPC}, but HTTP status {status}. A gateway or a web server answered in etcd's place"
+        ));
+    }
+    // "Detected" is an error that this end of the connection found, "received" one that the server named.
+    if let Some((_, reason)) = text.split_once("connection error detected: ") {
+        if reason.contains(NO_HTTP2) {
+            return Some(format!("the server does not speak HTTP/2 on this port ({reason})"));
+        }
+        return Some(format!("this client's HTTP/2 layer ended the connection, not the server: {reason}"));
+    }
+    None
+}
+
+/// How HTTP/2 takes bytes that are none of its frames, such as an alert of TLS or an answer in HTTP/1.
+const NO_HTTP2: &str = "frame with invalid size";
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Failure {
+        let text = format!("the server broke a rule of etcd's API: {violation}");
+        Failure::new(Class::Broken, text).of_kind(violation.what)
     }
 }
 
@@ -230,7 +288,38 @@ mod tests {
         assert_eq!(Failure::of_cancel(0, "etcdserver: permission denied").class, Class::Denied);
         assert_eq!(Failure::of_cancel(0, "etcdserver: invalid auth token").class, Class::Authenticate);
         assert_eq!(Failure::of_cancel(0, "").class, Class::Retry);
-        assert!(Failure::of_cancel(17, "").text.contains("17"));
+        assert!(Failure::of_cancel(17, "").text().contains("17"));
+    }
+
+    #[test]
+    fn server_s_words_are_clean() {
+        let forged = "\u{1b}[2Jbye\n2026-01-01 ERROR forged";
+        let long = "x".repeat(20_000);
+        let status = |text: &str| Failure::of(&ClientError::GRpcStatus(tonic::Status::unavailable(text)));
+        let refusal = Refusal { code: Code::Unavailable, text: forged.to_owned(), kind: None };
+        for failure in [
+            Failure::of_cancel(0, forged),
+            Failure::of_cancel(0, &long),
+            status(forged),
+            status(&long),
+            Failure::new(Class::Retry, "").explained(Some(refusal)),
+        ] {
+            assert!(!failure.text().chars().any(char::is_control) && failure.text().len() < 1100, "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn symptoms_are_called_by_their_cause() {
+        let of = |text: &str| Failure::of(&ClientError::GRpcStatus(tonic::Status::internal(text))).text().to_owned();
+        let flag = "protocol error: received message with invalid compression flag: 60 (valid flags are 0 and 1) while receiving response with status: 200 OK";
+        assert!(of(flag).contains("an HTML page"), "{}", of(flag));
+        assert!(!of(&flag.replace("60", "72")).contains("HTML"));
+        let gateway = of("grpc-status header missing, mapped from HTTP status code 502");
+        assert!(gateway.contains("HTTP status 502") && gateway.contains("gateway"), "{gateway}");
+        let ours = of("h2 protocol error: http2 error: connection error detected: detected excessive load (b\"x\")");
+        assert!(ours.contains("this client's HTTP/2 layer") && ours.contains("not the server"), "{ours}");
+        let theirs = "h2 protocol error: http2 error: connection error received: not a result of an error";
+        assert_eq!(of(theirs), theirs);
     }
 
     #[test]
@@ -239,6 +328,7 @@ mod tests {
         assert_eq!(code(Class::Denied), Code::PermissionDenied);
         assert_eq!(code(Class::Credentials), Code::Unauthenticated);
         assert_eq!(code(Class::Retry), Code::Unavailable);
+        assert_eq!(code(Class::Broken), Code::Unavailable, "nothing that a user has to correct");
         assert_eq!(code(Class::Compacted(3)), Code::Compacted);
         assert_eq!(code(Class::TooLarge(1)), Code::ResourceExhausted);
     }

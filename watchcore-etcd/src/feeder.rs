@@ -1,5 +1,6 @@
 //! The handle of a feeder, and its thread.
 
+use super::audit;
 use super::compaction;
 use super::config::{Config, FeederBuilder};
 use super::counters::Counters;
@@ -243,7 +244,7 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
 /// docs/internals/feeder.md.
 async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
     let (readers, of_tickets) = watch::channel(None);
-    let of_compaction = readers.subscribe();
+    let (of_compaction, of_audit) = (readers.subscribe(), readers.subscribe());
     let mut session = Session::new(config, writer, shared, &readers);
     let work = async {
         session.run().await;
@@ -263,6 +264,7 @@ async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
         () = tickets::serve(writer, of_tickets, config, shared) => {}
         () = compaction::follow(writer, of_compaction, config) => {}
         () = compaction::serve(writer, shared) => {}
+        () = audit::serve(writer, of_audit, config, shared) => {}
     }
 }
 

@@ -8,44 +8,64 @@ use super::connect::{Connection, Newest, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
 use super::health::{WatchHealth, WatchState};
-use super::integrity::{self, Live, is_delete};
+use super::integrity::{self, Live, Violation, WatchRules, is_delete};
 use super::list::record;
+use super::liveness::Liveness;
 use super::progress::ProgressRequests;
 use super::report::LONGEST_MESSAGE;
-use super::resume::{Evidence, Order, Resume};
+use super::resume::{Evidence, Order, Resume, digest};
 use super::session::{Session, WatchEnd, refused};
+use super::unanswered::HeldState;
 use crate::log::log;
-use etcd_client::proto::{PbEvent, PbWatchResponse};
+use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchResponse};
 use etcd_client::{WatchOptions, WatchStream};
-use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Change, Code, ResyncReason, Writer};
+use watchcore::{Change, ResyncReason, Writer};
 
 /// How long a watch without any timer of its own sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+/// How often a silent watch is compared with etcd's state, where nobody answers requests for progress.
+const COMPARED: Duration = Duration::from_secs(30);
 /// How long a silent watch is listened to once more before it is given up.
 const GRACE: Duration = Duration::from_millis(10);
+/// So many bytes are more than what keeps a connection alive sends in the time of a silence: a message is under way.
+const UNDER_WAY: u64 = 1024;
 
 /// An open watch, with the connection that carries it.
 pub(super) struct Watch {
     stream: WatchStream,
     from: u64,
     connection: Connection,
+    /// The bytes that had come with the last message, and when it was looked for one under way last.
+    had: u64,
+    looked: u64,
 }
 
 impl Watch {
     async fn message(&mut self) -> Result<PbWatchResponse, Failure> {
         match self.stream.message().await {
-            Ok(Some(response)) => Ok(response.0),
+            Ok(Some(response)) => {
+                self.had = self.connection.received();
+                self.looked = self.had;
+                Ok(response.0)
+            }
             Ok(None) => Err(Failure::new(Class::Retry, "etcd ended the watch")),
             Err(error) => self.connection.explained(Err(Failure::of(&error))),
         }
     }
 }
 
-/// A linearizable read under way that shows that a mute watch lives. It carries the position from before it began.
-type LivenessRead = Pin<Box<dyn Future<Output = Result<Newest, Failure>>>>;
+impl Watch {
+    /// Whether a message is under way: bytes came since it was asked last, and not more than one message has.
+    fn is_under_way(&mut self, longest: usize) -> bool {
+        let now = self.connection.received();
+        let came = now - std::mem::replace(&mut self.looked, now);
+        // Frames, and keep-alive, come with it.
+        let longest = longest as u64 + (longest as u64) / 8 + (1 << 16);
+        came >= UNDER_WAY && now - self.had <= longest
+    }
+}
 
 /// What a round of the loop is about.
 enum Occurrence {
@@ -65,7 +85,10 @@ struct Follower<'s, 'a> {
     health: WatchHealth,
     requests: ProgressRequests,
     assembler: Assembler,
-    liveness: Option<LivenessRead>,
+    rules: WatchRules,
+    liveness: Liveness,
+    /// When etcd's state was last compared.
+    compared: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -85,7 +108,7 @@ impl Session<'_> {
         let call = watcher.watch(self.config.range.start.clone(), Some(request));
         let stream = connection.explained(within("the watch", options.request_timeout, call).await)?;
         log!(debug, endpoint = url, from, fragment = self.fragment, "watch asked for");
-        Ok(Watch { stream, from, connection })
+        Ok(Watch { stream, from, connection, had: 0, looked: 0 })
     }
 
     /// Follows the watch until it fails or the session has to do something else.
@@ -93,28 +116,19 @@ impl Session<'_> {
         let now = Instant::now();
         let options = &self.config.options;
         let idle = options.progress_requests.then_some(options.progress_interval);
+        self.unanswered.opened();
         let mut follower = Follower {
             health: WatchHealth::new(watch.from, now),
             requests: ProgressRequests::new(idle, now),
             assembler: Assembler::new(LONGEST_MESSAGE),
-            liveness: None,
+            rules: WatchRules::default(),
+            liveness: Liveness::new(options, now),
+            compared: None,
             session: self,
             reader,
             watch,
         };
         follower.run().await
-    }
-}
-
-/// The answer of a read, and nothing while there is none.
-async fn answer(read: &mut Option<LivenessRead>) -> Result<Newest, Failure> {
-    match read {
-        Some(under_way) => {
-            let answer = under_way.await;
-            *read = None;
-            answer
-        }
-        None => std::future::pending().await,
     }
 }
 
@@ -127,6 +141,7 @@ impl Follower<'_, '_> {
                 Occurrence::Liveness(answer) => self.lives(answer),
                 Occurrence::Demand => {
                     self.check_demand();
+                    self.session.report_changes();
                     None
                 }
                 Occurrence::Time => self.time().await?,
@@ -136,6 +151,9 @@ impl Follower<'_, '_> {
             }
             if self.session.shared.take_doubt() {
                 return Ok(WatchEnd::Reopen);
+            }
+            if self.session.shared.take_reset() {
+                return Ok(WatchEnd::Resync(ResyncReason::HistoryReset));
             }
             if self.session.shared.take_resync() {
                 return Ok(WatchEnd::Resync(ResyncReason::Requested));
@@ -148,7 +166,7 @@ impl Follower<'_, '_> {
         let timer = self.next_timer();
         tokio::select! {
             message = self.watch.message() => Occurrence::Message(message),
-            answer = answer(&mut self.liveness) => Occurrence::Liveness(answer),
+            answer = self.liveness.answer() => Occurrence::Liveness(answer),
             () = self.session.shared.watch.notified() => Occurrence::Demand,
             () = tokio::time::sleep_until(timer) => Occurrence::Time,
         }
@@ -162,8 +180,10 @@ impl Follower<'_, '_> {
         self.health.state(self.resume().point(), self.assembler.is_open())
     }
 
+    /// The highest revision that somebody waits for: a reader, or all readers of a cache that is not Ready before it.
     fn wanted(&self) -> u64 {
-        self.session.writer.borrow().demand().progress_until
+        let waited_for = self.session.writer.borrow().demand().progress_until;
+        waited_for.max(self.session.catches_up_to().unwrap_or(0))
     }
 
     fn check_demand(&mut self) {
@@ -182,9 +202,16 @@ impl Follower<'_, '_> {
         self.requests.due(self.resume().point(), self.health.heard())
     }
 
+    /// When a watch that is near etcd's newest revision is compared with a read of it.
+    fn comparison_due(&self) -> Option<Instant> {
+        self.liveness.due().filter(|_| self.state() == WatchState::Synced)
+    }
+
     fn next_timer(&self) -> Instant {
-        let timers = self.silence_due().into_iter().chain(self.request_due());
-        timers.min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
+        let stale = self.liveness.stale_due(&self.session.config.options).map(|(due, _)| due);
+        let calm = self.session.calm_due().map(Instant::from_std);
+        let timers = [self.silence_due(), self.request_due(), self.comparison_due(), stale, calm];
+        timers.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
     }
 
     /// Does what is due: gives up a silent watch, asks for progress, begins a liveness read.
@@ -195,12 +222,21 @@ impl Follower<'_, '_> {
             let late = async {
                 tokio::select! {
                     message = self.watch.message() => Occurrence::Message(message),
-                    answer = answer(&mut self.liveness) => Occurrence::Liveness(answer),
+                    answer = self.liveness.answer() => Occurrence::Liveness(answer),
                 }
             };
-            return match tokio::time::timeout(GRACE, late).await {
+            let late = tokio::time::timeout(GRACE, late).await;
+            return match late {
                 Ok(Occurrence::Message(message)) => self.message(message).await,
                 Ok(Occurrence::Liveness(Ok(newest))) => Ok(self.lives(Ok(newest))),
+                _ if self.state() != WatchState::Opening && self.watch.is_under_way(self.session.message_limit) => {
+                    self.health.heard_at(now);
+                    Ok(None)
+                }
+                _ if self.is_quiet().await => {
+                    self.health.heard_at(Instant::now());
+                    Ok(None)
+                }
                 _ => {
                     one(&self.session.shared.counts.silences);
                     self.session.silences = self.session.silences.saturating_add(1);
@@ -213,6 +249,11 @@ impl Follower<'_, '_> {
             one(&self.session.shared.counts.progress_requests);
             if self.state() != WatchState::Mute {
                 self.health.asked_at(now);
+                self.session.unanswered.sent(now);
+                let suspect = self.session.unanswered.is_suspect(self.state(), self.health.heard(), now);
+                if suspect && self.session.shared.progress.suspect() {
+                    self.session.shared.tickets.notify_one();
+                }
             }
             // A stalled connection may have no room for it: then the silence says so.
             let sent = tokio::time::timeout(Duration::from_millis(1), self.watch.stream.request_progress()).await;
@@ -220,17 +261,49 @@ impl Follower<'_, '_> {
                 return Err(Failure::of(&error));
             }
         }
+        self.session.settle();
+        self.liveness.moved(self.resume().point(), now);
+        if let Some((due, goal)) = self.liveness.stale_due(&self.session.config.options)
+            && due <= now
+        {
+            return Err(self.session.is_behind(goal));
+        }
+        self.compare(now);
+        Ok(None)
+    }
+
+    /// Begins a liveness read, where one is due.
+    fn compare(&mut self, now: Instant) {
         let options = &self.session.config.options;
         let is_idle = self.health.heard() + options.progress_interval <= now;
-        if self.state() == WatchState::Mute && options.progress_requests && is_idle {
-            if self.liveness.is_none() {
-                let (reader, config) = (self.reader.clone(), self.session.config);
-                let (range, point) = (config.range.clone(), self.resume().point());
-                self.liveness = Some(Box::pin(async move { reader.newest_since(&range, point).await }));
+        let is_mute = self.state() == WatchState::Mute && options.progress_requests && is_idle;
+        if is_mute || self.comparison_due().is_some_and(|due| due <= now) {
+            let (reader, range, point) =
+                (self.reader.clone(), self.session.config.range.clone(), self.resume().point());
+            let read = || async move { reader.newest_since(&range, point).await };
+            if self.liveness.begin(read, options, now) {
+                one(&self.session.shared.counts.liveness_reads);
             }
+        }
+        if is_mute {
             self.health.asked_at(now);
         }
-        Ok(None)
+    }
+
+    /// Whether the watch is silent because there is nothing to say: where nobody answers requests for progress, etcd's state
+    /// shows it. The state is read every [`COMPARED`]; in between a read that moves no data shows that the server lives.
+    async fn is_quiet(&mut self) -> bool {
+        if !self.session.shared.progress.are_missing() {
+            return false;
+        }
+        let range = &self.session.config.range;
+        if self.compared.is_some_and(|at| at.elapsed() < COMPARED) {
+            let newest = self.reader.newest_since(range, self.resume().point()).await;
+            return newest.is_ok_and(|newest| !newest.went_back());
+        }
+        let held = HeldState::now(&self.session.writer.borrow());
+        self.compared = Some(Instant::now());
+        held.compare(self.reader, range).await.is_ok_and(|stored| stored.is_same && !stored.newest.went_back())
     }
 
     /// Takes the answer of a liveness read. Where it fails, the silence continues.
@@ -239,9 +312,14 @@ impl Follower<'_, '_> {
         if newest.went_back() {
             return Some(WatchEnd::Resync(ResyncReason::HistoryReset));
         }
-        self.health.saw(newest.header().revision);
-        self.session.saw(newest.header().revision);
-        self.health.heard_at(Instant::now());
+        let (now, revision) = (Instant::now(), newest.header().revision);
+        if self.state() == WatchState::Mute {
+            // Nothing else can: such a watch answers no request for progress.
+            self.health.heard_at(now);
+        }
+        self.health.saw(revision);
+        self.session.saw(revision);
+        self.liveness.saw(revision, self.resume().point(), now);
         None
     }
 
@@ -275,6 +353,7 @@ impl Follower<'_, '_> {
         one(&counts.responses);
         // First: of what another cluster says, nothing is true here.
         let header = self.reader.cluster().header(response.header.as_ref())?;
+        self.rules.check(&response, self.assembler.is_open())?;
         // A refusal is marked as created too, so this goes first.
         if response.canceled {
             let failure = Failure::of_cancel(response.compact_revision, &response.cancel_reason);
@@ -282,9 +361,6 @@ impl Follower<'_, '_> {
                 Class::Compacted(_) => Ok(Some(WatchEnd::Resync(ResyncReason::Compacted))),
                 _ => Err(failure),
             };
-        }
-        if self.state() == WatchState::Opening && !response.created {
-            return Err(Failure::new(Class::Retry, "etcd spoke on a watch that it had not confirmed"));
         }
         if response.fragment {
             one(&self.session.shared.counts.fragments);
@@ -296,10 +372,12 @@ impl Follower<'_, '_> {
         {
             return Ok(Some(end));
         }
-        if !response.events.is_empty() || response.fragment || self.assembler.is_open() {
+        if !response.events.is_empty() || response.fragment {
             highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
-            let events =
+            let mut events =
                 self.assembler.push(response.events, response.fragment).map_err(|revision| self.too_long(revision))?;
+            let repeated = integrity::check_events(&mut events, &self.session.config.range)?;
+            add(&self.session.shared.counts.repeated_events, repeated);
             return self.apply(events).await;
         }
         if !response.created && header.revision > 0 {
@@ -324,7 +402,9 @@ impl Follower<'_, '_> {
             return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
         self.health.created(newest);
-        self.health.saw(self.session.newest_seen());
+        let known = newest.max(self.session.newest_seen());
+        self.health.saw(known);
+        self.liveness.saw(known, self.resume().point(), Instant::now());
         self.session.live();
         Ok(None)
     }
@@ -333,13 +413,19 @@ impl Follower<'_, '_> {
     async fn progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
         one(&self.session.shared.counts.progress_notifications);
         self.requests.answered();
+        self.session.progress_came();
+        self.liveness.notified();
+        if self.resume().is_above(revision) && self.went_back().await? {
+            return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
+        }
+        self.rules.progress(revision)?;
         if self.resume().is_above(revision) {
-            let went_back = self.went_back().await?;
-            return Ok(went_back.then_some(WatchEnd::Resync(ResyncReason::HistoryReset)));
+            return Ok(None);
         }
         if revision > self.resume().point() {
             self.session.writer.borrow_mut().progress(revision).map_err(|error| refused(&error))?;
             self.session.resume_mut().progressed(revision);
+            self.liveness.moved(revision, Instant::now());
         }
         self.session.progressed();
         Ok(None)
@@ -348,13 +434,14 @@ impl Follower<'_, '_> {
     /// Applies whole revisions, one after the other.
     async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<WatchEnd>, Failure> {
         for run in revisions(&mut events) {
-            if self.resume().replays() {
+            // A subscription that waits until the cache is Ready sets no pace.
+            if self.resume().replays() && self.session.catches_up_to().is_none() {
                 self.keep_pace().await;
             }
             if let Some(end) = self.apply_revision(run)? {
                 return Ok(Some(end));
             }
-            self.session.progressed();
+            self.liveness.moved(self.resume().point(), Instant::now());
         }
         Ok(None)
     }
@@ -370,39 +457,47 @@ impl Follower<'_, '_> {
                 log!(warn, revision, complete, "an event below what etcd called complete: another history");
                 return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
             }
-            Order::Repeated => return Ok(Some(self.violated(&"the revision does not rise", revision))),
+            Order::Repeated => {
+                self.repeated(run, revision)?;
+                return Ok(None);
+            }
         }
         let mut writer = self.session.writer.borrow_mut();
         let mut before = None;
         for event in &*run {
             before = event.kv.as_ref().and_then(|kv| live(&writer, &kv.key));
-            if let Err(violation) = integrity::check(event, before) {
-                return Ok(Some(self.violated(&violation, revision)));
-            }
+            integrity::check(event, before)?;
         }
         // Before they show: a reader who sees them finds them counted.
         self.count(run);
         if let Err(error) = writer.apply(revision, run.iter().filter_map(change)) {
             drop(writer);
-            if error.code() == Code::OutOfOrder {
-                return Ok(Some(self.violated(&error, revision)));
-            }
             // The watch cannot bring anything but this revision again, so what is there now has to be listed.
             self.session.needs_listing(ResyncReason::ChainBroken);
             return Err(refused(&error));
         }
         drop(writer);
+        let digest = digest(run);
         let last = run.last_mut().map(std::mem::take).and_then(|event| Evidence::of_event(event, before));
-        self.session.resume_mut().applied(last.expect("an event that was checked has a key"));
+        self.session.resume_mut().applied(last.expect("an event that was checked has a key"), digest);
+        self.session.applied();
         Ok(None)
     }
 
-    /// What came does not fit what the cache holds.
-    fn violated(&self, what: &dyn std::fmt::Display, revision: u64) -> WatchEnd {
-        one(&self.session.shared.counts.integrity_violations);
-        let applied = self.resume().point();
-        log!(error, revision, applied, "integrity: {what}; listing again");
-        WatchEnd::Resync(ResyncReason::ChainBroken)
+    /// A revision that was applied comes again. In the same words it is dropped, with its values as far as the cache still has
+    /// them; in others it is a violation.
+    fn repeated(&self, run: &[PbEvent], revision: u64) -> Result<(), Violation> {
+        let writer = self.session.writer.borrow();
+        let is_other = |kv: &PbKeyValue| {
+            let held = writer.get(&kv.key).filter(|held| held.mod_revision() == revision);
+            held.is_some_and(|held| held.value() != Some(&kv.value[..]))
+        };
+        let has_others = run.iter().filter_map(|event| event.kv.as_ref()).any(is_other);
+        if has_others || !self.resume().is_repeated(revision, digest(run)) {
+            return Err(Violation::at("a revision that does not rise", revision as i64));
+        }
+        add(&self.session.shared.counts.repeated_events, run.len() as u64);
+        Ok(())
     }
 
     fn count(&self, run: &[PbEvent]) {

@@ -37,7 +37,7 @@ pub(super) struct WatchHealth {
     heard: Instant,
     /// When the first question since then was asked that shows whether the server lives. The watch itself is one.
     asked: Option<Instant>,
-    /// The newest revision of the store that it spoke of.
+    /// The newest revision of the store, as it was said last: one wrong header counts until the next one.
     newest: u64,
 }
 
@@ -58,7 +58,9 @@ impl WatchHealth {
 
     /// The server spoke of its newest revision.
     pub(super) fn saw(&mut self, newest: u64) {
-        self.newest = self.newest.max(newest);
+        if newest > 0 {
+            self.newest = newest;
+        }
     }
 
     /// What the server said has been dealt with. Before it has confirmed the watch, nothing that it says answers the

@@ -1,9 +1,17 @@
-//! Whether what comes fits what the cache holds. It costs one look-up and finds lost, repeated and
-//! foreign events, and listings of another history.
+//! What a server may say at all: the rules of etcd's API, and of the history that the cache holds.
+//!
+//! Every message is checked here before anything of it reaches the cache: a header ([`revision_of_header`]), a message of
+//! the watch ([`WatchRules`]), its events ([`check_events`], [`check`]), a page or a message of a listing ([`ListingRules`]). A
+//! message that breaks a rule is a [`Violation`], and nothing else happens to it: the session fails with
+//! [`Class::Broken`](super::failure::Class), and the next one lists.
 
-use etcd_client::proto::{PbEvent, PbKeyValue};
+use super::range::KeyRange;
+use super::server_text;
+use etcd_client::KeyValue as EtcdKeyValue;
+use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchResponse};
+use std::collections::HashMap;
 use std::fmt;
-use watchcore::{KeyValue, Record};
+use watchcore::{KeyValue, MAX_REVISION, Record};
 
 /// The numbers of a live key-value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,20 +31,40 @@ impl Live {
     }
 }
 
-/// An event that does not fit.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A rule that was broken: which one, and by what.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Violation {
-    pub(super) key: Vec<u8>,
-    pub(super) revision: u64,
-    what: &'static str,
+    pub(super) what: &'static str,
+    key: Option<Vec<u8>>,
+    revision: Option<i64>,
     held: Option<Live>,
     came: Option<Live>,
 }
 
+impl Violation {
+    pub(super) fn new(what: &'static str) -> Violation {
+        Violation { what, ..Violation::default() }
+    }
+
+    pub(super) fn at(what: &'static str, revision: i64) -> Violation {
+        Violation { revision: Some(revision), ..Violation::new(what) }
+    }
+
+    /// By this key-value.
+    fn by(what: &'static str, kv: &PbKeyValue) -> Violation {
+        Violation { key: Some(kv.key.clone()), came: Some(Live::of(kv)), ..Violation::at(what, kv.mod_revision) }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, revision, what) = (self.key.escape_ascii(), self.revision, self.what);
-        write!(f, "revision {revision}, key \"{key}\": {what}")?;
+        f.write_str(self.what)?;
+        if let Some(revision) = self.revision {
+            write!(f, "; revision {revision}")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, ", key {}", server_text::key(key))?;
+        }
         for (name, live) in [("held", &self.held), ("came", &self.came)] {
             if let Some(live) = live {
                 let Live { create, modified, version } = live;
@@ -45,6 +73,113 @@ impl fmt::Display for Violation {
         }
         Ok(())
     }
+}
+
+/// The revision of a header, which is one that a cache can have; 0 where the server gave none.
+pub(super) fn revision_of_header(revision: i64) -> Result<u64, Violation> {
+    let taken = u64::try_from(revision).ok().filter(|revision| *revision <= MAX_REVISION);
+    taken.ok_or(Violation::at("a revision that no etcd reaches", revision))
+}
+
+/// Whether the numbers can be those of a value that the store holds at `revision`.
+fn check_numbers(kv: &PbKeyValue, revision: i64) -> Result<(), Violation> {
+    let sound = (1..=kv.mod_revision).contains(&kv.create_revision) && kv.mod_revision <= revision && kv.version >= 1;
+    if sound { Ok(()) } else { Err(Violation::by("numbers that no value has at its revision", kv)) }
+}
+
+fn check_key(kv: &PbKeyValue, range: &KeyRange) -> Result<(), Violation> {
+    match kv.key.as_slice() {
+        [] => Err(Violation::by("an empty key", kv)),
+        key if !range.contains(key) => Err(Violation::by("a key outside the range that was asked for", kv)),
+        _ => Ok(()),
+    }
+}
+
+/// The messages of one watch stream, as far as they need no cache.
+#[derive(Default)]
+pub(super) struct WatchRules {
+    /// The watch's number, once it is confirmed.
+    id: Option<i64>,
+    /// The revision of the last progress notification.
+    progress: u64,
+}
+
+/// The watch number of a progress notification for all watches of a stream.
+const ALL_WATCHES: i64 = -1;
+
+impl WatchRules {
+    /// A message of the stream; `is_inside`: fragments of a message are still to come.
+    pub(super) fn check(&mut self, message: &PbWatchResponse, is_inside: bool) -> Result<(), Violation> {
+        let is_progress = message.events.is_empty() && !message.fragment;
+        match self.id {
+            // Refused: then it has no number.
+            None if message.canceled => return Ok(()),
+            None if message.created => self.id = Some(message.watch_id),
+            None => return Err(Violation::new("a message on a watch that was not confirmed")),
+            Some(id) if message.watch_id == id || message.watch_id == ALL_WATCHES && is_progress => {}
+            Some(_) => return Err(Violation::new("a message of another watch")),
+        }
+        if is_inside && is_progress && !message.canceled {
+            return Err(Violation::new("a progress notification between fragments"));
+        }
+        Ok(())
+    }
+
+    /// A progress notification. Where it lies below the point of the cache, the caller has made sure that the history is
+    /// the same.
+    pub(super) fn progress(&mut self, revision: u64) -> Result<(), Violation> {
+        if revision < self.progress {
+            return Err(Violation::at("progress that goes back on one watch", revision as i64));
+        }
+        self.progress = revision;
+        Ok(())
+    }
+}
+
+/// Checks whole revisions by themselves, and takes out what is in one twice in the same words; gives how many were. Nothing of
+/// a message that breaks a rule is applied.
+pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange) -> Result<u64, Violation> {
+    let mut last = 0;
+    let mut keys: HashMap<&[u8], &PbEvent> = HashMap::new();
+    let mut repeated = Vec::new();
+    for (i, event) in events.iter().enumerate() {
+        let Some(kv) = &event.kv else { return Err(Violation::new("an event without a key")) };
+        check_key(kv, range)?;
+        if !(1..=MAX_REVISION as i64).contains(&kv.mod_revision) {
+            return Err(Violation::by("an event of a revision that no etcd reaches", kv));
+        }
+        match is_delete(event) {
+            Some(false) => check_numbers(kv, kv.mod_revision)?,
+            Some(true) => {}
+            None => return Err(Violation::by("an event of an unknown kind", kv)),
+        }
+        if kv.mod_revision < last {
+            return Err(Violation::by("revisions that do not rise in a message", kv));
+        }
+        let is_alone =
+            kv.mod_revision != last && events.get(i + 1).is_none_or(|next| revision(next) != kv.mod_revision);
+        if kv.mod_revision != last {
+            keys.clear();
+        }
+        last = kv.mod_revision;
+        if is_alone {
+            continue;
+        }
+        match keys.insert(&kv.key, event) {
+            Some(before) if before == event => repeated.push(i),
+            Some(_) => return Err(Violation::by("a key that changes twice in one revision", kv)),
+            None => {}
+        }
+    }
+    drop(keys);
+    for i in repeated.iter().rev() {
+        events.remove(*i);
+    }
+    Ok(repeated.len() as u64)
+}
+
+fn revision(event: &PbEvent) -> i64 {
+    event.kv.as_ref().map_or(0, |kv| kv.mod_revision)
 }
 
 /// Whether the event is a deletion; `None` for a kind that this client does not know.
@@ -56,13 +191,11 @@ pub(super) fn is_delete(event: &PbEvent) -> Option<bool> {
     }
 }
 
-/// Checks one event against the live value of its key.
+/// Checks one event of those that [`check_events`] let pass against the live value of its key.
 pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation> {
-    let Some(kv) = event.kv.as_ref() else {
-        return Err(Violation { key: Vec::new(), revision: 0, what: "an event without a key", held, came: None });
-    };
+    let Some(kv) = event.kv.as_ref() else { return Err(Violation::new("an event without a key")) };
     let came = Live::of(kv);
-    let fail = |what| Err(Violation { key: kv.key.clone(), revision: came.modified, what, held, came: Some(came) });
+    let fail = |what| Err(Violation { held, ..Violation::by(what, kv) });
     match (is_delete(event), held) {
         (None, _) => fail("an event of an unknown kind"),
         (Some(true), None) => fail("a deletion of a key that is not there"),
@@ -77,6 +210,66 @@ pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation
         }
         (Some(false), Some(held)) if came.modified <= held.modified => fail("a change older than the value"),
         (Some(false), Some(_)) => Ok(()),
+    }
+}
+
+/// The messages of one listing, pages or those of a stream: keys rise over all of them, lie in the range, and no more come
+/// than were counted. So a listing ends.
+pub(super) struct ListingRules<'a> {
+    range: &'a KeyRange,
+    revision: u64,
+    last: Option<Vec<u8>>,
+    /// How many keys are still to come, where that is known.
+    left: Option<u64>,
+}
+
+impl<'a> ListingRules<'a> {
+    pub(super) fn new(range: &'a KeyRange) -> ListingRules<'a> {
+        ListingRules { range, revision: 0, last: None, left: None }
+    }
+
+    /// A listing at this revision begins, of so many keys.
+    pub(super) fn begin(&mut self, revision: u64, count: Option<u64>) {
+        (self.revision, self.last, self.left) = (revision, None, count);
+    }
+
+    /// A message of a stream.
+    pub(super) fn message(&mut self, keys: &[EtcdKeyValue]) -> Result<(), Violation> {
+        for EtcdKeyValue(kv) in keys {
+            check_key(kv, self.range)?;
+            check_numbers(kv, self.revision as i64)?;
+            if self.last.as_ref().is_some_and(|last| *last >= kv.key) {
+                return Err(Violation::by("keys of a listing that do not rise", kv));
+            }
+            match &mut self.last {
+                Some(last) => last.clone_from(&kv.key),
+                None => self.last = Some(kv.key.clone()),
+            }
+        }
+        let left = self.left.map(|left| left.checked_sub(keys.len() as u64));
+        match left {
+            Some(None) => Err(Violation::new("more keys of a listing than were counted")),
+            left => {
+                self.left = left.flatten();
+                Ok(())
+            }
+        }
+    }
+
+    /// A page: `count` are the keys from its first one on, `more` says whether another page follows. All pages are of one
+    /// revision, so they fit each other to the key: a server or a proxy that loses a page, a part of one, or gives one twice would
+    /// otherwise make deletions of keys that are there.
+    pub(super) fn page(&mut self, keys: &[EtcdKeyValue], count: i64, more: bool) -> Result<(), Violation> {
+        let count = u64::try_from(count).ok();
+        if count.is_none() || self.left.is_some_and(|left| Some(left) != count) {
+            return Err(Violation::new("a page of a listing that does not count what the one before left"));
+        }
+        self.left = count;
+        self.message(keys)?;
+        if more != (self.left > Some(0)) || more && keys.is_empty() {
+            return Err(Violation::new("a page of a listing that does not fit its own count"));
+        }
+        Ok(())
     }
 }
 
@@ -99,6 +292,10 @@ mod tests {
     use super::*;
     use watchcore::Cache;
     use watchcore::Change;
+
+    fn range() -> KeyRange {
+        KeyRange::of_prefix(b"/")
+    }
 
     fn event(kind: i32, create: i64, modified: i64, version: i64) -> PbEvent {
         let kv = PbKeyValue {
@@ -180,5 +377,116 @@ mod tests {
         let text = check(&event(0, 3, 9, 6), HELD).unwrap_err().to_string();
         assert!(text.contains("revision 9") && text.contains("\"/a\"") && text.contains("version 6"), "{text}");
         assert!(text.contains("version 4"), "{text}");
+    }
+
+    /// An event of a key at a revision, the first version of it.
+    fn put(key: &str, revision: i64) -> PbEvent {
+        let mut put = event(0, revision, revision, 1);
+        put.kv.as_mut().unwrap().key = key.into();
+        put
+    }
+
+    #[test]
+    fn headers_have_revisions_of_etcd() {
+        assert_eq!(revision_of_header(0), Ok(0));
+        assert_eq!(revision_of_header(MAX_REVISION as i64), Ok(MAX_REVISION));
+        assert!(revision_of_header(MAX_REVISION as i64 + 1).is_err() && revision_of_header(-1).is_err());
+    }
+
+    #[test]
+    fn events_stand_by_themselves() {
+        let check = |mut events: Vec<PbEvent>| check_events(&mut events, &range()).map_err(|violation| violation.what);
+        assert_eq!(check(vec![put("/a", 3), put("/b", 3), put("/a", 4), event(1, 0, 5, 0)]), Ok(0));
+        for broken in [
+            vec![PbEvent::default()],
+            vec![put("", 3)],
+            vec![put("/a", 3), put("elsewhere", 3)],
+            vec![put("/a", 0)],
+            vec![put("/a", -1)],
+            vec![put("/a", MAX_REVISION as i64 + 1)],
+            vec![put("/a", 4), put("/b", 3)],
+            vec![event(0, 9, 8, 1)],
+            vec![event(0, 0, 8, 1)],
+            vec![event(0, 8, 8, -1)],
+            vec![event(2, 9, 9, 1)],
+            vec![put("/a", 3), put("/b", 3), event(1, 0, 3, 0)],
+        ] {
+            assert!(check(broken.clone()).is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn event_twice_in_a_revision_counts_once() {
+        let mut events = vec![put("/a", 3), put("/b", 3), put("/a", 3), put("/a", 4), put("/a", 4)];
+        assert_eq!(check_events(&mut events, &range()), Ok(2));
+        assert_eq!(events, [put("/a", 3), put("/b", 3), put("/a", 4)]);
+    }
+
+    #[test]
+    fn watch_has_its_own_messages() {
+        let message = |watch_id| PbWatchResponse { watch_id, ..Default::default() };
+        let with_event = |watch_id| PbWatchResponse { events: vec![put("/a", 3)], ..message(watch_id) };
+        let mut rules = WatchRules::default();
+        assert!(rules.check(&with_event(5), false).is_err(), "not confirmed");
+        assert!(rules.check(&PbWatchResponse { created: true, ..message(5) }, false).is_ok());
+        assert!(rules.check(&with_event(5), true).is_ok() && rules.check(&message(-1), false).is_ok());
+        assert!(rules.check(&with_event(4), false).is_err() && rules.check(&with_event(-1), false).is_err());
+        assert!(rules.check(&message(4), false).is_err());
+        assert!(rules.check(&message(5), true).is_err() && rules.check(&message(-1), true).is_err(), "half a revision");
+        assert!(rules.progress(7).is_ok() && rules.progress(7).is_ok() && rules.progress(6).is_err());
+    }
+
+    fn page(keys: &[&str]) -> Vec<EtcdKeyValue> {
+        keys.iter().map(|key| EtcdKeyValue(put(key, 3).kv.unwrap())).collect()
+    }
+
+    #[test]
+    fn pages_fit_each_other() {
+        let range = range();
+        let check = |before: &[&str], left, keys: &[&str], count, more| {
+            let mut rules = ListingRules::new(&range);
+            rules.begin(9, None);
+            rules.page(&page(before), before.len() as i64 + left, left > 0).unwrap();
+            rules.page(&page(keys), count, more).is_ok()
+        };
+        assert!(check(&["/a"], 5, &["/b", "/c"], 5, true));
+        assert!(check(&["/a"], 2, &["/b", "/c"], 2, false));
+        for (keys, count, more) in [
+            (&["/b", "/c"][..], 2, true),
+            (&["/b"], 2, false),
+            (&["/b", "/c", "/d"], 2, false),
+            (&[], 2, true),
+            (&["/a", "/c"], 2, false),
+            (&["/c", "/b"], 2, false),
+            (&["/c", "/c"], 2, false),
+            (&["/b", "/c"], 3, true),
+            (&["/b", "/c"], -1, false),
+        ] {
+            assert!(!check(&["/a"], 2, keys, count, more), "{keys:?} {count} {more}");
+        }
+    }
+
+    #[test]
+    fn messages_of_a_stream_rise_to_their_count() {
+        let range = range();
+        let mut rules = ListingRules::new(&range);
+        rules.begin(9, Some(3));
+        assert!(rules.message(&page(&["/a", "/b"])).is_ok() && rules.message(&[]).is_ok());
+        assert!(rules.message(&page(&["/b"])).is_err(), "it came before");
+        assert!(rules.message(&page(&["/c", "/d"])).is_err(), "more than were counted");
+        for broken in ["", "elsewhere"] {
+            rules.begin(9, None);
+            assert!(rules.message(&page(&[broken])).is_err(), "{broken:?}");
+        }
+        let with = |change: fn(&mut PbKeyValue)| {
+            let mut kv = put("/a", 3).kv.unwrap();
+            change(&mut kv);
+            vec![EtcdKeyValue(kv)]
+        };
+        rules.begin(9, None);
+        assert!(rules.message(&with(|kv| kv.mod_revision = 10)).is_err(), "after the listing");
+        assert!(rules.message(&with(|kv| kv.mod_revision = 1 << 52)).is_err());
+        assert!(rules.message(&with(|kv| kv.version = -1)).is_err());
+        assert!(rules.message(&with(|kv| kv.create_revision = 0)).is_err());
     }
 }

@@ -40,13 +40,16 @@
 //! | --- | --- |
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
-//! | `session` | sessions with endpoints, listings |
+//! | `session` | sessions with endpoints |
+//! | `session::publish` | their listings, compared with the cache and published |
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
-//! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
+//! | `tickets`, `compaction`, `audit` | what runs beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
-//! | `connect`, `list`, `history` | calls to etcd |
-//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+//! | `connect`, `list`, `history`, `sample` | calls to etcd |
+//! | `traffic` | connections without TLS, and how much comes on a connection |
+//! | `liveness` | the linearizable reads beside a watch |
+//! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `unanswered`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
@@ -54,8 +57,10 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod audit;
 mod backoff;
 mod compaction;
+mod compare;
 mod config;
 mod connect;
 mod counters;
@@ -67,16 +72,21 @@ mod health;
 mod history;
 mod integrity;
 mod list;
+mod liveness;
 mod log;
 mod page;
 mod progress;
 mod range;
 mod report;
 mod resume;
+mod sample;
+mod server_text;
 mod session;
 mod shared;
 mod tickets;
 mod tls;
+mod traffic;
+mod unanswered;
 mod version;
 
 pub use config::FeederBuilder;

@@ -3,6 +3,7 @@
 use super::connect::{Header, Reader};
 use super::counters::{Counts, one};
 use super::failure::{Class, Failure};
+use super::integrity::{ListingRules, Violation};
 use super::page::PageSize;
 use super::range::KeyRange;
 use super::session::refused;
@@ -84,10 +85,12 @@ impl<'a> LoadedPages<'a> {
         LoadedPages { writer, loading: None }
     }
 
-    /// Publishes them.
-    pub(super) fn publish(self) -> Result<(), Failure> {
+    /// Publishes them. `is_newest`: readers are to see this state; else they wait for what follows it.
+    pub(super) fn publish(self, is_newest: bool) -> Result<(), Failure> {
         let Some(loading) = self.loading else { return Ok(()) };
-        self.writer.borrow_mut().finish_load(loading).map_err(|error| refused(&error))
+        let mut writer = self.writer.borrow_mut();
+        let published = if is_newest { writer.finish_load(loading) } else { writer.finish_load_behind(loading) };
+        published.map_err(|error| refused(&error))
     }
 }
 
@@ -137,8 +140,7 @@ struct Pages<'a, T> {
     pinned: Option<u64>,
     /// Where the next page begins.
     from: Vec<u8>,
-    /// The keys from there on, as the page before counted them.
-    left: Option<u64>,
+    rules: ListingRules<'a>,
     listing: Listing,
 }
 
@@ -165,23 +167,36 @@ impl<T: TakesPages> Pages<'_, T> {
 
     /// Reads it as one stream, at the revision of a read that moves no data. Where that fails, pages say why.
     async fn stream(&mut self) -> Result<Streamed, Failure> {
+        let all = GetOptions::new().with_range(self.range.end.clone());
+        let mut count = None;
         if self.pinned.is_none() {
-            self.saw_header(self.reader.pin(self.range).await?)?;
+            let (header, counted) = self.reader.count(&self.range.start, all.clone()).await?;
+            self.saw_header(header)?;
+            count = Some(counted);
         }
         let Some(revision) = self.pinned else { return Ok(Streamed::Nothing) };
-        self.begin(revision)?;
-        let options = GetOptions::new().with_range(self.range.end.clone()).with_revision(revision as i64);
+        self.begin(revision, count)?;
+        let options = all.with_revision(revision as i64);
         let mut stream = match self.reader.stream(self.from.clone(), options).await {
             Ok(stream) => stream,
             Err(failure) => return Ok(self.gave_up(&failure, Streamed::Nothing)),
         };
         let (mut ended, mut last) = (Streamed::Nothing, None);
+        let mut progressed = Instant::now();
         loop {
-            match self.reader.message(&mut stream).await {
+            match self.reader.message(&mut stream, progressed).await {
                 Ok(Some(mut message)) => {
                     ended = Streamed::Part;
                     last = message.0.header.take().map(|header| (header, message.count()));
-                    self.take(message.take_kvs())?;
+                    let keys = message.take_kvs();
+                    if let Err(violation) = self.rules.message(&keys) {
+                        return Ok(self.broke(violation));
+                    }
+                    let came = !keys.is_empty();
+                    self.take(keys)?;
+                    if came {
+                        progressed = Instant::now();
+                    }
                 }
                 Ok(None) => break,
                 Err(failure) => return Ok(self.gave_up(&failure, ended)),
@@ -196,9 +211,21 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(Streamed::Whole)
     }
 
+    /// A stream broke a rule. Pages show whether the server does, or only its streams.
+    fn broke(&self, violation: Violation) -> Streamed {
+        one(&self.counts.integrity_violations);
+        log!(warn, revision = self.pinned, "integrity: {violation}, in the stream of a listing; asking for pages");
+        self.gave_up(&violation.into(), Streamed::Part)
+    }
+
     /// A stream failed. Unless the revision is compacted, the next one would, too.
     fn gave_up(&self, failure: &Failure, ended: Streamed) -> Streamed {
-        log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text);
+        match failure.kind {
+            Some("the next message of the listing") => {
+                log!(info, revision = self.pinned, "no progress of the listing's stream; asking for pages")
+            }
+            _ => log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text()),
+        }
         if !matches!(failure.class, Class::Compacted(_)) {
             self.reader.leave_streams();
         }
@@ -215,12 +242,12 @@ impl<T: TakesPages> Pages<'_, T> {
         let mut response = self.reader.page(self.from.clone(), options).await?;
         let took = asked.elapsed();
         let revision = self.saw_header(self.reader.cluster().header(response.0.header.as_ref())?)?;
-        self.begin(revision)?;
-        let (more, left) = (response.more(), response.count().max(0) as u64);
+        self.begin(revision, None)?;
+        let (more, left) = (response.more(), response.count());
         let page = response.take_kvs();
-        self.left = Some(check_page(&self.from, self.left, &page, left, more)?);
+        self.rules.page(&page, left, more)?;
         let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
-        size.came(page.len() as u64, bytes as u64, left, took);
+        size.came(page.len() as u64, bytes as u64, left.max(0) as u64, took);
         let last = page.last().filter(|_| more).map(|last| KeyRange::after(last.key()));
         self.take(page)?;
         let Some(from) = last else { return Ok(false) };
@@ -238,9 +265,10 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(revision)
     }
 
-    /// Before the first keys.
-    fn begin(&mut self, revision: u64) -> Result<(), Failure> {
+    /// Before the first keys, of which there are so many where that is known.
+    fn begin(&mut self, revision: u64, count: Option<u64>) -> Result<(), Failure> {
         if self.listing.revision == 0 {
+            self.rules.begin(revision, count);
             self.takes.begin(revision)?;
         }
         self.listing.revision = revision;
@@ -255,22 +283,12 @@ impl<T: TakesPages> Pages<'_, T> {
     }
 }
 
-/// Whether a page can be what follows from `from` on, where `expected` keys were left; gives how many are left behind it.
-/// All pages are of one revision, so they fit each other to the key: a server or a proxy that loses a page, a part of one, or
-/// gives one twice would otherwise make deletions of keys that are there, or a listing without an end.
-fn check_page(from: &[u8], expected: Option<u64>, page: &[KeyValue], left: u64, more: bool) -> Result<u64, Failure> {
-    let rise = page.windows(2).all(|pair| pair[0].key() < pair[1].key());
-    let begins = page.first().is_none_or(|first| first.key() >= from);
-    let behind = left.checked_sub(page.len() as u64);
-    let counts = expected.is_none_or(|expected| expected == left);
-    match behind {
-        Some(behind) if rise && begins && counts && more == (behind > 0) && (!more || !page.is_empty()) => Ok(behind),
-        _ => Err(Failure::new(Class::Retry, "a page of the listing does not fit the one before, or its own count")),
-    }
-}
+/// The session fails with it, and so waits before it lists once more: a compaction that comes each time is faster than the
+/// listing.
+const COMPACTED_AGAIN: &str = "etcd compacted the revision of the listing while it was read, twice in a row";
 
 /// Lists at `at`, or at the newest revision: then the first answer is the linearizable read that pins
-/// it, and a compaction on the way begins the listing again. It comes as a stream, or else in pages, of which
+/// it, and a compaction on the way begins the listing again, once. It comes as a stream, or else in pages, of which
 /// one that is refused as too long is asked for again, shorter.
 pub(super) async fn list(
     reader: &Reader,
@@ -282,48 +300,22 @@ pub(super) async fn list(
 ) -> Result<Listing, Failure> {
     // A page that is expected to come in a quarter of its time still comes where the connection gets slower.
     let mut size = PageSize::new(page_size, reader.message_limit(), reader.page_timeout() / 4);
+    let mut was_compacted = false;
     loop {
         one(&counts.listings);
         let (from, listing, takes) = (range.start.clone(), Listing::new(), &mut *takes);
-        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, left: None, listing };
+        let rules = ListingRules::new(range);
+        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, rules, listing };
         match pages.all(&mut size).await {
             Ok(true) => return Ok(pages.listing),
             Ok(false) => {}
             Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pages.pinned.is_some() => {
+                if std::mem::replace(&mut was_compacted, true) {
+                    return Err(Failure::new(Class::Retry, COMPACTED_AGAIN));
+                }
                 log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
             }
             Err(failure) => return Err(failure),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(keys: &[&str]) -> Vec<KeyValue> {
-        keys.iter().map(|key| KeyValue(PbKeyValue { key: key.as_bytes().to_vec(), ..Default::default() })).collect()
-    }
-
-    #[test]
-    fn pages_fit_each_other() {
-        let check = |expected, keys: &[&str], left, more| {
-            check_page(b"/b", expected, &page(keys), left, more).map_err(|failure| failure.class)
-        };
-        assert_eq!(check(None, &["/b", "/c"], 5, true), Ok(3));
-        assert_eq!(check(Some(2), &["/b", "/c"], 2, false), Ok(0));
-        assert_eq!(check(None, &[], 0, false), Ok(0));
-        for (expected, keys, left, more) in [
-            (None, &["/b", "/c"][..], 5, false),
-            (None, &["/b", "/c"], 2, true),
-            (None, &["/b", "/c"], 1, false),
-            (None, &[], 5, true),
-            (None, &["/a", "/c"], 2, false),
-            (None, &["/c", "/b"], 2, false),
-            (None, &["/c", "/c"], 2, false),
-            (Some(3), &["/b", "/c"], 2, false),
-        ] {
-            assert_eq!(check(expected, keys, left, more), Err(Class::Retry), "{expected:?} {keys:?} {left} {more}");
         }
     }
 }

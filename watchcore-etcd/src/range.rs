@@ -31,6 +31,11 @@ impl KeyRange {
         KeyRange { start: key.to_vec(), end: KeyRange::after(key) }
     }
 
+    /// Whether the key lies in it.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        key >= self.start.as_slice() && (self.end == [0] || key < self.end.as_slice())
+    }
+
     /// Where the page after `last` begins: the smallest key above it.
     pub(super) fn after(last: &[u8]) -> Vec<u8> {
         let mut next = Vec::with_capacity(last.len() + 1);
@@ -79,6 +84,15 @@ mod tests {
         let range = KeyRange::of_prefix(b"");
         assert_eq!((range.start.as_slice(), range.end.as_slice()), (&b"\0"[..], &b"\0"[..]));
         assert_eq!(range.to_string(), "all keys");
+    }
+
+    #[test]
+    fn a_range_contains_its_keys() {
+        let range = KeyRange::of_prefix(b"/a/");
+        assert!(range.contains(b"/a/") && range.contains(b"/a/\xff"));
+        assert!(!range.contains(b"/a") && !range.contains(b"/a0") && !range.contains(b""));
+        let all = KeyRange::of_prefix(b"");
+        assert!(all.contains(b"\0") && all.contains(b"\xff\xff") && !all.contains(b""), "no key is empty");
     }
 
     #[test]

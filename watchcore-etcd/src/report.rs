@@ -4,6 +4,7 @@ use super::config::Config;
 use super::connect::Header;
 use super::counters::one;
 use super::failure::{Class, Failure};
+use super::server_text;
 use super::shared::Shared;
 use super::version::too_old;
 use crate::log::log;
@@ -27,8 +28,10 @@ pub(super) struct Reporter<'a> {
     shared: &'a Shared,
     report: SourceReport,
     reported: Instant,
-    /// The newest revision of etcd's that was seen in the present history.
+    /// The newest revision of etcd's, as it was said last: one wrong header counts until the next one.
     newest_seen: u64,
+    /// Endpoints that have answered: they speak HTTP/2 as they were asked to.
+    answered: HashSet<String>,
     /// The old version that was warned of.
     warned_of: Option<String>,
     /// Failures that were logged since the feeder followed etcd last: once more, they are no news.
@@ -44,6 +47,7 @@ impl<'a> Reporter<'a> {
             report: SourceReport::default(),
             reported: Instant::now(),
             newest_seen: 0,
+            answered: HashSet::new(),
             warned_of: None,
             logged: HashSet::new(),
         }
@@ -55,7 +59,9 @@ impl<'a> Reporter<'a> {
 
     /// A header spoke of etcd's newest revision. It shows in the status now and then, not with each message.
     pub(super) fn saw(&mut self, revision: u64) {
-        self.newest_seen = self.newest_seen.max(revision);
+        if revision > 0 {
+            self.newest_seen = revision;
+        }
         if self.reported.elapsed() >= INTERVAL {
             self.report();
         }
@@ -64,7 +70,11 @@ impl<'a> Reporter<'a> {
     /// A session has its connection.
     pub(super) fn connected(&mut self, url: &str, version: Option<&str>) {
         self.report.endpoint = url.to_owned();
-        let Some(version) = version else { return };
+        if !self.answered.contains(url) {
+            self.answered.insert(url.to_owned());
+        }
+        let Some(version) = version.map(server_text::version) else { return };
+        let version = version.as_str();
         if let Some(minimum) = too_old(version)
             && self.warned_of.as_deref() != Some(version)
         {
@@ -82,7 +92,9 @@ impl<'a> Reporter<'a> {
 
     /// A listing is about to be published: its continue tokens carry the cluster.
     pub(super) fn listing(&mut self, header: &Header) {
-        self.report.cluster_id = header.cluster;
+        if header.cluster != 0 {
+            self.report.cluster_id = header.cluster;
+        }
         self.report.member_id = header.member;
         self.report();
     }
@@ -93,12 +105,16 @@ impl<'a> Reporter<'a> {
         self.report();
     }
 
-    /// Events are applied again.
-    pub(super) fn live(&mut self) {
+    /// A watch was confirmed.
+    pub(super) fn opened(&mut self) {
         let before = self.shared.counts.connects.fetch_add(1, Relaxed);
         if before > 0 {
             one(&self.shared.counts.reconnects);
         }
+    }
+
+    /// Events are applied again.
+    pub(super) fn live(&mut self) {
         let is_news = !self.logged.is_empty();
         self.succeeded();
         // Behind the state: who reads it in the log and looks at the status finds it there.
@@ -128,9 +144,26 @@ impl<'a> Reporter<'a> {
             counters.certificate_reloads.store(reloads, Relaxed);
             counters.certificate_failures.store(failures, Relaxed);
             self.shared.certificate_expires.store(credentials.expires().unwrap_or(0), Relaxed);
-            self.report.warning = credentials.trouble().unwrap_or_default();
         }
+        self.report.warning = self.warning();
         self.writer.borrow_mut().set_report(self.report.clone());
+    }
+
+    /// What a person has to mend although etcd is followed.
+    fn warning(&self) -> String {
+        let certificates = self.config.options.credentials.as_ref().and_then(|credentials| credentials.trouble());
+        let progress = self.shared.progress.are_missing().then(|| {
+            format!(
+                "etcd {} answers no requests for progress: something between drops them, such as etcd's gRPC proxy. Connect to the members themselves",
+                self.report.endpoint
+            )
+        });
+        certificates.into_iter().chain(progress).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Something of it changed, though no message came.
+    pub(super) fn changed(&mut self) {
+        self.report();
     }
 
     /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
@@ -176,7 +209,7 @@ impl<'a> Reporter<'a> {
         let same = failure.kind.map_or(text.to_owned(), |kind| format!("{url}: {kind}"));
         if !self.logged.insert(same) {
             log!(debug, endpoint = url, ?delay, "again: {text}");
-        } else if is_fatal {
+        } else if is_fatal || failure.class == Class::Broken {
             log!(error, endpoint = url, ?delay, "{text}");
         } else {
             log!(warn, endpoint = url, ?delay, "{text}");
@@ -186,7 +219,7 @@ impl<'a> Reporter<'a> {
     /// What happened, what holds, what to do next.
     fn describe(&self, failure: &Failure, url: &str) -> String {
         // What the cache refuses is a sentence by itself.
-        let text = failure.text.trim_end_matches('.');
+        let text = failure.text().trim_end_matches('.');
         let options = &self.config.options;
         let every = options.refused_retry.as_secs_f64();
         let user = options.user.as_ref().map(|user| user.name.as_str());
@@ -212,6 +245,10 @@ impl<'a> Reporter<'a> {
                 "etcd {url}: {text}. The cache cannot take messages above {LONGEST_MESSAGE} bytes; write smaller values."
             ),
             (Class::Compacted(_) | Class::Future, _) => format!("{text}."),
+            (Class::Broken, _) => format!("integrity: etcd {url}: {text}; listing again."),
+            _ if url.starts_with("http://") && !self.answered.contains(url) && failure.may_want_tls() => {
+                format!("etcd {url}: {text}. If it speaks TLS there, write https://; trying again.")
+            }
             _ => format!("etcd {url}: {text}; trying again."),
         }
     }

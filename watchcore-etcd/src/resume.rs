@@ -12,6 +12,8 @@ use super::connect::Header;
 use super::integrity::{Live, is_delete};
 use super::list::Listing;
 use etcd_client::proto::{PbEvent, PbKeyValue};
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// What etcd held at the evidence's revision.
 #[derive(Clone, Debug)]
@@ -66,8 +68,25 @@ pub(super) struct Resume {
     evidence: Evidence,
     /// While the point is below, the feeder replays on request: there is no "too far behind".
     replay_until: u64,
-    /// Whose history it is.
+    /// Whose history it is; 0 where no answer has said it.
     cluster: u64,
+    /// The last revisions that were applied, and a digest of the events of each.
+    recent: VecDeque<(u64, u64)>,
+}
+
+/// So many revisions are recognized when they come again.
+const RECENT: usize = 1000;
+
+/// What the events of a revision are, but for their values: kinds, keys, numbers.
+pub(super) fn digest(run: &[PbEvent]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for event in run {
+        event.r#type.hash(&mut hasher);
+        if let Some(kv) = &event.kv {
+            (&kv.key, kv.create_revision, kv.mod_revision, kv.version, kv.lease).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// What a revision that came on the stream is.
@@ -82,20 +101,40 @@ pub(super) enum Order {
 }
 
 impl Resume {
-    /// After a listing; `replays` if it was asked for at an older revision than the newest.
-    pub(super) fn listed(listing: &Listing, replays: bool) -> Resume {
+    /// After a listing; `replays` if it was asked for at an older revision than the newest. A listing that names no cluster is
+    /// taken for one of the cluster before.
+    pub(super) fn listed(listing: &Listing, replays: bool, before: Option<&Resume>) -> Resume {
+        let cluster = listing.header.cluster;
         Resume {
             point: listing.revision,
             evidence: Evidence::of_listing(listing),
             replay_until: if replays { listing.header.revision } else { 0 },
-            cluster: listing.header.cluster,
+            cluster: if cluster == 0 { before.map_or(0, |before| before.cluster) } else { cluster },
+            recent: VecDeque::new(),
         }
     }
 
-    /// After a revision was applied.
-    pub(super) fn applied(&mut self, evidence: Evidence) {
+    /// After a revision was applied, whose events have this digest.
+    pub(super) fn applied(&mut self, evidence: Evidence, digest: u64) {
         self.point = evidence.revision;
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((evidence.revision, digest));
         self.evidence = evidence;
+    }
+
+    /// Whether a revision that was applied consisted of events of this digest.
+    pub(super) fn is_repeated(&self, revision: u64, digest: u64) -> bool {
+        let found = self.recent.binary_search_by_key(&revision, |(revision, _)| *revision);
+        found.is_ok_and(|at| self.recent[at].1 == digest)
+    }
+
+    /// An answer of the same history came: what no answer had said before.
+    pub(super) fn is_of_cluster(&mut self, header: &Header) {
+        if self.cluster == 0 {
+            self.cluster = header.cluster;
+        }
     }
 
     /// Whether a progress notification lies below what was applied.
@@ -114,7 +153,7 @@ impl Resume {
     }
 
     pub(super) fn is_of_another_cluster(&self, header: &Header) -> bool {
-        header.cluster != self.cluster
+        header.cluster != 0 && self.cluster != 0 && header.cluster != self.cluster
     }
 
     /// What a revision on the stream is.
@@ -149,6 +188,11 @@ impl Resume {
         self.point < self.replay_until
     }
 
+    /// Up to which revision, while it does.
+    pub(super) fn replays_to(&self) -> Option<u64> {
+        Some(self.replay_until).filter(|_| self.replays())
+    }
+
     pub(super) fn evidence(&self) -> &Evidence {
         &self.evidence
     }
@@ -163,7 +207,7 @@ mod tests {
     }
 
     fn at(revision: u64) -> Resume {
-        Resume::listed(&listing(revision, revision), false)
+        Resume::listed(&listing(revision, revision), false, None)
     }
 
     fn put(revision: i64) -> PbEvent {
@@ -172,7 +216,7 @@ mod tests {
     }
 
     fn applies(resume: &mut Resume, revision: i64) {
-        resume.applied(Evidence::of_event(put(revision), None).unwrap());
+        resume.applied(Evidence::of_event(put(revision), None).unwrap(), digest(&[put(revision)]));
     }
 
     #[test]
@@ -216,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_replay_ends_where_it_was_asked_to() {
-        let mut resume = Resume::listed(&listing(10, 30), true);
+        let mut resume = Resume::listed(&listing(10, 30), true, None);
         assert!(resume.replays());
         applies(&mut resume, 29);
         assert!(resume.replays());
@@ -243,11 +287,36 @@ mod tests {
         let evidence = resume.evidence();
         assert!(matches!((evidence.revision(), evidence.held()), (11, Held::Put(kv)) if kv.mod_revision == 11));
         let delete = PbEvent { r#type: 1, ..put(12) };
-        resume.applied(Evidence::of_event(delete, Some(before)).unwrap());
+        resume.applied(Evidence::of_event(delete, Some(before)).unwrap(), 0);
         let evidence = resume.evidence();
         assert!(
             matches!((evidence.revision(), evidence.held()), (12, Held::Deletion { before: of, .. }) if *of == before)
         );
         assert!(Evidence::of_event(PbEvent::default(), None).is_none());
+    }
+
+    #[test]
+    fn applied_revisions_are_recognized() {
+        let mut resume = at(10);
+        let newest = 12 + RECENT as i64;
+        for revision in 11..=newest {
+            applies(&mut resume, revision);
+        }
+        let knows = |revision: i64, run: &[PbEvent]| resume.is_repeated(revision as u64, digest(run));
+        assert!(knows(newest, &[put(newest)]) && knows(13, &[put(13)]));
+        assert!(!knows(newest, &[put(newest), put(newest)]), "other events");
+        assert!(!knows(12, &[put(12)]), "too long ago");
+    }
+
+    #[test]
+    fn unnamed_cluster_is_the_known_one() {
+        let named = |cluster| Header { cluster, revision: 10, ..Header::default() };
+        let of = |cluster| Listing::for_tests(named(cluster), 10);
+        let mut resume = Resume::listed(&of(0), false, None);
+        assert!(!resume.is_of_another_cluster(&named(1)));
+        resume.is_of_cluster(&named(1));
+        assert!(!resume.is_of_another_cluster(&named(0)) && resume.is_of_another_cluster(&named(2)));
+        let next = Resume::listed(&of(0), false, Some(&resume));
+        assert!(next.is_of_another_cluster(&named(2)), "it is known still");
     }
 }

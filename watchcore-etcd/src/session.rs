@@ -4,28 +4,28 @@
 //! must, and then follows the watch. What outlives a session is in [`Session`] too: the resume point, the pending
 //! resync, the backoff.
 
-use super::backoff::{Backoff, spread};
-use super::compaction::compacted_at;
+mod publish;
+
+use super::backoff::{Retries, spread};
 use super::config::Config;
 use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
-use super::health::silence;
 use super::history::{HistoryCheck, check};
-use super::integrity;
-use super::list::{KeptPages, Listing, LoadedPages, TakesPages, list};
-use crate::log::log;
-
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
+use super::sample;
 use super::shared::Shared;
+use super::unanswered::Unanswered;
+use crate::log::log;
 use etcd_client::StatusResponse;
+use publish::stale_after_silence;
 use std::cell::RefCell;
-use std::convert::Infallible;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use watchcore::{Code, Error, ResyncReason, SourceState, Writer};
+use watchcore::{Code, Error, ResyncReason, Writer};
 
 /// How often a start revision that has not happened is looked for.
 const FUTURE_RETRY: Duration = Duration::from_millis(250);
@@ -67,6 +67,8 @@ pub(super) struct Session<'a> {
     /// Whether watches ask for fragments, and the longest message taken.
     pub(super) fragment: bool,
     pub(super) message_limit: usize,
+    /// Requests for progress that were not answered.
+    pub(super) unanswered: Unanswered,
     /// Silences since anything came.
     pub(super) silences: u32,
     /// Where the cache stands in etcd's history, once it has its listing.
@@ -77,9 +79,7 @@ pub(super) struct Session<'a> {
     /// Where the connection of the present session shows for the futures beside it.
     readers: &'a watch::Sender<Option<Reader>>,
     reporter: Reporter<'a>,
-    backoff: Backoff,
-    /// Listings without any progress between them.
-    listings_in_a_row: Backoff,
+    retries: Retries,
 }
 
 impl<'a> Session<'a> {
@@ -90,21 +90,20 @@ impl<'a> Session<'a> {
         readers: &'a watch::Sender<Option<Reader>>,
     ) -> Session<'a> {
         let options = &config.options;
-        let backoff = || Backoff::new(options.backoff_first, options.backoff_most);
         Session {
             config,
             writer,
             shared,
             fragment: false,
             message_limit: options.message_limit,
+            unanswered: Unanswered::default(),
             silences: 0,
             resume: None,
             pending_resync: None,
             endpoints: Endpoints::new(options.endpoints.iter().cloned()),
             readers,
             reporter: Reporter::new(config, writer, shared),
-            backoff: backoff(),
-            listings_in_a_row: backoff(),
+            retries: Retries::new(options.backoff_first, options.backoff_most),
         }
     }
 
@@ -134,6 +133,10 @@ impl<'a> Session<'a> {
             // Nothing can be read of the cache yet.
             self.publish(&reader);
         }
+        if step == NextStep::Watch {
+            // Nothing is listed, so nothing but evidence and sample was compared.
+            self.shared.audit.notify_one();
+        }
         loop {
             if let NextStep::Resync(reason) = step {
                 self.pending_resync = Some(reason);
@@ -161,7 +164,22 @@ impl<'a> Session<'a> {
                 WatchEnd::Resync(reason) => NextStep::Resync(reason),
                 WatchEnd::Reopen => self.standing(&reader).await?,
             };
+            if let NextStep::Resync(reason) = step {
+                self.may_list_again(reason)?;
+            }
         }
+    }
+
+    /// The first listing that etcd makes necessary is made at once. Another one before the trouble was over is a failure
+    /// of the session: so it has a pause, shows in the state, and may be had of another endpoint.
+    fn may_list_again(&mut self, reason: ResyncReason) -> Result<(), Failure> {
+        self.retries.settle(Instant::now());
+        if reason == ResyncReason::Requested || !self.retries.had_setback() {
+            return Ok(());
+        }
+        self.needs_listing(reason);
+        let text = format!("no watch lasts: a listing is needed again, with reason {}", reason.name());
+        Err(Failure::new(Class::Retry, text).of_kind("listings in a row"))
     }
 
     /// Shows the connection for reads to the futures beside the session: what it reads is of the history that the
@@ -197,10 +215,13 @@ impl<'a> Session<'a> {
     /// What must be done before the watch can continue.
     async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
         self.shared.take_doubt();
-        let Some(resume) = &self.resume else {
+        let Some(resume) = &mut self.resume else {
             let loaded = self.writer.borrow().is_loaded();
             return Ok(if loaded { NextStep::Resync(ResyncReason::Requested) } else { NextStep::Load });
         };
+        if self.shared.take_reset() {
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+        }
         let range = &self.config.range;
         let newest = reader.newest_since(range, resume.point()).await?;
         let header = newest.header();
@@ -209,17 +230,23 @@ impl<'a> Session<'a> {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         if resume.is_of_another_cluster(header) {
-            log!(warn, cluster = header.cluster, "etcd is another cluster: another history");
+            log!(warn, cluster = %format_args!("{:x}", header.cluster), "etcd is another cluster: another history");
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         one(&self.shared.counts.probes);
-        match check(reader, range, resume.evidence()).await? {
-            HistoryCheck::Same => {}
+        let snapshot = self.writer.borrow().snapshot().map_err(|error| refused(&error))?;
+        let checked = match check(reader, range, resume.evidence()).await? {
+            HistoryCheck::Same => sample::check(reader, range, &snapshot, &self.shared.counts).await?,
             HistoryCheck::Other => {
                 let applied = resume.evidence().revision();
                 log!(warn, applied, "etcd does not hold what was applied: another history");
-                return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+                HistoryCheck::Other
             }
+            HistoryCheck::Compacted => HistoryCheck::Compacted,
+        };
+        match checked {
+            HistoryCheck::Same => resume.is_of_cluster(newest.header()),
+            HistoryCheck::Other => return Ok(NextStep::Resync(ResyncReason::HistoryReset)),
             HistoryCheck::Compacted => return Ok(NextStep::Resync(ResyncReason::Compacted)),
         }
         let behind = resume.behind(header.revision);
@@ -228,166 +255,6 @@ impl<'a> Session<'a> {
             return Ok(NextStep::Resync(ResyncReason::TooFarBehind));
         }
         Ok(NextStep::Watch)
-    }
-
-    /// Lists and publishes.
-    async fn list(&mut self, reader: &Reader, step: NextStep, url: &str) -> Result<(), Failure> {
-        if matches!(step, NextStep::Resync(_)) && !self.listings_in_a_row.is_fresh() {
-            tokio::time::sleep(self.listings_in_a_row.next()).await;
-        }
-        self.shared.take_resync();
-        let mut at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
-        let started = Instant::now();
-        let listing = match step {
-            NextStep::Resync(wanted) => {
-                let mut pages = KeptPages::default();
-                let listing = self.read(reader, at, url, &mut pages).await?;
-                self.resync(&listing, &pages, wanted)?;
-                listing
-            }
-            NextStep::Load | NextStep::Watch => {
-                let mut pages = LoadedPages::new(self.writer);
-                let has_history = self.config.options.history > 0 && !self.config.options.stop_after_listing;
-                let listing = if at.is_none() && has_history {
-                    let (listing, from) = self.read_history(reader, url, &mut pages).await?;
-                    at = from;
-                    listing
-                } else {
-                    self.read(reader, at, url, &mut pages).await?
-                };
-                pages.publish()?;
-                listing
-            }
-        };
-        let elapsed = started.elapsed();
-        log!(info, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
-        self.pending_resync = None;
-        self.shared.set_epoch(self.writer.borrow().position().epoch);
-        self.resume = Some(Resume::listed(&listing, at.is_some()));
-        self.reporter.listed(listing.header.revision.max(listing.revision));
-        self.shared.moved();
-        Ok(())
-    }
-
-    /// Reads a listing so many revisions below the newest as were asked for; where etcd is compacted above that, at the
-    /// oldest that it has. With the revision that was listed, unless it is the newest.
-    async fn read_history(
-        &mut self,
-        reader: &Reader,
-        url: &str,
-        takes: &mut impl TakesPages,
-    ) -> Result<(Listing, Option<u64>), Failure> {
-        let newest = reader.pin(&self.config.range).await?.revision;
-        let mut at = Some(newest.saturating_sub(self.config.options.history).max(1)).filter(|at| *at < newest);
-        loop {
-            match self.read(reader, at, url, takes).await {
-                Ok(listing) => return Ok((listing, at)),
-                // Each time it is compacted further up, and the newest is never compacted.
-                Err(Failure { class: Class::Compacted(kept), .. }) if at.is_some() => {
-                    if at >= Some(kept) {
-                        let text = "etcd does not say how far it is compacted, so the history cannot begin there";
-                        return Err(Failure::new(Class::Retry, text));
-                    }
-                    at = Some(kept);
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-    }
-
-    /// Reads a listing, at the revision `at` or the newest.
-    async fn read(
-        &mut self,
-        reader: &Reader,
-        at: Option<u64>,
-        url: &str,
-        takes: &mut impl TakesPages,
-    ) -> Result<Listing, Failure> {
-        let page_size = self.config.options.page_size.unwrap_or(i64::MAX);
-        match list(reader, &self.config.range, at, page_size, &self.shared.counts, takes).await {
-            Ok(listing) => {
-                self.reporter.listing(&listing.header);
-                Ok(listing)
-            }
-            Err(failure) => {
-                let failure = self.of_listing(reader, failure, at, url).await;
-                // The refusal does not say how far etcd is: whoever waits for the revision wants to know.
-                if failure.class == Class::Future
-                    && let Ok(newest) = reader.pin(&self.config.range).await
-                {
-                    self.reporter.saw(newest.revision);
-                }
-                Err(failure)
-            }
-        }
-    }
-
-    /// Publishes the difference to a listing; for another reason, where the listing shows that one.
-    fn resync(&mut self, listing: &Listing, pages: &KeptPages, wanted: ResyncReason) -> Result<(), Failure> {
-        // The evidence is gone, or nothing is known of what came between it and the point: the listing itself has to
-        // show whether the history is the same. With other reasons the cache itself may lack what etcd had.
-        let is_open = matches!(wanted, ResyncReason::Compacted | ResyncReason::TooFarBehind);
-        let is_reset = self
-            .resume
-            .as_ref()
-            .is_some_and(|old| old.is_refuted_by(listing) || is_open && !self.continues(pages, old.point()));
-        let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
-        let before = self.writer.borrow().position();
-        // Before it shows: a reader who sees the marks finds it counted.
-        self.shared.counts.resynced(reason);
-        let done = self.writer.borrow_mut().resync(listing.revision, pages.records(), reason);
-        let is_published = done.as_ref().is_ok_and(|now| now.epoch != before.epoch);
-        if !is_published {
-            self.shared.counts.no_resync(reason);
-        }
-        done.map_err(|error| refused(&error))?;
-        if is_published {
-            let (from, to) = (before.revision, listing.revision);
-            log!(warn, reason = reason.name(), from, to, keys = listing.count, "resync");
-        }
-        // Another one before any progress has to wait.
-        self.listings_in_a_row.next();
-        Ok(())
-    }
-
-    /// Whether a listing can be what became of the state at `point`. A restored backup whose revisions
-    /// were raised shows by the keys that went back.
-    fn continues(&self, pages: &KeptPages, point: u64) -> bool {
-        let writer = self.writer.borrow();
-        let other =
-            pages.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
-        let Some(record) = other else { return true };
-        log!(warn,
-            key = %record.key.escape_ascii(),
-            modified = record.mod_revision,
-            applied = point,
-            "a key that does not follow from what was applied: another history"
-        );
-        false
-    }
-
-    /// A listing at an old revision fails in ways that only the user can mend.
-    async fn of_listing(&self, reader: &Reader, failure: Failure, at: Option<u64>, url: &str) -> Failure {
-        let Some(at) = at else { return failure };
-        let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
-        match failure.class {
-            Class::Compacted(_) => match compacted_at(reader, &self.config.range, at).await {
-                Ok(kept) => Failure::new(
-                    Class::Compacted(kept),
-                    format!(
-                        "{asked} compacted; it holds the state at {kept} and all changes after it. Begin at {kept} or later"
-                    ),
-                ),
-                Err(_) => Failure::new(
-                    Class::Compacted(0),
-                    format!("{asked} compacted. Begin at a later revision, or without one"),
-                ),
-            },
-            Class::Future => {
-                Failure::new(Class::Future, format!("{asked} not reached. Wait for it, or begin without a revision"))
-            }
-            _ => failure,
-        }
     }
 
     /// Where the cache stands. A session lists before it watches, so a watch always finds it.
@@ -404,6 +271,21 @@ impl<'a> Session<'a> {
         self.pending_resync = Some(reason);
     }
 
+    /// Shows the status what the futures beside the session found.
+    pub(super) fn report_changes(&mut self) {
+        if self.shared.progress.are_missing() {
+            self.reporter.changed();
+        }
+    }
+
+    /// A notification of progress came.
+    pub(super) fn progress_came(&mut self) {
+        self.unanswered.answered();
+        if self.shared.progress_came() {
+            self.reporter.changed();
+        }
+    }
+
     /// A header spoke of etcd's newest revision.
     pub(super) fn saw(&mut self, revision: u64) {
         self.reporter.saw(revision);
@@ -413,49 +295,103 @@ impl<'a> Session<'a> {
         self.reporter.newest_seen()
     }
 
-    /// The watch is confirmed: events are applied again.
+    /// The watch is confirmed: events are applied again. After setbacks in a row that shows only when it has followed for a
+    /// while.
     pub(super) fn live(&mut self) {
-        self.endpoints.succeeded();
-        self.reporter.live();
+        self.retries.opened(Instant::now());
+        self.reporter.opened();
+        if !self.retries.is_troubled() {
+            self.endpoints.succeeded();
+            self.reporter.live();
+        }
+    }
+
+    /// A revision was applied.
+    pub(super) fn applied(&mut self) {
+        self.retries.applied();
+        self.settle();
+        self.progressed();
     }
 
     /// Something was applied, or progress came.
     pub(super) fn progressed(&mut self) {
-        self.backoff.reset();
-        self.listings_in_a_row.reset();
         self.silences = 0;
+        self.caught_up();
         self.shared.moved();
+    }
+
+    /// Whether readers still wait for the history to be replayed: up to which revision.
+    pub(super) fn catches_up_to(&self) -> Option<u64> {
+        self.resume().replays_to().filter(|_| self.config.options.start_revision.is_none())
+    }
+
+    /// The cache is Ready when it has what etcd had as the first listing ended.
+    fn caught_up(&mut self) {
+        self.shared.catches_up_to.store(self.catches_up_to().unwrap_or(0), Relaxed);
+        if self.catches_up_to().is_none() {
+            self.writer.borrow_mut().caught_up();
+        }
+    }
+
+    /// When [`settle`](Session::settle) may end a trouble.
+    pub(super) fn calm_due(&self) -> Option<Instant> {
+        self.retries.calm_due()
+    }
+
+    /// Ends the trouble, where the watch has followed for long enough.
+    pub(super) fn settle(&mut self) {
+        let was_troubled = self.retries.is_troubled();
+        self.retries.settle(Instant::now());
+        if was_troubled && !self.retries.is_troubled() {
+            self.endpoints.succeeded();
+            self.reporter.live();
+        }
+    }
+
+    /// The watch is behind what etcd has, and stays there.
+    pub(super) fn is_behind(&mut self, goal: u64) -> Failure {
+        one(&self.shared.counts.stale_watches);
+        self.retries.setback();
+        let point = self.resume().point();
+        let text = format!("the watch stands at revision {point} and says so, while etcd has had {goal}");
+        Failure::new(Class::Retry, text).of_kind("the watch is behind")
     }
 
     /// Reports a failure, chooses the next endpoint, and gives the time to wait.
     fn failed(&mut self, failure: &Failure) -> Duration {
         let now = Instant::now();
+        self.retries.failed(now);
         let options = &self.config.options;
         let url = self.endpoints.url().to_owned();
+        match failure.class {
+            Class::Denied | Class::Credentials | Class::Compacted(_) | Class::TooLarge(_) | Class::Future => {}
+            Class::Authenticate | Class::AuthenticationOff if self.retries.is_fresh() => {}
+            Class::Broken => {
+                one(&self.shared.counts.integrity_violations);
+                if self.resume.is_some() {
+                    self.pending_resync.get_or_insert(ResyncReason::ChainBroken);
+                }
+                self.endpoints.violated(now);
+            }
+            _ => self.endpoints.failed(now),
+        }
+        let is_elsewhere = self.endpoints.has_moved(&url, now);
         let (is_fatal, delay) = match failure.class {
-            Class::Denied | Class::Credentials | Class::Refused => (true, spread(options.refused_retry)),
+            Class::Denied | Class::Credentials => (true, spread(options.refused_retry)),
             Class::Compacted(_) | Class::TooLarge(_) => (true, spread(options.refused_retry.min(options.backoff_most))),
-            Class::Future => (false, self.backoff.next().min(FUTURE_RETRY)),
-            Class::OtherEndpoint => {
-                self.endpoints.failed(now);
-                let elsewhere = self.endpoints.len() > 1 && self.endpoints.is_rested(now);
-                (false, if elsewhere { Duration::ZERO } else { self.backoff.next() })
-            }
-            // Where no other endpoint is left to try, it waits for somebody who mends it: no longer than the backoff,
-            // for a new certificate comes at any time.
-            Class::Tls(_) => {
-                self.endpoints.failed(now);
-                let elsewhere = self.endpoints.len() > 1 && self.endpoints.is_rested(now);
-                (!elsewhere, if elsewhere { Duration::ZERO } else { self.backoff.next() })
-            }
-            Class::Authenticate | Class::AuthenticationOff if self.backoff.is_fresh() => {
-                self.backoff.next();
+            Class::Future => (false, self.retries.pause().min(FUTURE_RETRY)),
+            Class::OtherEndpoint | Class::Broken | Class::Tls(_) | Class::Refused if is_elsewhere => {
                 (false, Duration::ZERO)
             }
-            _ => {
-                self.endpoints.failed(now);
-                (false, self.backoff.next())
+            // A limit of the cache, or an endpoint that is none: only the user can mend it.
+            Class::Refused => (true, spread(options.refused_retry)),
+            // It waits for somebody who mends it: no longer than the backoff, for a new certificate comes at any time.
+            Class::Tls(_) => (true, self.retries.pause()),
+            Class::Authenticate | Class::AuthenticationOff if self.retries.is_fresh() => {
+                self.retries.pause();
+                (false, Duration::ZERO)
             }
+            _ => (false, self.retries.pause()),
         };
         self.reporter.failed(failure, &url, delay, is_fatal);
         delay
@@ -487,19 +423,6 @@ impl<'a> Session<'a> {
 /// Whether a member of a cluster has no leader. A server of etcd's API that has no raft names neither leader nor term.
 fn lacks_leader(status: &StatusResponse) -> bool {
     status.leader() == 0 && status.raft_term() > 0
-}
-
-/// Beside a listing: where it takes longer than a watch may be silent, the cache is not Ready meanwhile. What ends the
-/// listing sets the state anew.
-async fn stale_after_silence(writer: &RefCell<Writer>, shared: &Shared, config: &Config, url: &str) -> Infallible {
-    tokio::time::sleep(silence(&config.options)).await;
-    let text = format!("etcd {url} is being listed again, and what is there is of before the listing.");
-    let error = Error::new(Code::Unavailable, text);
-    if writer.borrow().is_loaded() && shared.last_error().is_none() {
-        shared.set_error(Some(error.clone()));
-        writer.borrow_mut().set_state(SourceState::Stale(error));
-    }
-    std::future::pending().await
 }
 
 /// The cache refused what etcd said.

@@ -1,11 +1,13 @@
 //! What the handle and the thread of a feeder share.
 
 use super::counters::Counts;
+use super::unanswered::ProgressAnswers;
+use crate::log::log;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use watchcore::{Error, Position, Source, SourceMetric};
+use watchcore::{Error, Position, Source, SourceMetric, Writer};
 
 /// State shared by handle, thread and cache.
 #[derive(Default)]
@@ -28,6 +30,14 @@ pub(super) struct Shared {
     /// Whether a requested compaction waits for the cache. Of the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
+    /// Whether requests for progress are answered.
+    pub(super) progress: ProgressAnswers,
+    /// Up to which revision a history is replayed before the cache is Ready. Of the feeder's thread.
+    pub(super) catches_up_to: AtomicU64,
+    /// Raised when a session continues where the one before ended: everything is to be compared.
+    pub(super) audit: Notify,
+    /// Whether a comparison found that the cache and etcd differ. Of the feeder's thread.
+    reset: AtomicBool,
     /// Whether a consistent read says that etcd's history went back. Of the feeder's thread.
     doubt: AtomicBool,
     /// When the client's certificate expires, in Unix time; 0 without one.
@@ -80,6 +90,43 @@ impl Shared {
 
     pub(super) fn take_doubt(&self) -> bool {
         self.doubt.swap(false, Ordering::Relaxed)
+    }
+
+    /// The cache holds what etcd held at `revision`, which lies above its position: a request for progress would have been
+    /// answered.
+    pub(super) fn progress_is_missing(&self, writer: &mut Writer, revision: u64) {
+        if revision >= self.catches_up_to.load(Ordering::Relaxed) {
+            writer.caught_up();
+        }
+        if self.progress.miss() {
+            self.counts.progress_unanswered.store(1, Ordering::Relaxed);
+            log!(
+                warn,
+                revision,
+                "requests for progress are not answered, though etcd has moved on: something between drops them"
+            );
+            self.watch.notify_one();
+        }
+    }
+
+    /// A notification of progress came. True: they were missing.
+    pub(super) fn progress_came(&self) -> bool {
+        let is_news = self.progress.came();
+        if is_news {
+            self.counts.progress_unanswered.store(0, Ordering::Relaxed);
+            log!(info, "requests for progress are answered again");
+        }
+        is_news
+    }
+
+    /// A comparison found that the cache and etcd differ: the session has to list, as of another history.
+    pub(super) fn request_reset(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+        self.watch.notify_one();
+    }
+
+    pub(super) fn take_reset(&self) -> bool {
+        self.reset.swap(false, Ordering::Relaxed)
     }
 
     /// The cache has a listing of this epoch: what is requested from now on is of its history. A request that comes

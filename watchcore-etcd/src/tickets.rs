@@ -2,26 +2,31 @@
 
 use super::backoff::Backoff;
 use super::config::{Config, Options};
-use super::connect::{Newest, Reader};
-use super::counters::one;
+use super::connect::Reader;
+use super::counters::{add, one};
 use super::failure::Failure;
 use super::range::KeyRange;
 use super::shared::Shared;
+use super::unanswered::{HeldState, StoredState};
 use crate::log::log;
 use std::cell::RefCell;
 use std::time::Duration;
 use tokio::sync::watch;
-use watchcore::{Position, Writer};
+use watchcore::Writer;
 
 /// The first and the longest ceiling of the pause before a failed read is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// A linearizable read, the highest ticket that was drawn before it began, and where the cache stood then. That
+/// The same before etcd's state is compared again, while the watch has to bring what differs.
+const BEHIND: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+/// A linearizable read, the highest ticket that was drawn before it began, and what the cache held then. That
 /// ticket and all before it are served by its answer, where this can be one of the cache's own history; later tickets
 /// take the next read.
 struct ConsistentRead {
+    /// 0: nobody waits; the read is to find out whether requests for progress are answered.
     ticket: u64,
-    position: Position,
+    held: HeldState,
 }
 
 /// What became of it.
@@ -32,23 +37,59 @@ enum Served {
     Overtaken,
     /// etcd is below what the cache has: callers that wait for that revision would read another history, at once.
     WentBack,
+    /// The cache has not reached the answer, nobody would say when, and etcd holds another state: the watch has to bring it.
+    Behind,
 }
 
 impl ConsistentRead {
-    /// For all callers that wait now; `None` without any.
-    fn now(writer: &Writer) -> Option<ConsistentRead> {
+    /// For all callers that wait now; `None` where there is nothing to find out.
+    fn now(writer: &Writer, shared: &Shared) -> Option<ConsistentRead> {
         let ticket = writer.demand().consistent;
-        (ticket > 0).then_some(ConsistentRead { ticket, position: writer.position() })
+        let is_wanted = ticket > 0 || shared.progress.are_suspected();
+        is_wanted.then(|| ConsistentRead { ticket, held: HeldState::now(writer) })
     }
 
-    fn answered(self, writer: &mut Writer, newest: &Newest) -> Served {
-        if writer.position().epoch != self.position.epoch {
+    /// Asks etcd for its revision; where the cache is below it and nobody would say when it is there, for its state, too.
+    async fn ask(
+        &mut self,
+        reader: &Reader,
+        range: &KeyRange,
+        writer: &RefCell<Writer>,
+        shared: &Shared,
+    ) -> Result<StoredState, Failure> {
+        let newest = reader.newest_since(range, self.held.position.revision).await?;
+        let held = HeldState::now(&writer.borrow());
+        let is_reached = held.position.revision >= newest.header().revision;
+        if is_reached || !shared.progress.are_in_doubt() || held.position.epoch != self.held.position.epoch {
+            return Ok(StoredState { newest, is_same: false });
+        }
+        self.held = held;
+        held.compare(reader, range).await
+    }
+
+    fn answered(&self, writer: &mut Writer, shared: &Shared, answer: &StoredState) -> Served {
+        let held = self.held.position;
+        if writer.position().epoch != held.epoch {
             return Served::Overtaken;
         }
-        if newest.went_back() {
+        if answer.newest.went_back() {
             return Served::WentBack;
         }
-        writer.serve_consistent(self.ticket, newest.header().revision);
+        let newest = answer.newest.header().revision;
+        let is_behind = shared.progress.are_in_doubt() && writer.position().revision < newest;
+        let revision = match (is_behind, answer.is_same) {
+            (false, _) => newest,
+            // The state there is that of the answer: who reads it misses nothing, and need not wait for what nobody says.
+            (true, true) => {
+                shared.progress_is_missing(writer, newest);
+                held.revision
+            }
+            (true, false) => return Served::Behind,
+        };
+        if self.ticket > 0 {
+            writer.serve_consistent(self.ticket, revision);
+            add(&shared.counts.compared_reads, u64::from(is_behind));
+        }
         Served::Yes
     }
 }
@@ -79,16 +120,22 @@ impl Connections {
 
     /// Connects again after `reader` failed.
     async fn renew(&mut self, reader: &Reader, failure: &Failure, options: &Options) {
-        log!(debug, error = %failure.text, "a consistent read failed; connecting again");
+        log!(debug, error = %failure.text(), "a consistent read failed; connecting again");
         tokio::time::sleep(self.pauses.next()).await;
         self.own = reader.again(options).await.ok();
     }
 
-    async fn read(&mut self, reader: &Reader, range: &KeyRange, applied: u64, options: &Options) -> Option<Newest> {
-        match reader.newest_since(range, applied).await {
-            Ok(newest) => {
+    /// What an answer came to; where there is none, connects again.
+    async fn took(
+        &mut self,
+        reader: &Reader,
+        answer: Result<StoredState, Failure>,
+        options: &Options,
+    ) -> Option<StoredState> {
+        match answer {
+            Ok(answer) => {
                 self.pauses.reset();
-                Some(newest)
+                Some(answer)
             }
             Err(failure) => {
                 self.renew(reader, &failure, options).await;
@@ -108,23 +155,36 @@ pub(super) async fn serve(
     let mut another_session = readers.clone();
     let pauses = Backoff::new(PAUSES.0, PAUSES.1);
     let mut connections = Connections { of_session: readers, own: None, pauses };
+    let mut behind = Backoff::new(BEHIND.0, BEHIND.1);
     loop {
-        if writer.borrow().demand().consistent == 0 {
+        if ConsistentRead::now(&writer.borrow(), shared).is_none() {
             shared.tickets.notified().await;
             continue;
         }
         let Some(reader) = connections.get().await else { return };
         another_session.mark_unchanged();
-        let Some(read) = ConsistentRead::now(&writer.borrow()) else { continue };
+        let Some(mut read) = ConsistentRead::now(&writer.borrow(), shared) else { continue };
         one(&shared.counts.consistent_reads);
+        let reads = async {
+            let answer = read.ask(&reader, &config.range, writer, shared).await;
+            connections.took(&reader, answer, &config.options).await
+        };
         tokio::select! {
-            newest = connections.read(&reader, &config.range, read.position.revision, &config.options) => {
-                let Some(newest) = newest else { continue };
-                let served = read.answered(&mut writer.borrow_mut(), &newest);
+            answer = reads => {
+                let Some(answer) = answer else { continue };
+                let served = read.answered(&mut writer.borrow_mut(), shared, &answer);
                 match served {
-                    // A wait for this revision begins now.
-                    Served::Yes => shared.watch.notify_one(),
+                    // Nothing was to be learned: etcd is where the cache is.
+                    Served::Yes if read.ticket == 0 && shared.progress.are_suspected() => {
+                        let _ = tokio::time::timeout(behind.next(), shared.tickets.notified()).await;
+                    }
+                    Served::Yes => {
+                        behind.reset();
+                        // A wait for this revision begins now.
+                        shared.watch.notify_one();
+                    }
                     Served::Overtaken => {}
+                    Served::Behind => tokio::time::sleep(behind.next()).await,
                     // The session takes the connection back, and shows one again when the cache has the other history.
                     Served::WentBack => {
                         shared.doubt();
@@ -142,10 +202,21 @@ pub(super) async fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::Newest;
     use watchcore::{Cache, Change, ResyncReason, Want};
 
     /// What an answer of that revision becomes, and what the caller that waits for it gets.
     fn answered(revision: u64, meanwhile: impl FnOnce(&mut Writer)) -> (Served, Option<u64>) {
+        answered_in_doubt(false, false, revision, meanwhile)
+    }
+
+    /// The same, where requests for progress may be dropped.
+    fn answered_in_doubt(
+        doubts: bool,
+        is_same: bool,
+        revision: u64,
+        meanwhile: impl FnOnce(&mut Writer),
+    ) -> (Served, Option<u64>) {
         struct Nobody;
         impl watchcore::Source for Nobody {
             fn wake(&self) {}
@@ -155,10 +226,14 @@ mod tests {
         writer.attach(std::sync::Arc::new(Nobody)).unwrap();
         writer.load(10, []).unwrap();
         let mut waiter = cache.waiter(Want::Consistent).unwrap();
-        let read = ConsistentRead::now(&writer).expect("somebody waits");
-        let newest = Newest::for_tests(revision, read.position.revision);
+        let shared = Shared::default();
+        if doubts {
+            shared.progress.suspect();
+        }
+        let read = ConsistentRead::now(&writer, &shared).expect("somebody waits");
+        let newest = Newest::for_tests(revision, read.held.position.revision);
         meanwhile(&mut writer);
-        let served = read.answered(&mut writer, &newest);
+        let served = read.answered(&mut writer, &shared, &StoredState { newest, is_same });
         let got = match waiter.poll() {
             Ok(found) => found.map(|found| found.revision),
             Err(error) => panic!("{error}"),
@@ -176,5 +251,18 @@ mod tests {
             writer.resync(5, [], ResyncReason::HistoryReset).unwrap();
         };
         assert_eq!(answered(20, resyncs), (Served::Overtaken, None));
+    }
+
+    /// Where nobody says when the cache is there, the state says that it need not wait, or that it has to.
+    #[test]
+    fn same_state_serves_without_progress() {
+        let applies = |writer: &mut Writer| writer.apply(11, [Change::put("/a", "")]).unwrap();
+        let answered =
+            |is_same, revision, meanwhile: fn(&mut Writer)| answered_in_doubt(true, is_same, revision, meanwhile);
+        assert_eq!(answered(true, 20, |_| {}), (Served::Yes, Some(10)), "the state of 20 is there already");
+        assert_eq!(answered(false, 20, |_| {}), (Served::Behind, None));
+        assert_eq!(answered(false, 11, applies), (Served::Yes, Some(11)), "the watch has brought it");
+        assert_eq!(answered(true, 20, applies), (Served::Yes, Some(10)), "what came since is newer than the answer");
+        assert_eq!(answered(false, 9, |_| {}), (Served::WentBack, None));
     }
 }

@@ -194,7 +194,7 @@ impl Source {
     pub(crate) fn future(&self, revision: u64, begin: Instant, deadline: Deadline) -> Option<Failure> {
         let patience = deadline.asked.unwrap_or(FUTURE);
         let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= patience);
-        let said = self.cache.status().last_error?;
+        let said = self.feeder.last_error()?;
         if !over || said.code() != Code::FutureRevision {
             return None;
         }
@@ -209,8 +209,10 @@ impl Source {
         Some(Failure::new(Code::FutureRevision, message))
     }
 
+    /// Why etcd is not followed now, if it is not. The status keeps the last failure after etcd came back, and that is
+    /// the reason of nothing any more.
     fn reason(&self) -> String {
-        let said = self.cache.status().last_error;
+        let said = self.feeder.last_error();
         said.map(|error| format!(": {}", error.message().trim_end_matches('.'))).unwrap_or_default()
     }
 

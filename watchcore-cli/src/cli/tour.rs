@@ -203,6 +203,7 @@ mod etcd {
 
     use super::{CLEANING, Deadline, Hand, Options, PATIENCE, Step, Stop};
     use crate::cli::exit::Failure;
+    use crate::cli::text;
     use etcd_client::{Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp};
     use std::collections::BTreeMap;
     use std::future::Future;
@@ -220,7 +221,13 @@ mod etcd {
         written: BTreeMap<Vec<u8>, i64>,
     }
 
+    /// The most characters of an error that are shown.
+    const LONGEST_ERROR: usize = 512;
+
     fn failed(what: &str, error: impl std::fmt::Display) -> Stop {
+        // The text may be a server's: one short line of it, and nothing that moves a terminal's cursor.
+        let error: String = error.to_string().chars().take(LONGEST_ERROR).collect();
+        let error = text::escaped(error.as_bytes());
         let message = format!("{what} etcd failed: {error}. The tour needs write access below its prefix");
         Failure::new(Code::Unavailable, message).into()
     }

@@ -20,7 +20,18 @@ const LONGEST_VALUE: usize = i32::MAX as usize;
 
 /// `500ms`, `10s`, `1.5m`, `2h`, and sums of these: `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let expected = "expected a number with a unit: 500ms, 10s, 5m, 1h, 1m30s";
+    let length = interval(text)?;
+    if length.is_zero() {
+        return Err(format!("must be above zero; {DURATIONS}"));
+    }
+    Ok(length)
+}
+
+const DURATIONS: &str = "expected a number with a unit: 500ms, 10s, 5m, 1h, 1m30s";
+
+/// How often something is done; zero is never.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let expected = DURATIONS;
     let (mut length, mut rest) = (Duration::ZERO, text);
     loop {
         let part;
@@ -29,9 +40,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         if rest.is_empty() {
             break;
         }
-    }
-    if length.is_zero() {
-        return Err(format!("must be above zero; {expected}"));
     }
     Ok(length)
 }

@@ -335,6 +335,26 @@ fn a_resync_stands_between_its_marks_in_every_watch() {
     }
 }
 
+/// A failure that is over is the reason of nothing: not of a revision that did not come.
+#[test]
+fn recovered_failure_is_no_reason() {
+    let (etcd, client) = etcd();
+    let proxy = Proxy::to(etcd.address());
+    let task = ["watch", "--prefix", "/a/", "--until-revision", "1000", "--timeout", "8s"];
+    let mut watch = Running::start(command(&words(&proxy.url(), &task)));
+    client.put("/a/1", "x");
+    while !watch.line().contains("/a/1") {}
+    proxy.refuse();
+    client.put("/a/2", "x");
+    proxy.allow();
+    // It is followed again.
+    while !watch.line().contains("/a/2") {}
+    let ended = watch.end().is(4);
+    assert!(ended.err.contains("trying again"), "it was logged: {ended:?}");
+    let error = ended.err.lines().find(|line| line.starts_with("error: ")).expect("an error");
+    assert!(error.contains("within 8s") && !error.contains("trying again"), "{error}");
+}
+
 #[test]
 fn quiet_prints_the_summary_only() {
     let (etcd, client) = etcd();

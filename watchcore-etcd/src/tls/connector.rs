@@ -2,6 +2,7 @@
 
 use super::credentials::Credentials;
 use super::refusal::{NotedRefusal, Refusal, no_http2};
+use crate::traffic::Received;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
@@ -25,12 +26,18 @@ pub(crate) struct TlsConnector {
     tcp: HttpConnector,
     credentials: Arc<Credentials>,
     refusal: NotedRefusal,
+    received: Received,
 }
 
 impl TlsConnector {
-    /// It notes in `refusal` why TLS refused a connection.
-    pub(crate) fn new(tcp: HttpConnector, credentials: Arc<Credentials>, refusal: NotedRefusal) -> TlsConnector {
-        TlsConnector { tcp, credentials, refusal }
+    /// It notes in `refusal` why TLS refused a connection, and counts in `received`.
+    pub(crate) fn new(
+        tcp: HttpConnector,
+        credentials: Arc<Credentials>,
+        refusal: NotedRefusal,
+        received: Received,
+    ) -> TlsConnector {
+        TlsConnector { tcp, credentials, refusal, received }
     }
 }
 
@@ -49,7 +56,7 @@ impl Service<Uri> for TlsConnector {
             noted.note(refusal.clone());
             refusal
         };
-        let refusal = self.refusal.clone();
+        let (refusal, received) = (self.refusal.clone(), self.received.clone());
         let name = credentials.server_name(&uri);
         // `poll_ready` was asked of this one; a clone takes its place.
         let another = self.tcp.clone();
@@ -61,7 +68,7 @@ impl Service<Uri> for TlsConnector {
             let tcp = tcp.call(uri).await?.into_inner();
             match tokio_rustls::TlsConnector::from(config).connect(name, tcp).await {
                 Ok(stream) if stream.get_ref().1.alpn_protocol().is_none() => Err(note(no_http2()).into()),
-                Ok(stream) => Ok(TokioIo::new(TlsConnection { stream, credentials, refusal })),
+                Ok(stream) => Ok(TokioIo::new(TlsConnection { stream, credentials, refusal, received })),
                 Err(error) => match Refusal::of(&error, credentials.tls()) {
                     Some(refusal) => Err(note(refusal).into()),
                     None => Err(format!(
@@ -82,6 +89,7 @@ pub(crate) struct TlsConnection {
     stream: TlsStream<TcpStream>,
     credentials: Arc<Credentials>,
     refusal: NotedRefusal,
+    received: Received,
 }
 
 impl TlsConnection {
@@ -116,7 +124,8 @@ impl TlsConnection {
 
 impl AsyncRead for TlsConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let TlsConnection { stream, received, .. } = &mut *self;
+        let read = received.count(buffer, |buffer| Pin::new(stream).poll_read(cx, buffer));
         if let Poll::Ready(Err(error)) = &read {
             self.notice(error);
         }
@@ -209,7 +218,8 @@ mod tests {
         let name = ServerName::try_from("localhost").unwrap();
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.unwrap();
         let refusal = NotedRefusal::default();
-        let mut connection = TlsConnection { stream, credentials, refusal: refusal.clone() };
+        let mut connection =
+            TlsConnection { stream, credentials, refusal: refusal.clone(), received: Received::default() };
         // From here on the runtime does not run.
         serving.join().unwrap();
         let context = &mut Context::from_waker(Waker::noop());

@@ -1,6 +1,7 @@
 //! Where a feeder begins: at an older revision, at one to come, and where it ends with its listing.
 
 use super::feeder::{cache, feeder, follow};
+use crate::fake::{Fake, Fault};
 use crate::support::etcd::Etcd;
 use crate::support::history::{Recorder, assert_same, value};
 use crate::support::proxy::Proxy;
@@ -94,7 +95,8 @@ fn history_begins_below_the_newest_revision() {
         }
         let cache = cache("/g/");
         let feeder = feeder(&etcd.url()).history(asked).too_far_behind(1).start(cache.writer().unwrap()).unwrap();
-        cache.wait_until(newest, BOUND).unwrap();
+        cache.wait_ready(BOUND).unwrap();
+        assert!(cache.position().revision >= newest, "nobody is taken back: {:?}", cache.position());
         assert_eq!(cache.oldest(), expected + 1, "{asked} revisions, compacted at {compacted}");
         let recorder = Recorder::start(&cache, Start::After(expected));
         if expected < newest {
@@ -112,6 +114,35 @@ fn history_begins_below_the_newest_revision() {
     cache.wait_ready(BOUND).unwrap();
     assert_eq!(cache.position().revision, newest);
     drop(feeder);
+}
+
+/// A connection that stands still in the middle of the history shows nobody the past.
+#[test]
+fn history_is_replayed_before_ready() {
+    let etcd = Fake::start();
+    for i in 0..30 {
+        etcd.put("/g/x", i.to_string());
+    }
+    let newest = etcd.delete("/g/x");
+    // Quiet behind the newest event: progress has to be asked for.
+    let elsewhere = etcd.put("/y/n", "elsewhere");
+    etcd.fault(Fault::OldProgress);
+    etcd.fault(Fault::NoProgress);
+    let cache = cache("/g/");
+    let feeder = feeder(&etcd.url()).progress_requests(false).history(10).start(cache.writer().unwrap()).unwrap();
+    wait_for("the watch", || feeder.counters().connects > 0);
+    let status = cache.status();
+    assert_eq!((status.state, status.position.revision), (State::NotReady, elsewhere - 10));
+    let refused = cache.get("/g/x", Read::Any).unwrap_err();
+    assert_eq!(refused.code(), Code::NotReady);
+    etcd.heal();
+    cache.wait_ready(BOUND).unwrap();
+    assert!(cache.position().revision >= elsewhere, "{:?}", cache.position());
+    let answer = cache.get("/g/x", Read::Any).unwrap();
+    assert!(answer.revision >= elsewhere && answer.kv.is_none(), "{answer:?}");
+    let recorder = Recorder::start(&cache, Start::After(elsewhere - 10));
+    let seen = recorder.until("the deletion", |seen| seen.revision == newest);
+    assert_eq!(seen.len() as u64, newest - (elsewhere - 10));
 }
 
 /// Where etcd does not say in time how far it is compacted, it is asked again: the newest revision is not listed

@@ -5,7 +5,7 @@ use crate::support::history::{Recorder, assert_same, value};
 use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
 use std::time::Duration;
-use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
+use watchcore::{Attribute, Cache, Code, Kind, Read, ResyncReason, Start, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
 /// A feeder that comes back soon.
@@ -527,4 +527,47 @@ fn a_consistent_read_survives_a_reconnect() {
     wait_for("the loss is noticed", || matches!(cache.status().state, State::Stale { .. }));
     proxy.allow();
     assert!(thread.join().unwrap().unwrap() >= newest);
+}
+
+/// etcd sends each small event in a frame of HTTP/2 of its own. A feeder that stands still for some seconds finds tens of
+/// thousands of them, and its own HTTP/2 layer ended the connection over that.
+#[test]
+fn stall_before_many_small_events() {
+    const EVENTS: usize = 40_000;
+    let etcd = Etcd::start();
+    let (stands_still, release) = std::sync::mpsc::channel::<()>();
+    let release = std::sync::Mutex::new(release);
+    let blocks = move |key: &[u8], _: &[u8]| {
+        if key == b"/x/block" {
+            let _ = release.lock().unwrap().recv();
+        }
+        Ok::<_, std::fmt::Error>(None)
+    };
+    let blocking = Attribute::extractor("block", blocks);
+    let cache = Cache::builder("/x/").capacity(1 << 17).field(blocking).build().unwrap();
+    // A second without a sign is no reason to connect again here: the thread itself stands still.
+    let feeder =
+        Feeder::new([etcd.url()]).progress_interval(Duration::from_secs(10)).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the watch", || feeder.counters().connects > 0);
+    let ctl = etcd.ctl();
+    ctl.put("/x/block", "");
+    ctl.run(async |client| {
+        let mut puts = tokio::task::JoinSet::new();
+        for _ in 0..64 {
+            let mut client = client.clone();
+            puts.spawn(async move {
+                for _ in 0..EVENTS / 64 {
+                    client.put("/x/n", "1", None).await.expect("a put");
+                }
+            });
+        }
+        while puts.join_next().await.is_some() {}
+        Ok(())
+    });
+    drop(stands_still);
+    let last = ctl.revision();
+    wait_for("the last event", || cache.position().revision >= last);
+    assert_eq!(feeder.counters().reconnects, 0, "{:?}", feeder.counters());
+    assert!(cache.status().last_error.is_none(), "{:?}", cache.status());
 }

@@ -1,11 +1,15 @@
-//! The feeder against real etcds.
+//! The feeder against real etcds, and against a fake one that is told what to do wrong.
 #![allow(unreachable_pub)]
 
 mod access;
+mod audits;
 mod begins;
 mod compaction;
 mod consistent;
 mod ends;
+#[path = "../../../tests/support/fake/mod.rs"]
+mod fake;
+mod fakes;
 mod faults;
 mod feeder;
 mod histories;
@@ -14,3 +18,5 @@ mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod tls;
+mod unanswered;
+mod violations;

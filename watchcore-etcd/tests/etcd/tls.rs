@@ -344,6 +344,17 @@ fn a_server_without_tls_is_told() {
 }
 
 #[test]
+fn a_server_with_tls_is_told() {
+    let authority = Authority::new("hint");
+    let etcd = authority.server(&["127.0.0.1"], false);
+    let url = etcd.url().replace("https://", "http://");
+    let (cache, _feeder) = start(feeder(&url));
+    wait_for("what is wrong", || cache.status().last_error.is_some());
+    let text = cache.status().last_error.unwrap().message().to_owned();
+    assert!(text.contains(&url) && text.contains("If it speaks TLS there, write https://"), "{text}");
+}
+
+#[test]
 fn an_old_tls_is_refused() {
     let authority = Authority::new("old");
     let extra = ["--tls-min-version", "TLS1.2", "--tls-max-version", "TLS1.2"];

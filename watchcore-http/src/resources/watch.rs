@@ -119,7 +119,7 @@ pub(crate) fn not_ready(cache: &Cache) -> Refusal {
         let message = format!("the cache of {prefix:?} is closed: it serves again when the server is restarted");
         return Refusal::of_code(Code::Closed, message);
     }
-    let why = status.last_error.map_or(String::new(), |error| format!(": {}", error.message()));
+    let why = cache.source_error().map_or(String::new(), |error| format!(": {}", error.message()));
     Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
 }
 

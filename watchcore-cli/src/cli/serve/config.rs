@@ -29,6 +29,7 @@ pub(crate) struct Config {
     pub(crate) grace_period: Option<Length>,
     pub(crate) stale_limit: Option<Length>,
     pub(crate) history: Option<Revisions>,
+    pub(crate) audit_interval: Option<Interval>,
     #[serde(default)]
     pub(crate) hosts: Vec<HostName>,
     #[serde(default)]
@@ -134,7 +135,7 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 41] = [
+const EXAMPLES: [(&str, &str); 42] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
@@ -142,6 +143,7 @@ const EXAMPLES: [(&str, &str); 41] = [
     ("grace_period", r#"grace_period = "10s""#),
     ("stale_limit", r#"stale_limit = "1m0s""#),
     ("history", "history = 10000"),
+    ("audit_interval", r#"audit_interval = "1h0m0s""#),
     ("hosts", r#"hosts = ["watch.example"]"#),
     ("origins", r#"origins = ["https://ops.example"]"#),
     ("tls", "[tls]"),
@@ -223,6 +225,8 @@ of_text! {
     Origin(String) = values::origin;
     /// A time.
     Length(Duration) = values::duration;
+    /// How often something is done; zero is never.
+    Interval(Duration) = values::interval;
     /// The name of a version, of a kind, in one word.
     Name(String) = name;
     /// The name of a group, which is empty for the core group.

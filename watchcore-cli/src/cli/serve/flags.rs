@@ -56,6 +56,9 @@ pub(crate) struct Flags {
     /// behind a restart of the server, and need not list [default: 10000]
     #[arg(long, value_name = "N", value_parser = values::revisions)]
     pub(crate) history: Option<u64>,
+    /// How often each cache is compared with etcd, and after a reconnect; 0s: never [default: 1h]
+    #[arg(long, value_name = "D", value_parser = values::interval)]
+    pub(crate) audit_interval: Option<Duration>,
     /// Watches in all; more are answered with 429 [default: 10000]
     #[arg(long, value_name = "N", value_parser = values::size)]
     pub(crate) max_watches: Option<usize>,

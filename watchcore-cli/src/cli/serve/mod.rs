@@ -124,7 +124,10 @@ async fn serving(
         });
     }
     let server = builder.start().await?;
-    let feeder = source::feeder(&settings.access)?.history(settings.history);
+    let mut feeder = source::feeder(&settings.access)?.history(settings.history);
+    if let Some(interval) = settings.audit_interval {
+        feeder = feeder.audit_interval(interval);
+    }
     let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
     pass_over_hangups();

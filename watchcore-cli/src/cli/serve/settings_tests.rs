@@ -10,6 +10,7 @@ bookmark_interval = "1m30s"
 grace_period = "3s"
 stale_limit = "5s"
 history = 4000
+audit_interval = "30m"
 hosts = ["watch.example"]
 origins = ["https://ops.example", "http://localhost:3000"]
 
@@ -117,7 +118,7 @@ fn every_key_of_the_file_is_taken() {
         (settings.stale_limit, &*settings.hosts),
         (Some(Duration::from_secs(5)), &["watch.example".to_owned()][..])
     );
-    assert_eq!(settings.history, 4000);
+    assert_eq!((settings.history, settings.audit_interval), (4000, Some(Duration::from_secs(1800))));
     assert_eq!(settings.origins, ["https://ops.example", "http://localhost:3000"]);
     let beside = |name: &str| PathBuf::from(format!("/etc/watchcore/{name}"));
     let tls = settings.tls.as_ref().expect("TLS");
@@ -191,6 +192,7 @@ fn options_go_before_the_file() {
         grace_period: Some(Duration::from_secs(2)),
         stale_limit: Some(Duration::from_secs(3)),
         history: Some(0),
+        audit_interval: Some(Duration::ZERO),
         host: vec!["other.example".to_owned()],
         origin: vec!["https://other.example".to_owned()],
         max_watches: Some(9),
@@ -207,6 +209,7 @@ fn options_go_before_the_file() {
     assert_eq!((&tls.client_ca, &settings.tokens), (&Some(here("other-ca.crt")), &Some(here("other-tokens"))));
     assert_eq!((settings.bookmark_interval, settings.grace_period.as_secs()), (Some(Duration::from_secs(1)), 2));
     assert_eq!((settings.stale_limit, settings.history), (Some(Duration::from_secs(3)), 0));
+    assert_eq!(settings.audit_interval, Some(Duration::ZERO), "0 is never, not the default");
     assert_eq!(
         (&*settings.hosts, &*settings.origins),
         (&["other.example".to_owned()][..], &["https://other.example".to_owned()][..])

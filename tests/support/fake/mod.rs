@@ -1,0 +1,262 @@
+//! A fake etcd on the loopback: a small store of versions that answers as etcd does, until a test names a fault.
+//!
+//! ```ignore
+//! let etcd = Fake::start();
+//! etcd.put("/x/a", "1");
+//! let feeder = Feeder::new([etcd.url()]).start(cache.writer()?)?;
+//! etcd.fault(Fault::SendsTwice);      // from now on; `fault_times` ends it after so many uses, `heal` ends all
+//! etcd.put("/x/b", "2");
+//! etcd.send(PbWatchResponse { .. });  // a message of the test's own, on each open watch
+//! assert_eq!(etcd.calls("RangeStream"), 1);
+//! ```
+//!
+//! It takes Status, Range, RangeStream and Watch; the test writes by the methods of [`Fake`]. As a program of its own it is
+//! the example `fake_etcd` of `watchcore-etcd`, which takes the same commands from its standard input, a line each
+//! ([`Fake::command`]).
+//!
+//! A value goes this way: [`store::Store`] keeps its versions, `server` answers a call or a watch from there, and
+//! [`faults`] changes the answer in the last moment.
+#![allow(dead_code)]
+
+pub(crate) mod faults;
+mod server;
+mod store;
+
+pub(crate) use faults::Fault;
+
+use etcd_client::proto::{PbResponseHeader, PbWatchResponse};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use store::Store;
+use tokio::sync::watch;
+
+/// What calls, watches and the test share.
+struct World {
+    state: Mutex<State>,
+    /// Is sent a new number when the state changes.
+    changed: watch::Sender<u64>,
+    /// Is sent a new number when the connections are to be cut.
+    cuts: watch::Sender<u64>,
+}
+
+struct State {
+    store: Store,
+    cluster: u64,
+    /// How often each fault is still to be used.
+    faults: BTreeMap<Fault, u64>,
+    /// The store's revision when the faults began.
+    faulty_since: i64,
+    /// Messages of the test's own, for each watch that was open when they were sent.
+    sent: Vec<PbWatchResponse>,
+    calls: BTreeMap<String, u64>,
+    /// Watch streams that are open.
+    watches: u64,
+}
+
+impl State {
+    /// Uses a fault once, where it is there.
+    fn uses(&mut self, fault: Fault) -> bool {
+        let Some(times) = self.faults.get_mut(&fault) else { return false };
+        *times -= 1;
+        if *times == 0 {
+            self.faults.remove(&fault);
+        }
+        true
+    }
+
+    fn header(&mut self) -> PbResponseHeader {
+        let cluster_id = if self.uses(Fault::NoCluster) { 0 } else { self.cluster };
+        let revision = if self.uses(Fault::FarHeader) { 1_000_000_000_000 } else { self.store.revision() };
+        PbResponseHeader { cluster_id, member_id: 7, revision, raft_term: 2 }
+    }
+}
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state; open watches see it.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.changed.send_modify(|number| *number += 1);
+        result
+    }
+}
+
+/// A running fake etcd. It ends with the value.
+pub(crate) struct Fake {
+    world: Arc<World>,
+    address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fake {
+    pub(crate) fn start() -> Fake {
+        Fake::of_cluster(0xfa4e)
+    }
+
+    /// Another member of a cluster is one of the same number.
+    pub(crate) fn of_cluster(cluster: u64) -> Fake {
+        let state = State {
+            store: Store::default(),
+            cluster,
+            faults: BTreeMap::new(),
+            faulty_since: 0,
+            sent: Vec::new(),
+            calls: BTreeMap::new(),
+            watches: 0,
+        };
+        let world = World { state: Mutex::new(state), changed: watch::Sender::new(0), cuts: watch::Sender::new(0) };
+        let world = Arc::new(world);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("its address");
+        listener.set_nonblocking(true).expect("a listener");
+        let of_thread = world.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                tokio::select! {
+                    () = server::serve(listener, of_thread) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Fake { world, address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Each writing call gives the revision after it.
+    pub(crate) fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> u64 {
+        self.txn(&[(key.as_ref(), Some(value.as_ref()))])
+    }
+
+    pub(crate) fn delete(&self, key: impl AsRef<[u8]>) -> u64 {
+        self.txn(&[(key.as_ref(), None)])
+    }
+
+    /// Puts and deletions (of keys that are there) in one revision.
+    pub(crate) fn txn(&self, changes: &[(&[u8], Option<&[u8]>)]) -> u64 {
+        self.world.change(|state| state.store.txn(changes)) as u64
+    }
+
+    pub(crate) fn compact(&self, revision: u64) {
+        self.world.change(|state| state.store.compact(revision as i64));
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.world.state().store.revision() as u64
+    }
+
+    /// Keys and values of a prefix.
+    pub(crate) fn contents(&self, prefix: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let state = self.world.state();
+        let all = state.store.range(b"\0", b"\0", state.store.revision()).into_iter();
+        all.filter(|kv| kv.key.starts_with(prefix.as_bytes())).map(|kv| (kv.key, kv.value)).collect()
+    }
+
+    /// An empty store of the same cluster and member, as after a restore from nothing.
+    pub(crate) fn wipe(&self) {
+        self.world.change(|state| state.store = Store::default());
+    }
+
+    /// Another history of the same cluster and member, with these puts, one a revision. Nobody sees a moment between.
+    pub(crate) fn refill(&self, puts: &[(String, String)]) {
+        self.world.change(|state| {
+            state.store = Store::default();
+            for (key, value) in puts {
+                state.store.txn(&[(key.as_bytes(), Some(value.as_bytes()))]);
+            }
+        });
+    }
+
+    /// Another value of a key that is there, at the same revision: what a corrupt member has.
+    pub(crate) fn corrupt(&self, key: &str, value: &str) {
+        self.world.change(|state| state.store.corrupt(key.as_bytes(), value.as_bytes()));
+    }
+
+    /// From now on.
+    pub(crate) fn fault(&self, fault: Fault) {
+        self.fault_times(fault, u64::MAX);
+    }
+
+    /// For so many uses.
+    pub(crate) fn fault_times(&self, fault: Fault, times: u64) {
+        self.world.change(|state| {
+            state.faults.insert(fault, times);
+            state.faulty_since = state.store.revision();
+        });
+    }
+
+    /// Whether it has uses left.
+    pub(crate) fn has_fault(&self, fault: Fault) -> bool {
+        self.world.state().faults.contains_key(&fault)
+    }
+
+    /// Ends all faults.
+    pub(crate) fn heal(&self) {
+        self.world.change(|state| state.faults.clear());
+    }
+
+    /// Sends a message on each open watch. Its header is filled in where it has none, and no fault changes it.
+    pub(crate) fn send(&self, mut message: PbWatchResponse) {
+        self.world.change(|state| {
+            let header = state.header();
+            message.header.get_or_insert(header);
+            state.sent.push(message);
+        });
+    }
+
+    /// Calls of a method so far, such as `Range`.
+    pub(crate) fn calls(&self, method: &str) -> u64 {
+        self.world.state().calls.get(method).copied().unwrap_or(0)
+    }
+
+    /// Watch streams that are open.
+    pub(crate) fn watches(&self) -> u64 {
+        self.world.state().watches
+    }
+
+    /// Cuts all connections.
+    pub(crate) fn cut(&self) {
+        self.world.cuts.send_modify(|number| *number += 1);
+    }
+
+    /// A command of the program: `put KEY VALUE`, `delete KEY`, `compact REVISION`, `wipe`, `fault NAME [TIMES]`, `heal`,
+    /// `cut`, `calls METHOD`, `watches`. Gives a revision or a count.
+    pub(crate) fn command(&self, line: &str) -> Result<u64, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+        match *words.as_slice() {
+            ["put", key, value] => return Ok(self.put(key, value)),
+            ["delete", key] => return Ok(self.delete(key)),
+            ["compact", revision] => self.compact(number(revision)?),
+            ["wipe"] => self.wipe(),
+            ["fault", name] => self.fault(Fault::of_name(name)?),
+            ["fault", name, times] => self.fault_times(Fault::of_name(name)?, number(times)?),
+            ["heal"] => self.heal(),
+            ["cut"] => self.cut(),
+            ["calls", method] => return Ok(self.calls(method)),
+            ["watches"] => return Ok(self.watches()),
+            _ => return Err(format!("no command: {line:?}")),
+        }
+        Ok(self.revision())
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

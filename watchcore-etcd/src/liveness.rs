@@ -1,0 +1,150 @@
+//! Linearizable reads beside a watch: whether a mute one lives, and whether a synced one is behind.
+//!
+//! A server may answer each request for progress and still deliver nothing, because what it serves the watch from is old. So now
+//! and then a synced watch is compared with a linearizable read: what etcd had when that was answered is the **goal**, and a
+//! watch that is notified of progress again and again without coming any nearer to it is given up.
+
+use super::config::Options;
+use super::connect::Newest;
+use super::failure::Failure;
+use super::health::silence;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A read under way. It carries the position from before it began.
+type Read = Pin<Box<dyn Future<Output = Result<Newest, Failure>>>>;
+
+/// So many progress notifications on the way to a goal show that the watch holds nothing back.
+const NOTIFICATIONS: u32 = 2;
+
+/// The reads of one watch.
+pub(super) struct Liveness {
+    read: Option<Read>,
+    /// When a synced watch is compared next.
+    due: Instant,
+    goal: Option<Goal>,
+}
+
+/// A revision that etcd has and the watch has not reached.
+struct Goal {
+    revision: u64,
+    /// Where the watch stands, since when, and how often it was notified of progress since.
+    point: u64,
+    since: Instant,
+    notifications: u32,
+}
+
+impl Liveness {
+    /// Of a watch that is opened now.
+    pub(super) fn new(options: &Options, now: Instant) -> Liveness {
+        Liveness { read: None, due: now + interval(options, fastrand::f64()), goal: None }
+    }
+
+    /// When a synced watch is to be compared next; not while a read is under way.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.read.is_none().then_some(self.due)
+    }
+
+    /// Begins a read, unless one is under way; whether it does.
+    pub(super) fn begin<R>(&mut self, read: impl FnOnce() -> R, options: &Options, now: Instant) -> bool
+    where
+        R: Future<Output = Result<Newest, Failure>> + 'static,
+    {
+        let is_first = self.read.is_none();
+        if is_first {
+            self.read = Some(Box::pin(read()));
+            self.due = now + interval(options, fastrand::f64());
+        }
+        is_first
+    }
+
+    /// The answer of the read, and nothing while there is none.
+    pub(super) async fn answer(&mut self) -> Result<Newest, Failure> {
+        match &mut self.read {
+            Some(under_way) => {
+                let answer = under_way.await;
+                self.read = None;
+                answer
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// etcd has this revision, and the watch is complete up to `point`.
+    pub(super) fn saw(&mut self, revision: u64, point: u64, now: Instant) {
+        if revision > point && self.goal.is_none() {
+            self.goal = Some(Goal { revision, point, since: now, notifications: 0 });
+        }
+    }
+
+    /// The watch was notified of progress.
+    pub(super) fn notified(&mut self) {
+        if let Some(goal) = &mut self.goal {
+            goal.notifications += 1;
+        }
+    }
+
+    /// The watch is complete up to `point` now.
+    pub(super) fn moved(&mut self, point: u64, now: Instant) {
+        match &mut self.goal {
+            Some(goal) if goal.revision <= point => self.goal = None,
+            Some(goal) if goal.point < point => {
+                (goal.point, goal.since, goal.notifications) = (point, now, 0);
+            }
+            _ => {}
+        }
+    }
+
+    /// When a watch that stands still has been behind for too long, and the revision that it does not reach.
+    pub(super) fn stale_due(&self, options: &Options) -> Option<(Instant, u64)> {
+        let goal = self.goal.as_ref().filter(|goal| goal.notifications >= NOTIFICATIONS)?;
+        Some((goal.since + silence(options), goal.revision))
+    }
+}
+
+/// From one comparison to the next: 30 to 60 progress intervals, of a second at most. `random` is of [0, 1).
+fn interval(options: &Options, random: f64) -> Duration {
+    options.progress_interval.min(Duration::from_secs(1)).mul_f64(30.0 + 30.0 * random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Feeder;
+
+    #[test]
+    fn comparisons_are_half_a_minute_apart() {
+        let of = |interval_of: u64, random| {
+            let feeder = Feeder::new(["a"]).progress_interval(Duration::from_millis(interval_of));
+            interval(&Options::for_tests(feeder), random).as_secs_f64()
+        };
+        assert_eq!([of(1000, 0.0), of(1000, 1.0), of(600_000, 0.5), of(10, 0.0)], [30.0, 60.0, 45.0, 0.3]);
+    }
+
+    #[test]
+    fn watch_that_stands_still_is_stale() {
+        let options = Options::for_tests(Feeder::new(["a"]));
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let mut liveness = Liveness::new(&options, start);
+        liveness.saw(10, 10, start);
+        liveness.notified();
+        liveness.notified();
+        assert_eq!(liveness.stale_due(&options), None, "it is where etcd is");
+        liveness.saw(20, 10, start);
+        liveness.notified();
+        assert_eq!(liveness.stale_due(&options), None, "what it holds back may be under way");
+        liveness.notified();
+        assert_eq!(liveness.stale_due(&options), Some((start + 3 * second, 20)));
+        liveness.moved(15, start + second);
+        assert_eq!(liveness.stale_due(&options), None, "it comes nearer");
+        liveness.notified();
+        liveness.notified();
+        liveness.saw(30, 15, start + 2 * second);
+        assert_eq!(liveness.stale_due(&options), Some((start + 4 * second, 20)), "the first goal counts");
+        liveness.moved(20, start + 2 * second);
+        assert_eq!(liveness.stale_due(&options), None, "it is reached");
+    }
+}

@@ -1,0 +1,103 @@
+//! How many bytes came on a connection: a long message that is still under way is no silence.
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+/// The bytes that came on all connections of a channel. Only a figure: nothing is read by its order, so all accesses are
+/// Relaxed.
+#[derive(Clone, Default)]
+pub(crate) struct Received(Arc<AtomicU64>);
+
+impl Received {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Reads by `read`, and counts what came.
+    pub(crate) fn count(
+        &self,
+        buffer: &mut ReadBuf<'_>,
+        read: impl FnOnce(&mut ReadBuf<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = read(buffer);
+        self.0.fetch_add((buffer.filled().len() - before) as u64, Relaxed);
+        result
+    }
+}
+
+/// Makes connections without TLS.
+#[derive(Clone)]
+pub(crate) struct PlainConnector {
+    tcp: HttpConnector,
+    received: Received,
+}
+
+impl PlainConnector {
+    pub(crate) fn new(tcp: HttpConnector, received: Received) -> PlainConnector {
+        PlainConnector { tcp, received }
+    }
+}
+
+impl Service<Uri> for PlainConnector {
+    type Response = TokioIo<PlainConnection>;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.tcp.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let (connecting, received) = (self.tcp.call(uri), self.received.clone());
+        Box::pin(async move { Ok(TokioIo::new(PlainConnection { tcp: connecting.await?.into_inner(), received })) })
+    }
+}
+
+pub(crate) struct PlainConnection {
+    tcp: TcpStream,
+    received: Received,
+}
+
+impl AsyncRead for PlainConnection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let PlainConnection { tcp, received } = &mut *self;
+        received.count(buffer, |buffer| Pin::new(tcp).poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for PlainConnection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
