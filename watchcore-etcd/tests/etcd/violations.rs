@@ -251,6 +251,10 @@ fn watch_with_old_progress_is_left() {
     let each = |builder: FeederBuilder| builder.progress_interval(Duration::from_millis(10));
     let (stale, healthy) = (filled(), filled());
     let (cache, feeder) = follow(each(quick([&stale.url(), &healthy.url()])), "/x/");
+    // A watch that has brought something is Synced; before that it is Mute, and asked for all the time.
+    let last = write(&stale, "live");
+    write(&healthy, "live");
+    wait_for("the change", || cache.position().revision == last);
     stale.fault(Fault::OldProgress);
     let last = write(&stale, "new");
     write(&healthy, "new");
