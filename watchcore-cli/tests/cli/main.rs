@@ -4,7 +4,10 @@
 mod commands;
 mod diff;
 mod embedded;
+#[path = "../../../tests/support/fake/mod.rs"]
+mod fake;
 mod lag;
+mod nonsense;
 mod run;
 mod select;
 mod serve;

@@ -1,6 +1,7 @@
 //! `watchcore serve` as a process: where it listens, what it refuses, how it ends. What it answers is tested in
 //! watchcore-http.
 
+use crate::fake::{Fake, Fault};
 use crate::run::{NOBODY, PATIENCE, Running, command, run};
 use crate::support::etcd::Etcd;
 use crate::support::tls::Authority;
@@ -143,6 +144,30 @@ fn widget(name: &str) -> String {
 
 fn key(name: &str) -> String {
     format!("/registry/matrix.test/widgets/a/{name}")
+}
+
+/// A watch that is confirmed and cancelled each time made the server ready again each time.
+#[test]
+fn server_without_a_lasting_watch_is_not_ready() {
+    let etcd = Fake::start();
+    etcd.put(key("one"), widget("one"));
+    let server = Serving::start(serve(&[
+        "--prefix",
+        "/registry/",
+        "--resource",
+        WIDGETS,
+        "--stale-limit",
+        "2s",
+        "--etcd",
+        &etcd.url(),
+    ]));
+    server.until("/readyz", "HTTP/1.1 200");
+    etcd.fault(Fault::CompactedWatches);
+    etcd.cut();
+    server.until("/readyz", "HTTP/1.1 500");
+    assert!(server.get(LIST).1.contains("\"one\""), "it is served what is known");
+    etcd.heal();
+    server.until("/readyz", "HTTP/1.1 200");
 }
 
 #[test]
