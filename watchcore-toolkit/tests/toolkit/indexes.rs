@@ -10,7 +10,7 @@ use watchcore_toolkit::{Informer, Lister};
 /// The values under which every object is, with the position: what `/x` and `/y` say.
 fn pair(lister: &Lister<Text>) -> (u64, String, String) {
     let all = lister.by_index("all", "all").unwrap();
-    let of = |key: &str| all.iter().find(|text| text.key_str() == Some(key)).map(|text| text.to_string()).unwrap();
+    let of = |key: &str| all.iter().find(|text| text.key_str().unwrap().ends_with(key)).map(|text| text.to_string()).unwrap();
     (all.position.revision, of("/x"), of("/y"))
 }
 
@@ -66,26 +66,26 @@ fn si_09_empty_difference_then_a_revision() {
     let cache = small_cache();
     let writer = Arc::new(Mutex::new(cache.writer().unwrap()));
     let apply = |writer: &mut Writer, revision, value: &str| {
-        writer.apply(revision, [Change::put("/x", value), Change::put("/y", value)]).unwrap();
+        writer.apply(revision, [Change::put("/p/x", value), Change::put("/p/y", value)]).unwrap();
     };
     apply(&mut writer.lock().unwrap(), 1, "old");
     let in_walk = Arc::new(AtomicBool::new(false));
     // The predicate is only the moment: x and y are written while the overtaken index walks its snapshot.
-    let filter = Filter::any().predicate({
+    let filter = Filter::any().path("/p").predicate({
         let (writer, in_walk) = (Arc::clone(&writer), Arc::clone(&in_walk));
-        move |kv| {
+        move |_| {
             if in_walk.swap(false, Ordering::SeqCst) {
                 apply(&mut writer.lock().unwrap(), 1000, "new");
             }
-            !kv.key().starts_with(b"/lap")
+            true
         }
     });
     let (block, blocked, go_on) = Stand::new();
     let (half, at_half, whole) = Stand::new();
     let builder = Informer::<Text>::builder(&cache).filter(filter).index("all", move |text: &Text| {
         match (text.key_str(), text.as_str()) {
-            (Some("/block"), _) => block.stand(),
-            (Some("/y"), "new") => half.stand(),
+            (Some("/p/block"), _) => block.stand(),
+            (Some("/p/y"), "new") => half.stand(),
             _ => {}
         }
         vec!["all".into()]
@@ -93,9 +93,11 @@ fn si_09_empty_difference_then_a_revision() {
     let informer = builder.build().unwrap();
     informer.wait_synced(BOUND).unwrap();
     let lister = informer.lister();
-    put(&mut writer.lock().unwrap(), "/block", "1");
+    put(&mut writer.lock().unwrap(), "/p/block", "1");
     blocked.recv_timeout(BOUND).expect("the function is called");
-    lap(&mut writer.lock().unwrap(), "/lap");
+    for _ in 0..3 {
+        lap(&mut writer.lock().unwrap(), "/lap");
+    }
     in_walk.store(true, Ordering::SeqCst);
     go_on.send(()).unwrap();
     at_half.recv_timeout(BOUND).expect("the function is called");
@@ -139,7 +141,6 @@ fn si_09_removal_takes_remembered_values() {
         assert_eq!(keys("n1"), 0, "panics: {panics}");
         assert_eq!(keys("elsewhere"), usize::from(!panics));
         assert_eq!(informer.index_panics(), u64::from(panics), "one version has no values");
-        assert_eq!(informer.index_status().unwrap().panics, u64::from(panics));
         lister.wait_until(put(&mut writer, "/b", "n3"), BOUND).unwrap();
         assert_eq!((keys("elsewhere"), keys("n3")), (0, 1));
         lister.wait_until(delete(&mut writer, "/b"), BOUND).unwrap();
@@ -157,7 +158,6 @@ fn si_09_no_answer_before_the_state() {
     let lister = informer.lister();
     assert_eq!(lister.by_index("all", "all").unwrap_err().code(), Code::NotReady);
     assert_eq!(lister.index_values("all").unwrap_err().code(), Code::NotReady);
-    assert!(!informer.index_status().unwrap().synced);
     cache.writer().unwrap().load(3, []).unwrap();
     informer.wait_synced(BOUND).unwrap();
     assert_eq!(lister.by_index("all", "all").unwrap().position.revision, 3);
