@@ -226,10 +226,12 @@ func TestFaultRemovalInsideItsOwnCallbackIsRefused(t *testing.T) {
 // reader asks by it.
 func TestFaultStopInsideAnIndexIsRefused(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
+	s.apply("/a=1", "/gone=1")
 	in := s.informer(options{})
 	check(t, in.WaitSynced(bounded.Context(t)))
 	before := in.Current()
+	s.apply("-/gone")
+	s.settled(in)
 	var inside []error
 	check(t, in.AddIndexers(informer.Indexers[string]{"x": func(o *informer.Object[string]) []string {
 		inside = append(inside, in.StopAndWait(bounded.Context(t)))
@@ -237,7 +239,7 @@ func TestFaultStopInsideAnIndexIsRefused(t *testing.T) {
 	}}))
 	_, err := before.ByIndex("x", "x")
 	check(t, err)
-	want(t, "calls", len(inside), 2)
+	want(t, "calls: of /a, and of /gone in the older state", len(inside), 2)
 	for _, err := range inside {
 		wantError(t, "inside", err, watchcore.ErrBusy)
 	}

@@ -134,6 +134,10 @@ func (s *store[T]) index(last *state[T]) {
 		}
 		e.after.indexes, e.after.indexers, e.after.stamp = indexes, last.indexers, now
 	}
+	// Behind the last call of a function: one that ends its goroutine lets all of this run again, from the same values.
+	for _, x := range last.indexers {
+		x.forget(s.pending)
+	}
 }
 
 // commit publishes what is pending, as of a position. The goroutine is the caller's, for
@@ -281,5 +285,5 @@ func (s *store[T]) indexed(goroutine uint64, x *indexer[T], objects trie.Map[Obj
 		return trie.Map[bucket[T]]{}, err
 	}
 	defer s.leave()
-	return x.build(objects, s.kinds, s.failed), nil
+	return x.buildOlder(objects, s.kinds, s.failed), nil
 }
