@@ -177,3 +177,31 @@ func wholePairs(t *testing.T, list []*informer.Object[string], seed uint64) {
 	}
 	want(t, fmt.Sprintf("seed %d: the pair", seed), found["x"], found["y"])
 }
+
+// OnError is called behind the lock below which an index's function runs: it may call the informer, and wait for
+// another goroutine that does.
+func TestFaultErrorHandlerCallsTheInformer(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	var in *informer.Informer[string]
+	made, answers := make(chan struct{}), make(chan error, 2)
+	var added atomic.Int32
+	in = s.informer(options{
+		Indexers: informer.Indexers[string]{"sick": func(o *informer.Object[string]) []string { panic("not loaded") }},
+		OnError: func(error) {
+			<-made
+			other := make(chan error, 1)
+			name := fmt.Sprint("more", added.Add(1))
+			go func() {
+				other <- in.AddIndexers(informer.Indexers[string]{name: words})
+			}()
+			answers <- bounded.Receive(t, "the other goroutine's answer", other)
+		},
+	})
+	close(made)
+	s.apply("/a=red")
+	check(t, bounded.Receive(t, "its answer", answers))
+	s.settled(in)
+	list, err := in.Lister().ByIndex("more1", "red")
+	check(t, err)
+	want(t, "red", values(list), "/a=red")
+}
