@@ -231,9 +231,19 @@ impl<O: FromKeyValue> Indexes<O> {
     /// The entry of an object, whose functions are called now and never again. `None`: its conversion to a key-value panicked.
     fn entry(&self, object: O) -> Option<Arc<IndexEntry<O>>> {
         let kv = guard(Conversion::<O>::new(), || object.key_value().clone()).ok()?;
-        let each = (0..self.functions.len())
-            .flat_map(|number| self.values_of(number, &object).into_iter().map(move |value| (number, value.into())));
-        let values = each.collect();
+        let given: Vec<Vec<String>> = (0..self.functions.len()).map(|number| self.values_of(number, &object)).collect();
+        let values = {
+            // A value that has a set already is the key of that set: objects of one value share it.
+            let state = self.state.read();
+            let shared = |number: usize, value: String| {
+                let set = state.sets[number].get_key_value(value.as_str());
+                (number, set.map_or_else(|| value.into(), |(shared, _)| Arc::clone(shared)))
+            };
+            let each = given.into_iter().enumerate();
+            each.flat_map(|(number, values)| values.into_iter().map(move |value| (number, value)))
+                .map(|(number, value)| shared(number, value))
+                .collect()
+        };
         Some(Arc::new(IndexEntry { object, kv, values }))
     }
 

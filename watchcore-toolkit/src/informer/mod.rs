@@ -48,10 +48,10 @@ use watchcore::{Cache, Code, Error, Filter, Range, Result};
 /// Handlers, listers and indexes over a cache, or over the part of it that a filter lets pass.
 ///
 /// It costs nothing by itself: no thread, no copy, no queue. Each handler is a cursor of its own over the cache's log, so a
-/// slow one lags alone, and costs the same however long it stalls: a count of each object that it was given, 9 to 18 bytes an
-/// object ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects), which are its old values after the window has left it
-/// behind. A handler under `Stop` or `SkipToOldest` keeps none. Clones are the same informer; with the last of them, and the
-/// last lister, its detached handlers end.
+/// slow one lags alone, and costs the same however long it stalls. What a handler keeps is a count of each object that it was
+/// given: 10 to 21 bytes an object ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects). A handler under `Stop` or
+/// `SkipToOldest` keeps none. Clones are the same informer; with the last of them, and the last lister, its detached handlers
+/// end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -133,8 +133,8 @@ impl<O: FromKeyValue> InformerBuilder<O> {
 
     /// An index by function: an object is found by [`Lister::by_index`] under each value that `values` gives for it. The
     /// function is called once for each version of an object, when that comes; its values are kept until the next version or
-    /// the deletion. Where it panics the version has no values. One thread keeps all indexes of the informer, with some 100 bytes
-    /// an object and 50 for each value (docs/internals/toolkit.md).
+    /// the deletion. Where it panics the version has no values. One thread keeps all indexes of the informer: about 200 bytes
+    /// an object, and 50 for each value but the first.
     pub fn index<F>(mut self, name: impl Into<String>, values: F) -> InformerBuilder<O>
     where
         F: Fn(&O) -> Vec<String> + Send + Sync + 'static,

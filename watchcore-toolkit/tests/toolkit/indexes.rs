@@ -10,7 +10,9 @@ use watchcore_toolkit::{Informer, Lister};
 /// The values under which every object is, with the position: what `/x` and `/y` say.
 fn pair(lister: &Lister<Text>) -> (u64, String, String) {
     let all = lister.by_index("all", "all").unwrap();
-    let of = |key: &str| all.iter().find(|text| text.key_str().unwrap().ends_with(key)).map(|text| text.to_string()).unwrap();
+    let of = |key: &str| {
+        all.iter().find(|text| text.key_str().unwrap().ends_with(key)).map(|text| text.to_string()).unwrap()
+    };
     (all.position.revision, of("/x"), of("/y"))
 }
 
