@@ -435,7 +435,8 @@ mod tests {
             panic!("a fault of this crate");
         });
         assert!(died.join().is_err());
-        let waited = indexes.wait(None, |_, synced| synced).unwrap_err();
+        let bound = Instant::now() + Duration::from_secs(60);
+        let waited = indexes.wait(Some(bound), |_, synced| synced).unwrap_err();
         for error in [waited, indexes.objects("all", "all").unwrap_err(), indexes.values("all").unwrap_err()] {
             assert_eq!(error.code(), Code::Closed);
             assert!(error.message().contains("panicked"), "{error}");
