@@ -10,9 +10,10 @@ import (
 )
 
 // IndexFunc says under which values an object is found in an index: any number of them,
-// none for an object that is not in it. It must always answer the same for the same object,
-// keep nothing of the slice that it returns, and not call the informer. Where it panics the
-// object is in no set of this index; that is reported and counted.
+// none for an object that is not in it. It is called once for each version of an object, when that
+// comes; its values are remembered until the next version or the deletion. It keeps nothing of the slice that
+// it returns, and does not call the informer. Where it panics the version is in no set of this index; that is
+// reported and counted.
 type IndexFunc[T any] func(object *Object[T]) []string
 
 // Indexers is indexes by name.
@@ -46,9 +47,11 @@ func keySegment(key string, segment int) (string, bool) {
 
 // indexer is a declared index.
 type indexer[T any] struct {
-	name  string
-	of    IndexFunc[T]
-	ended map[*Object[T]]struct{} // for these the function has ended its goroutine: it is not called again. With the store's lock
+	name string
+	of   IndexFunc[T]
+	// given is the values of each object of the newest state and of the pending changes, as the function gave them. A
+	// removal takes the object out of these sets: what the function would say by then does not matter. With the store's lock.
+	given map[*Object[T]][]string
 }
 
 // bucket is the objects of an index under one value. One without objects is taken out.
@@ -70,15 +73,25 @@ func newKinds[T any]() kinds[T] {
 	}
 }
 
-// values calls the function of an index, and answers none where it panics. With the store's
-// lock.
-func (x *indexer[T]) values(o *Object[T], failed func(error)) (values []string) {
+// values is what the function has given for an object; it is called where that is not known yet. With the store's lock.
+func (x *indexer[T]) values(o *Object[T], failed func(error)) []string {
 	if o == nil {
 		return nil
 	}
-	if _, ended := x.ended[o]; ended {
-		return nil
+	values, known := x.given[o]
+	if !known {
+		if x.given == nil {
+			x.given = map[*Object[T]][]string{}
+		}
+		x.given[o] = nil // where it ends its goroutine: the next one must not end there, too
+		values = x.call(o, failed)
+		x.given[o] = values
 	}
+	return values
+}
+
+// call calls the function, and answers none where it panics. With the store's lock.
+func (x *indexer[T]) call(o *Object[T], failed func(error)) (values []string) {
 	returned := false
 	defer func() {
 		if returned {
@@ -86,11 +99,7 @@ func (x *indexer[T]) values(o *Object[T], failed func(error)) (values []string) 
 		}
 		values = nil
 		why := recover()
-		if why == nil { // this goroutine ends; the next one must not end there, too
-			if x.ended == nil {
-				x.ended = map[*Object[T]]struct{}{}
-			}
-			x.ended[o] = struct{}{}
+		if why == nil {
 			why = "it ended its goroutine"
 		}
 		failed(&watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf(
@@ -104,10 +113,19 @@ func (x *indexer[T]) values(o *Object[T], failed func(error)) (values []string) 
 	return values
 }
 
+// forget ends what is known of the objects that committed changes have replaced.
+func (x *indexer[T]) forget(changes []entry[T]) {
+	for _, e := range changes {
+		if e.old != nil && e.old != e.new {
+			delete(x.given, e.old)
+		}
+	}
+}
+
 // change is an index after a change of one object.
 func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, c change[T], failed func(error)) trie.Map[bucket[T]] {
 	added := x.values(c.new, failed)
-	for _, value := range x.values(c.old, func(error) {}) { // it was reported when the object came
+	for _, value := range x.given[c.old] {
 		if slices.Contains(added, value) {
 			continue
 		}
@@ -119,7 +137,6 @@ func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, 
 			}
 		}
 	}
-	delete(x.ended, c.old)
 	for _, value := range added {
 		objects := trie.New(k.objects)
 		if b := index.Get(value); b != nil {
@@ -130,11 +147,25 @@ func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, 
 	return index
 }
 
-// build makes an index of all objects.
+// build makes an index of all objects of the newest state.
 func (x *indexer[T]) build(objects trie.Map[Object[T]], k kinds[T], failed func(error)) trie.Map[bucket[T]] {
+	return x.buildOf(objects, k, func(o *Object[T]) []string { return x.values(o, failed) })
+}
+
+// buildOlder makes one of an older state: what is not in the newest is not remembered.
+func (x *indexer[T]) buildOlder(objects trie.Map[Object[T]], k kinds[T], failed func(error)) trie.Map[bucket[T]] {
+	return x.buildOf(objects, k, func(o *Object[T]) []string {
+		if values, known := x.given[o]; known {
+			return values
+		}
+		return x.call(o, failed)
+	})
+}
+
+func (x *indexer[T]) buildOf(objects trie.Map[Object[T]], k kinds[T], values func(*Object[T]) []string) trie.Map[bucket[T]] {
 	sets := map[string]*trie.Builder[Object[T]]{}
 	for o := range objects.All() {
-		for _, value := range x.values(o, failed) {
+		for _, value := range values(o) {
 			set := sets[value]
 			if set == nil {
 				set = trie.New(k.objects).Builder()

@@ -22,7 +22,7 @@ type store[T any] struct {
 	kinds   kinds[T]
 	log     *journal.Journal[entry[T]]
 	current atomic.Pointer[state[T]]
-	failed  func(error) // what an index's function did
+	report  func(error) // OnError: never with the lock, for it may call the informer
 	now     func() int64
 
 	// Of the source's goroutine; with the lock where it is published:
@@ -31,6 +31,7 @@ type store[T any] struct {
 	pending []entry[T]
 
 	publishing sync.Mutex // the source's, or who adds an index
+	failures   []error    // of the functions of indexes, to be reported behind the lock. With it
 	holder     atomic.Uint64
 
 	syncedOnce sync.Once
@@ -41,8 +42,8 @@ type store[T any] struct {
 	notice  chan struct{} // closed when the position moves; nil: nobody waits
 }
 
-func newStore[T any](window int, indexers []*indexer[T], now func() int64, failed func(error)) *store[T] {
-	s := &store[T]{kinds: newKinds[T](), log: journal.New[entry[T]](window), failed: failed, now: now, synced: make(chan struct{})}
+func newStore[T any](window int, indexers []*indexer[T], now func() int64, report func(error)) *store[T] {
+	s := &store[T]{kinds: newKinds[T](), log: journal.New[entry[T]](window), report: report, now: now, synced: make(chan struct{})}
 	empty := &state[T]{objects: trie.New(s.kinds.objects), indexers: indexers}
 	for range indexers {
 		empty.indexes = append(empty.indexes, trie.New(s.kinds.buckets))
@@ -65,9 +66,17 @@ func (s *store[T]) enter(goroutine uint64) error {
 }
 
 func (s *store[T]) leave() {
+	failures := s.failures
+	s.failures = nil
 	s.holder.Store(0)
 	s.publishing.Unlock()
+	for _, err := range failures {
+		s.report(err)
+	}
 }
+
+// failed notes what the function of an index did.
+func (s *store[T]) failed(err error) { s.failures = append(s.failures, err) }
 
 // put sets an object; nothing shows before commit. Before the initial state is complete
 // there is no history.
@@ -133,6 +142,10 @@ func (s *store[T]) index(last *state[T]) {
 			}
 		}
 		e.after.indexes, e.after.indexers, e.after.stamp = indexes, last.indexers, now
+	}
+	// Behind the last call of a function: one that ends its goroutine lets all of this run again, from the same values.
+	for _, x := range last.indexers {
+		x.forget(s.pending)
 	}
 }
 
@@ -281,5 +294,5 @@ func (s *store[T]) indexed(goroutine uint64, x *indexer[T], objects trie.Map[Obj
 		return trie.Map[bucket[T]]{}, err
 	}
 	defer s.leave()
-	return x.build(objects, s.kinds, s.failed), nil
+	return x.buildOlder(objects, s.kinds, s.failed), nil
 }

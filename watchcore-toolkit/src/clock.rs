@@ -2,14 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::foreign::{Guarded, wake};
-use crate::park;
-use event_listener::Event;
+use crate::foreign::{Guarded, Notify, wake};
+use crate::sync::{Lock, LockGuard};
 use futures_timer::Delay as SystemDelay;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -68,7 +67,7 @@ impl Delay {
 
     /// Blocks the thread until its time has come.
     pub fn wait(self) {
-        park::block_on_future(Duration::MAX, self);
+        crate::park::block_on_future(Duration::MAX, self);
     }
 }
 
@@ -133,9 +132,9 @@ pub struct ManualClock {
 }
 
 struct ManualTime {
-    sleepers: Mutex<Sleepers>,
+    sleepers: Lock<Sleepers>,
     /// Notified when a sleeper came.
-    came: Event,
+    came: Notify,
 }
 
 struct Sleepers {
@@ -145,8 +144,8 @@ struct Sleepers {
 }
 
 impl ManualTime {
-    fn lock(&self) -> MutexGuard<'_, Sleepers> {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, Sleepers> {
+        self.sleepers.lock()
     }
 }
 
@@ -154,7 +153,7 @@ impl ManualClock {
     /// A clock that begins at the system's time.
     pub fn new() -> ManualClock {
         let sleepers = Sleepers { now: Instant::now(), next_number: 0, waiting: BTreeMap::new() };
-        ManualClock { shared: Arc::new(ManualTime { sleepers: Mutex::new(sleepers), came: Event::new() }) }
+        ManualClock { shared: Arc::new(ManualTime { sleepers: Lock::new(sleepers), came: Notify::new() }) }
     }
 
     /// Moves time on, and wakes whose time has come. Beyond what a clock can hold: until the last that is waited for.
@@ -189,7 +188,7 @@ impl ManualClock {
             if self.sleepers() >= count {
                 return true;
             }
-            if !park::wait_until(came, deadline) {
+            if !came.wait(deadline) {
                 return self.sleepers() >= count;
             }
         }
@@ -236,13 +235,16 @@ impl Future for ManualDelay {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let waker = context.waker().clone();
         let mut sleepers = self.shared.lock();
-        if sleepers.now >= self.key.0 {
-            sleepers.waiting.remove(&self.key);
+        let is_over = sleepers.now >= self.key.0;
+        let before =
+            if is_over { sleepers.waiting.remove(&self.key) } else { sleepers.waiting.insert(self.key, waker) };
+        drop(sleepers);
+        drop(before);
+        if is_over {
             return Poll::Ready(());
         }
-        sleepers.waiting.insert(self.key, context.waker().clone());
-        drop(sleepers);
         self.shared.came.notify(usize::MAX);
         Poll::Pending
     }
@@ -250,6 +252,8 @@ impl Future for ManualDelay {
 
 impl Drop for ManualDelay {
     fn drop(&mut self) {
-        self.shared.lock().waiting.remove(&self.key);
+        let waker = self.shared.lock().waiting.remove(&self.key);
+        // Behind the lock: it is the program's.
+        drop(waker);
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::event::{Status, WatchEvent};
 use crate::fake::{FakeWatch, send};
+use crate::foreign::guard;
 use crate::park;
 use crate::pipe::Pipe;
 use crate::proxy::ProxyWatch;
@@ -20,7 +21,6 @@ use futures_core::Stream;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -192,11 +192,11 @@ impl<O: Send + 'static> StreamWatch<O> {
 /// The thread of a decoder that blocks.
 fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl Reporter) {
     loop {
-        let decoded = catch_unwind(AssertUnwindSafe(|| match decoder.decode() {
+        let decoded = guard("the decoder of a watch, or its reporter", || match decoder.decode() {
             Ok(event) => (event, true),
             Err(error) => (reported(&error, reporter).map(WatchEvent::error), false),
-        }));
-        let (event, more) = decoded.unwrap_or_else(|_| (Some(panicked()), false));
+        });
+        let (event, more) = decoded.unwrap_or_else(|panicked| (Some(WatchEvent::error(panicked)), false));
         let Some(event) = event else { break };
         // A consumer that has stopped takes nothing, and an error event does not wait for it.
         let sent = park::block_on_future(Duration::MAX, send(pipe, event));
@@ -205,10 +205,6 @@ fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl R
         }
     }
     pipe.stop();
-}
-
-fn panicked<O>() -> WatchEvent<O> {
-    WatchEvent::error(Status::new(500, "the decoder of a watch, or its reporter, panicked. Mend it."))
 }
 
 /// A stream whose errors are events.
@@ -228,14 +224,15 @@ where
         let this = &mut *self;
         let Some(decoded) = &mut this.decoded else { return Poll::Ready(None) };
         let reporter = &this.reporter;
-        let polled = catch_unwind(AssertUnwindSafe(|| {
+        let polled = guard("the decoder of a watch, or its reporter", || {
             Pin::new(decoded).poll_next(context).map(|decoded| match decoded {
                 Some(Ok(event)) => (Some(event), true),
                 Some(Err(error)) => (reported(&error, reporter).map(WatchEvent::error), false),
                 None => (None, false),
             })
-        }));
-        let (event, more) = ready!(polled.unwrap_or_else(|_| Poll::Ready((Some(panicked()), false))));
+        });
+        let (event, more) =
+            ready!(polled.unwrap_or_else(|panicked| Poll::Ready((Some(WatchEvent::error(panicked)), false))));
         if !more {
             this.decoded = None;
         }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::foreign::Panicked;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
@@ -271,6 +272,12 @@ impl fmt::Display for Status {
 impl StdError for Status {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.error.as_ref().map(|error| error as _)
+    }
+}
+
+impl From<Panicked> for Status {
+    fn from(panicked: Panicked) -> Status {
+        Status::new(500, panicked.to_string())
     }
 }
 

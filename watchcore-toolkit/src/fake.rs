@@ -5,12 +5,13 @@
 use crate::event::{Status, WatchEvent};
 use crate::park;
 use crate::pipe::{NotSent, Pipe};
+use crate::sync::Lock;
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
@@ -45,7 +46,7 @@ fn stopped() -> Error {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub struct FakeSource<O> {
-    pipe: Arc<Mutex<Arc<Pipe<O>>>>,
+    pipe: Arc<Lock<Arc<Pipe<O>>>>,
 }
 
 impl<O> Clone for FakeSource<O> {
@@ -75,7 +76,7 @@ pub(crate) async fn send<O>(pipe: &Pipe<O>, event: WatchEvent<O>) -> std::result
 
 impl<O> FakeSource<O> {
     fn now(&self) -> Arc<Pipe<O>> {
-        Arc::clone(&self.pipe.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.pipe.lock())
     }
 
     /// Sends any event; blocks until it was taken. CLOSED after a stop.
@@ -126,8 +127,7 @@ impl<O> FakeSource<O> {
         O: Send + 'static,
     {
         let pipe = Arc::new(Pipe::new());
-        let before =
-            std::mem::replace(&mut *self.pipe.lock().unwrap_or_else(PoisonError::into_inner), Arc::clone(&pipe));
+        let before = self.pipe.replace(Arc::clone(&pipe));
         before.stop();
         FakeWatch::of(pipe)
     }
@@ -163,7 +163,7 @@ impl<O: Send + 'static> FakeWatch<O> {
     /// A watch, and what makes its events.
     pub fn pair() -> (FakeSource<O>, FakeWatch<O>) {
         let pipe = Arc::new(Pipe::new());
-        (FakeSource { pipe: Arc::new(Mutex::new(Arc::clone(&pipe))) }, FakeWatch::of(pipe))
+        (FakeSource { pipe: Arc::new(Lock::new(Arc::clone(&pipe))) }, FakeWatch::of(pipe))
     }
 
     pub(crate) fn of(pipe: Arc<Pipe<O>>) -> FakeWatch<O> {

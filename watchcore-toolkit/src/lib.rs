@@ -29,8 +29,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
+mod asked;
 mod awaited;
 mod backoff;
 mod broadcaster;
@@ -69,8 +71,8 @@ pub use event::{Origin, Payload, Status, WatchEvent};
 pub use fake::{FakeSource, FakeWatch, RaceFreeFakeSource};
 pub use filter::{FilterWatch, ObjectFilter};
 pub use informer::{
-    Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, Informer, InformerBuilder, Listed,
-    Lister, Registration, SnapshotLister,
+    Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, IndexStatus, Informer,
+    InformerBuilder, Listed, Lister, Registration, SnapshotLister,
 };
 pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};

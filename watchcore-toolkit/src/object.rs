@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::foreign::{Panicked, guard};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -22,7 +23,8 @@ use watchcore::{Code, Error, KeyValue, Result};
 /// ```
 pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
     /// The object of a key-value. Clones a count, not bytes. INVALID_ARGUMENT where the decoder refuses the value, or
-    /// makes another type; PANIC where it panicked.
+    /// makes another type; PANIC where it panicked. A panic of this method itself counts as a value that cannot be decoded, in
+    /// watches, handlers, indexes and lists alike.
     fn from_key_value(kv: &KeyValue) -> Result<Self>;
 
     /// The key-value that it is made of.
@@ -33,6 +35,42 @@ pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
 
     /// The view of a key-value, without a count. Errors as of [`FromKeyValue::from_key_value`].
     fn view(kv: &KeyValue) -> Result<&Self::View>;
+}
+
+/// The name of a type's conversion from key-values, for messages.
+pub(crate) struct Conversion<O>(PhantomData<fn() -> O>);
+
+impl<O> Conversion<O> {
+    pub(crate) fn new() -> Conversion<O> {
+        Conversion(PhantomData)
+    }
+
+    /// The error of a key-value over which it panicked.
+    pub(crate) fn refused(panicked: &Panicked, key: &[u8]) -> Error {
+        let key = String::from_utf8_lossy(key);
+        Error::new(
+            Code::Panic,
+            format!("take the value at {key}: {panicked}. It counts as one that cannot be decoded."),
+        )
+    }
+}
+
+impl<O> fmt::Display for Conversion<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FromKeyValue for {}", std::any::type_name::<O>())
+    }
+}
+
+/// [`FromKeyValue::from_key_value`], where a panic of it is an error of this one value.
+pub(crate) fn object_of<O: FromKeyValue>(kv: &KeyValue) -> Result<O> {
+    guard(Conversion::<O>::new(), || O::from_key_value(kv))
+        .unwrap_or_else(|panicked| Err(Conversion::<O>::refused(&panicked, kv.key())))
+}
+
+/// [`FromKeyValue::view`], guarded alike.
+pub(crate) fn view_of<O: FromKeyValue>(kv: &KeyValue) -> Result<&O::View> {
+    guard(Conversion::<O>::new(), || O::view(kv))
+        .unwrap_or_else(|panicked| Err(Conversion::<O>::refused(&panicked, kv.key())))
 }
 
 impl FromKeyValue for KeyValue {

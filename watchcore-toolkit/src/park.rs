@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use event_listener::{EventListener, Listener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,17 +60,6 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
 /// The time left until a deadline; `None` where there is none.
 fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
-}
-
-/// Blocks until a listener is notified, without end where there is no deadline; false after it.
-pub(crate) fn wait_until(listener: EventListener, deadline: Option<Instant>) -> bool {
-    match deadline {
-        None => {
-            listener.wait();
-            true
-        }
-        Some(deadline) => listener.wait_deadline(deadline).is_some(),
-    }
 }
 
 /// [`block_on`] of a future.

@@ -7,13 +7,13 @@
 
 use crate::event::WatchEvent;
 use crate::foreign::wake;
+use crate::sync::{Lock, LockGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// See the module.
 pub(crate) struct Pipe<O> {
-    state: Mutex<PipeState<O>>,
+    state: Lock<PipeState<O>>,
 }
 
 struct PipeState<O> {
@@ -44,14 +44,14 @@ pub(crate) enum NotSent {
 impl<O> Pipe<O> {
     pub(crate) fn new() -> Pipe<O> {
         let state = PipeState { queue: VecDeque::new(), sent: 0, taken: 0, consumer: None, stopped: false };
-        Pipe { state: Mutex::new(state) }
+        Pipe { state: Lock::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PipeState<O>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, PipeState<O>> {
+        self.state.lock()
     }
 
-    fn push(mut state: MutexGuard<'_, PipeState<O>>, event: WatchEvent<O>, sender: Option<Waker>) -> u64 {
+    fn push(mut state: LockGuard<'_, PipeState<O>>, event: WatchEvent<O>, sender: Option<Waker>) -> u64 {
         state.sent += 1;
         let number = state.sent;
         let waits = sender.is_some();
@@ -65,6 +65,7 @@ impl<O> Pipe<O> {
     /// Leaves an event in the queue, if there are fewer than `places` in it.
     pub(crate) fn try_send(&self, event: WatchEvent<O>, places: usize) -> Result<(), NotSent> {
         let state = self.lock();
+        // An event that is not sent is the caller's parameter, which is dropped behind the guard.
         if state.stopped {
             return Err(NotSent::Stopped);
         }
@@ -82,14 +83,18 @@ impl<O> Pipe<O> {
         number: &mut Option<u64>,
         context: &Context<'_>,
     ) -> Poll<Result<(), NotSent>> {
-        let mut state = self.lock();
+        // What is declared before the guard is dropped behind it.
         let waker = context.waker().clone();
+        let unsent = if number.is_none() { event.take() } else { None };
+        let mut state = self.lock();
         let Some(own) = *number else {
-            let Some(event) = event.take() else { return Poll::Ready(Ok(())) };
+            if unsent.is_none() {
+                return Poll::Ready(Ok(()));
+            }
             if state.stopped {
                 return Poll::Ready(Err(NotSent::Stopped));
             }
-            *number = Some(Pipe::push(state, event, Some(waker)));
+            *number = unsent.map(|event| Pipe::push(state, event, Some(waker)));
             return Poll::Pending;
         };
         if state.taken >= own {
@@ -118,6 +123,7 @@ impl<O> Pipe<O> {
 
     /// The next event. After the stop: what was left in the queue, then the end.
     pub(crate) fn poll_take(&self, context: &Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+        let waker = context.waker().clone();
         let mut state = self.lock();
         if let Some(sent) = state.queue.pop_front() {
             state.taken = sent.number;
@@ -128,7 +134,7 @@ impl<O> Pipe<O> {
         if state.stopped {
             return Poll::Ready(None);
         }
-        let before = state.consumer.replace(context.waker().clone());
+        let before = state.consumer.replace(waker);
         drop(state);
         drop(before);
         Poll::Pending

@@ -3,10 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::event::WatchEvent;
-use crate::foreign::Guarded;
-use crate::park::wait_until;
+use crate::foreign::{Guarded, Notify};
 use crate::watch::{Signal, Stopper, Watch};
-use event_listener::Event;
 use futures_core::Stream;
 use std::fmt;
 use std::pin::Pin;
@@ -39,13 +37,13 @@ pub struct ProxyWatch<S> {
     /// Ends the consumer's wait.
     stopped: Arc<Signal>,
     stopper: Stopper,
-    event: Arc<Event>,
+    event: Arc<Notify>,
 }
 
 impl<S> ProxyWatch<S> {
     /// A watch of this stream.
     pub fn new(stream: S) -> ProxyWatch<S> {
-        let (stopped, event) = (Arc::new(Signal::default()), Arc::new(Event::new()));
+        let (stopped, event) = (Arc::new(Signal::default()), Arc::new(Notify::new()));
         let stopper = Stopper::new({
             let (stopped, event) = (Arc::clone(&stopped), Arc::clone(&event));
             move || {
@@ -119,7 +117,7 @@ impl<S> fmt::Debug for ProxyWatch<S> {
 #[derive(Clone)]
 pub struct StopSignal {
     stopper: Stopper,
-    event: Arc<Event>,
+    event: Arc<Notify>,
 }
 
 impl StopSignal {
@@ -136,7 +134,7 @@ impl StopSignal {
             if self.is_stopped() {
                 return true;
             }
-            if !wait_until(listener, deadline) {
+            if !listener.wait(deadline) {
                 return self.is_stopped();
             }
         }

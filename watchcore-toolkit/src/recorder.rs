@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use crate::event::WatchEvent;
+use crate::sync::Lock;
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 /// A watch whose events are recorded: see [`crate::WatchExt::record`].
@@ -53,8 +54,8 @@ where
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
         let event = ready!(Pin::new(&mut self.watch).poll_next(context));
         if let Some(event) = &event {
-            let copy = event.clone();
-            self.recording.lock().push(copy);
+            let copy = Arc::new(event.clone());
+            self.recording.events.lock().push(copy);
         }
         Poll::Ready(event)
     }
@@ -62,7 +63,7 @@ where
 
 impl<W: Watch> Watch for Recorder<W>
 where
-    W::Object: Clone + Send,
+    W::Object: Clone + Send + Sync,
 {
     type Object = W::Object;
 
@@ -88,20 +89,18 @@ impl<W: Watch + fmt::Debug> fmt::Debug for Recorder<W> {
 /// assert!(recording.events().is_empty());
 /// ```
 pub struct Recording<O> {
-    events: Arc<Mutex<Vec<WatchEvent<O>>>>,
+    /// Each by a count: a copy of an object is the program's code, which does not run below the lock.
+    events: Arc<Lock<Vec<Arc<WatchEvent<O>>>>>,
 }
 
 impl<O> Recording<O> {
-    fn lock(&self) -> MutexGuard<'_, Vec<WatchEvent<O>>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A copy of all events.
     pub fn events(&self) -> Vec<WatchEvent<O>>
     where
         O: Clone,
     {
-        self.lock().clone()
+        let events = self.events.lock().clone();
+        events.iter().map(|event| WatchEvent::clone(event)).collect()
     }
 }
 
@@ -113,6 +112,6 @@ impl<O> Clone for Recording<O> {
 
 impl<O> fmt::Debug for Recording<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recording").field("events", &self.lock().len()).finish()
+        f.debug_struct("Recording").field("events", &self.events.lock().len()).finish()
     }
 }

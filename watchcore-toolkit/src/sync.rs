@@ -1,8 +1,15 @@
-//! The synchronisation words of what loom looks at: std's, or loom's under `--cfg toolkit_loom`.
+//! Locks, and the synchronisation words of what loom looks at: std's, or loom's under `--cfg toolkit_loom`.
+//!
+//! [`Lock`] and [`SharedLock`] are the crate's only locks (`clippy.toml` forbids std's). They count the guards that a
+//! thread holds, and [`crate::foreign`] asserts in debug builds that it holds none where a program's code begins: a waker,
+//! a limiter, a handler, the drop of an object. Such code may call anything of this crate, so below a lock it could wait
+//! for itself.
 //!
 //! A cfg of the crate's own, because tokio, which the tests use, does not build under `--cfg loom`: with this one only the
 //! types here are loom's. The steps that a model must find missing have names ([`weak::Site`]): under loom a test leaves one of
 //! them out, and must then fail.
+
+#![allow(clippy::disallowed_types)]
 
 #[cfg(not(toolkit_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicU64};
@@ -14,9 +21,124 @@ pub(crate) use loom::sync::{Mutex, MutexGuard, atomic::AtomicU64};
 pub(crate) use std::sync::atomic::Ordering::Release;
 pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-/// Locks a mutex; a poisoned one is used as it is (its data has no broken middle states).
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Takes a lock that loom looks at, with the rule of [`Lock`].
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> HeldLock<MutexGuard<'_, T>> {
+    HeldLock::new(mutex.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+thread_local! {
+    /// Guards of this crate's locks that the thread holds.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Panics in a debug build where the calling thread holds a lock of this crate. `what` names the foreign code that was
+/// about to be called.
+#[inline]
+pub(crate) fn assert_unlocked(what: &dyn std::fmt::Display) {
+    if cfg!(debug_assertions) {
+        // A thread that ends has no count any more, and no guard.
+        let held = HELD.try_with(Cell::get).unwrap_or(0);
+        assert!(held == 0, "{what} is called below a lock of the toolkit");
+    }
+}
+
+/// One guard in the count of its thread.
+struct Counted(());
+
+impl Counted {
+    fn new() -> Counted {
+        // All threads of a loom model are one thread of the system: there nothing is counted.
+        if cfg!(all(debug_assertions, not(toolkit_loom))) {
+            HELD.try_with(|held| held.set(held.get() + 1)).ok();
+        }
+        Counted(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if cfg!(all(debug_assertions, not(toolkit_loom))) {
+            HELD.try_with(|held| held.set(held.get() - 1)).ok();
+        }
+    }
+}
+
+/// A mutex below which no foreign code runs. A poisoned one is used as it is: a panic below it is a fault of this crate.
+#[derive(Default)]
+pub(crate) struct Lock<T>(std::sync::Mutex<T>);
+
+/// The guard of a [`Lock`], or of a [`SharedLock`].
+pub(crate) struct HeldLock<G> {
+    guard: G,
+    counted: Counted,
+}
+
+impl<G> HeldLock<G> {
+    fn new(guard: G) -> HeldLock<G> {
+        HeldLock { guard, counted: Counted::new() }
+    }
+}
+
+/// The guard of a [`Lock`].
+pub(crate) type LockGuard<'a, T> = HeldLock<std::sync::MutexGuard<'a, T>>;
+
+impl<G: Deref> Deref for HeldLock<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for HeldLock<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+impl<T> Lock<T> {
+    pub(crate) fn new(value: T) -> Lock<T> {
+        Lock(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> LockGuard<'_, T> {
+        HeldLock::new(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a value in, and gives the one before: the caller drops it behind the lock.
+    pub(crate) fn replace(&self, value: T) -> T {
+        std::mem::replace(&mut *self.lock(), value)
+    }
+}
+
+impl<'a, T> LockGuard<'a, T> {
+    /// Releases the lock until the condition is notified.
+    pub(crate) fn wait(self, condition: &Condvar) -> LockGuard<'a, T> {
+        let HeldLock { guard, counted } = self;
+        drop(counted);
+        HeldLock::new(condition.wait(guard).unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A lock that several readers hold at a time, with the rule of [`Lock`].
+pub(crate) struct SharedLock<T>(RwLock<T>);
+
+impl<T> SharedLock<T> {
+    pub(crate) fn new(value: T) -> SharedLock<T> {
+        SharedLock(RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> HeldLock<RwLockReadGuard<'_, T>> {
+        HeldLock::new(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn write(&self) -> HeldLock<RwLockWriteGuard<'_, T>> {
+        HeldLock::new(self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// A step that a model may leave out, or take in another way.
@@ -67,5 +189,30 @@ pub(crate) mod weak {
 
     pub(crate) fn is(site: Site) -> bool {
         CHOSEN.with(Cell::get) == site
+    }
+}
+
+#[cfg(all(test, not(toolkit_loom)))]
+mod tests {
+    use super::*;
+    use crate::foreign::guard;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Foreign code that is called below a lock of the crate fails the test that comes this way.
+    #[test]
+    fn foreign_code_below_a_lock_is_found() {
+        let (lock, shared) = (Lock::new(1), SharedLock::new(2));
+        let called = |what: &str| catch_unwind(AssertUnwindSafe(|| drop(guard(what, || ()))));
+        assert!(called("free").is_ok());
+        let guarded = lock.lock();
+        assert!(called("below a lock").is_err());
+        drop(guarded);
+        let guarded = shared.read();
+        assert!(called("below a read lock").is_err());
+        drop(guarded);
+        let guarded = shared.write();
+        assert!(called("below a write lock").is_err());
+        drop(guarded);
+        assert!(called("free again").is_ok());
     }
 }

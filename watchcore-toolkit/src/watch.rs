@@ -8,12 +8,13 @@ use crate::foreign::wake;
 use crate::keyed::Keyed;
 use crate::park;
 use crate::recorder::Recorder;
+use crate::sync::Lock;
 use futures_core::Stream;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
@@ -187,7 +188,7 @@ impl fmt::Debug for Stopper {
 /// waker, both below the lock: one of them sees the other.
 #[derive(Default)]
 pub(crate) struct Signal {
-    state: Mutex<SignalState>,
+    state: Lock<SignalState>,
 }
 
 #[derive(Default)]
@@ -200,7 +201,7 @@ impl Signal {
     /// Raises the flag and wakes the consumer. The waker runs outside of the lock: it may do anything.
     pub(crate) fn raise(&self) {
         let waker = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock();
             state.raised = true;
             state.waker.take()
         };
@@ -209,15 +210,17 @@ impl Signal {
 
     /// Whether it was raised; otherwise the task is woken when it is.
     pub(crate) fn poll_raised(&self, context: &mut Context<'_>) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.raised && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-            state.waker = Some(context.waker().clone());
-        }
-        state.raised
+        // The clone, and the drop of the waker before, are the program's code: they run outside of the lock.
+        let waker = context.waker().clone();
+        let mut state = self.state.lock();
+        let (raised, before) = (state.raised, state.waker.replace(waker));
+        drop(state);
+        drop(before);
+        raised
     }
 
     /// Whether it was raised.
     pub(crate) fn is_raised(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).raised
+        self.state.lock().raised
     }
 }

@@ -20,11 +20,12 @@
 //! or given up. Nothing foreign runs below the lock: wakers are called behind it.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_types)] // A mutex that loom looks at, taken by `sync::lock`, which counts.
 
 use crate::foreign::wake;
 #[cfg(toolkit_loom)]
 use crate::sync::Release;
-use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, MutexGuard, lock, step};
+use crate::sync::{AcqRel, Acquire, AtomicU64, HeldLock, Mutex, MutexGuard, lock, step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -188,8 +189,8 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Nothing is published while it is held. Held for as long as one number takes, never while somebody waits.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Line<S>> {
+    /// Nothing is published while it is held. HeldLock for as long as one number takes, never while somebody waits.
+    pub(super) fn lock(&self) -> HeldLock<MutexGuard<'_, Line<S>>> {
         lock(&self.line)
     }
 
@@ -213,6 +214,7 @@ impl<S> Gate<S> {
         context: &Context<'_>,
         publish: impl FnOnce(&mut S, u64) -> Result<R, E>,
     ) -> Poll<Option<Result<R, E>>> {
+        let waker = context.waker().clone();
         let mut line = self.lock();
         if line.closed {
             ticket.0 = None;
@@ -237,7 +239,7 @@ impl<S> Gate<S> {
             line.next_ticket += 1;
             line.next_ticket
         });
-        let before = line.waiting.insert(own, context.waker().clone());
+        let before = line.waiting.insert(own, waker);
         let next = if is_first { line.next_in_line() } else { None };
         drop(line);
         drop(before);

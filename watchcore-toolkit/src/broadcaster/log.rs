@@ -10,6 +10,7 @@
 //! version's: shared by count, and dropped by the thread that frees versions when the log has moved on and nobody has it.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_types)] // A mutex that loom looks at, taken by `sync::lock`, which counts.
 
 use crate::event::{Payload, WatchEvent};
 use crate::object::{BROADCAST, FromKeyValue, OF_PREFIX, Object};

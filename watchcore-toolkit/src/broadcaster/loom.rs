@@ -51,7 +51,7 @@ fn publish(gate: &Published, name: char) -> Option<u64> {
         if let Poll::Ready(entered) = poll(gate, &mut ticket, &waker, name) {
             return entered;
         }
-        let mut woken = lock(&sleeper.woken);
+        let mut woken = sleeper.woken.lock().unwrap();
         while !std::mem::take(&mut *woken) {
             woken = sleeper.bell.wait(woken).unwrap();
         }

@@ -1,87 +1,177 @@
 //! Indexes by function: kept by one thread of the informer's own, read by all.
+//!
+//! # One state
+//!
+//! [`IndexState`] is the answer to every question: the sets, the position that they show, whether that is a complete
+//! state, and why they follow the cache no more. It changes in one step below one lock, a whole state of the watch at a
+//! time ([`WatchStep::Whole`]). So an answer carries the position of exactly what it shows.
+//!
+//! # Values are remembered
+//!
+//! A function runs once for each version of an object, when that is put. The [`IndexEntry`] of the object keeps the values, and
+//! a removal takes the object out of these sets without asking the function again: one that has changed its mind, or panics,
+//! leaves nothing behind. The life of an entry:
+//!
+//! 1. The keeper takes an event and calls the functions, with no lock held ([`Keeper::gather`]).
+//! 2. At the next whole state it links the new entries into the sets, takes the old ones out, and stores the position
+//!    ([`Indexes::advance`]).
+//! 3. The old entries are dropped behind the lock: their objects are the program's, as are the clones that a reader makes.
 
 #![forbid(unsafe_code)]
 
-use super::poll_event;
+use super::poll_guarded;
 use crate::clock::{Clock, SystemClock, delay_from};
-use crate::event::{Payload, WatchEvent};
-use crate::foreign::Guarded;
-use crate::object::FromKeyValue;
-use crate::objects::{Known, ObjectWatch};
-use crate::park::wait_until;
-use event_listener::Event;
+use crate::event::Payload;
+use crate::foreign::{Guarded, Notify, discard, guard, wake};
+use crate::object::{Conversion, FromKeyValue};
+use crate::objects::{KeyOf, Known, ObjectWatch, WatchStep};
+use crate::sync::{Lock, SharedLock};
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use watchcore::{Code, Error, Position, Result};
+use watchcore::{Code, Error, KeyValue, Position, Result};
 
 /// The values that an object is found by.
 pub(super) type IndexFn<O> = Arc<dyn Fn(&O) -> Vec<String> + Send + Sync>;
 
-/// The function indexes of an informer.
+/// How the function indexes of an informer stand.
 ///
-/// The thread that keeps them is a consumer like any handler; the cache's writer does not wait for it, and it waits only
-/// for those who are reading an index.
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, KeyValue};
+/// use watchcore_toolkit::Informer;
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.progress(1)?;
+/// let informer = Informer::<KeyValue>::builder(&cache).index("all", |_| vec!["all".into()]).build()?;
+/// informer.wait_synced(Duration::from_secs(10))?;
+/// let status = informer.index_status().unwrap();
+/// assert!(status.synced && status.failure.is_none() && status.panics == 0);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct IndexStatus {
+    /// Everything up to it is in the indexes.
+    pub position: Position,
+    /// Whether the initial state is complete.
+    pub synced: bool,
+    /// Calls of an index function that panicked. Their objects are found under no value of that index.
+    pub panics: u64,
+    /// Why the indexes follow the cache no more, where that was neither a stop nor the cache's close. Reads and waits by index
+    /// are CLOSED with the same words.
+    pub failure: Option<String>,
+}
+
+/// The function indexes of an informer. The thread that keeps them is a consumer like any handler.
 pub(super) struct Indexes<O> {
     functions: Vec<(String, IndexFn<O>)>,
-    state: RwLock<IndexState<O>>,
-    /// Notified when the position has moved while somebody waits, and at the end.
-    moved: Event,
-    /// Wakes the keeping thread for a look at the position: a revision without a matching event moves it, too.
-    keeper: Mutex<Option<Waker>>,
+    state: SharedLock<IndexState<O>>,
+    /// Notified when the position has moved, and at the end.
+    moved: Notify,
+    /// Wakes the keeper for a look at the position: a revision without a matching event moves it, too.
+    keeper: Lock<Option<Waker>>,
     panics: AtomicU64,
 }
 
 struct IndexState<O> {
-    /// Everything up to it is in the indexes. Revision 0 before the state is complete.
+    /// Everything up to it is in the sets.
     position: Position,
     synced: bool,
     ended: bool,
     /// What has ended them, where it was neither a stop nor the cache's close: they do not follow the cache any more.
     failure: Option<String>,
-    /// Of each function, the objects of each value.
-    values: Vec<HashMap<Box<str>, Known<O>>>,
+    /// Of each function.
+    sets: Vec<SetsByValue<O>>,
 }
 
+/// The entries under each value of a function.
+type SetsByValue<O> = HashMap<Arc<str>, Known<Arc<IndexEntry<O>>>>;
+
+/// An object in the indexes.
+struct IndexEntry<O> {
+    object: O,
+    /// What the tables go by: below the lock no method of the program's type is called.
+    kv: KeyValue,
+    /// The numbers of the functions, and the values that each gave for this object.
+    values: Box<[(usize, Arc<str>)]>,
+}
+
+impl<O> KeyOf for Arc<IndexEntry<O>> {
+    fn key_of(&self) -> &[u8] {
+        self.kv.key()
+    }
+}
+
+/// What one event changes: the entry before and the entry now.
+type IndexChange<O> = (Option<Arc<IndexEntry<O>>>, Option<Arc<IndexEntry<O>>>);
+
 impl<O> IndexState<O> {
-    /// Whether the index follows the cache, or has until it was told to end.
+    /// Whether an answer may be read from it.
     fn check(&self, name: &str) -> Result<()> {
-        match &self.failure {
-            None => Ok(()),
-            Some(why) => Err(Error::new(Code::Closed, format!("read index {name}: {why}"))),
+        if let Some(why) = &self.failure {
+            return Err(Error::new(Code::Closed, format!("read index {name}: {why}")));
+        }
+        if !self.synced {
+            return Err(Error::new(
+                Code::NotReady,
+                format!("read index {name}: its initial state is not complete. Wait until the informer is synced."),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes the old entry out of its sets and puts the new one into its own. The caller holds a count of both.
+    fn change(&mut self, old: Option<&Arc<IndexEntry<O>>>, new: Option<&Arc<IndexEntry<O>>>) {
+        let (before, after) = (old.map_or(&[][..], |old| &old.values), new.map_or(&[][..], |new| &new.values));
+        for value in before.iter().filter(|value| !after.contains(value)) {
+            let (number, value) = (value.0, &value.1);
+            if let (Some(set), Some(old)) = (self.sets[number].get_mut(value), old) {
+                set.remove(old.key_of());
+                if set.is_empty() {
+                    self.sets[number].remove(value);
+                }
+            }
+        }
+        for (number, value) in after {
+            if let Some(new) = new {
+                self.sets[*number].entry(Arc::clone(value)).or_insert_with(Known::new).insert(Arc::clone(new));
+            }
         }
     }
 }
 
 impl<O: FromKeyValue> Indexes<O> {
     pub(super) fn new(functions: Vec<(String, IndexFn<O>)>) -> Indexes<O> {
-        let values = functions.iter().map(|_| HashMap::new()).collect();
-        let state = IndexState { position: Position::default(), synced: false, ended: false, failure: None, values };
+        let sets = functions.iter().map(|_| HashMap::new()).collect();
+        let state = IndexState { position: Position::default(), synced: false, ended: false, failure: None, sets };
         Indexes {
             functions,
-            state: RwLock::new(state),
-            moved: Event::new(),
-            keeper: Mutex::new(None),
+            state: SharedLock::new(state),
+            moved: Notify::new(),
+            keeper: Lock::default(),
             panics: AtomicU64::new(0),
         }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, IndexState<O>> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, IndexState<O>> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Functions that panicked: their object is found under no value.
     pub(super) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn status(&self) -> IndexStatus {
+        let state = self.state.read();
+        IndexStatus {
+            position: state.position,
+            synced: state.synced,
+            panics: self.panics(),
+            failure: state.failure.clone(),
+        }
     }
 
     fn number(&self, name: &str) -> Result<usize> {
@@ -97,28 +187,24 @@ impl<O: FromKeyValue> Indexes<O> {
     /// The objects of one value, in key order, and the position of the answer.
     pub(super) fn objects(&self, name: &str, value: &str) -> Result<(Position, Vec<O>)> {
         let number = self.number(name)?;
-        let state = self.read();
-        state.check(name)?;
-        if !state.synced {
-            return Err(Error::new(
-                Code::NotReady,
-                format!("read index {name}: its initial state is not complete. Wait until the informer is synced."),
-            ));
-        }
-        let mut objects = state.values[number].get(value).map_or_else(Vec::new, Known::to_vec);
-        let position = state.position;
-        drop(state);
-        objects.sort_by(|a, b| a.key_value().key().cmp(b.key_value().key()));
-        Ok((position, objects))
+        let (position, mut entries) = {
+            let state = self.state.read();
+            state.check(name)?;
+            (state.position, state.sets[number].get(value).map_or_else(Vec::new, Known::to_vec))
+        };
+        entries.sort_unstable_by(|a, b| a.key_of().cmp(b.key_of()));
+        // The clones are the program's: outside of the lock.
+        Ok((position, entries.iter().map(|entry| entry.object.clone()).collect()))
     }
 
     /// Every value under which there is an object, in order.
     pub(super) fn values(&self, name: &str) -> Result<Vec<String>> {
         let number = self.number(name)?;
-        let state = self.read();
-        state.check(name)?;
-        let mut values: Vec<String> = state.values[number].keys().map(|value| value.to_string()).collect();
-        drop(state);
+        let mut values: Vec<String> = {
+            let state = self.state.read();
+            state.check(name)?;
+            state.sets[number].keys().map(|value| value.to_string()).collect()
+        };
         values.sort_unstable();
         Ok(values)
     }
@@ -132,66 +218,59 @@ impl<O: FromKeyValue> Indexes<O> {
     /// The values of an object: those of a function that panics are none.
     fn values_of(&self, number: usize, object: &O) -> Vec<String> {
         let (name, function) = &self.functions[number];
-        let mut values = catch_unwind(AssertUnwindSafe(|| function(object))).unwrap_or_else(|_| {
-            self.panics.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(index = %name, "an index function panicked");
-            Vec::new()
-        });
+        let mut values =
+            guard(format_args!("the function of index {name}"), || function(object)).unwrap_or_else(|_| {
+                self.panics.fetch_add(1, Ordering::Relaxed);
+                Vec::new()
+            });
         values.sort_unstable();
         values.dedup();
         values
     }
 
-    /// Takes the changes of a whole revision, or of a piece of the initial state.
-    fn take(&self, events: &mut Vec<WatchEvent<O>>) {
-        // The functions are foreign code: they run before the lock.
-        let changes: Vec<_> = events
-            .drain(..)
-            .filter_map(|event| {
-                let (old, new) = match event.payload {
-                    Payload::Added(new) => (None, Some(new)),
-                    Payload::Modified { old, new } => (old, Some(new)),
-                    Payload::Deleted(last) => (Some(last), None),
-                    _ => return None,
-                };
-                let values = |object: &Option<O>| -> Vec<Vec<String>> {
-                    let of = |number| object.as_ref().map_or_else(Vec::new, |object| self.values_of(number, object));
-                    (0..self.functions.len()).map(of).collect()
-                };
-                let (before, after) = (values(&old), values(&new));
-                Some((old, new, before, after))
-            })
-            .collect();
-        let mut state = self.write();
-        for (old, new, before, after) in changes {
-            for (number, (before, after)) in before.into_iter().zip(after).enumerate() {
-                let map = &mut state.values[number];
-                if let Some(old) = &old {
-                    for value in before.iter().filter(|value| !after.contains(value)) {
-                        remove(map, value, old);
-                    }
-                }
-                if let Some(new) = &new {
-                    for value in after {
-                        map.entry(value.into()).or_insert_with(Known::new).insert(new.clone());
-                    }
-                }
-            }
-        }
+    /// The entry of an object, whose functions are called now and never again. `None`: its conversion to a key-value panicked.
+    fn entry(&self, object: O) -> Option<Arc<IndexEntry<O>>> {
+        let kv = guard(Conversion::<O>::new(), || object.key_value().clone()).ok()?;
+        let given: Vec<Vec<String>> = (0..self.functions.len()).map(|number| self.values_of(number, &object)).collect();
+        let values = {
+            // A value that has a set already is the key of that set: objects of one value share it.
+            let state = self.state.read();
+            let shared = |number: usize, value: String| {
+                let set = state.sets[number].get_key_value(value.as_str());
+                (number, set.map_or_else(|| value.into(), |(shared, _)| Arc::clone(shared)))
+            };
+            let each = given.into_iter().enumerate();
+            each.flat_map(|(number, values)| values.into_iter().map(move |value| (number, value)))
+                .map(|(number, value)| shared(number, value))
+                .collect()
+        };
+        Some(Arc::new(IndexEntry { object, kv, values }))
     }
 
-    fn publish(&self, position: Position, synced: bool) {
+    /// Takes changes, and shows them at a position where they lead to a whole state.
+    fn advance(&self, changes: Vec<IndexChange<O>>, whole: Option<(Position, bool)>) {
         {
-            let mut state = self.write();
-            state.position = position;
-            state.synced |= synced;
+            let mut state = self.state.write();
+            for (old, new) in &changes {
+                state.change(old.as_ref(), new.as_ref());
+            }
+            if let Some((position, synced)) = whole {
+                (state.position, state.synced) = (position, synced);
+            }
         }
-        self.moved.notify(usize::MAX);
+        // The last counts of the old entries, whose objects are the program's.
+        discard("the drop of an object of an index", changes);
+        if whole.is_some() {
+            self.moved.notify(usize::MAX);
+        }
     }
 
     fn end(&self, failure: Option<String>) {
+        if let Some(why) = &failure {
+            tracing::error!("{why}");
+        }
         {
-            let mut state = self.write();
+            let mut state = self.state.write();
             state.ended = true;
             state.failure = failure;
         }
@@ -199,15 +278,12 @@ impl<O: FromKeyValue> Indexes<O> {
     }
 
     fn nudge(&self) {
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = keeper {
-            waker.wake();
-        }
+        wake(self.keeper.replace(None));
     }
 
     /// Whether it holds what is waited for; an error where it never will.
     fn look(&self, held: impl Fn(Position, bool) -> bool) -> Option<Result<()>> {
-        let state = self.read();
+        let state = self.state.read();
         if held(state.position, state.synced) {
             return Some(Ok(()));
         }
@@ -223,7 +299,7 @@ impl<O: FromKeyValue> Indexes<O> {
                 return held.map(|()| true);
             }
             self.nudge();
-            if !wait_until(moved, deadline) {
+            if !moved.wait(deadline) {
                 return self.look(&held).map_or(Ok(false), |held| held.map(|()| true));
             }
         }
@@ -254,74 +330,117 @@ impl<O: FromKeyValue> Indexes<O> {
             Guarded::new(moved).await;
         }
     }
+}
 
-    /// One turn of the thread that keeps them: everything that is there. At the end, what has failed.
-    fn poll_keep(
-        &self,
-        watch: &mut ObjectWatch<O>,
-        gathered: &mut Vec<WatchEvent<O>>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<String>> {
-        const PIECE: usize = 1024;
-        *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+/// The thread that keeps the indexes. However it ends, that is in their state: a reader is never left waiting for it.
+pub(super) struct Keeper<O: FromKeyValue> {
+    indexes: Arc<Indexes<O>>,
+    watch: ObjectWatch<O>,
+    /// The entry of each object that the watch has given.
+    entries: Known<Arc<IndexEntry<O>>>,
+    /// Not in the state yet.
+    changes: Vec<IndexChange<O>>,
+    synced: bool,
+    /// How it ended, unless by a panic of its own.
+    ended: Option<Option<String>>,
+}
+
+impl<O: FromKeyValue> Keeper<O> {
+    pub(super) fn new(indexes: Arc<Indexes<O>>, watch: ObjectWatch<O>) -> Keeper<O> {
+        Keeper { indexes, watch, entries: Known::new(), changes: Vec::new(), synced: false, ended: None }
+    }
+
+    /// Keeps the indexes until the watch ends.
+    pub(super) async fn run(mut self) {
+        let ended = poll_fn(|context| self.poll(context)).await;
+        self.ended = Some(ended);
+    }
+
+    /// Takes everything that is there. At the end, what has failed.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
+        drop(self.indexes.keeper.replace(Some(context.waker().clone())));
         loop {
-            match poll_event(watch, context) {
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending => {
-                    let (position, synced) = {
-                        let state = self.read();
-                        (state.position, state.synced)
-                    };
-                    // A watch sleeps between revisions only: what was gathered is whole, also where no event follows it that
-                    // would say so, such as behind a resync, or a revision without a matching event.
-                    if synced && watch.position() != position {
-                        self.take(gathered);
-                        self.publish(watch.position(), false);
-                    }
-                    return Poll::Pending;
+            let step = match ready!(poll_guarded(|| self.watch.poll_step(context))) {
+                Ok(Some(step)) => step,
+                Ok(None) => return Poll::Ready(None),
+                Err(status) => return Poll::Ready(Some(format!("the indexes have ended: {status}"))),
+            };
+            match step {
+                WatchStep::Whole(position) => {
+                    let changes = mem::take(&mut self.changes);
+                    self.indexes.advance(changes, Some((position, self.synced)));
                 }
-                Poll::Ready(Some(event)) => {
-                    if let Some(status) = event.status() {
-                        return Poll::Ready(Some(format!("the indexes have ended: {status}")));
-                    }
-                    let synced = matches!(event.payload, Payload::Synced);
-                    let position = event.position;
-                    gathered.push(event);
-                    let (before, complete) = {
-                        let state = self.read();
-                        (state.position, state.synced)
-                    };
-                    // Half a revision is no state: its events wait for the last of them.
-                    if synced || (complete && position != before) {
-                        self.take(gathered);
-                        self.publish(position, synced);
-                    } else if !complete && gathered.len() >= PIECE {
-                        self.take(gathered);
-                    }
-                }
+                WatchStep::Event(event) => match event.payload {
+                    Payload::Error(status) => return Poll::Ready(Some(format!("the indexes have ended: {status}"))),
+                    payload => self.gather(payload),
+                },
             }
         }
     }
 
-    /// What the thread that keeps them does.
-    pub(super) async fn keep(self: Arc<Self>, mut watch: ObjectWatch<O>) {
-        let mut gathered = Vec::new();
-        let failure = poll_fn(|context| self.poll_keep(&mut watch, &mut gathered, context)).await;
-        self.end(failure);
+    /// Notes what an event changes.
+    fn gather(&mut self, payload: Payload<O>) {
+        /// Changes of the initial state at a time: nobody reads it before it is complete.
+        const PIECE: usize = 1024;
+        let change = match payload {
+            Payload::Added(new) | Payload::Modified { new, .. } => self.indexes.entry(new).map(|entry| {
+                let old = self.entries.insert(Arc::clone(&entry));
+                (old, Some(entry))
+            }),
+            Payload::Deleted(last) => guard(Conversion::<O>::new(), || last.key_value().clone())
+                .ok()
+                .and_then(|kv| self.entries.remove(kv.key()))
+                .map(|old| (Some(old), None)),
+            Payload::Synced => {
+                self.synced = true;
+                None
+            }
+            Payload::Bookmark | Payload::Error(_) => None,
+        };
+        self.changes.extend(change);
+        if !self.synced && self.changes.len() >= PIECE {
+            self.indexes.advance(mem::take(&mut self.changes), None);
+        }
     }
 }
 
-/// Takes an object out of a value; an empty value goes.
-fn remove<O: FromKeyValue>(map: &mut HashMap<Box<str>, Known<O>>, value: &str, object: &O) {
-    if let Some(objects) = map.get_mut(value) {
-        objects.remove(object.key_value().key());
-        if objects.is_empty() {
-            map.remove(value);
-        }
+impl<O: FromKeyValue> Drop for Keeper<O> {
+    fn drop(&mut self) {
+        let ended = self.ended.take();
+        self.indexes
+            .end(ended.unwrap_or_else(|| Some("the indexes have ended: their thread panicked, or was dropped".into())));
     }
 }
 
 /// The time left of a timeout that began at `begin`.
 pub(super) fn left(begin: Instant, timeout: Duration) -> Duration {
     timeout.saturating_sub(begin.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watchcore::Cache;
+
+    /// However the thread that keeps the indexes ends, who reads them or waits for them is told.
+    #[test]
+    fn keeper_that_dies_is_reported() {
+        let cache = Cache::builder("/").build().unwrap();
+        let functions: Vec<(String, IndexFn<KeyValue>)> = vec![("all".into(), Arc::new(|_| vec!["all".into()]))];
+        let indexes = Arc::new(Indexes::new(functions));
+        let watch = ObjectWatch::<KeyValue>::builder(&cache).marks().open().unwrap();
+        let keeper = Keeper::new(Arc::clone(&indexes), watch);
+        let died = std::thread::spawn(move || {
+            let _keeper = keeper;
+            panic!("a fault of this crate");
+        });
+        assert!(died.join().is_err());
+        let bound = Instant::now() + Duration::from_secs(60);
+        let waited = indexes.wait(Some(bound), |_, synced| synced).unwrap_err();
+        for error in [waited, indexes.objects("all", "all").unwrap_err(), indexes.values("all").unwrap_err()] {
+            assert_eq!(error.code(), Code::Closed);
+            assert!(error.message().contains("panicked"), "{error}");
+        }
+        assert!(indexes.status().failure.is_some_and(|why| why.contains("panicked")));
+    }
 }

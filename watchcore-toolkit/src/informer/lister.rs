@@ -4,7 +4,7 @@
 
 use super::InformerShared;
 use super::index::left;
-use crate::object::FromKeyValue;
+use crate::object::{FromKeyValue, object_of, view_of};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl<O: FromKeyValue> Listed<O> {
     }
 
     fn add(&mut self, kv: &KeyValue) {
-        match O::from_key_value(kv) {
+        match object_of::<O>(kv) {
             Ok(object) => self.objects.push(object),
             Err(error) => self.refused.push((kv.clone(), error)),
         }
@@ -109,7 +109,7 @@ impl<O: FromKeyValue> Lister<O> {
             None => self.shared.cache.get(key, Read::Any)?,
             Some(filter) => self.shared.cache.get_with(key, &ReadOptions::new(Read::Any).filter(filter.clone()))?,
         };
-        answer.kv.as_ref().map(O::from_key_value).transpose()
+        answer.kv.as_ref().map(object_of::<O>).transpose()
     }
 
     /// Every object. NOT_READY before the first listing.
@@ -164,7 +164,7 @@ impl<O: FromKeyValue> Lister<O> {
     /// ```
     pub fn visit(&self, range: &Range, mut visit: impl FnMut(&KeyValue, Result<&O::View>)) -> Result<Position> {
         let page = self.page(range, None)?;
-        page.items().iter().for_each(|kv| visit(kv, O::view(kv)));
+        page.items().iter().for_each(|kv| visit(kv, view_of::<O>(kv)));
         Ok(page.position())
     }
 
@@ -291,7 +291,7 @@ impl<O: FromKeyValue> SnapshotLister<'_, O> {
         if self.shared.filter.is_some() && self.read(&Range::key(key), None)?.is_empty() {
             return Ok(None);
         }
-        O::from_key_value(&kv).map(Some)
+        object_of::<O>(&kv).map(Some)
     }
 
     /// Every object.

@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::turn::{Quiet, Turn, TurnView};
+use crate::foreign::guard;
 use crate::objects::{WatchFigures, WatchHandle};
+use crate::sync::Lock;
 use crate::watch::Stopper;
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,24 @@ pub(super) struct RegistrationShared {
     pub(super) cache: Cache,
     pub(super) handled: AtomicU64,
     pub(super) panics: AtomicU64,
+    pub(super) owners: Lock<Owners>,
+}
+
+/// Who keeps a handler at work. It is removed when neither does.
+pub(super) struct Owners {
+    /// The [`Registration`] exists, and was not detached.
+    pub(super) registration: bool,
+    /// A clone of the informer, or a lister, exists.
+    pub(super) informer: bool,
+}
+
+/// A handler's calls, for messages.
+pub(super) struct CallsOf<'a>(pub(super) &'a RegistrationShared);
+
+impl fmt::Display for CallsOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a call of {}", self.0.label())
+    }
 }
 
 /// What a handler does now.
@@ -124,10 +143,23 @@ impl RegistrationShared {
         self.handled.store(self.handled.load(Ordering::Relaxed) + u64::from(is_event), Ordering::Relaxed);
     }
 
-    pub(super) fn report_panic(&self, panic: &(dyn Any + Send)) {
-        self.panics.fetch_add(1, Ordering::Relaxed);
-        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        tracing::error!(handler = %self.label(), panic = said.unwrap_or("of another type"), "a handler panicked");
+    /// Calls code of the handler. A panic is logged and counted; the handler is called again with the next event.
+    pub(super) fn guard(&self, call: impl FnOnce()) {
+        if guard(CallsOf(self), call).is_err() {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The informer is gone: nobody could end a detached handler any more.
+    pub(super) fn informer_dropped(&self) {
+        let is_detached = {
+            let mut owners = self.owners.lock();
+            owners.informer = false;
+            !owners.registration
+        };
+        if is_detached {
+            self.remove();
+        }
     }
 
     pub(super) fn remove(&self) {
@@ -281,9 +313,15 @@ impl Registration {
         }
     }
 
-    /// Leaves the handler at work for as long as the cache and the informer are open.
+    /// Leaves the handler at work until the informer is stopped, or its last clone and its last lister are dropped, or the cache
+    /// is closed; [`Informer::remove_handler`](crate::Informer::remove_handler) ends it alone.
     pub fn detach(mut self) {
-        self.attached = false;
+        let has_informer = {
+            let mut owners = self.shared.owners.lock();
+            owners.registration = false;
+            owners.informer
+        };
+        self.attached = !has_informer;
     }
 }
 

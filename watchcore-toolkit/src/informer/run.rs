@@ -10,7 +10,6 @@ use crate::object::FromKeyValue;
 use crate::objects::ObjectWatch;
 use std::fmt;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -134,12 +133,9 @@ impl<H> Work<H> {
         true
     }
 
-    /// A call that panics is counted and reported; the handler is asked again with the next event.
     fn guard(&mut self, call: impl FnOnce(&mut H)) {
         let Some(handler) = &mut self.handler else { return };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler))) {
-            self.shared.report_panic(&*panic);
-        }
+        self.shared.guard(|| call(handler));
     }
 
     fn end<O: FromKeyValue>(&mut self, error: Option<&Status>)
@@ -158,9 +154,7 @@ impl<H> Drop for Work<H> {
     fn drop(&mut self) {
         // What the handler holds is the user's: its drop may panic, too.
         let handler = self.handler.take();
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
-            self.shared.report_panic(&*panic);
-        }
+        self.shared.guard(|| drop(handler));
         self.shared.turn.finish(self.reason.take());
     }
 }

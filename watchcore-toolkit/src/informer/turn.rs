@@ -2,10 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::foreign::Guarded;
-use crate::park::wait_until;
-use event_listener::Event;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::foreign::{Guarded, Notify};
+use crate::sync::{Lock, LockGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use watchcore::KeyValue;
@@ -13,9 +11,9 @@ use watchcore::KeyValue;
 /// The state of a handler's calls: below one lock, so that a call either has begun when its handler is removed, and is
 /// waited for, or never begins.
 pub(super) struct Turn {
-    state: Mutex<TurnState>,
+    state: Lock<TurnState>,
     /// Notified when a call has ended after a removal, when the initial state was handled, and at the end.
-    changed: Event,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -56,21 +54,23 @@ pub(super) enum Quiet {
 
 impl Turn {
     pub(super) fn new() -> Turn {
-        Turn { state: Mutex::default(), changed: Event::new() }
+        Turn { state: Lock::default(), changed: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TurnState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, TurnState> {
+        self.state.lock()
     }
 
     /// Begins a call; not after a removal.
     pub(super) fn begin(&self, object: Option<&KeyValue>) -> bool {
         let call = CallUnderWay { thread: thread::current().id(), object: object.cloned(), since: Instant::now() };
         let mut state = self.lock();
-        if !state.removed {
-            state.call = Some(call);
-        }
-        !state.removed
+        // Where it is not taken, the call with its object is dropped behind the guard.
+        let begins = !state.removed;
+        let before = if begins { state.call.replace(call) } else { Some(call) };
+        drop(state);
+        drop(before);
+        begins
     }
 
     /// Ends the call. `synced`: it was the one that says that the initial state is complete.
@@ -93,7 +93,7 @@ impl Turn {
         self.changed.notify(usize::MAX);
     }
 
-    /// Nobody calls any more, and nobody would.
+    /// Marks the handler as finished: no callback is running and none will start.
     pub(super) fn finish(&self, reason: Option<String>) {
         let call = {
             let mut state = self.lock();
@@ -131,7 +131,7 @@ impl Turn {
             if let Some(quiet) = self.quiet() {
                 return quiet;
             }
-            if !wait_until(changed, deadline) {
+            if !changed.wait(deadline) {
                 return self.quiet().unwrap_or(Quiet::TimedOut);
             }
         }
@@ -156,7 +156,7 @@ impl Turn {
             if self.is_decided() {
                 return true;
             }
-            if !wait_until(changed, deadline) {
+            if !changed.wait(deadline) {
                 return self.is_decided();
             }
         }

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::known::Known;
-use crate::object::FromKeyValue;
+use crate::foreign::guard;
+use crate::object::{Conversion, FromKeyValue, object_of};
 use watchcore::{Error, Filter, KeyValue, Position, Range, Result, Snapshot};
 
 /// Key-values of one slice: a poll does no more of a comparison than this.
@@ -16,6 +17,11 @@ pub(super) struct Comparison<O> {
     filter: Filter,
     /// Where the next slice begins.
     next: Vec<u8>,
+    found: Found<O>,
+}
+
+/// What a comparison has found until now.
+struct Found<O> {
     /// Whether equal modification revisions mean equal versions.
     same_epoch: bool,
     /// What the consumer was given, less what the walk has found.
@@ -40,14 +46,16 @@ pub(super) struct Difference<O> {
 impl<O: FromKeyValue> Comparison<O> {
     pub(super) fn begin(snapshot: Snapshot, filter: &Filter, known: Known<O>, epoch: u64) -> Comparison<O> {
         Comparison {
-            same_epoch: snapshot.position().epoch == epoch,
+            found: Found {
+                same_epoch: snapshot.position().epoch == epoch,
+                after: Known::with_capacity(known.len()),
+                before: known,
+                puts: Vec::new(),
+                failures: Vec::new(),
+            },
             snapshot,
             filter: filter.clone(),
             next: Vec::new(),
-            after: Known::with_capacity(known.len()),
-            before: known,
-            puts: Vec::new(),
-            failures: Vec::new(),
         }
     }
 
@@ -58,23 +66,9 @@ impl<O: FromKeyValue> Comparison<O> {
         let slice: Vec<_> = self.snapshot.filtered(&rest)?.take(SLICE).collect();
         let next = slice.get(SLICE - 1).map(|last| [last.key(), b"\0"].concat());
         for kv in slice {
-            let old = self.before.remove(kv.key());
-            if let Some(old) = &old
-                && same_version(old.key_value(), &kv, self.same_epoch)
-            {
-                self.after.insert(old.clone());
-                continue;
-            }
-            match O::from_key_value(&kv) {
-                Ok(new) => {
-                    self.after.insert(new.clone());
-                    self.puts.push((old, new));
-                }
-                Err(error) => {
-                    self.failures.push((kv.to_owned(), error));
-                    // No deletion: the last value that could be decoded stays.
-                    old.map(|old| self.after.insert(old));
-                }
+            // All of the program's conversions run in here: one that panics costs this key alone.
+            if let Err(panicked) = guard(Conversion::<O>::new(), || self.found.compare(&kv)) {
+                self.found.failures.push((kv.to_owned(), Conversion::<O>::refused(&panicked, kv.key())));
             }
         }
         let last = next.is_none();
@@ -83,11 +77,35 @@ impl<O: FromKeyValue> Comparison<O> {
     }
 
     pub(super) fn finish(self) -> Difference<O> {
-        let mut puts = self.puts;
+        let Found { before, after, mut puts, failures, .. } = self.found;
         // Between keys the order is that of the changes.
         puts.sort_by_key(|(_, new)| new.key_value().mod_revision());
-        let deletes = self.before.into_objects().collect();
-        Difference { position: self.snapshot.position(), deletes, puts, known: self.after, failures: self.failures }
+        let deletes = before.into_objects().collect();
+        Difference { position: self.snapshot.position(), deletes, puts, known: after, failures }
+    }
+}
+
+impl<O: FromKeyValue> Found<O> {
+    /// Compares one key-value of the snapshot with what is known of its key.
+    fn compare(&mut self, kv: &KeyValue) {
+        let old = self.before.remove(kv.key());
+        if let Some(old) = &old
+            && same_version(old.key_value(), kv, self.same_epoch)
+        {
+            self.after.insert(old.clone());
+            return;
+        }
+        match object_of::<O>(kv) {
+            Ok(new) => {
+                self.after.insert(new.clone());
+                self.puts.push((old, new));
+            }
+            Err(error) => {
+                self.failures.push((kv.to_owned(), error));
+                // No deletion: the last value that could be decoded stays.
+                old.map(|old| self.after.insert(old));
+            }
+        }
     }
 }
 

@@ -7,6 +7,17 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
+/// What a table of objects goes by.
+pub(crate) trait KeyOf {
+    fn key_of(&self) -> &[u8];
+}
+
+impl<O: FromKeyValue> KeyOf for O {
+    fn key_of(&self) -> &[u8] {
+        self.key_value().key()
+    }
+}
+
 /// The objects that a consumer has been given and not seen deleted, by key.
 ///
 /// A pointer and a byte each: the key is in the object's own allocation. Objects are held by count, so what is kept of
@@ -16,7 +27,7 @@ pub(crate) struct Known<O> {
     hasher: DefaultHashBuilder,
 }
 
-impl<O: FromKeyValue> Known<O> {
+impl<O: KeyOf> Known<O> {
     pub(crate) fn new() -> Known<O> {
         Known { table: HashTable::new(), hasher: DefaultHashBuilder::default() }
     }
@@ -36,9 +47,9 @@ impl<O: FromKeyValue> Known<O> {
     /// Keeps an object, and gives what was kept of its key before. O(1).
     pub(crate) fn insert(&mut self, object: O) -> Option<O> {
         let Known { table, hasher } = self;
-        let hash = hasher.hash_one(object.key_value().key());
-        let same = |other: &O| other.key_value().key() == object.key_value().key();
-        match table.entry(hash, same, |other| hasher.hash_one(other.key_value().key())) {
+        let hash = hasher.hash_one(object.key_of());
+        let same = |other: &O| other.key_of() == object.key_of();
+        match table.entry(hash, same, |other| hasher.hash_one(other.key_of())) {
             Entry::Occupied(mut place) => Some(std::mem::replace(place.get_mut(), object)),
             Entry::Vacant(place) => {
                 place.insert(object);
@@ -51,16 +62,19 @@ impl<O: FromKeyValue> Known<O> {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
         let Known { table, hasher } = self;
         let hash = hasher.hash_one(key);
-        let place = table.find_entry(hash, |object| object.key_value().key() == key).ok()?;
+        let place = table.find_entry(hash, |object| object.key_of() == key).ok()?;
         let (removed, _) = place.remove();
         if table.capacity() > 64 && table.len() < table.capacity() / 8 {
-            table.shrink_to(table.len() * 2, |other| hasher.hash_one(other.key_value().key()));
+            table.shrink_to(table.len() * 2, |other| hasher.hash_one(other.key_of()));
         }
         Some(removed)
     }
 
     /// Every object, out of order.
-    pub(crate) fn to_vec(&self) -> Vec<O> {
+    pub(crate) fn to_vec(&self) -> Vec<O>
+    where
+        O: Clone,
+    {
         self.table.iter().cloned().collect()
     }
 

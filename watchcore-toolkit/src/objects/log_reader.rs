@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::known::Known;
-use super::{ObjectWatchBuilder, Refusals};
+use super::{ObjectWatchBuilder, Refusals, WatchStep};
 use crate::event::{Origin, WatchEvent};
-use crate::object::FromKeyValue;
+use crate::foreign::guard;
+use crate::object::{Conversion, FromKeyValue, object_of};
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,6 +22,9 @@ pub(super) struct LogReader<O> {
     subscription: Subscription,
     /// What was given; `None` under the policies that need not know it.
     pub(super) known: Option<Known<O>>,
+    /// Under the policies that know nothing: the last good value of each key whose newest one was refused. The log has an
+    /// older value no more when the key goes.
+    last_good: Known<O>,
     /// Behind the last event that was made.
     pub(super) position: Position,
     /// Revisions that were lost before the next event.
@@ -63,6 +67,7 @@ impl<O: FromKeyValue> LogReader<O> {
         LogReader {
             subscription,
             known,
+            last_good: Known::new(),
             position,
             lost: 0,
             in_state: false,
@@ -103,7 +108,7 @@ impl<O: FromKeyValue> LogReader<O> {
         &mut self,
         context: &mut Context<'_>,
         options: &ObjectWatchBuilder<O>,
-        (out, refusals): (&mut VecDeque<WatchEvent<O>>, &mut Refusals),
+        (out, refusals): (&mut VecDeque<WatchStep<O>>, &mut Refusals),
     ) -> Poll<Polled> {
         if self.held.is_empty() {
             self.held = match ready!(self.poll_batch(context)) {
@@ -119,7 +124,7 @@ impl<O: FromKeyValue> LogReader<O> {
             };
         }
         let batch = std::mem::take(&mut self.held);
-        self.take(&batch, out, refusals);
+        self.take(&batch, options.marks, (out, refusals));
         Poll::Ready(Polled::Made)
     }
 
@@ -141,7 +146,7 @@ impl<O: FromKeyValue> LogReader<O> {
         })
     }
 
-    fn take(&mut self, batch: &Batch, out: &mut VecDeque<WatchEvent<O>>, refusals: &mut Refusals) {
+    fn take(&mut self, batch: &Batch, marks: bool, (out, refusals): (&mut VecDeque<WatchStep<O>>, &mut Refusals)) {
         let events = batch.events();
         if self.position.epoch == 0 && events.iter().all(|event| event.resync().is_none()) {
             self.position.epoch = batch.position().epoch;
@@ -155,11 +160,33 @@ impl<O: FromKeyValue> LogReader<O> {
                 }
                 Some(_) => {}
             }
-            if let Some(made) = self.make(event, refusals) {
+            // All of the program's conversions run in here: one that panics costs this event alone.
+            let made = guard(Conversion::<O>::new(), || self.make(event, refusals)).unwrap_or_else(|panicked| {
+                let refused = event.kv().or(event.prev())?;
+                refusals.report(refused, &Conversion::<O>::refused(&panicked, refused.key()));
+                self.keep_last_good(event);
+                None
+            });
+            if let Some(made) = made {
                 let lost = std::mem::take(&mut self.lost);
-                out.push_back(made.at(self.position).with_lost(lost));
+                out.push_back(WatchStep::Event(made.at(self.position).with_lost(lost)));
+            }
+            if marks && self.is_whole_behind(event) {
+                out.push_back(WatchStep::Whole(self.position));
             }
         }
+    }
+
+    /// Whether the consumer knows a whole state: neither a part of the initial one, nor of a difference, nor of a revision.
+    pub(super) fn is_between_states(&self) -> bool {
+        !self.in_state && !self.in_difference
+    }
+
+    /// Whether the state behind an event that was taken just now is whole.
+    fn is_whole_behind(&self, event: &Event) -> bool {
+        let is_mark = matches!(event.kind(), Kind::Bookmark | Kind::Resync);
+        // The position stays below a revision of which more follows.
+        self.is_between_states() && (is_mark || event.revision() <= self.position.revision)
     }
 
     /// What a consumer is given of an event.
@@ -187,17 +214,19 @@ impl<O: FromKeyValue> LogReader<O> {
 
     fn put(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         let kv = event.kv()?;
-        let new = match O::from_key_value(kv) {
+        let new = match object_of::<O>(kv) {
             Ok(new) => new,
             Err(error) => {
                 refusals.report(kv, &error);
+                self.keep_last_good(event);
                 return None;
             }
         };
-        let in_log = || event.prev().and_then(|prev| O::from_key_value(prev).ok());
+        let good = self.last_good.remove(event.key());
+        let in_log = || event.prev().and_then(|prev| object_of::<O>(prev).ok());
         Some(match &mut self.known {
             None if event.kind() == Kind::Added => WatchEvent::added(new),
-            None => WatchEvent::modified(in_log(), new),
+            None => WatchEvent::modified(good.or_else(in_log), new),
             Some(known) => match known.insert(new.clone()) {
                 None if self.start != StartState::Known && event.kind() != Kind::Added => {
                     WatchEvent::modified(in_log(), new)
@@ -217,7 +246,26 @@ impl<O: FromKeyValue> LogReader<O> {
             }
         }
         let last = event.prev().or(event.kv())?;
-        O::from_key_value(last).map_err(|error| refusals.report(last, &error)).ok()
+        match object_of::<O>(last) {
+            Ok(last) => Some(last),
+            // Without a good one the consumer was never given this key, unless that was in what it has lost.
+            Err(error) => self.last_good.remove(event.key()).or_else(|| {
+                refusals.report(last, &error);
+                None
+            }),
+        }
+    }
+
+    /// Keeps the value that the consumer was given last of a key whose new value is refused, where nothing else does.
+    fn keep_last_good(&mut self, event: &Event) {
+        let comes_in = event.kind() == Kind::Added;
+        if self.known.is_some() || comes_in {
+            return;
+        }
+        // After a second refusal the value before is the refused one: what is kept stays.
+        if let Some(Ok(good)) = event.prev().map(object_of::<O>) {
+            self.last_good.insert(good);
+        }
     }
 
     fn mark(&mut self, event: &Event) {

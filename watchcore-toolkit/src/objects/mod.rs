@@ -21,22 +21,23 @@ mod tests;
 
 pub use options::ObjectWatchBuilder;
 
-pub(crate) use known::Known;
+pub(crate) use known::{KeyOf, Known};
 
 use crate::clock::Delay;
 use crate::event::{Origin, Status, WatchEvent};
-use crate::object::FromKeyValue;
+use crate::foreign::guard;
+use crate::object::{Conversion, FromKeyValue};
+use crate::sync::Lock;
 use crate::watch::{Stopper, Watch};
 use compare::{Comparison, Difference};
 use futures_core::Stream;
 use log_reader::{LogReader, Polled, StartState};
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use watchcore::{Cache, Closer, Error, KeyValue, Lag, Position};
 
 type Refused = Box<dyn FnMut(&KeyValue, &Error) + Send>;
@@ -72,13 +73,24 @@ pub struct ObjectWatch<O: FromKeyValue> {
     reader: LogReader<O>,
     state: WatchState<O>,
     /// Made, and not yet handed out: at most a batch, or a part of a difference.
-    pending: VecDeque<WatchEvent<O>>,
+    pending: VecDeque<WatchStep<O>>,
+    /// The position of the last [`WatchStep::Whole`].
+    marked: Position,
     backlog: Backlog<O>,
     /// Until the next resync, where one was asked for. `None` while one is handed out: its period counts from the end.
     resync: Option<Delay>,
     refusals: Refusals,
     handle: Arc<WatchHandle>,
     stopper: Stopper,
+}
+
+/// What a poll of a watch gives.
+pub(crate) enum WatchStep<O> {
+    Event(WatchEvent<O>),
+    /// The events until here are a whole state, everything up to this position: no revision, difference or initial state is
+    /// given in part. Only for a watch that was asked for marks. A watch finds this out from the log; the positions of its
+    /// events do not say it, because the rest of a revision may hold no event for the consumer.
+    Whole(Position),
 }
 
 enum WatchState<O> {
@@ -104,7 +116,7 @@ struct DifferenceLeft<O> {
 /// What others have of a watch.
 pub(crate) struct WatchHandle {
     /// Of the subscription that it reads now.
-    closer: Mutex<Closer>,
+    closer: Lock<Closer>,
     given: AtomicU64,
     lost: AtomicU64,
     compared: AtomicU64,
@@ -150,30 +162,28 @@ impl Refusals {
     fn report(&mut self, kv: &KeyValue, error: &Error) {
         self.handle.refused.fetch_add(1, Ordering::Relaxed);
         match &mut self.call {
-            // A panic that came out here would take the rest of the batch with it.
-            Some(call) => {
-                if catch_unwind(AssertUnwindSafe(|| call(kv, error))).is_err() {
-                    tracing::error!(%error, "the function for values that cannot be decoded panicked");
-                }
-            }
+            // A panic that came out here would take the rest of the batch with it. The guard has logged it.
+            Some(call) => drop(guard("the function for values that cannot be decoded", || call(kv, error))),
             None => tracing::warn!(key = %String::from_utf8_lossy(kv.key()), %error, "a value cannot be decoded"),
         }
     }
 }
 
 impl WatchHandle {
-    fn closer(&self) -> std::sync::MutexGuard<'_, Closer> {
-        self.closer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn closer(&self) -> Closer {
+        self.closer.lock().clone()
     }
 
-    /// Ends the subscription that it reads now. One that it reads later is not begun: the lock orders this call before a
-    /// comparison that finds the watch stopped, or behind one that closes here.
+    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls this, and the watch looks at
+    /// the flag after `read_from`. So either this call finds the newer subscription, or the watch finds itself stopped. The
+    /// lock orders the two, and is released before the close, which wakes the consumer.
     fn stop(&self) {
         self.closer().close();
     }
 
     fn read_from(&self, subscription: Closer) {
-        *self.closer() = subscription;
+        // The subscription before is closed where the watch drops it.
+        drop(self.closer.replace(subscription));
     }
 
     pub(crate) fn figures(&self) -> WatchFigures {
@@ -203,7 +213,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
 
     fn start(mut options: ObjectWatchBuilder<O>, reader: LogReader<O>) -> ObjectWatch<O> {
         let handle = Arc::new(WatchHandle {
-            closer: Mutex::new(reader.subscription().closer()),
+            closer: Lock::new(reader.subscription().closer()),
             given: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             compared: AtomicU64::new(0),
@@ -221,6 +231,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             reader,
             state: WatchState::Reading,
             pending: VecDeque::new(),
+            marked: Position::default(),
             backlog: Backlog::Nothing,
             resync,
             refusals,
@@ -262,19 +273,22 @@ impl<O: FromKeyValue> ObjectWatch<O> {
                     None => WatchEvent::added(new),
                 });
                 let made = deletes.chain(puts).take(PIECE);
-                self.pending.extend(made.map(|event| event.at(now).with_origin(Origin::Difference)));
-                if let Some(first) = self.pending.front_mut() {
+                self.pending.extend(made.map(|event| WatchStep::Event(event.at(now).with_origin(Origin::Difference))));
+                if let Some(WatchStep::Event(first)) = self.pending.front_mut() {
                     first.lost = lost;
                 } else {
                     self.reader.lost = lost;
                 }
                 if left.deletes.len() + left.puts.len() == 0 {
                     self.reader.position = *position;
-                    if let Some(last) = self.pending.back_mut() {
+                    if let Some(WatchStep::Event(last)) = self.pending.back_mut() {
                         last.position = *position;
                     }
                     if *synced {
-                        self.pending.push_back(WatchEvent::synced().at(*position));
+                        self.pending.push_back(WatchStep::Event(WatchEvent::synced().at(*position)));
+                    }
+                    if self.options.marks {
+                        self.pending.push_back(WatchStep::Whole(*position));
                     }
                     self.backlog = Backlog::Nothing;
                 }
@@ -282,7 +296,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             Backlog::Resync(objects) => {
                 let again =
                     objects.by_ref().take(PIECE).map(|object| WatchEvent::modified(Some(object.clone()), object));
-                self.pending.extend(again.map(|event| event.at(now).with_origin(Origin::Resync)));
+                self.pending.extend(again.map(|event| WatchStep::Event(event.at(now).with_origin(Origin::Resync))));
                 if objects.len() == 0 {
                     self.backlog = Backlog::Nothing;
                 }
@@ -297,9 +311,18 @@ impl<O: FromKeyValue> ObjectWatch<O> {
     /// the log is read, however long the consumer takes for one.
     fn poll_resync(&mut self, context: &mut Context<'_>) -> bool {
         let Some(period) = self.options.resync else { return false };
-        let delay = self.resync.get_or_insert_with(|| self.options.clock.delay(period));
-        if Pin::new(delay).poll(context).is_pending() {
-            return false;
+        // The clock is the program's. One that panics costs the watch its resyncs, and no event.
+        let polled = guard("the clock of a watch", || {
+            let delay = self.resync.get_or_insert_with(|| self.options.clock.delay(period));
+            Pin::new(delay).poll(context)
+        });
+        match polled {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => return false,
+            Err(_) => {
+                (self.options.resync, self.resync) = (None, None);
+                return false;
+            }
         }
         self.resync = None;
         // Before its state is complete it is not given again, and a watch that was stopped is to find its end.
@@ -374,13 +397,35 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         self.state = WatchState::Ended;
         if let Some(error) = error {
             let lost = std::mem::take(&mut self.reader.lost);
-            self.pending.push_back(WatchEvent::error(Status::from(error)).at(self.reader.position).with_lost(lost));
+            let error = WatchEvent::error(Status::from(error)).at(self.reader.position).with_lost(lost);
+            self.pending.push_back(WatchStep::Event(error));
         }
     }
 
+    /// The position of a sleeping watch, where it has moved without an event: a revision had none for this consumer.
+    fn moved_on(&mut self) -> Option<Position> {
+        let position = self.reader.position;
+        if !self.options.marks || self.marked == position || !self.reader.is_between_states() {
+            return None;
+        }
+        self.marked = position;
+        Some(position)
+    }
+
     /// Counts what is handed out.
-    fn hand_out(&mut self, event: WatchEvent<O>) -> WatchEvent<O> {
+    fn hand_out(&mut self, step: WatchStep<O>) -> WatchStep<O> {
         let handle = &*self.handle;
+        if self.pending.is_empty() {
+            let known = self.reader.known.as_ref().map_or(0, Known::len);
+            handle.known.store(known as u64, Ordering::Relaxed);
+        }
+        let event = match &step {
+            WatchStep::Event(event) => event,
+            WatchStep::Whole(position) => {
+                self.marked = *position;
+                return step;
+            }
+        };
         // Of one consumer: nobody else adds, so a load and a store are enough.
         let add =
             |figure: &AtomicU64, more: u64| figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -388,11 +433,64 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         if event.lost > 0 {
             add(&handle.lost, event.lost);
         }
-        if self.pending.is_empty() {
-            let known = self.reader.known.as_ref().map_or(0, Known::len);
-            handle.known.store(known as u64, Ordering::Relaxed);
+        step
+    }
+}
+
+impl<O: FromKeyValue> ObjectWatch<O> {
+    /// The next event or mark.
+    pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchStep<O>>> {
+        loop {
+            if let Some(step) = self.pending.pop_front() {
+                return Poll::Ready(Some(self.hand_out(step)));
+            }
+            match guard(Conversion::<O>::new(), || self.draw()) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                // A clone that panics has lost a part of the difference: nothing would say so but the end.
+                Err(panicked) => {
+                    self.backlog = Backlog::Nothing;
+                    self.end(Some(Error::new(watchcore::Code::Panic, format!("{panicked}. Mend it."))));
+                    continue;
+                }
+            }
+            match self.state {
+                WatchState::Ended => return Poll::Ready(None),
+                // A stop that came before the comparison has closed the subscription before it.
+                WatchState::Overtaken | WatchState::Comparing(_) if self.stopper.is_stopped() => self.end(None),
+                WatchState::Overtaken => match self.begin_comparison() {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        // The writer is faster than this thread: others have their turn before the next attempt.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Err(error) => self.end(Some(error)),
+                },
+                WatchState::Comparing(_) => {
+                    if !self.compare() {
+                        // Between two slices others have their turn.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                WatchState::Reading => {
+                    if self.poll_resync(context) {
+                        continue;
+                    }
+                    let out = (&mut self.pending, &mut self.refusals);
+                    match self.reader.poll(context, &self.options, out) {
+                        Poll::Pending => match self.moved_on() {
+                            Some(position) => return Poll::Ready(Some(WatchStep::Whole(position))),
+                            None => return Poll::Pending,
+                        },
+                        Poll::Ready(Polled::Made) => {}
+                        Poll::Ready(Polled::Closed) => self.end(None),
+                        Poll::Ready(Polled::Failed(error)) => self.fail(error),
+                    }
+                }
+            }
         }
-        event
     }
 }
 
@@ -402,44 +500,10 @@ impl<O: FromKeyValue> Stream for ObjectWatch<O> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
         let this = self.get_mut();
         loop {
-            if let Some(event) = this.pending.pop_front() {
-                return Poll::Ready(Some(this.hand_out(event)));
-            }
-            if this.draw() {
-                continue;
-            }
-            match this.state {
-                WatchState::Ended => return Poll::Ready(None),
-                // A stop that came before the comparison has closed the subscription before it.
-                WatchState::Overtaken | WatchState::Comparing(_) if this.stopper.is_stopped() => this.end(None),
-                WatchState::Overtaken => match this.begin_comparison() {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        // The writer is faster than this thread: others have their turn before the next attempt.
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                    Err(error) => this.end(Some(error)),
-                },
-                WatchState::Comparing(_) => {
-                    if !this.compare() {
-                        // Between two slices others have their turn.
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                }
-                WatchState::Reading => {
-                    if this.poll_resync(context) {
-                        continue;
-                    }
-                    let out = (&mut this.pending, &mut this.refusals);
-                    match this.reader.poll(context, &this.options, out) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Polled::Made) => {}
-                        Poll::Ready(Polled::Closed) => this.end(None),
-                        Poll::Ready(Polled::Failed(error)) => this.fail(error),
-                    }
-                }
+            match ready!(this.poll_step(context)) {
+                Some(WatchStep::Event(event)) => return Poll::Ready(Some(event)),
+                Some(WatchStep::Whole(_)) => {}
+                None => return Poll::Ready(None),
             }
         }
     }

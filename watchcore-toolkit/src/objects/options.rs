@@ -6,7 +6,7 @@ use super::known::Known;
 use super::log_reader::{LogReader, StartState};
 use super::{ObjectWatch, Refused};
 use crate::clock::{Clock, SystemClock};
-use crate::object::FromKeyValue;
+use crate::object::{FromKeyValue, object_of};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct ObjectWatchBuilder<O> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) refused: Option<Refused>,
     object: PhantomData<fn() -> O>,
+    /// Whether [`ObjectWatch::poll_step`] says where the consumer knows a whole state.
+    pub(super) marks: bool,
     /// What a writer does between a snapshot and the subscription that follows it.
     #[cfg(test)]
     pub(super) between: Option<Box<dyn Fn() + Send>>,
@@ -62,6 +64,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             clock: Arc::new(SystemClock),
             refused: None,
             object: PhantomData,
+            marks: false,
             #[cfg(test)]
             between: None,
         }
@@ -82,8 +85,10 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
 
     /// What happens where the window has left it behind; [`OnLag::Resnapshot`] if nothing is said: the exact difference
     /// between what it was given and what is there. `Conflate` is the same. `Stop` is an Error event (410) and the
-    /// end; `SkipToOldest` goes on with the oldest event, and is `Stop` in the initial state. These two keep nothing, so
-    /// an old value is the log's, and absent where the log has none.
+    /// end; `SkipToOldest` goes on with the oldest event, and is `Stop` in the initial state. These two keep only the
+    /// last good value of each key whose newest one cannot be decoded, so other old values are the log's, and absent where the
+    /// log has none. A refused value inside what `SkipToOldest` skipped is not known: the deletion behind it is not given, and is
+    /// reported as a refused value.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }
     }
@@ -120,6 +125,11 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// is a warning in the log (`tracing`). Either way the last value that could be decoded stays, and the error is counted.
     pub fn on_refused(self, call: impl FnMut(&KeyValue, &Error) + Send + 'static) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
+    }
+
+    /// Gives [`WatchStep::Whole`](super::WatchStep::Whole) too.
+    pub(crate) fn marks(self) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { marks: true, ..self }
     }
 
     /// Opens it. INVALID_ARGUMENT where the filter names what the cache does not declare; CLOSED.
@@ -213,7 +223,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
 /// Takes what could be decoded of a state.
 fn seed<O: FromKeyValue>(known: &mut Known<O>, state: impl Iterator<Item = KeyValue>) {
     for kv in state {
-        if let Ok(object) = O::from_key_value(&kv) {
+        if let Ok(object) = object_of::<O>(&kv) {
             known.insert(object);
         }
     }

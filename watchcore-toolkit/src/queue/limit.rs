@@ -2,55 +2,60 @@
 
 #![forbid(unsafe_code)]
 
+use crate::sync::Lock;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Says how long a key waits before it is tried again. Called below the queue's lock: it must not wait, and must not call
-/// the queue.
+/// Says how long a key waits before it is tried again. Several threads call it at a time, and none of them holds a lock of the
+/// queue, so a limiter may read the queue. A limiter with state has a lock of its own.
 ///
 /// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
 /// use std::time::{Duration, Instant};
 /// use watchcore_toolkit::{RateLimiter, WorkQueue};
 ///
 /// /// The third try is the last one that is soon.
 /// #[derive(Default)]
-/// struct Thrice(std::collections::HashMap<u32, u32>);
+/// struct Thrice(Mutex<HashMap<u32, u32>>);
 /// impl RateLimiter<u32> for Thrice {
-///     fn delay(&mut self, key: &u32, _now: Instant) -> Duration {
-///         let tries = self.0.entry(*key).or_default();
+///     fn delay(&self, key: &u32, _now: Instant) -> Duration {
+///         let mut all = self.0.lock().unwrap();
+///         let tries = all.entry(*key).or_default();
 ///         *tries += 1;
 ///         if *tries < 3 { Duration::ZERO } else { Duration::from_secs(3600) }
 ///     }
-///     fn forget(&mut self, key: &u32) {
-///         self.0.remove(key);
+///     fn forget(&self, key: &u32) {
+///         self.0.lock().unwrap().remove(key);
 ///     }
 ///     fn requeues(&self, key: &u32) -> u32 {
-///         self.0.get(key).copied().unwrap_or(0)
+///         self.0.lock().unwrap().get(key).copied().unwrap_or(0)
 ///     }
 /// }
 /// let queue = WorkQueue::builder().limiter(Thrice::default()).build();
 /// queue.add_rate_limited(7);
 /// assert_eq!((queue.len(), queue.requeues(&7)), (1, 1));
 /// ```
-pub trait RateLimiter<K>: Send {
+pub trait RateLimiter<K>: Send + Sync {
     /// Counts a failure of the key, and says how long from `now` on it waits.
-    fn delay(&mut self, key: &K, now: Instant) -> Duration;
+    fn delay(&self, key: &K, now: Instant) -> Duration;
 
     /// The key has succeeded, or is given up: nothing is known of it any more.
-    fn forget(&mut self, key: &K);
+    fn forget(&self, key: &K);
 
     /// How many failures of the key were counted since it was forgotten.
     fn requeues(&self, key: &K) -> u32;
 }
 
 impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
-    fn delay(&mut self, key: &K, now: Instant) -> Duration {
+    fn delay(&self, key: &K, now: Instant) -> Duration {
         (**self).delay(key, now)
     }
 
-    fn forget(&mut self, key: &K) {
+    fn forget(&self, key: &K) {
         (**self).forget(key);
     }
 
@@ -65,48 +70,63 @@ impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
 /// use std::time::{Duration, Instant};
 /// use watchcore_toolkit::{ExponentialLimiter, RateLimiter};
 ///
-/// let mut limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1));
+/// let limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1));
 /// let now = Instant::now();
 /// let delays = [0; 4].map(|_| limiter.delay(&"a", now).as_millis());
 /// assert_eq!((delays, limiter.requeues(&"a")), ([1, 2, 4, 8], 4));
 /// limiter.forget(&"a");
 /// assert_eq!(limiter.delay(&"a", now).as_millis(), 1);
 /// ```
-#[derive(Clone)]
 pub struct ExponentialLimiter<K> {
     first: Duration,
     most: Duration,
-    failures: HashMap<K, u32>,
+    failures: Lock<HashMap<Arc<K>, u32>>,
 }
 
-impl<K: Eq + Hash + Clone + Send> ExponentialLimiter<K> {
+impl<K: Eq + Hash + Clone + Send + Sync> ExponentialLimiter<K> {
     /// `first` after the first failure, `most` at most.
     pub fn new(first: Duration, most: Duration) -> ExponentialLimiter<K> {
-        ExponentialLimiter { first, most, failures: HashMap::new() }
+        ExponentialLimiter { first, most, failures: Lock::default() }
+    }
+
+    /// Counts a failure: how many there were before.
+    fn count(&self, key: &K) -> u32 {
+        if let Some(failures) = self.failures.lock().get_mut(key) {
+            *failures = failures.saturating_add(1);
+            return *failures - 1;
+        }
+        // A key is cloned and dropped outside of the lock.
+        let key = Arc::new(key.clone());
+        let mut all = self.failures.lock();
+        let failures = all.entry(Arc::clone(&key)).or_default();
+        let before = *failures;
+        *failures = before.saturating_add(1);
+        drop(all);
+        drop(key);
+        before
     }
 }
 
-impl<K: Eq + Hash + Clone + Send> RateLimiter<K> for ExponentialLimiter<K> {
-    fn delay(&mut self, key: &K, _: Instant) -> Duration {
-        let failures = match self.failures.get_mut(key) {
-            Some(failures) => failures,
-            None => self.failures.entry(key.clone()).or_default(),
-        };
-        let factor = 1u32.checked_shl(*failures).unwrap_or(u32::MAX);
-        *failures = failures.saturating_add(1);
+impl<K: Eq + Hash + Clone + Send + Sync> RateLimiter<K> for ExponentialLimiter<K> {
+    fn delay(&self, key: &K, _: Instant) -> Duration {
+        let factor = 1u32.checked_shl(self.count(key)).unwrap_or(u32::MAX);
         self.first.checked_mul(factor).map_or(self.most, |delay| delay.min(self.most))
     }
 
-    fn forget(&mut self, key: &K) {
-        self.failures.remove(key);
+    fn forget(&self, key: &K) {
+        let mut failures = self.failures.lock();
+        let removed = failures.remove_entry(key);
         // Ten thousand keys that failed together leave no room behind when they have succeeded.
-        if self.failures.capacity() > 4 * self.failures.len().max(64) {
-            self.failures.shrink_to(2 * self.failures.len().max(32));
+        if failures.capacity() > 4 * failures.len().max(64) {
+            let room = 2 * failures.len().max(32);
+            failures.shrink_to(room);
         }
+        drop(failures);
+        drop(removed);
     }
 
     fn requeues(&self, key: &K) -> u32 {
-        self.failures.get(key).copied().unwrap_or(0)
+        self.failures.lock().get(key).copied().unwrap_or(0)
     }
 }
 
@@ -115,7 +135,7 @@ impl<K> fmt::Debug for ExponentialLimiter<K> {
         f.debug_struct("ExponentialLimiter")
             .field("first", &self.first)
             .field("most", &self.most)
-            .field("keys", &self.failures.len())
+            .field("keys", &self.failures.lock().len())
             .finish()
     }
 }
@@ -126,14 +146,17 @@ impl<K> fmt::Debug for ExponentialLimiter<K> {
 /// use std::time::Instant;
 /// use watchcore_toolkit::{RateLimiter, TokenBucket};
 ///
-/// let (mut bucket, now) = (TokenBucket::new(10.0, 2), Instant::now());
+/// let (bucket, now) = (TokenBucket::new(10.0, 2), Instant::now());
 /// let delays = [0; 4].map(|_| bucket.delay(&"a", now).as_millis());
 /// assert_eq!(delays, [0, 0, 100, 200]);
 /// ```
-#[derive(Clone, Debug)]
 pub struct TokenBucket {
     per_second: f64,
     burst: f64,
+    level: Lock<BucketLevel>,
+}
+
+struct BucketLevel {
     /// Below zero: how many wait for theirs.
     tokens: f64,
     filled: Option<Instant>,
@@ -143,7 +166,8 @@ impl TokenBucket {
     /// `per_second` tokens a second, at most `burst` of them saved up. A rate that is no number above zero is one an hour.
     pub fn new(per_second: f64, burst: u32) -> TokenBucket {
         let per_second = if per_second > 0.0 { per_second } else { 1.0 / 3600.0 };
-        TokenBucket { per_second, burst: f64::from(burst), tokens: f64::from(burst), filled: None }
+        let level = BucketLevel { tokens: f64::from(burst), filled: None };
+        TokenBucket { per_second, burst: f64::from(burst), level: Lock::new(level) }
     }
 }
 
@@ -151,20 +175,34 @@ impl TokenBucket {
 const LONGEST: Duration = Duration::from_secs(86400);
 
 impl<K> RateLimiter<K> for TokenBucket {
-    fn delay(&mut self, _: &K, now: Instant) -> Duration {
-        let passed = self.filled.map_or(Duration::ZERO, |filled| now.saturating_duration_since(filled));
-        self.filled = Some(now);
-        self.tokens = (self.tokens + passed.as_secs_f64() * self.per_second).min(self.burst) - 1.0;
-        if self.tokens >= 0.0 {
+    fn delay(&self, _: &K, now: Instant) -> Duration {
+        let tokens = {
+            let mut level = self.level.lock();
+            // Two threads may have read the clock in the other order.
+            let passed = level.filled.map_or(Duration::ZERO, |filled| now.saturating_duration_since(filled));
+            level.filled = level.filled.max(Some(now));
+            level.tokens = (level.tokens + passed.as_secs_f64() * self.per_second).min(self.burst) - 1.0;
+            level.tokens
+        };
+        if tokens >= 0.0 {
             return Duration::ZERO;
         }
-        Duration::try_from_secs_f64(-self.tokens / self.per_second).map_or(LONGEST, |delay| delay.min(LONGEST))
+        Duration::try_from_secs_f64(-tokens / self.per_second).map_or(LONGEST, |delay| delay.min(LONGEST))
     }
 
-    fn forget(&mut self, _: &K) {}
+    fn forget(&self, _: &K) {}
 
     fn requeues(&self, _: &K) -> u32 {
         0
+    }
+}
+
+impl fmt::Debug for TokenBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenBucket")
+            .field("per_second", &self.per_second)
+            .field("burst", &self.burst)
+            .finish_non_exhaustive()
     }
 }
 
@@ -175,7 +213,7 @@ impl<K> RateLimiter<K> for TokenBucket {
 /// use watchcore_toolkit::{ExponentialLimiter, LongestDelay, RateLimiter, TokenBucket};
 ///
 /// let each = ExponentialLimiter::new(Duration::from_millis(5), Duration::from_secs(1000));
-/// let mut limiter = LongestDelay::new([Box::new(each) as Box<dyn RateLimiter<u8>>, Box::new(TokenBucket::new(10.0, 1))]);
+/// let limiter = LongestDelay::new([Box::new(each) as Box<dyn RateLimiter<u8>>, Box::new(TokenBucket::new(10.0, 1))]);
 /// let now = Instant::now();
 /// assert_eq!([0; 2].map(|_| limiter.delay(&1, now).as_millis()), [5, 100]);
 /// ```
@@ -189,12 +227,12 @@ impl<K> LongestDelay<K> {
 }
 
 impl<K> RateLimiter<K> for LongestDelay<K> {
-    fn delay(&mut self, key: &K, now: Instant) -> Duration {
-        self.0.iter_mut().map(|limiter| limiter.delay(key, now)).max().unwrap_or_default()
+    fn delay(&self, key: &K, now: Instant) -> Duration {
+        self.0.iter().map(|limiter| limiter.delay(key, now)).max().unwrap_or_default()
     }
 
-    fn forget(&mut self, key: &K) {
-        for limiter in &mut self.0 {
+    fn forget(&self, key: &K) {
+        for limiter in &self.0 {
             limiter.forget(key);
         }
     }

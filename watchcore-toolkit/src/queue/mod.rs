@@ -9,7 +9,8 @@
 //!
 //! # Threads
 //!
-//! All keys are below one lock, which nobody holds while he waits, sleeps or calls a waker. A queue has no thread: where
+//! All keys are below one lock. No thread holds it while it waits, or while it calls the program: a waker, the limiter, the
+//! clock, the drop of a key. A queue has no thread: where
 //! keys are delayed, all who wait share one timer, and who it wakes moves what is due and sets it again before he leaves.
 
 #![forbid(unsafe_code)]
@@ -20,15 +21,15 @@ mod state;
 pub use limit::{ExponentialLimiter, LongestDelay, RateLimiter, TokenBucket};
 
 use crate::clock::{Clock, Delay, SystemClock};
-use crate::foreign::{Guarded, guard};
+use crate::foreign::{Guarded, Notify, guard};
 use crate::park;
-use event_listener::Event;
+use crate::sync::{Lock, LockGuard};
 use state::QueueState;
 use std::fmt;
 use std::hash::Hash;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,32 +64,42 @@ const UNLIMITED: Duration = Duration::from_secs(60);
 /// }
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-pub struct WorkQueue<K: Eq + Hash + Clone + Send + 'static> {
+pub struct WorkQueue<K: Eq + Hash + Clone + Send + Sync + 'static> {
     shared: Arc<QueueShared<K>>,
 }
 
 struct QueueShared<K> {
-    state: Mutex<QueueState<K>>,
+    state: Lock<QueueState<K>>,
+    limiter: Box<dyn RateLimiter<K>>,
     /// Notified once for each key that there is to take, and by all that ends a wait for one.
-    came: Event,
+    came: Notify,
     /// Notified when there may be nothing left to do.
-    drained: Event,
-    /// The one timer, for the earliest delayed key. Taken before `state`, never after it.
-    timer: Mutex<Option<(Instant, Delay)>>,
+    drained: Notify,
+    /// The one timer, for the earliest delayed key; `None` also while a thread has taken it out to poll it.
+    timer: Lock<Option<(Instant, Delay)>>,
     clock: Arc<dyn Clock>,
 }
 
-impl<K> QueueShared<K> {
-    fn lock(&self) -> MutexGuard<'_, QueueState<K>> {
-        // A limiter that panicked has changed nothing of the queue.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl<K: Eq + Hash> QueueShared<K> {
+    fn lock(&self) -> LockGuard<'_, QueueState<K>> {
+        self.state.lock()
+    }
+
+    /// Calls `change` below the lock, and drops behind it the keys that have left the tables.
+    fn with<T>(&self, change: impl FnOnce(&mut QueueState<K>) -> T) -> T {
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        let removed = state.take_removed();
+        drop(state);
+        drop(removed);
+        result
     }
 }
 
 /// What the timer of a queue wakes: keys are moved by whoever waits.
 struct QueueTimer<K>(Weak<QueueShared<K>>);
 
-impl<K: Send> Wake for QueueTimer<K> {
+impl<K: Send + Sync> Wake for QueueTimer<K> {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.0.upgrade() {
             shared.came.notify(1);
@@ -144,7 +155,7 @@ pub struct WorkQueueBuilder<K> {
     clock: Arc<dyn Clock>,
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> WorkQueueBuilder<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueueBuilder<K> {
     /// How long failed keys wait. Default: 5 ms for a key's first failure, then twice as long up to 1000 s; and over all
     /// keys 10 a second after a burst of 100.
     pub fn limiter(self, limiter: impl RateLimiter<K> + 'static) -> WorkQueueBuilder<K> {
@@ -159,10 +170,11 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueueBuilder<K> {
     /// Makes it.
     pub fn build(self) -> WorkQueue<K> {
         let shared = QueueShared {
-            state: Mutex::new(QueueState::new(self.limiter)),
-            came: Event::new(),
-            drained: Event::new(),
-            timer: Mutex::new(None),
+            state: Lock::new(QueueState::new()),
+            came: Notify::new(),
+            drained: Notify::new(),
+            timer: Lock::new(None),
+            limiter: self.limiter,
             clock: self.clock,
         };
         WorkQueue { shared: Arc::new(shared) }
@@ -175,7 +187,7 @@ impl<K> fmt::Debug for WorkQueueBuilder<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     /// One with the defaults of [`WorkQueueBuilder`].
     pub fn new() -> WorkQueue<K> {
         WorkQueue::builder().build()
@@ -188,22 +200,31 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
         WorkQueueBuilder { limiter: Box::new(LongestDelay::new(both)), clock: Arc::new(SystemClock) }
     }
 
-    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens.
+    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens. Its `Eq` and `Hash` are called below
+    /// the queue's lock, and must not call the queue.
     pub fn add(&self, key: K) {
-        if self.shared.lock().add(key) {
+        self.add_counted(&Arc::new(key));
+    }
+
+    fn add_counted(&self, key: &Arc<K>) {
+        if self.shared.with(|state| state.add(key)) {
             self.shared.came.notify_additional(1);
         }
     }
 
     /// Adds a key when the time has passed. A key that is delayed already keeps the earlier time.
     pub fn add_after(&self, key: K, delay: Duration) {
+        self.add_counted_after(&Arc::new(key), delay);
+    }
+
+    fn add_counted_after(&self, key: &Arc<K>, delay: Duration) {
         if delay.is_zero() {
-            return self.add(key);
+            return self.add_counted(key);
         }
         let now = self.shared.clock.now();
         // What lies beyond the clock's end is as good as never.
         let at = now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(86400 * 365));
-        let is_first = self.shared.lock().add_at(key, at);
+        let is_first = self.shared.with(|state| state.add_at(key, at));
         if is_first {
             self.arm();
         }
@@ -211,25 +232,26 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
 
     /// Counts a failure of the key, and adds it when the limiter lets it. Only [`WorkQueue::forget`] ends the counting.
     pub fn add_rate_limited(&self, key: K) {
-        let now = self.shared.clock.now();
-        let delay = {
-            let mut state = self.shared.lock();
-            if state.shut_down {
-                return;
-            }
-            state.fail(&key, now)
-        };
-        self.add_after(key, delay);
+        self.fail(&Arc::new(key));
+    }
+
+    fn fail(&self, key: &Arc<K>) {
+        if self.is_shut_down() {
+            return;
+        }
+        let delay = self.shared.limiter.delay(key, self.shared.clock.now());
+        self.shared.lock().retries += 1;
+        self.add_counted_after(key, delay);
     }
 
     /// The key has succeeded, or is given up: its failures count no more. It stays in the queue if it is there.
     pub fn forget(&self, key: &K) {
-        self.shared.lock().forget(key);
+        self.shared.limiter.forget(key);
     }
 
     /// How many failures of the key were counted since it was forgotten.
     pub fn requeues(&self, key: &K) -> u32 {
-        self.shared.lock().requeues(key)
+        self.shared.limiter.requeues(key)
     }
 
     /// Takes the next key, and waits for one as long as the timeout says (`Duration::MAX`: without end). `None`: it was
@@ -245,11 +267,14 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
 
     /// Takes the next key, if there is one now. `Pending` is "not yet"; `Ready(None)`: shut down, and everything taken.
     pub fn try_get(&self) -> Poll<Option<WorkItem<K>>> {
-        let mut state = self.shared.lock();
-        state.move_due(self.shared.clock.now());
-        match state.take() {
+        let now = self.shared.clock.now();
+        let (key, shut_down) = self.shared.with(|state| {
+            state.move_due(now);
+            (state.take(), state.shut_down)
+        });
+        match key {
             Some(key) => Poll::Ready(Some(WorkItem { queue: self.clone(), key: Some(key) })),
-            None if state.shut_down => Poll::Ready(None),
+            None if shut_down => Poll::Ready(None),
             None => Poll::Pending,
         }
     }
@@ -288,29 +313,46 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
 
     /// Sets the timer for the earliest delayed key.
     fn arm(&self) {
-        let mut timer = self.shared.timer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(due) = self.shared.lock().next_due() else { return };
-        if timer.as_ref().is_none_or(|(armed, _)| *armed != due) {
-            *timer = Some((due, self.shared.clock.delay_until(due)));
-        }
         let waker = Waker::from(Arc::new(QueueTimer(Arc::downgrade(&self.shared))));
-        let fired = match timer.as_mut() {
-            Some((_, delay)) => Pin::new(delay).poll(&mut Context::from_waker(&waker)).is_ready(),
-            None => false,
-        };
-        if fired {
-            *timer = None;
-            drop(timer);
-            // Its time came meanwhile: for whoever listens, and that is at least who has called this.
-            self.shared.came.notify(1);
+        let mut armed = None;
+        loop {
+            let next = self.shared.lock().next_due();
+            let Some(due) = next.filter(|due| armed.is_none_or(|armed| *due < armed)) else { return };
+            // The timer is the clock's, which is the program's: it is polled outside of the lock.
+            let timer = self.shared.timer.replace(None);
+            let (timer, stale) = match timer {
+                Some(timer) if timer.0 == due => (Some(timer), None),
+                stale => (None, stale),
+            };
+            drop(stale);
+            let (_, mut delay) = timer.unwrap_or_else(|| (due, self.shared.clock.delay_until(due)));
+            if Pin::new(&mut delay).poll(&mut Context::from_waker(&waker)).is_ready() {
+                // Its time came meanwhile: for whoever listens, and that is at least who has called this.
+                self.shared.came.notify(1);
+                return;
+            }
+            drop(self.set_timer((due, delay)));
+            // A key that was delayed meanwhile may be due sooner, and its own call may have seen this timer on its way.
+            armed = Some(due);
+        }
+    }
+
+    /// Puts a timer back, unless another thread has set one that is due sooner. The one that is left over.
+    fn set_timer(&self, timer: (Instant, Delay)) -> Option<(Instant, Delay)> {
+        let mut set = self.shared.timer.lock();
+        match &*set {
+            Some((sooner, _)) if *sooner <= timer.0 => Some(timer),
+            _ => set.replace(timer),
         }
     }
 
     /// Keys that a worker could take now.
     pub fn len(&self) -> usize {
-        let mut state = self.shared.lock();
-        state.move_due(self.shared.clock.now());
-        state.ready()
+        let now = self.shared.clock.now();
+        self.shared.with(|state| {
+            state.move_due(now);
+            state.ready()
+        })
     }
 
     /// Whether a worker would have to wait now.
@@ -320,26 +362,28 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
 
     /// What it holds and has done.
     pub fn stats(&self) -> QueueStats {
-        let mut state = self.shared.lock();
-        state.move_due(self.shared.clock.now());
-        QueueStats {
-            ready: state.ready(),
-            processing: state.processing(),
-            delayed: state.delayed(),
-            added: state.added,
-            retries: state.retries,
-        }
+        let now = self.shared.clock.now();
+        self.shared.with(|state| {
+            state.move_due(now);
+            QueueStats {
+                ready: state.ready(),
+                processing: state.processing(),
+                delayed: state.delayed(),
+                added: state.added,
+                retries: state.retries,
+            }
+        })
     }
 
     /// Takes no more keys. What is in it can still be taken, then [`WorkQueue::get`] gives `None`. What is delayed is
     /// dropped: the answer is how many. Never waits; any number of times.
     pub fn shut_down(&self) -> usize {
-        let dropped = {
-            let mut state = self.shared.lock();
-            state.move_due(self.shared.clock.now());
+        let now = self.shared.clock.now();
+        let dropped = self.shared.with(|state| {
+            state.move_due(now);
             state.shut_down()
-        };
-        *self.shared.timer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        });
+        drop(self.shared.timer.replace(None));
         self.shared.came.notify(usize::MAX);
         self.shared.drained.notify(usize::MAX);
         dropped
@@ -380,11 +424,11 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
         }
     }
 
-    fn done(&self, key: &K) {
-        let mut state = self.shared.lock();
-        let again = state.done(key);
-        let drained = state.shut_down && state.is_drained();
-        drop(state);
+    fn done(&self, key: &Arc<K>) {
+        let (again, drained) = self.shared.with(|state| {
+            let again = state.done(key);
+            (again, state.shut_down && state.is_drained())
+        });
         if again {
             self.shared.came.notify_additional(1);
         }
@@ -394,19 +438,19 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> Clone for WorkQueue<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Clone for WorkQueue<K> {
     fn clone(&self) -> WorkQueue<K> {
         WorkQueue { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> Default for WorkQueue<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Default for WorkQueue<K> {
     fn default() -> WorkQueue<K> {
         WorkQueue::new()
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> fmt::Debug for WorkQueue<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> fmt::Debug for WorkQueue<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stats = self.stats();
         f.debug_struct("WorkQueue")
@@ -440,13 +484,13 @@ impl<K: Eq + Hash + Clone + Send + 'static> fmt::Debug for WorkQueue<K> {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[must_use = "a key that is dropped at once is done"]
-pub struct WorkItem<K: Eq + Hash + Clone + Send + 'static> {
+pub struct WorkItem<K: Eq + Hash + Clone + Send + Sync + 'static> {
     queue: WorkQueue<K>,
     /// Taken only by drop.
-    key: Option<K>,
+    key: Option<Arc<K>>,
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> WorkItem<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkItem<K> {
     /// Succeeded, or given up: its failures count no more. Done.
     pub fn forget(self) {
         self.queue.forget(&self);
@@ -454,16 +498,20 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkItem<K> {
 
     /// Failed: counts that, and tries it again when the limiter lets it. Done.
     pub fn retry(self) {
-        self.queue.add_rate_limited((*self).clone());
+        if let Some(key) = &self.key {
+            self.queue.fail(key);
+        }
     }
 
     /// To be looked at again when the time has passed, without having failed. Done.
     pub fn retry_after(self, delay: Duration) {
-        self.queue.add_after((*self).clone(), delay);
+        if let Some(key) = &self.key {
+            self.queue.add_counted_after(key, delay);
+        }
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> Deref for WorkItem<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Deref for WorkItem<K> {
     type Target = K;
 
     fn deref(&self) -> &K {
@@ -471,7 +519,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Deref for WorkItem<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> Drop for WorkItem<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Drop for WorkItem<K> {
     fn drop(&mut self) {
         let Some(key) = self.key.take() else { return };
         if !thread::panicking() {
@@ -479,17 +527,18 @@ impl<K: Eq + Hash + Clone + Send + 'static> Drop for WorkItem<K> {
         }
         // Another panic would end the process here, and what is called is foreign code: the limiter, the clock, the key's own
         // traits. The panic under way may be the limiter's.
-        if guard("the limiter of a work queue", || self.queue.add_rate_limited(key.clone())).is_none() {
-            guard("a key of a work queue", || self.queue.add_after(key.clone(), UNLIMITED));
+        if guard("the limiter of a work queue", || self.queue.fail(&key)).is_err() {
+            // The guards have logged what panics here.
+            let _ = guard("a key of a work queue", || self.queue.add_counted_after(&key, UNLIMITED));
         }
-        guard("a key of a work queue", || {
+        let _ = guard("a key of a work queue", || {
             self.queue.done(&key);
             drop(key);
         });
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + fmt::Debug + 'static> fmt::Debug for WorkItem<K> {
+impl<K: Eq + Hash + Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for WorkItem<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("WorkItem").field(&self.key).finish()
     }

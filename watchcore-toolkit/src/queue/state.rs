@@ -1,11 +1,15 @@
 //! What a queue knows of its keys: everything below its lock, without waiting and without time of its own.
+//!
+//! Keys are counted, so that none is cloned or dropped below the lock: what leaves a table is returned, or gathered in
+//! `removed`, which the caller drops behind the lock. Only `Eq` and `Hash` of a key run below it, for no table can be searched
+//! without them.
 
 #![forbid(unsafe_code)]
 
-use super::limit::RateLimiter;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Where a key stands that is in the queue or has a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,28 +23,29 @@ enum KeyState {
 }
 
 pub(super) struct QueueState<K> {
-    keys: HashMap<K, KeyState>,
-    order: VecDeque<K>,
+    keys: HashMap<Arc<K>, KeyState>,
+    order: VecDeque<Arc<K>>,
     /// By when it is due; the number tells apart what is due at the same time.
-    delayed: BTreeMap<(Instant, u64), K>,
-    due: HashMap<K, (Instant, u64)>,
+    delayed: BTreeMap<(Instant, u64), Arc<K>>,
+    due: HashMap<Arc<K>, (Instant, u64)>,
     next_number: u64,
-    limiter: Box<dyn RateLimiter<K>>,
+    /// Left the tables, and is to be dropped behind the lock.
+    removed: Vec<Arc<K>>,
     pub(super) shut_down: bool,
     processing: usize,
     pub(super) added: u64,
     pub(super) retries: u64,
 }
 
-impl<K: Eq + Hash + Clone> QueueState<K> {
-    pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> QueueState<K> {
+impl<K: Eq + Hash> QueueState<K> {
+    pub(super) fn new() -> QueueState<K> {
         QueueState {
             keys: HashMap::new(),
             order: VecDeque::new(),
             delayed: BTreeMap::new(),
             due: HashMap::new(),
             next_number: 0,
-            limiter,
+            removed: Vec::new(),
             shut_down: false,
             processing: 0,
             added: 0,
@@ -49,7 +54,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
     }
 
     /// Adds a key. True: there is one more to take.
-    pub(super) fn add(&mut self, key: K) -> bool {
+    pub(super) fn add(&mut self, key: &Arc<K>) -> bool {
         if self.shut_down {
             return false;
         }
@@ -57,52 +62,39 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         self.enqueue(key)
     }
 
-    fn enqueue(&mut self, key: K) -> bool {
-        if let Some(state) = self.keys.get_mut(&key) {
+    fn enqueue(&mut self, key: &Arc<K>) -> bool {
+        if let Some(state) = self.keys.get_mut(key) {
             // Queued: once is enough. Processing: its worker may have read the object already, so it comes again after it.
             if *state == KeyState::Processing {
                 *state = KeyState::ProcessingAgain;
             }
             return false;
         }
-        self.keys.insert(key.clone(), KeyState::Queued);
-        self.order.push_back(key);
+        self.keys.insert(Arc::clone(key), KeyState::Queued);
+        self.order.push_back(Arc::clone(key));
         true
     }
 
     /// Adds a key later. A key that is delayed already keeps the earlier time. True: the earliest time has changed.
-    pub(super) fn add_at(&mut self, key: K, at: Instant) -> bool {
+    pub(super) fn add_at(&mut self, key: &Arc<K>, at: Instant) -> bool {
         if self.shut_down {
             return false;
         }
-        let before = self.due.get(&key).copied();
+        let before = self.due.get(key).copied();
         if before.is_some_and(|(due, _)| due <= at) {
             return false;
         }
-        // A key's clone is foreign code: it comes before anything is changed.
-        let delayed = key.clone();
-        before.and_then(|before| self.delayed.remove(&before));
+        self.removed.extend(before.and_then(|before| self.delayed.remove(&before)));
         self.next_number += 1;
         let place = (at, self.next_number);
-        self.delayed.insert(place, delayed);
-        self.due.insert(key, place);
+        self.delayed.insert(place, Arc::clone(key));
+        self.due.insert(Arc::clone(key), place);
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
-    /// Counts a failure of the key: how long it waits.
-    pub(super) fn fail(&mut self, key: &K, now: Instant) -> Duration {
-        // The limiter is foreign code: where it panics nothing was counted.
-        let delay = self.limiter.delay(key, now);
-        self.retries += 1;
-        delay
-    }
-
-    pub(super) fn forget(&mut self, key: &K) {
-        self.limiter.forget(key);
-    }
-
-    pub(super) fn requeues(&self, key: &K) -> u32 {
-        self.limiter.requeues(key)
+    /// What has left the tables since this was asked: for the caller to drop behind the lock.
+    pub(super) fn take_removed(&mut self) -> Vec<Arc<K>> {
+        std::mem::take(&mut self.removed)
     }
 
     /// Adds what is due. How many more there are to take.
@@ -113,9 +105,11 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
                 break;
             }
             let key = first.remove();
-            self.due.remove(&key);
+            let due = self.due.remove_entry(&key);
             self.added += 1;
-            moved += usize::from(self.enqueue(key));
+            moved += usize::from(self.enqueue(&key));
+            self.removed.extend(due.map(|(key, _)| key));
+            self.removed.push(key);
         }
         // Room of a burst that is over is returned, at most once in as many keys as it had.
         if self.due.capacity() > 4 * self.due.len().max(64) {
@@ -129,7 +123,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    pub(super) fn take(&mut self) -> Option<K> {
+    pub(super) fn take(&mut self) -> Option<Arc<K>> {
         let key = self.order.pop_front()?;
         *self.keys.get_mut(&key).expect("what is in order has a state") = KeyState::Processing;
         self.processing += 1;
@@ -138,23 +132,29 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
     }
 
     /// A worker is done with a key that it took. True: there is one more to take.
-    pub(super) fn done(&mut self, key: &K) -> bool {
+    pub(super) fn done(&mut self, key: &Arc<K>) -> bool {
         let Some(state) = self.keys.get_mut(key) else { return false };
         self.processing -= 1;
         if *state == KeyState::ProcessingAgain {
             *state = KeyState::Queued;
-            self.order.push_back(key.clone());
+            self.order.push_back(Arc::clone(key));
             return true;
         }
-        self.keys.remove(key);
+        if let Some((removed, _)) = self.keys.remove_entry(key)
+            && !Arc::ptr_eq(&removed, key)
+        {
+            self.removed.push(removed);
+        }
         false
     }
 
     /// Nothing is added from now on; what is delayed goes.
     pub(super) fn shut_down(&mut self) -> usize {
         self.shut_down = true;
-        self.due = HashMap::new();
-        std::mem::take(&mut self.delayed).len()
+        let (due, delayed) = (std::mem::take(&mut self.due), std::mem::take(&mut self.delayed));
+        let dropped = delayed.len();
+        self.removed.extend(due.into_keys().chain(delayed.into_values()));
+        dropped
     }
 
     pub(super) fn ready(&self) -> usize {
@@ -185,22 +185,22 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit::ExponentialLimiter;
     use super::*;
+    use std::time::Duration;
 
     /// A burst of delayed keys that come due one by one, and are taken at once, leaves no room behind.
     #[test]
     fn burst_of_delayed_keys_leaves_no_room() {
-        let limiter = ExponentialLimiter::new(Duration::ZERO, Duration::ZERO);
-        let mut state = QueueState::new(Box::new(limiter));
+        let mut state = QueueState::new();
         let begin = Instant::now();
         for key in 0..10_000 {
-            state.add_at(key, begin + Duration::from_millis(key));
+            state.add_at(&Arc::new(key), begin + Duration::from_millis(key));
         }
         for key in 0..10_000 {
             assert_eq!(state.move_due(begin + Duration::from_millis(key)), 1);
-            assert_eq!(state.take(), Some(key));
-            state.done(&key);
+            assert_eq!(state.take().as_deref(), Some(&key));
+            state.done(&Arc::new(key));
+            state.take_removed();
         }
         assert!(state.due.capacity() < 1000, "room for {} keys", state.due.capacity());
     }

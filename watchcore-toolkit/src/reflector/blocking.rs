@@ -4,15 +4,15 @@
 
 use super::source::{Entry, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
 use crate::event::{Status, WatchEvent};
-use crate::foreign::wake;
+use crate::foreign::{guard, wake};
 use crate::retry::Opening;
+use crate::sync::{Lock, LockGuard};
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::task::{Context, Poll, Waker};
 
 /// Events that a watch's thread reads ahead at most.
@@ -115,11 +115,11 @@ impl<S: BlockingSource> ListerWatcher for Blocking<S> {
 
 /// A call of the user's code: a panic is an error.
 fn called<T>(call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(Status::new(500, "the source has panicked")))
+    guard("the source", call).unwrap_or_else(|panicked| Err(panicked.into()))
 }
 
 /// Where a thread leaves the one answer that a future waits for.
-struct Reply<T>(Arc<Mutex<ReplyCell<T>>>);
+struct Reply<T>(Arc<Lock<ReplyCell<T>>>);
 
 /// The answer, and who waits for it.
 type ReplyCell<T> = (Option<Result<T, Status>>, Option<Waker>);
@@ -127,7 +127,7 @@ type ReplyCell<T> = (Option<Result<T, Status>>, Option<Waker>);
 impl<T> Reply<T> {
     fn give(&self, answer: Result<T, Status>) {
         let waker = {
-            let mut cell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cell = self.0.lock();
             cell.0 = Some(answer);
             cell.1.take()
         };
@@ -154,11 +154,14 @@ impl<T: Send + 'static, F: FnOnce(Reply<T>) + Send + 'static> Future for Answere
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Status>> {
         {
-            let mut cell = self.reply.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let waker = context.waker().clone();
+            let mut cell = self.reply.0.lock();
             if let Some(answer) = cell.0.take() {
                 return Poll::Ready(answer);
             }
-            cell.1 = Some(context.waker().clone());
+            let before = cell.1.replace(waker);
+            drop(cell);
+            drop(before);
         }
         if let Some(call) = self.call.take() {
             let reply = Reply(Arc::clone(&self.reply.0));
@@ -174,7 +177,7 @@ impl<T: Send + 'static, F: FnOnce(Reply<T>) + Send + 'static> Future for Answere
 /// Between a watch's thread and its reader: at most [`AHEAD`] events.
 #[derive(Default)]
 struct ReadAhead {
-    state: Mutex<ReadAheadState>,
+    state: Lock<ReadAheadState>,
     /// Notified when there is room, or nobody reads any more.
     room: Condvar,
 }
@@ -188,15 +191,15 @@ struct ReadAheadState {
 }
 
 impl ReadAhead {
-    fn lock(&self) -> MutexGuard<'_, ReadAheadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, ReadAheadState> {
+        self.state.lock()
     }
 
     /// Waits for room. False: nobody reads any more.
     fn push(&self, event: WatchEvent<Entry>) -> bool {
         let mut state = self.lock();
         while state.events.len() >= AHEAD && !state.stopped {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.room);
         }
         if state.stopped {
             return false;
@@ -243,6 +246,7 @@ impl Stream for BlockingWatch {
     type Item = WatchEvent<Entry>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<Entry>>> {
+        let waker = context.waker().clone();
         let mut state = self.0.lock();
         if let Some(event) = state.events.pop_front() {
             drop(state);
@@ -252,7 +256,9 @@ impl Stream for BlockingWatch {
         if state.closed || state.stopped {
             return Poll::Ready(None);
         }
-        state.waker = Some(context.waker().clone());
+        let before = state.waker.replace(waker);
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }

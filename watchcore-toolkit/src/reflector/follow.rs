@@ -6,9 +6,9 @@ use super::feed::Taken;
 use super::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
 use super::status::ReflectorState;
 use super::{Outcome, Over, Reflector, Step};
+use crate::asked::{asked, poll_watch};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
-use futures_core::Stream;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl<L: ListerWatcher> Reflector<L> {
             return Poll::Ready(Err(Over));
         }
         self.answer(asking, context);
-        if let Poll::Ready(event) = Pin::new(watch).poll_next(context) {
+        if let Poll::Ready(event) = poll_watch(watch, context) {
             quiet.since = self.options.clock.now();
             return Poll::Ready(Ok(event));
         }
@@ -135,7 +135,8 @@ impl<L: ListerWatcher> Reflector<L> {
                 ticket if ticket <= asking.failed => return,
                 ticket => {
                     let request = ListRequest { at: ListAt::Newest, limit: 1, continue_token: None };
-                    asking.page = Some((ticket, self.source.list(request)));
+                    let page = asked("a list of the source", || self.source.list(request));
+                    asking.page = Some((ticket, page));
                 }
             }
         }

@@ -4,10 +4,11 @@
 
 use super::status::{ReflectorState, ReflectorStatus, StatusCell};
 use crate::clock::Clock;
+use crate::foreign::{Notify, wake};
+use crate::sync::Lock;
 use crate::watch::{Signal, Stopper};
-use event_listener::{Event, Listener};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,14 +19,14 @@ pub(super) struct Links {
     pub(super) stop: Arc<Signal>,
     pub(super) nudge: Arc<Nudge>,
     pub(super) status: StatusCell,
-    pub(super) clock: Mutex<Arc<dyn Clock>>,
+    pub(super) clock: Lock<Arc<dyn Clock>>,
     /// Notified when it has ended.
-    pub(super) ended: Event,
+    pub(super) ended: Notify,
 }
 
 impl Links {
     pub(super) fn now(&self) -> Instant {
-        let clock = Arc::clone(&self.clock.lock().unwrap_or_else(PoisonError::into_inner));
+        let clock = Arc::clone(&self.clock.lock());
         clock.now()
     }
 
@@ -36,21 +37,18 @@ impl Links {
 
 /// The cache's word to its source: it was closed, or somebody asks for news.
 #[derive(Default)]
-pub(super) struct Nudge(Mutex<Option<Waker>>);
+pub(super) struct Nudge(Lock<Option<Waker>>);
 
 impl Nudge {
     /// The task that is to be woken.
     pub(super) fn register(&self, context: &Context<'_>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        drop(self.0.replace(Some(context.waker().clone())));
     }
 }
 
 impl Source for Nudge {
     fn wake(&self) {
-        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(self.0.replace(None));
     }
 }
 
@@ -124,7 +122,7 @@ impl ReflectorThread {
             if links.status().state == ReflectorState::Ended {
                 break;
             }
-            if ended.wait_timeout(timeout).is_none() {
+            if !ended.wait(Instant::now().checked_add(timeout)) {
                 return Err(Error::new(
                     Code::Timeout,
                     format!(
@@ -135,7 +133,7 @@ impl ReflectorThread {
             }
         }
         match self.thread.take().map(JoinHandle::join) {
-            Some(Err(_)) => Err(Error::new(Code::Panic, "stop a reflector: its source has panicked")),
+            Some(Err(_)) => Err(Error::new(Code::Panic, "stop a reflector: its thread has panicked; see the log")),
             _ => Ok(()),
         }
     }

@@ -17,23 +17,24 @@ pub use handle::{ReflectorHandle, ReflectorThread};
 pub use source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
 pub use status::{ReflectorState, ReflectorStatus};
 
+use crate::asked::{asked, poll_watch};
 use crate::awaited::{ANSWER, Awaited};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
+use crate::foreign::Notify;
 use crate::park;
+use crate::sync::Lock;
 use crate::watch::{Signal, Stopper};
-use event_listener::Event;
 use feed::{Feed, Gathering};
 use follow::{BUDGET, yield_now};
-use futures_core::Stream;
 use handle::{Links, Nudge};
 use pages::ListedPages;
 use status::StatusCell;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
@@ -150,8 +151,8 @@ impl<L: ListerWatcher> Reflector<L> {
             stop,
             nudge,
             status: StatusCell::new(),
-            clock: Mutex::new(Arc::clone(&clock)),
-            ended: Event::new(),
+            clock: Lock::new(Arc::clone(&clock)),
+            ended: Notify::new(),
         };
         let options = ReflectorOptions {
             page_size: PAGE,
@@ -192,7 +193,7 @@ impl<L: ListerWatcher> Reflector<L> {
     /// Takes the time from this clock, for its backoff too.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Reflector<L> {
         self.options.backoff = self.options.backoff.with_clock(Arc::clone(&clock));
-        *self.links.clock.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&clock);
+        drop(self.links.clock.replace(Arc::clone(&clock)));
         self.options.clock = clock;
         self
     }
@@ -221,6 +222,10 @@ impl<L: ListerWatcher> Reflector<L> {
         struct Ended(Arc<Links>);
         impl Drop for Ended {
             fn drop(&mut self) {
+                if std::thread::panicking() {
+                    let status = Status::new(500, "the reflector has panicked: see the log");
+                    self.0.status.update(|all| all.last_error = Some(status));
+                }
                 self.0.status.enter(ReflectorState::Ended, self.0.now());
                 self.0.ended.notify(usize::MAX);
             }
@@ -315,7 +320,7 @@ impl<L: ListerWatcher> Reflector<L> {
         let mut request = ListRequest { at, limit, continue_token: None };
         let mut pages = ListedPages::default();
         let (status, is_broken) = loop {
-            let page = self.source.list(request.clone());
+            let page = asked("a list of the source", || self.source.list(request.clone()));
             let added = match self.answered(page).await? {
                 Ok(page) => pages.add(page),
                 Err(status) => {
@@ -388,7 +393,7 @@ impl<L: ListerWatcher> Reflector<L> {
         self.enter(ReflectorState::ReadingState);
         let request = self.request(from, true);
         let timeout = request.timeout;
-        let opening = self.source.watch(request);
+        let opening = asked("the source, asked for a watch,", || self.source.watch(request));
         let status = match self.answered(opening).await? {
             Ok(Some(mut watch)) => match self.gather(&mut watch).await? {
                 Ok(()) => return self.follow(watch, timeout).await,
@@ -429,7 +434,7 @@ impl<L: ListerWatcher> Reflector<L> {
                     return Poll::Ready(Err(Over));
                 }
                 if taken < BUDGET {
-                    if let Poll::Ready(event) = Pin::new(&mut *watch).poll_next(context) {
+                    if let Poll::Ready(event) = poll_watch(watch, context) {
                         taken += 1;
                         return Poll::Ready(Ok(Some(event)));
                     }
@@ -477,7 +482,7 @@ impl<L: ListerWatcher> Reflector<L> {
         self.enter(ReflectorState::Opening);
         let request = self.request(self.feed.resume, false);
         let timeout = request.timeout;
-        let opening = self.source.watch(request);
+        let opening = asked("the source, asked for a watch,", || self.source.watch(request));
         match self.answered(opening).await? {
             Ok(Some(watch)) => self.follow(watch, timeout).await,
             Ok(None) => {

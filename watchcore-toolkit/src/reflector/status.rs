@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 use crate::event::Status;
+use crate::sync::{Lock, LockGuard};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a reflector does now.
@@ -102,15 +103,15 @@ impl fmt::Display for ReflectorStatus {
 
 /// What the reflector writes and others read.
 #[derive(Clone)]
-pub(super) struct StatusCell(Arc<Mutex<(ReflectorStatus, Option<Instant>)>>);
+pub(super) struct StatusCell(Arc<Lock<(ReflectorStatus, Option<Instant>)>>);
 
 impl StatusCell {
     pub(super) fn new() -> StatusCell {
-        StatusCell(Arc::new(Mutex::new((ReflectorStatus::default(), None))))
+        StatusCell(Arc::new(Lock::new((ReflectorStatus::default(), None))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, (ReflectorStatus, Option<Instant>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, (ReflectorStatus, Option<Instant>)> {
+        self.0.lock()
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut ReflectorStatus)) {

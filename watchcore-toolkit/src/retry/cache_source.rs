@@ -4,7 +4,7 @@
 
 use super::source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 use crate::event::Status;
-use crate::object::FromKeyValue;
+use crate::object::{FromKeyValue, object_of};
 use crate::objects::ObjectWatch;
 use std::fmt;
 use std::future::ready;
@@ -49,7 +49,7 @@ impl<O: FromKeyValue> CacheSource<O> {
         let snapshot = self.cache.snapshot()?;
         let mut listing = Listing::new(snapshot.position(), []);
         for kv in snapshot.filtered(&self.filter)? {
-            match O::from_key_value(&kv.to_owned()) {
+            match object_of::<O>(&kv.to_owned()) {
                 Ok(object) => listing.objects.push(object),
                 // As in a watch: a value that cannot be decoded is left out, and reported.
                 Err(error) => {

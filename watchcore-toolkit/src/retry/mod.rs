@@ -11,17 +11,19 @@ mod source;
 pub use cache_source::CacheSource;
 pub use source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 
+use crate::asked::{asked, poll_watch};
 use crate::awaited::{ANSWER, Awaited};
 use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::keyed::Keyed;
+use crate::sync::Lock;
 use crate::watch::{Signal, Stopper, Watch};
 use futures_core::Stream;
 use relist::{Relist, Relisting};
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Position, Result};
@@ -121,21 +123,21 @@ enum Attempt {
 #[derive(Default)]
 struct RetryStop {
     signal: Signal,
-    below: Mutex<Option<Stopper>>,
+    below: Lock<Option<Stopper>>,
 }
 
 impl RetryStop {
     /// Raised before it takes, while who opens stores before it looks: one of them stops the new watch.
     fn stop(&self) {
         self.signal.raise();
-        let below = self.below.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let below = self.below.replace(None);
         if let Some(below) = below {
             below.stop();
         }
     }
 
     fn opened(&self, below: Stopper) {
-        *self.below.lock().unwrap_or_else(PoisonError::into_inner) = Some(below.clone());
+        drop(self.below.replace(Some(below.clone())));
         if self.signal.is_raised() {
             below.stop();
         }
@@ -319,14 +321,14 @@ impl<S: WatchSource> RetryWatch<S> {
                     Attempt::Open => {
                         self.opened_at = Some(self.clock.now());
                         self.opens += 1;
-                        let opening = self.source.watch(self.resume);
+                        let opening = asked("the source, asked for a watch,", || self.source.watch(self.resume));
                         self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
                     }
                     Attempt::List => {
                         self.listed_at = Some(self.clock.now());
                         self.lists += 1;
                         let lister = self.relist.as_mut().expect("it lists only where it has a lister");
-                        let listing = lister.list();
+                        let listing = asked("a list of the source", || lister.list());
                         self.state = RetryState::Listing(Awaited::new(listing, &self.clock, self.answer_timeout));
                     }
                 }
@@ -343,7 +345,7 @@ impl<S: WatchSource> RetryWatch<S> {
                 }
                 Err(status) => self.failed(Attempt::Open, status),
             },
-            RetryState::Reading(watch) => match ready!(Pin::new(watch).poll_next(context)) {
+            RetryState::Reading(watch) => match ready!(poll_watch(watch, context)) {
                 Some(event) => self.read(event),
                 None => self.retry(Attempt::Open, None),
             },

@@ -1,6 +1,6 @@
 //! Informers: handlers, registrations, indexes, listers.
 
-use crate::support::{BOUND, Journal, Text, lap, put, small_cache, until, wide_cache};
+use crate::support::{BOUND, Journal, Text, delete, lap, put, small_cache, until, wide_cache};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
@@ -206,6 +206,56 @@ fn si_05_life_of_a_registration() {
     until("nobody is left", || informer.handlers().is_empty());
 }
 
+/// What a handler holds, which says when its thread has dropped it.
+struct Gone(mpsc::Sender<u64>, u64);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.send(self.1).ok();
+    }
+}
+
+/// A detached handler is the informer's: it ends, with its thread and all that it holds, when the informer's last clone and
+/// last lister are dropped, when it is removed by its number, and with a stop. One that is attached does not.
+#[test]
+fn si_05_detached_handlers_end_with_their_informer() {
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let (says, gone) = mpsc::channel();
+    let add = |informer: &Informer<Text>, number| {
+        let held = Gone(says.clone(), number);
+        let handler = HandlerFns::new().on_added(move |_: &Text, _| {
+            let _ = &held;
+        });
+        let registration = informer.add_handler(handler).unwrap();
+        registration.wait_synced(BOUND).unwrap();
+        registration
+    };
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (clone, lister) = (informer.clone(), informer.lister());
+    add(&informer, 1).detach();
+    let attached = add(&informer, 2);
+    let by_number = add(&informer, 3);
+    let number = by_number.id();
+    by_number.detach();
+    let late = add(&informer, 4);
+    assert!(informer.remove_handler(number) && !informer.remove_handler(1000));
+    assert_eq!(gone.recv_timeout(BOUND).unwrap(), 3);
+    drop((informer, clone));
+    assert!(gone.try_recv().is_err(), "the lister is of the same informer");
+    drop(lister);
+    assert_eq!(gone.recv_timeout(BOUND).unwrap(), 1);
+    late.detach();
+    assert_eq!(gone.recv_timeout(BOUND).unwrap(), 4, "nobody could end it any more");
+    assert_eq!(attached.status().state, HandlerState::Waiting);
+    drop(attached);
+    assert_eq!(gone.recv_timeout(BOUND).unwrap(), 2);
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    add(&informer, 5).detach();
+    informer.stop();
+    assert_eq!(gone.recv_timeout(BOUND).unwrap(), 5);
+}
+
 /// After the cache is closed handlers have what was published before, and end.
 #[test]
 fn si_05_closed_cache_ends_handlers() {
@@ -218,6 +268,36 @@ fn si_05_closed_cache_ends_handlers() {
     journal.wait_for("ended 0");
     until("it has ended", || registration.status().state == HandlerState::Ended(None));
     registration.remove_and_wait(BOUND).unwrap();
+}
+
+/// Under every policy a key whose newest value cannot be decoded is changed and deleted with the last one that was given.
+#[test]
+fn rf_14_every_policy_gives_the_last_good_value() {
+    for policy in [OnLag::Resnapshot, OnLag::Conflate, OnLag::Stop, OnLag::SkipToOldest] {
+        let cache = wide_cache();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(1, [Change::put("/never", b"\xff")]).unwrap();
+        let informer = Informer::<Text>::new(&cache).unwrap();
+        let journal = Arc::new(Journal::default());
+        let options = HandlerOptions::new().on_lag(policy);
+        let registration = informer.add_handler_with(Log(Arc::clone(&journal)), options).unwrap();
+        journal.wait_for("synced");
+        put(&mut writer, "/a", "good");
+        put(&mut writer, "/b", "good");
+        for bad in [b"\xff", b"\xfe"] {
+            let revision = writer.position().revision + 1;
+            writer.apply(revision, [Change::put("/a", bad), Change::put("/b", bad)]).unwrap();
+        }
+        delete(&mut writer, "/a");
+        put(&mut writer, "/b", "better");
+        delete(&mut writer, "/b");
+        delete(&mut writer, "/never");
+        put(&mut writer, "/end", "1");
+        journal.wait_for("+ /end=1");
+        let lines = ["synced", "+ /a=good", "+ /b=good", "- /a=good", "~ /b=good>better", "- /b=better", "+ /end=1"];
+        assert_eq!(journal.lines(), lines, "{policy:?}");
+        drop(registration);
+    }
 }
 
 /// A removal returns at once though a callback runs; one that waits returns when none does.

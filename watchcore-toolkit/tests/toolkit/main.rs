@@ -1,5 +1,8 @@
 //! The rows of docs/TOOLKIT.md, a module for each part.
 
+// These lints are for the code of the crate.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
+
 mod backoff;
 mod broadcaster;
 mod broadcaster_faults;
@@ -8,6 +11,9 @@ mod decoders;
 mod empty;
 mod fakes;
 mod filters;
+mod foreign;
+mod hostile;
+mod indexes;
 mod informer;
 mod listers;
 mod many;

@@ -236,9 +236,9 @@ fn wq_13_delayed_keys_come_in_the_order_of_their_times() {
 
 #[test]
 fn wq_14_exponential_limiter_doubles_and_forgets() {
-    let mut limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1));
+    let limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1));
     let now = Instant::now();
-    let mut delays = |key| limiter.delay(&key, now).as_millis();
+    let delays = |key| limiter.delay(&key, now).as_millis();
     assert_eq!([0; 5].map(|_| delays("one")), [1, 2, 4, 8, 16]);
     assert_eq!([0; 2].map(|_| delays("two")), [1, 2]);
     assert_eq!((limiter.requeues(&"one"), limiter.requeues(&"two")), (5, 2));
@@ -248,7 +248,7 @@ fn wq_14_exponential_limiter_doubles_and_forgets() {
 
 #[test]
 fn wq_15_exponential_limiter_stays_at_its_most() {
-    let mut limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1000));
+    let limiter = ExponentialLimiter::new(Duration::from_millis(1), Duration::from_secs(1000));
     let now = Instant::now();
     let last = (0..1000).map(|_| limiter.delay(&"one", now)).last().unwrap();
     assert_eq!((last, limiter.requeues(&"one")), (Duration::from_secs(1000), 1000));
@@ -256,8 +256,8 @@ fn wq_15_exponential_limiter_stays_at_its_most() {
 
 #[test]
 fn wq_16_token_bucket_limits_all_keys_together() {
-    let (mut bucket, clock) = (TokenBucket::new(10.0, 3), ManualClock::new());
-    let mut delay = |key: &str| bucket.delay(&key.len(), clock.now()).as_millis();
+    let (bucket, clock) = (TokenBucket::new(10.0, 3), ManualClock::new());
+    let delay = |key: &str| bucket.delay(&key.len(), clock.now()).as_millis();
     assert_eq!([delay("a"), delay("b"), delay("c"), delay("d"), delay("e")], [0, 0, 0, 100, 200]);
     clock.advance(Duration::from_secs(1));
     assert_eq!(delay("f"), 0, "ten came, two were owed");
@@ -266,8 +266,7 @@ fn wq_16_token_bucket_limits_all_keys_together() {
 #[test]
 fn wq_17_longest_delay_wins() {
     let each = ExponentialLimiter::new(Duration::from_millis(5), Duration::from_secs(3));
-    let mut limiter =
-        LongestDelay::new([Box::new(each) as Box<dyn RateLimiter<u8>>, Box::new(TokenBucket::new(1.0, 2))]);
+    let limiter = LongestDelay::new([Box::new(each) as Box<dyn RateLimiter<u8>>, Box::new(TokenBucket::new(1.0, 2))]);
     let now = Instant::now();
     assert_eq!([0; 3].map(|_| limiter.delay(&1, now).as_millis()), [5, 10, 1000]);
     assert_eq!(limiter.requeues(&1), 3);
@@ -310,12 +309,12 @@ fn wq_19_panic_counts_as_failure() {
 struct PanicsFor(&'static str);
 
 impl RateLimiter<&'static str> for PanicsFor {
-    fn delay(&mut self, key: &&'static str, _: Instant) -> Duration {
+    fn delay(&self, key: &&'static str, _: Instant) -> Duration {
         assert_ne!(*key, self.0, "the limiter's fault");
         Duration::from_secs(1)
     }
 
-    fn forget(&mut self, _: &&'static str) {}
+    fn forget(&self, _: &&'static str) {}
 
     fn requeues(&self, _: &&'static str) -> u32 {
         0

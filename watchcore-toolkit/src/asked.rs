@@ -1,0 +1,56 @@
+//! What a program's source is asked for, behind the guard of foreign code: a panic of it is its answer, an error 500. The
+//! tables of the reflector and of the retrying watch say what follows an error, so the source is asked again.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Status, WatchEvent};
+use crate::foreign::{discard, guard};
+use futures_core::Stream;
+use std::future::ready;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// An answer of a source.
+pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
+
+/// Asks a source; `what` names the question in messages.
+pub(crate) fn asked<T: Send + 'static>(what: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    match guard(what, ask) {
+        Ok(answer) => Box::pin(GuardedAnswer { what, answer: Some(answer) }),
+        Err(panicked) => Box::pin(ready(Err(panicked.into()))),
+    }
+}
+
+struct GuardedAnswer<T> {
+    what: &'static str,
+    /// `None` once it has panicked.
+    answer: Option<Answer<T>>,
+}
+
+impl<T> Future for GuardedAnswer<T> {
+    type Output = Result<T, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Status>> {
+        let what = self.what;
+        let Some(answer) = &mut self.answer else { return Poll::Pending };
+        guard(what, || answer.as_mut().poll(context)).unwrap_or_else(|panicked| {
+            discard(what, self.answer.take());
+            Poll::Ready(Err(panicked.into()))
+        })
+    }
+}
+
+impl<T> Drop for GuardedAnswer<T> {
+    fn drop(&mut self) {
+        discard(self.what, self.answer.take());
+    }
+}
+
+/// The next event of a source's watch. An error is its last: it is not polled again.
+pub(crate) fn poll_watch<O, W>(watch: &mut W, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>>
+where
+    W: Stream<Item = WatchEvent<O>> + Unpin,
+{
+    guard("the source's watch", || Pin::new(watch).poll_next(context))
+        .unwrap_or_else(|panicked| Poll::Ready(Some(WatchEvent::error(panicked))))
+}
