@@ -119,7 +119,7 @@ pub struct QueueStats {
     pub delayed: usize,
     /// Calls that added a key, also one that was there already; delayed ones count when they are due.
     pub added: u64,
-    /// Failures that were counted.
+    /// Failures that were counted: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
     pub retries: u64,
 }
 
@@ -210,15 +210,14 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
     }
 
     /// Counts a failure of the key, and adds it when the limiter lets it. Only [`WorkQueue::forget`] ends the counting.
+    ///
+    /// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure
+    /// is counted nor a token taken, however often it is added until a worker takes it.
     pub fn add_rate_limited(&self, key: K) {
+        let Some(claim) = Claim::of(self, &key) else { return };
         let now = self.shared.clock.now();
-        let delay = {
-            let mut state = self.shared.lock();
-            if state.shut_down {
-                return;
-            }
-            state.fail(&key, now)
-        };
+        let delay = self.shared.lock().fail(&key, now);
+        claim.keep();
         self.add_after(key, delay);
     }
 
@@ -390,6 +389,31 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
         }
         if drained {
             self.shared.drained.notify(usize::MAX);
+        }
+    }
+}
+
+/// The right of a key to ask the limiter. Dropped without [`Claim::keep`], by a limiter that panics, it is given back.
+struct Claim<'a, K: Eq + Hash + Clone + Send + 'static> {
+    queue: &'a WorkQueue<K>,
+    key: Option<&'a K>,
+}
+
+impl<'a, K: Eq + Hash + Clone + Send + 'static> Claim<'a, K> {
+    fn of(queue: &'a WorkQueue<K>, key: &'a K) -> Option<Claim<'a, K>> {
+        let is_granted = queue.shared.lock().claim(key);
+        is_granted.then_some(Claim { queue, key: Some(key) })
+    }
+
+    fn keep(mut self) {
+        self.key = None;
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Drop for Claim<'_, K> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.queue.shared.lock().unclaim(key);
         }
     }
 }

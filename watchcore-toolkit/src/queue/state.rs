@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::limit::RateLimiter;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub(super) struct QueueState<K> {
     /// By when it is due; the number tells apart what is due at the same time.
     delayed: BTreeMap<(Instant, u64), K>,
     due: HashMap<K, (Instant, u64)>,
+    /// Keys that have asked the limiter and that no worker has taken since: they wait for it already.
+    limited: HashSet<K>,
     next_number: u64,
     limiter: Box<dyn RateLimiter<K>>,
     pub(super) shut_down: bool,
@@ -39,6 +41,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
             order: VecDeque::new(),
             delayed: BTreeMap::new(),
             due: HashMap::new(),
+            limited: HashSet::new(),
             next_number: 0,
             limiter,
             shut_down: false,
@@ -89,6 +92,18 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
+    /// Whether the key may ask the limiter. False: it waits already, in the queue or for what the limiter said before. A key
+    /// that is only delayed may ask, because the limiter's time may be earlier.
+    pub(super) fn claim(&mut self, key: &K) -> bool {
+        let is_queued = self.keys.get(key) == Some(&KeyState::Queued);
+        !self.shut_down && !is_queued && self.limited.insert(key.clone())
+    }
+
+    /// The limiter has not answered: the key may ask again.
+    pub(super) fn unclaim(&mut self, key: &K) {
+        self.limited.remove(key);
+    }
+
     /// Counts a failure of the key: how long it waits.
     pub(super) fn fail(&mut self, key: &K, now: Instant) -> Duration {
         // The limiter is foreign code: where it panics nothing was counted.
@@ -132,6 +147,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
     pub(super) fn take(&mut self) -> Option<K> {
         let key = self.order.pop_front()?;
         *self.keys.get_mut(&key).expect("what is in order has a state") = KeyState::Processing;
+        self.limited.remove(&key);
         self.processing += 1;
         self.shrink();
         Some(key)
@@ -154,6 +170,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
     pub(super) fn shut_down(&mut self) -> usize {
         self.shut_down = true;
         self.due = HashMap::new();
+        self.limited = HashSet::new();
         std::mem::take(&mut self.delayed).len()
     }
 
@@ -179,6 +196,7 @@ impl<K: Eq + Hash + Clone> QueueState<K> {
         if self.order.capacity() > 4 * self.order.len().max(64) {
             self.order.shrink_to(2 * self.order.len().max(32));
             self.keys.shrink_to(2 * self.keys.len());
+            self.limited.shrink_to(2 * self.limited.len());
         }
     }
 }
