@@ -402,7 +402,8 @@ struct Claim<'a, K: Eq + Hash + Clone + Send + 'static> {
 impl<'a, K: Eq + Hash + Clone + Send + 'static> Claim<'a, K> {
     fn of(queue: &'a WorkQueue<K>, key: &'a K) -> Option<Claim<'a, K>> {
         let is_granted = queue.shared.lock().claim(key);
-        is_granted.then_some(Claim { queue, key: Some(key) })
+        // Made only where it was granted: its drop gives the right back.
+        is_granted.then(|| Claim { queue, key: Some(key) })
     }
 
     fn keep(mut self) {

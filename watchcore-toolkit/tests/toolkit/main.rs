@@ -4,6 +4,7 @@ mod backoff;
 mod broadcaster;
 mod broadcaster_faults;
 mod clocks;
+mod contract;
 mod decoders;
 mod empty;
 mod fakes;
