@@ -3,6 +3,7 @@ package informer_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -58,4 +59,26 @@ func TestContractRowsOfTheReflector(t *testing.T) {
 			return reflecting{in}
 		})
 	})
+}
+
+// besieged is a hostile server as a ListerWatcher.
+type besieged struct{ *contract.Hostile }
+
+func (b besieged) List(_ context.Context, r informer.ListRequest) (informer.ListPage[string], error) {
+	page := b.Hostile.List(r.Revision)
+	return informer.ListPage[string]{Items: page.Items, Revision: page.Revision}, page.Err
+}
+
+// Whatever the server did, the informer has its state in the end.
+func TestRF28ReflectorSurvivesHostileServers(t *testing.T) {
+	for seed := range uint64(1000) {
+		server, clock := contract.NewHostile(seed, seed%2 == 0), newClock()
+		in, err := informer.NewFromSource[string](besieged{server}, contract.Key, options{Clock: clock, OnError: func(error) {}})
+		check(t, err)
+		server.Drive(t, clock, runtime.Gosched, func() bool {
+			truth, revision := server.Truth()
+			return in.HasSynced() && objects(in) == strings.Join(truth, " ") && in.Lister().Position().Revision == revision
+		})
+		check(t, in.StopAndWait(bounded.Context(t)))
+	}
 }

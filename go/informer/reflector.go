@@ -123,6 +123,7 @@ type reflector[T any] struct {
 
 	at       watchcore.Position
 	behind   uint64    // the revisions up to here are proven whole: a watch is opened behind it
+	reached  uint64    // the newest revision that the open watch has said to be there
 	marked   uint64    // the revision of which an event had a lower position: the source says which one is its last
 	held     []held[T] // events of a revision of which more is to come
 	whole    uint64    // the highest revision of these: where the position is there, nothing more is
@@ -330,6 +331,7 @@ func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
 	r.drop()
 	began, newest, after := r.in.clock.Now(), r.at.Revision, r.behind
+	r.reached = after
 	err := r.read(after)
 	if r.in.ctx.Err() != nil {
 		return
@@ -346,6 +348,8 @@ func (r *reflector[T]) watch() {
 			r.fruitlessWatch(errors.New("the watch ended inside a revision"))
 		case r.in.clock.Now().Sub(began) < verdict.Short:
 			r.fruitlessWatch(errors.New("the watch ended within a second without a change"))
+		case r.reached < newest: // it began inside a revision, which had to come again
+			r.gone(misfit("revision %d was seen, and the source says that it is at %d", newest, r.reached))
 		}
 		return
 	}
@@ -448,6 +452,7 @@ func (r *reflector[T]) take(e watch.Event[T], after uint64) error {
 	if e.Revision == 0 {
 		return fmt.Errorf("an event of type %s has no revision", e.Type)
 	}
+	r.reached = max(r.reached, e.Revision, e.ObjectRevision)
 	if e.Type == watch.Bookmark {
 		if e.Revision < after {
 			// A restored backup that lets a watch begin in its future: nothing would come until it is there.

@@ -2,6 +2,9 @@ package watch_test
 
 import (
 	"context"
+	"maps"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,4 +66,41 @@ func TestContractRowsOfTheRetryWatcher(t *testing.T) {
 			return &retried{w: w}
 		})
 	})
+}
+
+// Whatever the server did, what a RetryWatcher with a lister gave adds up to its state, and no deletion comes twice.
+func TestRW33RetryWatcherSurvivesHostileServers(t *testing.T) {
+	for seed := range uint64(1000) {
+		server, clock := contract.NewHostile(seed, true), handclock.New()
+		lister := watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
+			page := server.List(0)
+			return watch.Listing[string]{Items: page.Items, Revision: page.Revision}, page.Err
+		})
+		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), 0, server, watch.RetryOptions[string]{
+			Clock: clock, Logger: quiet(), OnGone: watch.RelistOnGone(lister, contract.Key)})
+		check(t, err)
+		state := map[string]string{}
+		poll := func() {
+			for range 20 {
+				select {
+				case e, more := <-w.ResultChan():
+					key := contract.Key(e.Object)
+					if _, there := state[key]; !more || e.Type == watch.Error || e.Type == watch.Deleted && !there {
+						t.Fatalf("seed %d: %v does not fit", seed, e)
+					}
+					if delete(state, key); e.Type != watch.Deleted && e.Type != watch.Synced {
+						state[key] = e.Object
+					}
+				default:
+					runtime.Gosched()
+				}
+			}
+		}
+		server.Drive(t, clock, poll, func() bool {
+			truth, _ := server.Truth()
+			return slices.Equal(slices.Sorted(maps.Values(state)), truth)
+		})
+		w.Stop()
+		bounded.Receive(t, "the end of a RetryWatcher", w.Done())
+	}
 }

@@ -77,7 +77,7 @@ func (r *RetryWatcher[T]) repeats(e Event[T]) bool {
 	key := r.options.OnGone.key(e.Object)
 	old, given := r.known[key]
 	if e.Type == Deleted {
-		return !given && r.deleted[key]
+		return !given && (r.complete || r.deleted[key])
 	}
 	return given && e.ObjectRevision != 0 && old.revision == e.ObjectRevision
 }
@@ -112,6 +112,7 @@ func (r *RetryWatcher[T]) list() next {
 		return r.failed("list", errors.New("the listing has no revision: a watch cannot begin behind it"))
 	}
 	r.fruitless.Reset()
+	r.complete = true
 	another := listing.Revision < from
 	difference := r.difference(listing, another)
 	switch {

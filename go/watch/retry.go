@@ -86,9 +86,10 @@ type RetryWatcher[T any] struct {
 	done    chan struct{}
 
 	// The goroutine's.
-	known map[string]known[T] // what was given, with RelistOnGone
-	begun bool                // there is no first state to give, or it was given
-	carry uint64              // lost, and not yet reported
+	known    map[string]known[T] // what was given, with RelistOnGone
+	complete bool                // known has everything that the consumer has: a list has come
+	begun    bool                // there is no first state to give, or it was given
+	carry    uint64              // lost, and not yet reported
 
 	deleted   map[string]bool // keys of the deletions that were given at one revision, with RelistOnGone
 	deletedAt uint64

@@ -71,9 +71,7 @@ func (s *Source) waits() bool {
 	if s.open == nil {
 		return false
 	}
-	s.open.mu.Lock()
-	defer s.open.mu.Unlock()
-	return s.open.waiting
+	return s.open.idle()
 }
 
 func (s *Source) addList(words []string) {
@@ -137,23 +135,35 @@ type Fed struct {
 
 func newFed() *Fed { return &Fed{changed: make(chan struct{})} }
 
-// feed is `EVENT... [then end|stay|error 410]`.
-func (w *Fed) feed(t testing.TB, words []string) {
+// idle: its reader has everything, and waits for more.
+func (w *Fed) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.waiting
+}
+
+// feed is `EVENT... [then end|stay|error 410]`.
+func (w *Fed) feed(t testing.TB, words []string) {
 	then := []string{"stay"}
 	if at := slices.Index(words, "then"); at >= 0 {
 		words, then = words[:at], words[at+1:]
 	}
+	var events []watch.Event[string]
 	for _, text := range words {
-		w.events = append(w.events, event(t, text))
+		events = append(events, event(t, text))
 	}
-	switch then[0] {
-	case "end":
-		w.ended = true
-	case "error":
-		w.events = append(w.events, watch.Event[string]{Type: watch.Error, Err: failure(t, then)})
+	if then[0] == "error" {
+		events = append(events, watch.Event[string]{Type: watch.Error, Err: failure(t, then)})
 	}
+	w.push(events, then[0] == "end")
+}
+
+// push gives more events, and says whether the watch ends behind them.
+func (w *Fed) push(events []watch.Event[string], ends bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, events...)
+	w.ended = w.ended || ends
 	w.waiting = false
 	close(w.changed)
 	w.changed = make(chan struct{})

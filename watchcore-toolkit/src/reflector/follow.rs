@@ -32,10 +32,13 @@ impl<L: ListerWatcher> Reflector<L> {
         let mut asking = Asking::default();
         let mut events = 0u64;
         let (from, newest) = (self.feed.resume, self.feed.newest());
+        // The newest revision that this watch has said to be there.
+        let mut reached = from;
         let failure = loop {
             let event = poll_fn(|context| self.poll_input(&mut watch, &mut asking, &mut quiet, context));
             let Some(event) = event.await? else { break None };
             events += 1;
+            reached = reached.max(event.position.revision).max(event.object().map_or(0, |entry| entry.revision));
             if let Some(status) = self.take(event, from) {
                 break Some(status);
             }
@@ -58,6 +61,8 @@ impl<L: ListerWatcher> Reflector<L> {
                 let lived = self.options.clock.now().saturating_duration_since(began);
                 match lived < SHORT {
                     true => self.fruitless_watch(Status::new(503, "the watch ended at once, without a change")).await,
+                    // It began inside a revision, which had to come again.
+                    false if reached < newest => self.watch_failed(went_back(newest, reached)).await,
                     false => Ok(Step::Watch),
                 }
             }
@@ -99,11 +104,7 @@ impl<L: ListerWatcher> Reflector<L> {
             Payload::Deleted(entry) => self.feed.take(entry, true, position),
             Payload::Bookmark | Payload::Synced => {
                 if position != 0 && position < from {
-                    // A restored backup that lets a watch begin in its future: nothing would come until it is there.
-                    return Some(Status::new(
-                        410,
-                        format!("the watch begins behind {from}, and the source says that it is at {position}"),
-                    ));
+                    return Some(went_back(from, position));
                 }
                 return self.feed.progress(position).err().map(Status::from);
             }
@@ -152,6 +153,11 @@ impl<L: ListerWatcher> Reflector<L> {
             }
         }
     }
+}
+
+/// A restored backup that lets a watch begin in its future: nothing would come until it is there.
+fn went_back(known: u64, reached: u64) -> Status {
+    Status::new(410, format!("revision {known} was seen, and the source says that it is at {reached}"))
 }
 
 /// The question for the newest revision, where somebody wants to read at it.

@@ -43,12 +43,14 @@ pub(super) struct Relisting<L, O> {
     deleted_at: Position,
     /// The watch begins with a list, and that has not come.
     is_first: bool,
+    /// A list has come, so `given` has every object that the consumer has.
+    is_whole: bool,
 }
 
 impl<L, O: Keyed> Relisting<L, O> {
     pub(super) fn new(lister: L) -> Relisting<L, O> {
         let (deleted, deleted_at) = (HashSet::new(), Position::default());
-        Relisting { lister, given: KeyedTable::new(), deleted, deleted_at, is_first: false }
+        Relisting { lister, given: KeyedTable::new(), deleted, deleted_at, is_first: false, is_whole: false }
     }
 }
 
@@ -73,7 +75,7 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
         let position = event.position;
         if let Payload::Deleted(last) = &event.payload {
             let key = last.object_key();
-            if self.deleted.contains(&*key) && self.given.get(&key).is_none() {
+            if self.given.get(&key).is_none() && (self.is_whole || self.deleted.contains(&*key)) {
                 return None;
             }
         }
@@ -121,7 +123,7 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
         }
         let gone = self.given.iter().filter(|object| state.get(&object.object_key()).is_none());
         let deletes: Vec<_> = gone.map(|object| WatchEvent::deleted(object.clone())).collect();
-        self.given = state;
+        (self.given, self.is_whole) = (state, true);
         self.deleted.clear();
 
         let first = std::mem::replace(&mut self.is_first, false);

@@ -83,7 +83,7 @@ fn event(text: &str) -> WatchEvent<Entry> {
 
 /// A watch that the script feeds.
 #[derive(Clone, Default)]
-struct Fed(Arc<Mutex<FedState>>);
+pub(crate) struct Fed(Arc<Mutex<FedState>>);
 
 #[derive(Default)]
 struct FedState {
@@ -99,14 +99,20 @@ impl Fed {
             Some(at) => (&words[..at], &words[at + 1..]),
             None => (words, &["stay"][..]),
         };
-        let mut state = self.0.lock().unwrap();
-        state.events.extend(events.iter().map(|text| event(text)));
+        let mut events: Vec<_> = events.iter().map(|text| event(text)).collect();
         match then[0] {
-            "stay" => {}
-            "end" => state.ended = true,
-            "error" => state.events.push_back(WatchEvent::error(error(then))),
+            "stay" | "end" => {}
+            "error" => events.push(WatchEvent::error(error(then))),
             other => panic!("then {other}?"),
         }
+        self.push(events, then[0] == "end");
+    }
+
+    /// More events, and whether the watch ends behind them.
+    pub(crate) fn push(&self, events: impl IntoIterator<Item = WatchEvent<Entry>>, ends: bool) {
+        let mut state = self.0.lock().unwrap();
+        state.events.extend(events);
+        state.ended |= ends;
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }

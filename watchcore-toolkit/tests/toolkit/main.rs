@@ -9,6 +9,7 @@ mod decoders;
 mod empty;
 mod fakes;
 mod filters;
+mod hostile;
 mod informer;
 mod listers;
 mod many;
