@@ -15,7 +15,7 @@ use watchcore::{Cache, Position, Range, Read};
 use watchcore_toolkit::{
     Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, Listing, LongestDelay, ManualClock,
     Opening, PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
-    WatchExt, WatchRequest, WorkItem, WorkQueue,
+    WatchRequest, WorkItem, WorkQueue,
 };
 
 /// One step of a file.
