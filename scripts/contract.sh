@@ -109,8 +109,8 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         while ((getline line <patches) > 0) {
             name = line; sub(/ .*/, "", name)
             head = substr(line, length(name) + 2)
-            # Those of the server are held below.
-            if (head ~ /^# row H[A-Z]-[0-9]+; /) continue
+            # Those of the server and of the toolkit are held below.
+            if (head ~ /^# row [A-Z][A-Z]-[0-9]+; /) continue
             if (head !~ /^# row [0-9]+\.[0-9]+; /) { complain("tests/mutants/" name, "its first line is not \"# row N.N; COMMAND\""); continue }
             row = head; sub(/^# row /, "", row); sub(/;.*/, "", row)
             patch_row[name] = row
@@ -200,7 +200,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
 ' $table
 contract=$?
 
-awk -v groups="$groups" -v passed="$tmp/passed" '
+awk -v groups="$groups" -v passed="$tmp/passed" -v patches="$tmp/patches" '
     function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
     function complain(row, what) { printf "%s: %s\n", row, what; wrong++ }
     BEGIN { while ((getline line <passed) > 0) ran[line] = 1 }
@@ -227,7 +227,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
         if (n != 6) { complain(row, "has " n - 2 " cells, not 4"); next }
         rows++
         count = split(row, ids, ", ")
-        for (i = 1; i <= count; i++) { if (ids[i] in seen) complain(ids[i], "stands twice"); seen[ids[i]] = 1 }
+        for (i = 1; i <= count; i++) { if (ids[i] in seen) complain(ids[i], "stands twice"); seen[ids[i]] = 1; text[ids[i]] = $0 }
         if (trim(cell[3]) == "") complain(row, "promises nothing")
         check(row, "Rust", cell[4], cell[3], "^(toolkit::|lib::toolkit::|doc::|loom: )")
         check(row, "Go", cell[5], cell[3], "^go: ")
@@ -235,10 +235,19 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
     }
     /^\| *[A-Z][A-Z]-/ { complain("line " NR, "not a row: " $0) }
     END {
+        # A mutation names its row, and makes one of the tests of that row fail.
+        while ((getline line <patches) > 0) if (line ~ / # row [A-GI-Z][A-Z]-[0-9]+; /) {
+            name = line; sub(/ .*/, "", name)
+            test = line; sub(/.* /, "", test)
+            test = line ~ /go\.sh / ? "go: " test : (line ~ / --lib / ? "lib::toolkit::" : "toolkit::") test
+            sub(/.* # row /, "", line); sub(/;.*/, "", line)
+            if (index(text[line], "`" test "`") == 0) complain("tests/mutants/" name, "row " line " has no test " test)
+            mutations++
+        }
         if (rows < 100) complain("docs/TOOLKIT.md", "only " rows + 0 " rows were found")
         for (name in proven) p++
         for (name in passed_over) o++
-        printf "%d rows of the toolkit, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
+        printf "%d rows of the toolkit, %d tests ran and passed, %d mutations%s\n", rows, p, mutations, o ? ", " o " of other groups were not looked for" : ""
         if (wrong) printf "%d complaints about docs/TOOLKIT.md\n", wrong
         exit wrong > 0
     }

@@ -4,11 +4,12 @@
 #
 #   scripts/mutants.sh [NAME...]
 #
-# The first line of a patch names the row of docs/CONTRACT.md, or of docs/HTTP.md, that it breaks and
+# The first line of a patch names the row of docs/CONTRACT.md, docs/HTTP.md or docs/TOOLKIT.md that it breaks and
 # the command that must fail, and, where a test may hang instead, says so:
 #
 #   # row 1.3; cargo test --no-default-features --test contract guarantees::x
 #   # row HW-13; cargo test -p watchcore-http --test http watch::x
+#   # row SI-09; cargo test -p watchcore-toolkit --test toolkit indexes::x
 #   # row 6.2; may hang; scripts/go.sh test -run TestX ./...
 #
 # Commands: cargo test ..., scripts/go.sh test ..., make -C ffi-tests run-PROGRAM.
