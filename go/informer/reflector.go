@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"reflect"
 	"runtime/debug"
@@ -17,6 +18,7 @@ import (
 
 	"watchcore"
 	"watchcore/internal/clocks"
+	"watchcore/internal/verdict"
 	"watchcore/watch"
 )
 
@@ -61,16 +63,29 @@ const DefaultPageSize = 500
 //	| -------- | ------------------------------------------ | ---------------------------------------------- | ---------------------------- |
 //	| List     | all pages, revision R                      | the first is the state; later ones give the    | Watch(R)                     |
 //	|          |                                            | difference, deletions first                    |                              |
-//	|          | 410 at a later page                        | once at once, without pages                    | List                         |
-//	|          | 410                                        | once at once, without a revision               | List                         |
-//	|          | any other error, pages that do not fit     | the backoff                                    | List                         |
-//	| Watch(R) | Added, Modified, Deleted with a revision   | R moves; given when R has reached its own      | Watch(R)                     |
+//	|          | 410 at a later page, pages that have no    | once at once, without pages                    | List                         |
+//	|          | end or are of several revisions            |                                                |                              |
+//	|          | 410, 504                                   | once at once, without a revision, and so until | List                         |
+//	|          |                                            | a list succeeds                                |                              |
+//	|          | any other error, no revision               | the backoff                                    | List                         |
+//	| Watch(R) | Added, Modified, Deleted with a revision   | R moves with what is proven whole; given when  | Watch(R)                     |
+//	|          |                                            | the position has reached its own revision      |                              |
 //	|          | Bookmark                                   | R moves                                        | Watch(R)                     |
-//	|          | the end, io.EOF                            | the backoff where it was short and empty       | Watch(R)                     |
-//	|          | 410                                        |                                                | List                         |
-//	|          | 429, connection refused                    | the backoff, or what Retry-After asks for      | Watch(R)                     |
+//	|          | the end, io.EOF, with a newer revision or  |                                                | Watch(R)                     |
+//	|          | after a second                             |                                                |                              |
+//	|          | the end otherwise, or inside a revision    | the backoff                                    | Watch(R); the third in a row |
+//	|          |                                            |                                                | without a newer one: List    |
+//	|          | 410, events that do not fit, a Bookmark    | at once where the last list that came so is    | List                         |
+//	|          | below R                                    | 30 s ago, else the backoff                     |                              |
+//	|          | 429, 503, no connection                    | the backoff, or what Retry-After asks for      | Watch(R)                     |
+//	|          | any other 5xx                              | the backoff, or what Retry-After asks for      | Watch(R); the third in a row |
+//	|          |                                            |                                                | without a newer one: List    |
 //	|          | any other error, no revision, unknown type | the backoff                                    | List                         |
 //	| any      | Stop                                       |                                                | end                          |
+//
+// What proves that a revision is whole: an event or a Bookmark above it, a Bookmark of it, and its own Revision where an event
+// before it in the same revision (Event.ObjectRevision) had a lower one. An event whose Revision is its own proves nothing
+// by itself, so a watch that ends there is opened at the revision before: what was given comes again, and is no event.
 //
 // Each failure is reported to Options.OnError. A panic of the source, of its watch or of key, and the end of the goroutine that calls
 // them, is any other error. WaitUntil works where the source's bookmarks, or
@@ -107,12 +122,18 @@ type reflector[T any] struct {
 	backoff *backoff
 
 	at       watchcore.Position
+	behind   uint64    // the revisions up to here are proven whole: a watch is opened behind it
+	reached  uint64    // the newest revision that the open watch has said to be there
+	marked   uint64    // the revision of which an event had a lower position: the source says which one is its last
 	held     []held[T] // events of a revision of which more is to come
 	whole    uint64    // the highest revision of these: where the position is there, nothing more is
 	watching bool      // or it is to list
 	anew     bool      // the next list is without a revision
 	owed     bool      // what was put is not committed yet
 	pause    time.Time // until then nothing else; the zero time: there is none
+	relisted time.Time // when a 410 has last led to a list
+
+	fruitless verdict.Fruitless // watches in a row without a newer revision
 
 	mu     sync.Mutex
 	doing  string
@@ -123,6 +144,7 @@ type reflector[T any] struct {
 type held[T any] struct {
 	watch.Event[T]
 	key string
+	old bool // it is of a revision below one that had arrived before it
 }
 
 // own is the revision of the change, as far as it is known.
@@ -194,54 +216,60 @@ func (r *reflector[T]) commit() {
 func (r *reflector[T]) list() {
 	r.say("is being listed", nil)
 	request := ListRequest{Limit: max(r.page, 0), Revision: r.at.Revision}
-	if r.anew {
-		request.Revision = 0
+	for whole := false; ; {
+		if r.anew {
+			request.Revision = 0
+		}
+		objects, revision, err := r.listed(request)
+		if err == nil {
+			r.anew, r.watching = false, true
+			r.fruitless.Reset()
+			r.replace(objects, revision)
+			return
+		}
+		var broken *brokenPages
+		switch {
+		case errors.As(err, &broken) && !whole:
+			whole, request.Limit = true, 0
+		case lacksRevision(err) && !r.anew:
+			r.anew = true
+			r.report("list", err)
+		default:
+			r.fail("list", err)
+			return
+		}
 	}
-	var items []watch.Item[T]
-	var revision uint64
-	asked := map[string]bool{} // for the pages behind these tokens
-	whole := false             // it is asked for without pages
+}
+
+// listed is what a request and its pages give.
+func (r *reflector[T]) listed(request ListRequest) (objects []*Object[T], revision uint64, err error) {
+	var all pages[T]
 	for {
 		page, err := call(r.in.ctx, func(ctx context.Context) (ListPage[T], error) { return r.source.List(ctx, request) }, nil)
-		if err != nil {
-			if watch.IsGone(err) && request.Continue != "" && !whole { // the state of the first page is gone
-				items, request.Continue, request.Limit, whole = nil, "", 0, true
-				clear(asked)
-				continue
-			}
-			if watch.IsGone(err) && !r.anew {
-				r.anew = true // at once, but once only
-				r.report("list", err)
-				return
-			}
-			r.fail("list", err)
-			return
+		if err != nil && watch.IsGone(err) && request.Continue != "" { // the state of the first page is gone
+			err = &brokenPages{err}
 		}
-		switch items = append(items, page.Items...); {
-		case request.Continue != "" && page.Revision != revision:
-			err = fmt.Errorf("a page is of revision %d, and the one before of %d: pages are of one state", page.Revision, revision)
-		case asked[page.Continue]:
-			err = fmt.Errorf("the token %q came before: the pages have no end", page.Continue)
-		case page.Continue == "" && page.Revision == 0 && (r.at.Revision > 0 || len(items) > 0):
-			err = errors.New("the list has no revision: a watch cannot begin behind it")
+		if err == nil {
+			err = all.add(page)
 		}
 		if err != nil {
-			r.fail("list", err)
-			return
+			return nil, 0, err
 		}
-		if revision, request.Continue = page.Revision, page.Continue; page.Continue != "" {
-			asked[page.Continue] = true
-			continue
+		if request.Continue = page.Continue; request.Continue == "" {
+			break
 		}
-		objects, err := r.objects(items)
-		if err != nil {
-			r.fail("list", err)
-			return
-		}
-		r.anew, r.watching = false, true
-		r.replace(objects, page.Revision)
-		return
 	}
+	if all.revision == 0 && (r.at.Revision > 0 || len(all.items) > 0) {
+		return nil, 0, errors.New("the list has no revision: a watch cannot begin behind it")
+	}
+	objects, err = r.objects(all.items)
+	return objects, all.revision, err
+}
+
+// lacksRevision: the list failed because the source does not have the revision that it was to be of.
+func lacksRevision(err error) bool {
+	s, coded := watch.StatusOf(err)
+	return coded && verdict.LacksRevision(s.Code)
 }
 
 func (r *reflector[T]) objects(items []watch.Item[T]) ([]*Object[T], error) {
@@ -269,7 +297,7 @@ func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 	if another {
 		epoch++
 	}
-	r.at = watchcore.Position{Epoch: epoch, Revision: revision}
+	r.at, r.behind = watchcore.Position{Epoch: epoch, Revision: revision}, revision
 	first := !r.in.HasSynced()
 	if !first {
 		r.in.resyncs.Add(1)
@@ -302,8 +330,57 @@ func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
 	r.drop()
-	began, events := r.in.clock.Now(), 0
-	after := r.at.Revision
+	began, newest, after := r.in.clock.Now(), r.at.Revision, r.behind
+	r.reached = after
+	err := r.read(after)
+	if r.in.ctx.Err() != nil {
+		return
+	}
+	inside := len(r.held) > 0 // of a revision of which more was to come; the next watch brings it again
+	r.drop()
+	if r.at.Revision > newest {
+		r.fruitless.Reset()
+	}
+	if errors.Is(err, watch.ErrEnded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		switch {
+		case r.at.Revision > newest:
+		case inside:
+			r.fruitlessWatch(errors.New("the watch ended inside a revision"))
+		case r.in.clock.Now().Sub(began) < verdict.Short:
+			r.fruitlessWatch(errors.New("the watch ended within a second without a change"))
+		case r.reached < newest: // it began inside a revision, which had to come again
+			r.gone(misfit("revision %d was seen, and the source says that it is at %d", newest, r.reached))
+		}
+		return
+	}
+	switch verdictOf(err) {
+	case verdict.Gone:
+		r.gone(err)
+	case verdict.Busy:
+		r.fail("watch", err)
+	case verdict.Failed:
+		r.fruitlessWatch(err)
+	default:
+		r.relist("watch", err)
+	}
+}
+
+// verdictOf is what an error of a watch says about its revision. A panic is no answer of a server.
+func verdictOf(err error) verdict.Verdict {
+	var connection net.Error
+	switch s, coded := watch.StatusOf(err); {
+	case errors.Is(err, watchcore.ErrPanic):
+		return verdict.Wrong
+	case coded:
+		return verdict.Of(s.Code)
+	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &connection):
+		return verdict.Busy
+	}
+	return verdict.Wrong
+}
+
+// read opens a watch, and takes its events until it ends: why it did.
+func (r *reflector[T]) read(after uint64) error {
 	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, after) },
 		func(late watch.Interface[T]) {
 			if late != nil {
@@ -313,34 +390,42 @@ func (r *reflector[T]) watch() {
 	if err == nil && w == nil {
 		err = io.EOF
 	}
-	ended := func(err error) { r.relist("watch", err) }
-	if err == nil {
-		defer stop(w, ended)
+	if err != nil {
+		return err
 	}
+	ended := func(err error) { r.relist("watch", err) }
+	defer stop(w, ended)
 	for err == nil {
 		var e watch.Event[T]
 		if panicked := guarded("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); panicked != nil {
 			err = panicked
 		}
 		if err == nil {
-			events++
-			err = r.take(e)
+			err = r.take(e, after)
 		}
 	}
-	switch {
-	case r.in.ctx.Err() != nil:
-	case errors.Is(err, watch.ErrEnded), errors.Is(err, io.EOF):
-		if events == 0 && r.in.clock.Now().Sub(began) < time.Second {
-			r.fail("watch", errors.New("the watch ended within a second without an event"))
-		}
-	case watch.IsGone(err):
+	return err
+}
+
+// gone: the source has another history, or not enough of this one. A list mends it, at once unless the last one came so a
+// moment ago: a source that says so of what it has just listed would be listed without a pause.
+func (r *reflector[T]) gone(err error) {
+	r.watching = false
+	now := r.in.clock.Now()
+	calm := r.relisted.IsZero() || now.Sub(r.relisted) >= verdict.RelistCalm
+	if r.relisted = now; !calm {
+		r.relisted = r.backOff(err)
+	}
+	r.report("watch", err)
+}
+
+// fruitlessWatch: a watch has brought nothing new. The third in a row leads to a list.
+func (r *reflector[T]) fruitlessWatch(err error) {
+	if r.fruitless.OneMore() {
+		r.fruitless.Reset()
 		r.watching = false
-		r.report("watch", err)
-	case watch.IsTooManyRequests(err), errors.Is(err, syscall.ECONNREFUSED):
-		r.fail("watch", err)
-	default:
-		r.relist("watch", err)
 	}
+	r.fail("watch", err)
 }
 
 // stop stops a watch, and tells failed where that panics, or ends the goroutine.
@@ -350,12 +435,12 @@ func stop[T any](w watch.Interface[T], failed func(error)) {
 	}
 }
 
-// take is one event of a watch.
-func (r *reflector[T]) take(e watch.Event[T]) error {
+// take is one event of a watch that was opened behind a revision.
+func (r *reflector[T]) take(e watch.Event[T], after uint64) error {
 	switch e.Type {
 	case watch.Error:
 		if e.Err == nil {
-			return &watch.Status{Code: http.StatusInternalServerError, Message: "an Error event without an error"}
+			return errors.New("an Error event without an error")
 		}
 		return e.Err
 	case watch.Synced:
@@ -367,26 +452,54 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	if e.Revision == 0 {
 		return fmt.Errorf("an event of type %s has no revision", e.Type)
 	}
-	var key string
-	if e.Type != watch.Bookmark {
-		var err error
-		if key, err = r.keyOf("watch", e.Object); err != nil {
+	r.reached = max(r.reached, e.Revision, e.ObjectRevision)
+	if e.Type == watch.Bookmark {
+		if e.Revision < after {
+			// A restored backup that lets a watch begin in its future: nothing would come until it is there.
+			return misfit("the watch begins behind %d, and the source says that it is at %d", after, e.Revision)
+		}
+		r.behind = max(r.behind, e.Revision)
+	} else {
+		key, err := r.keyOf("watch", e.Object)
+		if err != nil {
 			return err
 		}
+		h := held[T]{Event: e, key: key}
+		h.old = h.own() < r.at.Revision
+		r.held, r.whole = append(r.held, h), max(r.whole, h.own())
+		r.prove(&h)
 	}
 	r.at.Revision = max(r.at.Revision, e.Revision)
-	if h := (held[T]{e, key}); e.Type != watch.Bookmark {
-		r.held, r.whole = append(r.held, h), max(r.whole, h.own())
-	}
 	if r.at.Revision >= r.whole {
-		r.give()
+		if err := r.give(); err != nil {
+			return err
+		}
 	}
 	r.commit()
 	return nil
 }
 
-// give puts the events of what is a whole revision now.
-func (r *reflector[T]) give() {
+// prove moves the place where a watch is opened to what an event proves to be whole.
+func (r *reflector[T]) prove(h *held[T]) {
+	own := h.own()
+	if h.Revision < own {
+		r.marked = own
+	}
+	if h.Revision == own && r.marked != own {
+		r.behind = max(r.behind, own-1)
+	} else {
+		r.behind = max(r.behind, h.Revision)
+	}
+}
+
+// misfit is as 410: a list is right whatever came before.
+func misfit(format string, args ...any) error {
+	return &watch.Status{Code: http.StatusGone, Message: fmt.Sprintf(format, args...)}
+}
+
+// give puts the events of what is a whole revision now. One of an old revision whose object is not there does not fit: the
+// object was deleted since, or had never come.
+func (r *reflector[T]) give() error {
 	s := r.in.store
 	for i := range r.held {
 		e := &r.held[i]
@@ -395,12 +508,15 @@ func (r *reflector[T]) give() {
 		case e.repeats(old):
 		case e.Type == watch.Deleted:
 			s.remove(hash, e.key, r.at)
+		case e.old && old == nil:
+			return misfit("an event %s of revision %d does not fit what is there, at %d", e.Type, e.own(), r.at.Revision)
 		default:
 			r.in.decoded.Add(1)
 			s.put(hash, &Object[T]{Key: e.key, Value: e.Object, Revision: e.own()}, r.at)
 		}
 	}
 	r.drop()
+	return nil
 }
 
 // drop forgets the events of a revision: they were given, or a watch that begins at the position repeats them.
@@ -423,16 +539,22 @@ func (r *reflector[T]) relist(doing string, err error) {
 	r.fail(doing, err)
 }
 
-// fail reports a failure. The end of the pause is fixed before: OnError may end this goroutine, and who hears of the
-// failure may move the clock. Of two failures, such as of a watch and then of its stop, the longer pause holds.
+// fail reports a failure, behind which there is a pause.
 func (r *reflector[T]) fail(doing string, err error) {
 	if r.in.ctx.Err() == nil {
-		now := r.in.clock.Now()
-		if pause := now.Add(max(r.backoff.next(now), watch.RetryAfter(err))); pause.After(r.pause) {
-			r.pause = pause
-		}
+		r.backOff(err)
 		r.report(doing, err)
 	}
+}
+
+// backOff sets the pause, and says when it ends. It comes before the report: OnError may end this goroutine, and who hears of
+// the failure may move the clock. Of two failures, such as of a watch and then of its stop, the longer pause holds.
+func (r *reflector[T]) backOff(err error) time.Time {
+	now := r.in.clock.Now()
+	if pause := now.Add(r.backoff.next(now, watch.RetryAfter(err))); pause.After(r.pause) {
+		r.pause = pause
+	}
+	return r.pause
 }
 
 func (r *reflector[T]) sleep() {
@@ -466,16 +588,18 @@ func newBackoff(b Backoff) *backoff {
 	return &backoff{Backoff: b, dice: rand.Float64}
 }
 
-// next is how long to wait after a failure at a time.
-func (b *backoff) next(at time.Time) time.Duration {
+// next is how long to wait after a failure at a time, where the server has asked for least. The calm is counted from the end of
+// that wait: a server that asks for ten minutes each time does not begin anew each time.
+func (b *backoff) next(at time.Time, least time.Duration) time.Duration {
 	if b.now == 0 || at.Sub(b.last) > b.Reset {
 		b.now = b.Min
 	} else {
 		b.now = min(2*b.now, b.Max)
 	}
 	b.now = min(b.now, b.Max)
-	b.last = at.Add(b.now)
-	return b.now/2 + time.Duration(b.dice()*float64(b.now/2))
+	wait := max(b.now/2+time.Duration(b.dice()*float64(b.now/2)), least)
+	b.last = at.Add(wait)
+	return wait
 }
 
 // guarded calls code of the program's. Its panic is an error. Where it ends this goroutine there is nobody to answer to: ended

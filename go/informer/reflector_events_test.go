@@ -138,11 +138,13 @@ func TestRF20ObjectsOfOneRevisionAreOneRevision(t *testing.T) {
 	for _, f := range []*watch.FakeWatcher[string]{first, second} {
 		s.watches = append(s.watches, func() (watch.Interface[string], error) { return f, nil })
 	}
-	in, _, reported := s.informer(options{})
+	in, clock, reported := s.informer(options{})
 	send(t, first, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 10, ObjectRevision: 11})
 	send(t, first, watch.Event[string]{Type: watch.Bookmark, Revision: 10})
 	want(t, "half of it", fmt.Sprint(objects(in), in.Lister().Position()), "a=1{1 10}")
 	first.Stop()
+	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+	clock.Advance(time.Second)
 	send(t, second, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 10, ObjectRevision: 11})
 	send(t, second, watch.Event[string]{Type: watch.Added, Object: "b=1", Revision: 10, ObjectRevision: 11})
 	send(t, second, watch.Event[string]{Type: watch.Bookmark, Revision: 10})
@@ -160,7 +162,7 @@ func TestRF20ObjectsOfOneRevisionAreOneRevision(t *testing.T) {
 	want(t, "a bookmark ends it, too", objects(in), "a=2 c=1")
 	want(t, "changes", in.Status().Changes, 4)
 	want(t, "asked", s.questions(), "list0 watch10 watch10")
-	want(t, "errors", len(reported.all()), 0)
+	want(t, "errors", len(reported.all()), 1)
 }
 
 // What is repeated changes nothing.
@@ -181,14 +183,20 @@ func TestRF22RepeatsAreNoEvents(t *testing.T) {
 	want(t, "objects", objects(in), "a=2")
 }
 
-// cutter is a server whose watches end after a few events, wherever that is.
+// cutter is a server whose watches end after a few events, wherever that is. It is listed once.
 type cutter struct {
 	mu     sync.Mutex
 	dice   *rand.Rand
 	events []watch.Event[string]
+	lists  int
 }
 
 func (c *cutter) List(context.Context, informer.ListRequest) (informer.ListPage[string], error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lists++; c.lists > 1 {
+		return informer.ListPage[string]{}, &watch.Status{Code: 503}
+	}
 	return informer.ListPage[string]{Revision: 1}, nil
 }
 
@@ -196,10 +204,11 @@ func (c *cutter) Watch(_ context.Context, after uint64) (watch.Interface[string]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dice.IntN(4) == 0 {
-		return nil, io.EOF
+		return nil, &watch.Status{Code: 503}
 	}
 	f := watch.NewFakeWithChanSize[string](8, false)
-	for _, e := range c.events[after-1:][:min(c.dice.IntN(8), len(c.events)-int(after-1))] {
+	// At least two: the first one may be a repeat.
+	for _, e := range c.events[after-1:][:min(2+c.dice.IntN(6), len(c.events)-int(after-1))] {
 		if err := f.Send(e); err != nil {
 			return nil, err
 		}

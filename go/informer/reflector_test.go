@@ -436,8 +436,8 @@ func TestRF10GonePageListsWithoutPages(t *testing.T) {
 	want(t, "no time was waited", clock.Now(), newClock().Now())
 }
 
-// What a list says of itself is looked at: pages of two states, a token that comes again, pages that are gone again, and a
-// state without a revision are errors. The empty state of a source where nothing has happened yet has none.
+// What a list says of itself is looked at: pages of two states and a token that comes again are listed without pages; pages that
+// are gone again, and a state without a revision, are errors. The empty state of a source where nothing has happened yet has none.
 func TestRF12ListsThatCannotBeAreErrors(t *testing.T) {
 	page := func(revision uint64, next string, items ...string) func(informer.ListRequest) (informer.ListPage[string], error) {
 		return func(r informer.ListRequest) (informer.ListPage[string], error) {
@@ -447,8 +447,8 @@ func TestRF12ListsThatCannotBeAreErrors(t *testing.T) {
 		}
 	}
 	for asked, lists := range map[string][]func(informer.ListRequest) (informer.ListPage[string], error){
-		"list0 list0+":                    {page(10, "+", "a=1@1"), page(20, "", "b=1@2")},
-		"list0 list0+ list0++":            {page(10, "+", "a=1@1"), page(10, "++"), page(10, "+"), page(10, "++")},
+		"list0 list0+ list0":              {page(10, "+", "a=1@1"), page(20, "", "b=1@2"), refusedList(io.EOF)},
+		"list0 list0+ list0++ list0":      {page(10, "+", "a=1@1"), page(10, "++"), page(10, "+"), refusedList(io.EOF)},
 		"list0":                           {page(0, "", "a=1@1")},
 		"list0 list0+ list0 list0+ list0": {page(10, "+"), refusedList(status(410)), page(10, "+"), refusedList(status(410)), refusedList(io.EOF)},
 	} {
@@ -457,7 +457,7 @@ func TestRF12ListsThatCannotBeAreErrors(t *testing.T) {
 		in, clock, reported := s.informer(options{})
 		bounded.Eventually(t, asked, func() bool { return clock.Armed() == 1 })
 		want(t, "asked", s.questions(), asked)
-		want(t, "errors", len(reported.all()), 1+strings.Count(asked, "list0 list0+ list0 "))
+		want(t, "errors", len(reported.all()), 1+strings.Count(asked, "list0 list0+ list0 list0+"))
 		want(t, "synced", in.HasSynced(), false)
 		s.mu.Lock()
 		s.lists = s.lists[len(s.lists)-1:]
@@ -474,6 +474,7 @@ func TestRF12ListsThatCannotBeAreErrors(t *testing.T) {
 	check(t, f.Error(status(410)))
 	f = s.fake()
 	want(t, "objects", objects(in), "a=1")
+	clock.Advance(30 * time.Second)
 	check(t, f.Error(status(410)))
 	bounded.Eventually(t, "a list that has forgotten it", func() bool { return clock.Armed() == 1 })
 	want(t, "objects", objects(in), "a=1")

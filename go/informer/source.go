@@ -121,8 +121,7 @@ type sourceWatch[T any] struct {
 	position uint64                    // behind them
 	over     bool                      // nothing follows them
 
-	results sync.Once
-	c       chan watch.Event[*Object[T]]
+	results results[T]
 }
 
 func (w *sourceWatch[T]) Stop() {
@@ -134,24 +133,7 @@ func (w *sourceWatch[T]) Stop() {
 
 // ResultChan is the channel face.
 func (w *sourceWatch[T]) ResultChan() <-chan watch.Event[*Object[T]] {
-	w.results.Do(func() {
-		w.c = make(chan watch.Event[*Object[T]])
-		go func() {
-			defer close(w.c)
-			for {
-				e, err := w.Next(context.Background())
-				if err != nil {
-					return
-				}
-				select {
-				case w.c <- e:
-				case <-w.stopped:
-					return
-				}
-			}
-		}()
-	})
-	return w.c
+	return w.results.of(w.Next, w.stopped)
 }
 
 // Next is the next event.

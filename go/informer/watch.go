@@ -48,8 +48,7 @@ type watcher[T any] struct {
 	stop   chan struct{}
 	forget func() bool
 
-	results sync.Once
-	c       chan watch.Event[*Object[T]]
+	results results[T]
 }
 
 func (w *watcher[T]) Stop() {
@@ -61,24 +60,35 @@ func (w *watcher[T]) end() { w.once.Do(func() { close(w.stop) }) }
 
 // ResultChan is the channel face, which has a goroutine.
 func (w *watcher[T]) ResultChan() <-chan watch.Event[*Object[T]] {
-	w.results.Do(func() {
-		w.c = make(chan watch.Event[*Object[T]])
+	return w.results.of(w.Next, w.stop)
+}
+
+// results is the channel face of a watch that is pulled.
+type results[T any] struct {
+	once sync.Once
+	c    chan watch.Event[*Object[T]]
+}
+
+// of is the channel. The first call starts its goroutine, which ends with the watch, or when that is stopped.
+func (r *results[T]) of(next func(context.Context) (watch.Event[*Object[T]], error), stopped <-chan struct{}) <-chan watch.Event[*Object[T]] {
+	r.once.Do(func() {
+		r.c = make(chan watch.Event[*Object[T]])
 		go func() {
-			defer close(w.c)
+			defer close(r.c)
 			for {
-				e, err := w.Next(context.Background())
+				e, err := next(context.Background())
 				if err != nil {
 					return
 				}
 				select {
-				case w.c <- e:
-				case <-w.stop:
+				case r.c <- e:
+				case <-stopped:
 					return
 				}
 			}
 		}()
 	})
-	return w.c
+	return r.c
 }
 
 // Next is the next event.

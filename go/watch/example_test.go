@@ -200,13 +200,13 @@ func ExampleRetryWatcher() {
 func ExampleRelistOnGone() {
 	gone := true
 	source := watch.SourceFunc[Job](func(_ context.Context, after uint64) (watch.Interface[Job], error) {
-		w := watch.NewRaceFreeFake[Job]()
-		if gone {
-			gone = false
-			w.Send(watch.Event[Job]{Type: watch.Added, Object: Job{"backup", "running"}, Revision: 3})
-			return w, w.Error(&watch.Status{Code: 410})
+		if !gone {
+			return nil, &watch.Status{Code: 403}
 		}
-		return w, w.Send(watch.Event[Job]{Type: watch.Error, Err: &watch.Status{Code: 403}})
+		gone = false
+		w := watch.NewRaceFreeFake[Job]()
+		w.Send(watch.Event[Job]{Type: watch.Added, Object: Job{"backup", "running"}, Revision: 3})
+		return w, w.Error(&watch.Status{Code: 410})
 	})
 	lister := watch.ListerFunc[Job](func(context.Context) (watch.Listing[Job], error) {
 		return watch.Listing[Job]{Revision: 20, Items: []watch.Item[Job]{{Object: Job{"restore", "queued"}, Revision: 15}}}, nil

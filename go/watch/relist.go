@@ -68,13 +68,31 @@ type known[T any] struct {
 	revision uint64
 }
 
+// repeats: the consumer was given this event before the connection was cut inside its revision. An Added or Modified says
+// so by its ObjectRevision; with its position alone it may be another change of the same object.
+func (r *RetryWatcher[T]) repeats(e Event[T]) bool {
+	if r.known == nil || !e.hasObject() {
+		return false
+	}
+	key := r.options.OnGone.key(e.Object)
+	old, given := r.known[key]
+	if e.Type == Deleted {
+		return !given && (r.complete || r.deleted[key])
+	}
+	return given && e.ObjectRevision != 0 && old.revision == e.ObjectRevision
+}
+
 // remember records what was given.
 func (r *RetryWatcher[T]) remember(e Event[T]) {
 	if r.known == nil || !e.hasObject() {
 		return
 	}
+	if r.deletedAt != e.Revision || r.deleted == nil {
+		r.deleted, r.deletedAt = map[string]bool{}, e.Revision
+	}
 	key := r.options.OnGone.key(e.Object)
 	if e.Type == Deleted {
+		r.deleted[key] = true
 		delete(r.known, key)
 		return
 	}
@@ -84,6 +102,7 @@ func (r *RetryWatcher[T]) remember(e Event[T]) {
 // list is the state List.
 func (r *RetryWatcher[T]) list() next {
 	r.relists.Add(1)
+	r.listed = r.options.Clock.Now()
 	listing, err := abandonable(r.ctx, r.options.OnGone.lister.List, func(Listing[T]) {})
 	if err != nil {
 		return r.failed("list", err)
@@ -92,6 +111,8 @@ func (r *RetryWatcher[T]) list() next {
 	if listing.Revision == 0 && (from > 0 || len(listing.Items) > 0) {
 		return r.failed("list", errors.New("the listing has no revision: a watch cannot begin behind it"))
 	}
+	r.fruitless.Reset()
+	r.complete = true
 	another := listing.Revision < from
 	difference := r.difference(listing, another)
 	switch {

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"watchcore/internal/verdict"
 )
 
 // DefaultMinRestartDelay is the least time between the beginnings of two attempts of a [RetryWatcher].
@@ -40,20 +44,29 @@ func (f SourceFunc[T]) Watch(ctx context.Context, after uint64) (Interface[T], e
 //	|       | 410, StopOnGone                                   | Error is given                             | end                              |
 //	|       | 410, RelistOnGone                                 |                                            | List                             |
 //	|       | an error that says Fatal() of itself              | Error is given                             | end                              |
-//	|       | neither watch nor error, io.EOF, any other error  |                                            | Open, after the delay            |
+//	|       | 429, 503, io.EOF, no connection                   |                                            | Open, after the delay            |
+//	|       | neither watch nor error, any other error          |                                            | a fruitless attempt              |
 //	| Read  | Added, Modified, Deleted, Synced with a revision  | given; then the resume point moves         | Read                             |
 //	|       | Bookmark with a revision                          | not given; the resume point moves          | Read                             |
 //	|       | no revision, a type that is not known             | Error 500 is given                         | end                              |
+//	|       | a revision below the resume point                 | as 410: the source has another history     |                                  |
 //	|       | Error 410, StopOnGone                             | Error is given                             | end                              |
 //	|       | Error 410, RelistOnGone                           |                                            | List                             |
-//	|       | Error 401, 403, or one that is fatal              | Error is given                             | end                              |
-//	|       | any other Error                                   | not given                                  | Open, after the delay            |
+//	|       | an Error that is fatal                            | Error is given                             | end                              |
+//	|       | Error 429, 503, no connection                     | not given                                  | Open, after the delay            |
+//	|       | any other Error, an end within a second without a | not given                                  | a fruitless attempt              |
+//	|       | newer revision                                    |                                            |                                  |
 //	|       | the end                                           |                                            | Open, after the delay            |
+//	| a fruitless attempt | StopOnGone; RelistOnGone, and fewer than three in a row, or a list in the last 30 s |  | Open, after the delay            |
+//	|       | RelistOnGone, the third without a newer revision  |                                            | List                             |
 //	| List  | the state and its revision                        | the difference to what was given is given; | Open at that revision, at once   |
 //	|       |                                                   | then the resume point moves                |                                  |
 //	|       | 401, 403, fatal                                   | Error is given                             | end                              |
 //	|       | no revision, any other error                      |                                            | List, after the delay            |
 //	| any   | Stop, the context is done                         |                                            | end                              |
+//
+// The events of a revision that a connection has cut in two come again behind the cut: with RelistOnGone those that were given
+// are left out (of Added and Modified where they say ObjectRevision), without it they are given twice.
 //
 // The delay: the next attempt begins no earlier than MinRestartDelay after the *beginning* of this
 // one, and not before the time that an error asked for (Status.RetryAfter). So a watch that
@@ -73,9 +86,16 @@ type RetryWatcher[T any] struct {
 	done    chan struct{}
 
 	// The goroutine's.
-	known map[string]known[T] // what was given, with RelistOnGone
-	begun bool                // there is no first state to give, or it was given
-	carry uint64              // lost, and not yet reported
+	known    map[string]known[T] // what was given, with RelistOnGone
+	complete bool                // known has everything that the consumer has: a list has come
+	begun    bool                // there is no first state to give, or it was given
+	carry    uint64              // lost, and not yet reported
+
+	deleted   map[string]bool // keys of the deletions that were given at one revision, with RelistOnGone
+	deletedAt uint64
+
+	fruitless verdict.Fruitless
+	listed    time.Time // when the last list began; the zero time: there was none
 
 	last    atomic.Uint64
 	opens   atomic.Uint64
@@ -241,7 +261,7 @@ func (r *RetryWatcher[T]) run() {
 // attempt opens one watch and reads it to its end.
 func (r *RetryWatcher[T]) attempt() next {
 	r.opens.Add(1)
-	after := r.last.Load()
+	after, began := r.last.Load(), r.options.Clock.Now()
 	w, err := abandonable(r.ctx, func(ctx context.Context) (Interface[T], error) {
 		return r.source.Watch(ctx, after)
 	}, func(late Interface[T]) {
@@ -260,7 +280,14 @@ func (r *RetryWatcher[T]) attempt() next {
 		e, err := nextUntil(r.ctx, w, r.ctx.Done())
 		if err != nil {
 			// The end of this watch, or of all.
+			if r.last.Load() == after && r.options.Clock.Now().Sub(began) < verdict.Short {
+				return r.nothingNew(0)
+			}
+			r.fruitless.Reset()
 			return next{state: stateOpen}
+		}
+		if r.last.Load() != after {
+			r.fruitless.Reset()
 		}
 		if n, done := r.read(e); done {
 			return n
@@ -276,7 +303,11 @@ func (r *RetryWatcher[T]) read(e Event[T]) (n next, done bool) {
 		if e.Revision == 0 && (e.ObjectRevision == 0 || r.last.Load() > 0) {
 			return r.end(&Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}), true
 		}
-		if e.Type == Bookmark {
+		if last := r.last.Load(); e.Revision < last {
+			return r.failed("read", &Status{Code: 410, Message: fmt.Sprintf(
+				"the watch is at %d, and the source says that it is at %d", last, e.Revision)}), true
+		}
+		if e.Type == Bookmark || r.repeats(e) {
 			r.carry += e.Lost
 		} else if !r.give(e) {
 			return next{state: stateEnd}, true
@@ -301,12 +332,13 @@ func (r *RetryWatcher[T]) failed(during string, err error) next {
 	r.mu.Lock()
 	r.failure = err
 	r.mu.Unlock()
+	v := verdictOf(err)
 	switch {
-	case IsRefused(err), isFatal(err):
+	case isFatal(err), v == verdict.Refused && during != "read":
 		return r.end(err)
-	case IsGone(err) && r.options.OnGone.lister == nil:
+	case v == verdict.Gone && during != "list" && r.options.OnGone.lister == nil:
 		return r.end(err)
-	case IsGone(err):
+	case v == verdict.Gone && during != "list":
 		return next{stateList, RetryAfter(err)}
 	}
 	level := slog.LevelDebug
@@ -314,11 +346,36 @@ func (r *RetryWatcher[T]) failed(during string, err error) next {
 		level = slog.LevelWarn
 	}
 	r.options.Logger.Log(r.ctx, level, "watch: an attempt failed and is made again", "during", during, "revision", r.last.Load(), "error", err)
-	state := stateOpen
-	if during == "list" {
-		state = stateList
+	switch {
+	case during == "list":
+		return next{stateList, RetryAfter(err)}
+	case v == verdict.Busy:
+		return next{stateOpen, RetryAfter(err)}
 	}
-	return next{state, RetryAfter(err)}
+	return r.nothingNew(RetryAfter(err))
+}
+
+// verdictOf is what an error says about the revision that was asked for. A connection that ended, or did not come about, says
+// nothing.
+func verdictOf(err error) verdict.Verdict {
+	s, coded := StatusOf(err)
+	if coded {
+		return verdict.Of(s.Code)
+	}
+	var connection net.Error
+	if isEndOfStream(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &connection) {
+		return verdict.Busy
+	}
+	return verdict.Wrong
+}
+
+// nothingNew is a fruitless attempt: the watch is opened again, or listed after the third in a row.
+func (r *RetryWatcher[T]) nothingNew(after time.Duration) next {
+	due := r.fruitless.OneMore() && r.options.OnGone.lister != nil
+	if due && (r.listed.IsZero() || r.options.Clock.Now().Sub(r.listed) >= verdict.RelistCalm) {
+		return next{stateList, after}
+	}
+	return next{stateOpen, after}
 }
 
 // end gives the error as the last event.

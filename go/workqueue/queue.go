@@ -62,8 +62,9 @@ type Queue[K comparable] struct {
 
 	delayed delays[K]
 	due     map[K]*delay[K]
-	earlier chan struct{} // one token: the first delay has changed
-	timing  bool          // a goroutine waits for the first delay
+	limited map[K]struct{} // they have asked the limiter, and no worker has taken them since
+	earlier chan struct{}  // one token: the first delay has changed
+	timing  bool           // a goroutine waits for the first delay
 }
 
 // New makes an empty queue.
@@ -71,7 +72,7 @@ func New[K comparable](options Options[K]) *Queue[K] {
 	q := &Queue[K]{
 		name: options.Name, limiter: options.RateLimiter, clock: options.Clock,
 		wanted: map[K]struct{}{}, processing: map[K]time.Time{}, runs: map[*run]struct{}{},
-		due: map[K]*delay[K]{}, earlier: make(chan struct{}, 1),
+		due: map[K]*delay[K]{}, limited: map[K]struct{}{}, earlier: make(chan struct{}, 1),
 	}
 	if q.clock == nil {
 		q.clock = watch.SystemClock{}
@@ -147,6 +148,7 @@ func (q *Queue[K]) GetContext(ctx context.Context) (key K, err error) {
 	key = q.ready.pop()
 	q.processing[key] = q.clock.Now()
 	delete(q.wanted, key)
+	delete(q.limited, key)
 	return key, nil
 }
 
@@ -209,7 +211,7 @@ func (q *Queue[K]) ShutDown() {
 	for r := range q.runs {
 		r.first = context.Cause(r.ctx)
 	}
-	q.delayed, q.due = nil, map[K]*delay[K]{}
+	q.delayed, q.due, q.limited = nil, map[K]*delay[K]{}, map[K]struct{}{}
 	q.nudge()
 	for len(q.waiters) > 0 {
 		q.wake()
@@ -253,11 +255,40 @@ func (q *Queue[K]) ShuttingDown() bool {
 
 // AddRateLimited adds a key after as long as the rate limiter says. Call Forget when it has
 // succeeded.
+//
+// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure is
+// counted nor a token taken, however often it is added until a worker takes it. (client-go's queue asks each time, so that one
+// such key makes all others wait.) A key that AddAfter has delayed asks, and comes at the earlier time.
 func (q *Queue[K]) AddRateLimited(key K) {
+	if !q.claim(key) {
+		return
+	}
+	asked := false
+	defer func() {
+		if !asked { // the limiter panicked, or ended the goroutine
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			delete(q.limited, key)
+		}
+	}()
+	after := q.limiter.When(key)
+	asked = true
+	q.AddAfter(key, after)
+}
+
+// claim says whether a key may ask the limiter, and notes that it does.
+func (q *Queue[K]) claim(key K) bool {
 	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, wanted := q.wanted[key]
+	_, busy := q.processing[key]
+	_, limited := q.limited[key]
+	if q.closed || limited || wanted && !busy {
+		return false
+	}
+	q.limited[key] = struct{}{}
 	q.requeued++
-	q.mu.Unlock()
-	q.AddAfter(key, q.limiter.When(key))
+	return true
 }
 
 // Forget lets the rate limiter treat a key as one that never failed. It says nothing about the
@@ -274,7 +305,7 @@ type Status struct {
 	Processing        int           // keys that were taken and are not done
 	Delayed           int           // keys whose time has not come
 	Added             uint64        // keys, without those that were there already
-	Requeued          uint64        // calls of AddRateLimited
+	Requeued          uint64        // calls of AddRateLimited for keys that did not wait already
 	LongestProcessing time.Duration // of those that are not done
 	ShuttingDown      bool
 }

@@ -16,8 +16,8 @@ const CALM: Duration = Duration::from_secs(120);
 /// Delays that grow from failure to failure, with jitter, and begin anew after a calm time.
 ///
 /// The default is that of the Kubernetes clients: 800 ms, then twice as long each time, at most 30 s, and from the beginning
-/// after two minutes without a failure (counted from the end of the delay before). A delay lies between the half of its ceiling and the ceiling, so that many that
-/// failed at once do not come back at once.
+/// after two minutes without a failure, counted from the end of the delay before. A delay lies between the half of its ceiling
+/// and the ceiling, so that many clients that failed at once do not come back at once.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -83,6 +83,12 @@ impl Backoff {
 
     /// How long to wait after this failure.
     pub fn next_delay(&mut self) -> Duration {
+        self.next_delay_of(Duration::ZERO)
+    }
+
+    /// How long to wait after this failure, where the server has asked for `least`. The calm is counted from the end of that
+    /// wait: a server that asks for ten minutes each time does not begin anew each time.
+    pub fn next_delay_of(&mut self, least: Duration) -> Duration {
         let now = self.clock.now();
         // The calm counts from when the delay before this one was over.
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > self.calm) {
@@ -93,7 +99,7 @@ impl Backoff {
         self.ceiling = if grown < self.most.as_secs_f64() { Duration::from_secs_f64(grown) } else { self.most };
         // The longest durations are no seconds of a float: rounded up, they fit no more.
         let drawn = ceiling.as_secs_f64() * (1.0 - self.jitter * self.draw());
-        let delay = Duration::try_from_secs_f64(drawn).unwrap_or(ceiling);
+        let delay = Duration::try_from_secs_f64(drawn).unwrap_or(ceiling).max(least);
         self.last = now.checked_add(delay);
         delay
     }

@@ -58,6 +58,7 @@ mod retry;
 mod sync;
 mod touched;
 mod until;
+mod verdict;
 mod watch;
 
 pub use backoff::Backoff;

@@ -130,7 +130,7 @@ pub struct QueueStats {
     pub delayed: usize,
     /// Calls that added a key, also one that was there already; delayed ones count when they are due.
     pub added: u64,
-    /// Failures that were counted.
+    /// Failures that were counted: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
     pub retries: u64,
 }
 
@@ -231,16 +231,18 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 
     /// Counts a failure of the key, and adds it when the limiter lets it. Only [`WorkQueue::forget`] ends the counting.
+    ///
+    /// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure
+    /// is counted nor a token taken, however often it is added until a worker takes it.
     pub fn add_rate_limited(&self, key: K) {
         self.fail(&Arc::new(key));
     }
 
     fn fail(&self, key: &Arc<K>) {
-        if self.is_shut_down() {
-            return;
-        }
+        let Some(claim) = Claim::of(self, key) else { return };
         let delay = self.shared.limiter.delay(key, self.shared.clock.now());
         self.shared.lock().retries += 1;
+        claim.keep();
         self.add_counted_after(key, delay);
     }
 
@@ -434,6 +436,32 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
         if drained {
             self.shared.drained.notify(usize::MAX);
+        }
+    }
+}
+
+/// The right of a key to ask the limiter. Dropped without [`Claim::keep`], by a limiter that panics, it is given back.
+struct Claim<'a, K: Eq + Hash + Clone + Send + Sync + 'static> {
+    queue: &'a WorkQueue<K>,
+    key: Option<&'a Arc<K>>,
+}
+
+impl<'a, K: Eq + Hash + Clone + Send + Sync + 'static> Claim<'a, K> {
+    fn of(queue: &'a WorkQueue<K>, key: &'a Arc<K>) -> Option<Claim<'a, K>> {
+        let is_granted = queue.shared.lock().claim(key);
+        // Made only where it was granted: its drop gives the right back.
+        is_granted.then(|| Claim { queue, key: Some(key) })
+    }
+
+    fn keep(mut self) {
+        self.key = None;
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Drop for Claim<'_, K> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.queue.shared.with(|state| state.unclaim(key));
         }
     }
 }

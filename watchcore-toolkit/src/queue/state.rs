@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +28,8 @@ pub(super) struct QueueState<K> {
     /// By when it is due; the number tells apart what is due at the same time.
     delayed: BTreeMap<(Instant, u64), Arc<K>>,
     due: HashMap<Arc<K>, (Instant, u64)>,
+    /// Keys that have asked the limiter and that no worker has taken since: they wait for it already.
+    limited: HashSet<Arc<K>>,
     next_number: u64,
     /// Left the tables, and is to be dropped behind the lock.
     removed: Vec<Arc<K>>,
@@ -44,6 +46,7 @@ impl<K: Eq + Hash> QueueState<K> {
             order: VecDeque::new(),
             delayed: BTreeMap::new(),
             due: HashMap::new(),
+            limited: HashSet::new(),
             next_number: 0,
             removed: Vec::new(),
             shut_down: false,
@@ -92,6 +95,18 @@ impl<K: Eq + Hash> QueueState<K> {
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
+    /// Whether the key may ask the limiter. False: it waits already, in the queue or for what the limiter said before. A key
+    /// that is only delayed may ask, because the limiter's time may be earlier.
+    pub(super) fn claim(&mut self, key: &Arc<K>) -> bool {
+        let is_queued = self.keys.get(key) == Some(&KeyState::Queued);
+        !self.shut_down && !is_queued && self.limited.insert(Arc::clone(key))
+    }
+
+    /// The limiter has not answered: the key may ask again.
+    pub(super) fn unclaim(&mut self, key: &K) {
+        self.removed.extend(self.limited.take(key));
+    }
+
     /// What has left the tables since this was asked: for the caller to drop behind the lock.
     pub(super) fn take_removed(&mut self) -> Vec<Arc<K>> {
         std::mem::take(&mut self.removed)
@@ -126,6 +141,7 @@ impl<K: Eq + Hash> QueueState<K> {
     pub(super) fn take(&mut self) -> Option<Arc<K>> {
         let key = self.order.pop_front()?;
         *self.keys.get_mut(&key).expect("what is in order has a state") = KeyState::Processing;
+        self.removed.extend(self.limited.take(&key));
         self.processing += 1;
         self.shrink();
         Some(key)
@@ -154,6 +170,7 @@ impl<K: Eq + Hash> QueueState<K> {
         let (due, delayed) = (std::mem::take(&mut self.due), std::mem::take(&mut self.delayed));
         let dropped = delayed.len();
         self.removed.extend(due.into_keys().chain(delayed.into_values()));
+        self.removed.extend(std::mem::take(&mut self.limited));
         dropped
     }
 
@@ -179,6 +196,7 @@ impl<K: Eq + Hash> QueueState<K> {
         if self.order.capacity() > 4 * self.order.len().max(64) {
             self.order.shrink_to(2 * self.order.len().max(32));
             self.keys.shrink_to(2 * self.keys.len());
+            self.limited.shrink_to(2 * self.limited.len());
         }
     }
 }

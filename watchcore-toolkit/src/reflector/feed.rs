@@ -36,16 +36,21 @@ pub(super) struct Feed {
 /// What was delivered of one revision.
 struct RevisionGroup {
     revision: u64,
-    /// Where a watch resumes behind what was delivered of it.
-    resume_behind: u64,
+    /// The position of its last event.
+    position: u64,
+    /// An event of it had a position below the revision: the source says which event is the last.
+    is_marked: bool,
     /// What is inside of the prefix; `true` is a deletion.
     changes: Vec<(Entry, bool)>,
 }
 
 impl RevisionGroup {
-    /// Whether all of a revision is there where everything up to this position was delivered.
-    fn is_complete_at(&self, position: u64) -> bool {
-        position >= self.revision
+    /// Everything up to here was delivered, whatever comes next.
+    fn proven(&self) -> u64 {
+        match self.position == self.revision && !self.is_marked {
+            true => self.revision - 1,
+            false => self.position,
+        }
     }
 }
 
@@ -54,23 +59,31 @@ impl Feed {
         Feed { writer, group: None, resume: 0 }
     }
 
-    /// Whether something is gathered that is only waiting for the rest of its revision.
-    pub(super) fn is_incomplete(&self) -> bool {
-        self.group.as_ref().is_some_and(|group| !group.is_complete_at(group.resume_behind))
+    /// The newest revision that has arrived: an attempt that does not raise it has brought nothing.
+    pub(super) fn newest(&self) -> u64 {
+        self.resume.max(self.writer.position().revision)
     }
 
-    /// A watch has ended: publishes what was gathered. Where the rest of its revision is missing it is dropped, and
-    /// the next watch brings it again.
-    pub(super) fn settle(&mut self) -> Result<(), Error> {
-        if self.is_incomplete() {
+    /// Whether the source has said that more of the gathered revision is to come.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.position < group.revision)
+    }
+
+    /// A watch has ended. Publishes what was gathered if it is proven whole; otherwise drops it, and the next watch brings it
+    /// again. True: it was dropped.
+    pub(super) fn settle(&mut self) -> Result<bool, Error> {
+        let is_dropped = self.group.as_ref().is_some_and(|group| group.proven() < group.revision);
+        if is_dropped {
             self.group = None;
         }
-        self.flush()
+        self.flush()?;
+        Ok(is_dropped)
     }
 
     /// Takes a change. `position` is where a watch resumes behind it, 0 where the source does not say.
     pub(super) fn take(&mut self, entry: Entry, deleted: bool, position: u64) -> Result<Taken, Error> {
         let revision = if entry.revision == 0 { position } else { entry.revision };
+        let position = if position == 0 { revision } else { position };
         let is_outside = !entry.key.starts_with(self.writer.prefix());
         let gathered = self.group.as_ref().map_or(0, |group| group.revision);
         if revision > gathered {
@@ -80,7 +93,7 @@ impl Feed {
         }
         if revision < gathered || revision <= self.writer.position().revision {
             if is_outside {
-                self.progress(position)?;
+                self.progress(if position > revision { position } else { position.saturating_sub(1) })?;
                 return Ok(Taken::Outside);
             }
             let known = self.writer.get(&entry.key).map(|kv| kv.mod_revision());
@@ -92,8 +105,12 @@ impl Feed {
             let is_repeat = is_repeat && revision != 0 && revision >= gathered;
             return Ok(if is_repeat { Taken::Repeat } else { Taken::Misfit });
         }
-        let group = self.group.get_or_insert(RevisionGroup { revision, resume_behind: 0, changes: Vec::new() });
-        group.resume_behind = if position == 0 { revision } else { position };
+        // The revisions below this one are whole. Its own events are not published yet, whatever its position says.
+        self.resume = self.resume.max(position.min(revision - 1));
+        let group =
+            self.group.get_or_insert(RevisionGroup { revision, position, is_marked: false, changes: Vec::new() });
+        group.position = position;
+        group.is_marked |= position < revision;
         if is_outside {
             return Ok(Taken::Outside);
         }
@@ -114,16 +131,20 @@ impl Feed {
         let changes: Vec<Change<'_>> = changes.collect();
         if changes.is_empty() {
             // All of it was outside, or something was deleted that had never been there.
-            return self.progress(group.revision.max(group.resume_behind));
+            let end = group.revision.max(group.position);
+            if end > self.writer.position().revision {
+                self.writer.progress(end)?;
+            }
+        } else {
+            self.writer.apply(group.revision, changes)?;
         }
-        self.writer.apply(group.revision, changes)?;
-        self.resume = group.resume_behind.max(self.resume);
+        self.resume = self.resume.max(group.proven());
         Ok(())
     }
 
     /// Everything up to here was delivered. What is gathered of a revision above it stays incomplete.
     pub(super) fn progress(&mut self, position: u64) -> Result<(), Error> {
-        if self.group.as_ref().is_some_and(|group| group.is_complete_at(position)) {
+        if self.group.as_ref().is_some_and(|group| position >= group.revision) {
             self.flush()?;
         }
         if position > self.writer.position().revision {

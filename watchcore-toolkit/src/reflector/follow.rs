@@ -9,6 +9,7 @@ use super::{Outcome, Over, Reflector, Step};
 use crate::asked::{asked, poll_watch};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
+use crate::verdict::SHORT;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +17,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::SourceState;
 
-/// A watch that ended earlier and empty is a failure.
-const SHORT: Duration = Duration::from_secs(1);
 /// How long after its time-out a silent watch is given up.
 const MARGIN: Duration = Duration::from_secs(30);
 /// Events that are taken at most before others run.
@@ -32,11 +31,15 @@ impl<L: ListerWatcher> Reflector<L> {
         let mut quiet = Silence { since: began, most: timeout + MARGIN, delay: None };
         let mut asking = Asking::default();
         let mut events = 0u64;
+        let (from, newest) = (self.feed.resume, self.feed.newest());
+        // The newest revision that this watch has said to be there.
+        let mut reached = from;
         let failure = loop {
             let event = poll_fn(|context| self.poll_input(&mut watch, &mut asking, &mut quiet, context));
             let Some(event) = event.await? else { break None };
             events += 1;
-            if let Some(status) = self.take(event) {
+            reached = reached.max(event.position.revision).max(event.object().map_or(0, |entry| entry.revision));
+            if let Some(status) = self.take(event, from) {
                 break Some(status);
             }
             if events.is_multiple_of(BUDGET) {
@@ -45,16 +48,23 @@ impl<L: ListerWatcher> Reflector<L> {
             }
         };
         let settled = self.feed.settle();
-        self.links.status.update(|all| all.revision = self.feed.resume);
-        match failure.or(settled.err().map(Status::from)) {
-            Some(status) => self.watch_failed(status).await,
-            None => {
+        self.links.status.update(|all| all.revision = self.feed.newest());
+        if self.feed.newest() > newest {
+            self.fruitless.reset();
+        }
+        match (failure, settled) {
+            (Some(status), _) => self.watch_failed(status).await,
+            (None, Err(error)) => self.watch_failed(error.into()).await,
+            (None, Ok(_)) if self.feed.newest() > newest => Ok(Step::Watch),
+            (None, Ok(true)) => self.fruitless_watch(Status::new(503, "the watch ended inside a revision")).await,
+            (None, Ok(false)) => {
                 let lived = self.options.clock.now().saturating_duration_since(began);
-                if events == 0 && lived < SHORT {
-                    let status = Status::new(503, "the watch ended at once, without an event");
-                    self.back_off("a watch", Some(status)).await?;
+                match lived < SHORT {
+                    true => self.fruitless_watch(Status::new(503, "the watch ended at once, without a change")).await,
+                    // It began inside a revision, which had to come again.
+                    false if reached < newest => self.watch_failed(went_back(newest, reached)).await,
+                    false => Ok(Step::Watch),
                 }
-                Ok(Step::Watch)
             }
         }
     }
@@ -80,19 +90,22 @@ impl<L: ListerWatcher> Reflector<L> {
             if let Err(error) = self.feed.flush() {
                 return Poll::Ready(Ok(Some(WatchEvent::error(error))));
             }
-            self.links.status.update(|all| all.revision = self.feed.resume);
+            self.links.status.update(|all| all.revision = self.feed.newest());
         }
         quiet.poll(&self.options.clock, context).map(|()| Ok(None))
     }
 
-    /// Takes an event of a watch; an error ends that watch.
-    fn take(&mut self, event: WatchEvent<Entry>) -> Option<Status> {
+    /// Takes an event of a watch that was opened behind `from`; an error ends that watch.
+    fn take(&mut self, event: WatchEvent<Entry>, from: u64) -> Option<Status> {
         let position = event.position.revision;
         let name = event.name();
         let taken = match event.payload {
             Payload::Added(entry) | Payload::Modified { new: entry, .. } => self.feed.take(entry, false, position),
             Payload::Deleted(entry) => self.feed.take(entry, true, position),
             Payload::Bookmark | Payload::Synced => {
+                if position != 0 && position < from {
+                    return Some(went_back(from, position));
+                }
                 return self.feed.progress(position).err().map(Status::from);
             }
             Payload::Error(status) => return Some(status),
@@ -141,6 +154,11 @@ impl<L: ListerWatcher> Reflector<L> {
             }
         }
     }
+}
+
+/// A restored backup that lets a watch begin in its future: nothing would come until it is there.
+fn went_back(known: u64, reached: u64) -> Status {
+    Status::new(410, format!("revision {known} was seen, and the source says that it is at {reached}"))
 }
 
 /// The question for the newest revision, where somebody wants to read at it.

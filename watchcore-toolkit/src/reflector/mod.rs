@@ -25,6 +25,7 @@ use crate::event::{Payload, Status};
 use crate::foreign::Notify;
 use crate::park;
 use crate::sync::Lock;
+use crate::verdict::{Fruitless, RELIST_CALM, Verdict};
 use crate::watch::{Signal, Stopper};
 use feed::{Feed, Gathering};
 use follow::{BUDGET, yield_now};
@@ -43,8 +44,6 @@ use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
 const PAGE: usize = 500;
 /// How often a missing end mark is reported.
 const MARK_REPORT: Duration = Duration::from_secs(10);
-/// A list after a 410 comes at once where none came so for this long.
-const RELIST_CALM: Duration = Duration::from_secs(30);
 
 /// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
 ///
@@ -85,19 +84,24 @@ const RELIST_CALM: Duration = Duration::from_secs(30);
 /// | state | input | next |
 /// | --- | --- | --- |
 /// | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
-/// | | 410 or 504 for a revision: list the newest, once without delay | List |
+/// | | 410 or 504 for a revision: list the newest, once without delay, and until a list succeeds | List |
 /// | | 410 for a page that is not the first, or pages that have no end or are of several revisions: list again without pages, once without delay | List |
 /// | | anything else, or no answer in time: backoff | List |
 /// | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
 /// | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
 /// | | 410, 504: again from any revision, once without delay; 429, 503, no answer in time, the end: backoff | State |
+/// | | any other 5xx: backoff; the third in a row | State; List |
 /// | | any other error: the source cannot do this | List, for good |
-/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
-/// | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
+/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with what is proven whole | Watch(R') |
+/// | | end of the stream after a newer revision, or after a second without one: watch again from R | Watch(R) |
 /// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
-/// | | 410, or events that do not fit: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
+/// | | an end within a second without a newer revision, an end inside a revision, an answer without a watch: a fruitless attempt | below |
+/// | | 410, events that do not fit, a bookmark below R: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
 /// | | 429, 503 (also at open), no answer in time: backoff, and no new list | Watch(R) |
+/// | | any other 5xx: a fruitless attempt | below |
 /// | | any other error: backoff | List |
+/// | a fruitless attempt | the first and the second in a row: backoff | Watch(R) |
+/// | | the third without a newer revision: backoff | List |
 /// | any | stop, or the cache was closed | end |
 ///
 /// A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
@@ -110,6 +114,10 @@ pub struct Reflector<L: ListerWatcher> {
     stopper: Stopper,
     /// When a 410 was the last to lead to a list.
     relisted_at: Option<Instant>,
+    /// Watches in a row that brought no newer revision.
+    fruitless: Fruitless,
+    /// The source lacks the revision behind which it would be resumed: lists ask for the newest until one succeeds.
+    wants_newest: bool,
 }
 
 struct ReflectorOptions {
@@ -161,7 +169,16 @@ impl<L: ListerWatcher> Reflector<L> {
             backoff: Backoff::default(),
             clock,
         };
-        Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper, relisted_at: None })
+        Ok(Reflector {
+            source,
+            feed: Feed::new(writer),
+            options,
+            links: Arc::new(links),
+            stopper,
+            relisted_at: None,
+            fruitless: Fruitless::default(),
+            wants_newest: false,
+        })
     }
 
     /// Entries a page: 500 if nothing is said, 0 is a list without pages.
@@ -280,7 +297,7 @@ impl<L: ListerWatcher> Reflector<L> {
         // Before it is reported: who hears of it may move the clock.
         let failed_at = self.options.clock.now();
         let retry_after = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
-        let delay = self.options.backoff.next_delay().max(retry_after);
+        let delay = self.options.backoff.next_delay_of(retry_after);
         if let Some(status) = status {
             self.failed(what, status, delay);
         }
@@ -303,6 +320,8 @@ impl<L: ListerWatcher> Reflector<L> {
     /// The state is in the cache.
     fn synced(&mut self, revision: u64, outside: u64, was_loaded: bool) {
         self.feed.writer.set_state(SourceState::Fresh);
+        self.wants_newest = false;
+        self.fruitless.reset();
         self.links.status.update(|all| {
             all.ready = true;
             all.revision = revision;
@@ -343,7 +362,8 @@ impl<L: ListerWatcher> Reflector<L> {
             return Ok(Step::List(at, true));
         }
         // A revision that the source has no more, or not yet (another one of it answers): whatever it has.
-        if matches!(status.code(), 410 | 504) && at != ListAt::Newest {
+        if status.lacks_revision() && at != ListAt::Newest {
+            self.wants_newest = true;
             self.links.status.update(|all| all.last_error = Some(status));
             return Ok(Step::List(ListAt::Newest, whole));
         }
@@ -367,7 +387,8 @@ impl<L: ListerWatcher> Reflector<L> {
 
     /// Which state the next list is of: none that is older than what readers have seen.
     fn next_list(&self) -> ListAt {
-        match self.feed.resume {
+        match self.feed.newest() {
+            _ if self.wants_newest => ListAt::Newest,
             0 => ListAt::Any,
             revision => ListAt::AtLeast(revision),
         }
@@ -376,9 +397,20 @@ impl<L: ListerWatcher> Reflector<L> {
     /// The step after an error that a new state mends.
     fn relist(&self) -> Step {
         match self.options.initial_watch {
-            true => Step::State(self.feed.resume),
+            true => Step::State(if self.wants_newest { 0 } else { self.feed.newest() }),
             false => Step::List(self.next_list(), false),
         }
+    }
+
+    /// A watch has brought nothing new: the backoff, then the watch again, or a list after the third in a row.
+    async fn fruitless_watch(&mut self, status: Status) -> Outcome<Step> {
+        let is_list_due = self.fruitless.one_more();
+        self.back_off("a watch", Some(status)).await?;
+        if !is_list_due {
+            return Ok(Step::Watch);
+        }
+        self.fruitless.reset();
+        Ok(self.relist())
     }
 
     fn request(&mut self, from: u64, initial_state: bool) -> WatchRequest {
@@ -403,23 +435,35 @@ impl<L: ListerWatcher> Reflector<L> {
             Err(status) => Some(status),
         };
         self.links.status.update(|all| all.pending = 0);
-        match status {
-            Some(status) if matches!(status.code(), 410 | 504) && from != 0 => {
-                self.links.status.update(|all| all.last_error = Some(status));
-                Ok(Step::State(0))
+        let Some(status) = status else {
+            self.back_off("the initial state", None).await?;
+            return Ok(self.relist());
+        };
+        if status.lacks_revision() && from != 0 {
+            self.wants_newest = true;
+            self.links.status.update(|all| all.last_error = Some(status));
+            return Ok(Step::State(0));
+        }
+        match status.verdict() {
+            Verdict::Gone | Verdict::Busy => {}
+            // Also 504, which the newest state cannot have said of a revision.
+            Verdict::Failed => {
+                if self.fruitless.one_more() {
+                    self.fruitless.reset();
+                    self.back_off("the initial state", Some(status)).await?;
+                    return Ok(Step::List(self.next_list(), false));
+                }
             }
-            Some(status) if !matches!(status.code(), 410 | 429 | 503 | 504) => {
+            Verdict::Refused | Verdict::Wrong => {
                 let cache = self.feed.writer.cache_name();
                 tracing::info!(cache, %status, "reflector: the source gives no initial state by a watch, and is listed");
                 self.options.initial_watch = false;
                 self.links.status.update(|all| all.last_error = Some(status));
-                Ok(Step::List(self.next_list(), false))
-            }
-            other => {
-                self.back_off("the initial state", other).await?;
-                Ok(Step::State(self.feed.resume))
+                return Ok(Step::List(self.next_list(), false));
             }
         }
+        self.back_off("the initial state", Some(status)).await?;
+        Ok(self.relist())
     }
 
     /// Gathers the initial state beside the cache until its mark. `Err(None)`: the watch has ended before.
@@ -485,17 +529,14 @@ impl<L: ListerWatcher> Reflector<L> {
         let opening = asked("the source, asked for a watch,", || self.source.watch(request));
         match self.answered(opening).await? {
             Ok(Some(watch)) => self.follow(watch, timeout).await,
-            Ok(None) => {
-                self.back_off("a watch", None).await?;
-                Ok(Step::Watch)
-            }
+            Ok(None) => self.fruitless_watch(Status::new(503, "the source gave no watch")).await,
             Err(status) => self.watch_failed(status).await,
         }
     }
 
     async fn watch_failed(&mut self, status: Status) -> Outcome<Step> {
-        match status.code() {
-            410 => {
+        match status.verdict() {
+            Verdict::Gone => {
                 let (cache, from) = (self.feed.writer.cache_name(), self.feed.resume);
                 tracing::info!(cache, from, %status, "reflector: its history is gone, and the difference comes from a list");
                 let now = self.options.clock.now();
@@ -508,11 +549,12 @@ impl<L: ListerWatcher> Reflector<L> {
                 self.relisted_at = Some(self.options.clock.now());
                 Ok(self.relist())
             }
-            429 | 503 => {
+            Verdict::Busy => {
                 self.back_off("a watch", Some(status)).await?;
                 Ok(Step::Watch)
             }
-            _ => {
+            Verdict::Failed => self.fruitless_watch(status).await,
+            Verdict::Refused | Verdict::Wrong => {
                 self.back_off("a watch", Some(status)).await?;
                 Ok(self.relist())
             }

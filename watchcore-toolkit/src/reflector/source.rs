@@ -165,11 +165,14 @@ pub type PageFuture = Pin<Box<dyn Future<Output = Result<ListPage, Status>> + Se
 ///
 /// - Revisions rise; a change has a greater one than all before it. Where several objects change at one revision, the
 ///   position of each but the last of its events lies below that revision: then all of them become one revision of the
-///   cache. A source that cannot say so delivers them one directly after the other.
+///   cache. A source that cannot say so delivers them one directly after the other; then the end of a watch, with nothing
+///   behind it, is no proof that the revision was whole, and a watch begins at the revision before. A source whose watches
+///   are short (a long poll) ends each with a bookmark, which is that proof.
 /// - An event's position is where a watch resumes behind it; without one it is the entry's revision. An event or a bookmark
 ///   of a later position says that nothing is missing before: a source may leave out the last event of a revision.
 /// - Deleted has the revision of the deletion.
-/// - 410 where the revision is gone, 429 and 503 where it is to be tried again later, other numbers for all else.
+/// - 410 where the revision is gone, 504 where it is not there yet, 429 and 503 where it is to be tried again later, other
+///   numbers for all else.
 ///
 /// What breaks these is found and mended by a list, and counted.
 ///

@@ -66,7 +66,7 @@ pub struct ReflectorStatus {
     pub since: Duration,
     /// Whether the cache has its state: since then reads answer.
     pub ready: bool,
-    /// The revision behind which it resumes.
+    /// The newest revision that has arrived. A watch resumes there, or inside it where nothing proves yet that it is whole.
     pub revision: u64,
     /// Entries that came of the state which is being read, and are not in the cache yet.
     pub pending: usize,

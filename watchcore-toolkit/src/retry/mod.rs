@@ -17,6 +17,7 @@ use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::keyed::Keyed;
 use crate::sync::Lock;
+use crate::verdict::{Fruitless, RELIST_CALM, SHORT, Verdict};
 use crate::watch::{Signal, Stopper, Watch};
 use futures_core::Stream;
 use relist::{Relist, Relisting};
@@ -37,7 +38,9 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 ///
 /// It gives each event once, in order, and ends with an Error where it cannot go on: access was refused (401, 403), the
 /// history is gone (410) and it has no lister, or an event has no revision. All other errors are waited out; see
-/// [`RetryWatch::last_status`]. With a lister it gives the difference with what it has given, and goes on.
+/// [`RetryWatch::last_status`]. With a lister it gives the difference with what it has given, and goes on. The events of a
+/// revision that a connection has cut in two come again behind the cut: with a lister those that were given are left out,
+/// without one they are given twice.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,19 +64,24 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// | Open | ok | Read |
 /// | | 401, 403, a cache that is closed or broken for good | Error, end |
 /// | | 410 | as in Read: one rule, wherever it comes |
-/// | | nothing, end of file, time-out, no answer in time, any other error | Open, after the delay |
+/// | | 429, 503, no answer in time | Open, after the delay and not before its Retry-After |
+/// | | no watch, any other error | a fruitless attempt |
 /// | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
 /// | | Bookmark | not given; the resume point moves |
 /// | | one of these without a revision | Error 500, end |
+/// | | one of these below the resume point | as 410: the source has another history |
 /// | | Synced | not given: a state was not asked for |
 /// | | Error 410, policy Stop | Error, end |
 /// | | Error 410, policy Relist | List |
 /// | | Error of a cache that is closed or broken for good | Error, end |
-/// | | Error 504, 500, 429, any other | Open, not before its Retry-After |
+/// | | Error 429, 503 | Open, after the delay and not before its Retry-After |
+/// | | any other Error, an end within a second without a newer revision | a fruitless attempt |
 /// | | the end | Open, after the delay |
+/// | a fruitless attempt | policy Stop; policy Relist, and fewer than three in a row, or a list in the last 30 s | Open, after the delay and not before its Retry-After |
+/// | | policy Relist, the third without a newer revision | List |
 /// | List | a state | the difference with what was given; then Open behind it, at once |
 /// | | 401, 403 | Error, end |
-/// | | no answer in time, any other error | List, after the delay |
+/// | | a state without a revision, but for the empty one at the beginning; no answer in time, any other error | List, after the delay |
 /// | any | stop | end |
 ///
 /// **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
@@ -94,6 +102,10 @@ pub struct RetryWatch<S: WatchSource> {
     resume: Position,
     /// Lost before the next event that is given: by what was not given, and by differences that were empty.
     lost: u64,
+    /// The resume point of the last attempt to open: one that has not moved it has brought nothing.
+    opened_behind: Position,
+    /// Such attempts in a row.
+    fruitless: Fruitless,
     opened_at: Option<Instant>,
     listed_at: Option<Instant>,
     opens: u64,
@@ -201,7 +213,7 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
     }
 
     /// Makes the watch; the source is asked by its first poll. INVALID_ARGUMENT where it shall begin at 0 without a lister.
-    pub fn open(self) -> Result<RetryWatch<S>> {
+    pub fn open(mut self) -> Result<RetryWatch<S>> {
         if self.from == Position::default() && self.relist.is_none() {
             return Err(Error::new(
                 Code::InvalidArgument,
@@ -210,7 +222,13 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
             ));
         }
         let stop = Arc::new(RetryStop::default());
-        let attempt = if self.from == Position::default() { Attempt::List } else { Attempt::Open };
+        let attempt = match &mut self.relist {
+            Some(relist) if self.from == Position::default() => {
+                relist.begin();
+                Attempt::List
+            }
+            _ => Attempt::Open,
+        };
         let stopper = Stopper::new({
             let stop = Arc::clone(&stop);
             move || stop.stop()
@@ -225,6 +243,8 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
             ready: VecDeque::new(),
             resume: self.from,
             lost: 0,
+            opened_behind: self.from,
+            fruitless: Fruitless::default(),
             opened_at: None,
             listed_at: None,
             opens: 0,
@@ -297,17 +317,39 @@ impl<S: WatchSource> RetryWatch<S> {
     /// What comes of an error, wherever it comes.
     fn failed(&mut self, attempt: Attempt, status: Status) {
         self.last_status = Some(status.clone());
-        let is_fatal = status.error().is_some_and(Error::is_fatal);
-        if status.is_gone() && attempt == Attempt::Open && !is_fatal {
-            match &self.relist {
+        if status.error().is_some_and(Error::is_fatal) {
+            return self.fail(status);
+        }
+        match (attempt, status.verdict()) {
+            (Attempt::List, _) | (_, Verdict::Busy) => self.retry(attempt, status.retry_after()),
+            (Attempt::Open, Verdict::Gone) => match &self.relist {
                 Some(_) => self.retry(Attempt::List, status.retry_after()),
                 None => self.fail(status),
-            }
-        } else if is_fatal {
-            self.fail(status);
-        } else {
-            self.retry(attempt, status.retry_after());
+            },
+            _ => self.fruitless(status.retry_after()),
         }
+    }
+
+    /// A watch has failed, or ended at once: it is opened again, or listed after the third in a row that brought nothing.
+    fn fruitless(&mut self, retry_after: Option<Duration>) {
+        if self.resume != self.opened_behind {
+            self.fruitless.reset();
+        }
+        let is_due = self.fruitless.one_more();
+        let now = self.clock.now();
+        let is_calm = self.listed_at.is_none_or(|last| now.saturating_duration_since(last) >= RELIST_CALM);
+        let attempt = if is_due && is_calm && self.relist.is_some() { Attempt::List } else { Attempt::Open };
+        self.retry(attempt, retry_after);
+    }
+
+    /// The watch has ended without an error.
+    fn ended(&mut self) {
+        let lived = self.opened_at.map_or(Duration::MAX, |began| self.clock.now().saturating_duration_since(began));
+        if self.resume == self.opened_behind && lived < SHORT {
+            return self.fruitless(None);
+        }
+        self.fruitless.reset();
+        self.retry(Attempt::Open, None);
     }
 
     /// One step: `Ready` where something has changed.
@@ -320,6 +362,7 @@ impl<S: WatchSource> RetryWatch<S> {
                 match *attempt {
                     Attempt::Open => {
                         self.opened_at = Some(self.clock.now());
+                        self.opened_behind = self.resume;
                         self.opens += 1;
                         let opening = asked("the source, asked for a watch,", || self.source.watch(self.resume));
                         self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
@@ -338,7 +381,7 @@ impl<S: WatchSource> RetryWatch<S> {
                     self.stop.opened(watch.stopper());
                     self.state = RetryState::Reading(watch);
                 }
-                Ok(None) => self.retry(Attempt::Open, None),
+                Ok(None) => self.fruitless(None),
                 Err(status) if status.is_refused() => {
                     self.last_status = Some(status.clone());
                     self.fail(status);
@@ -347,7 +390,7 @@ impl<S: WatchSource> RetryWatch<S> {
             },
             RetryState::Reading(watch) => match ready!(poll_watch(watch, context)) {
                 Some(event) => self.read(event),
-                None => self.retry(Attempt::Open, None),
+                None => self.ended(),
             },
             RetryState::Listing(listing) => match ready!(Pin::new(listing).poll(context)) {
                 Ok(listing) => self.listed(listing),
@@ -369,10 +412,18 @@ impl<S: WatchSource> RetryWatch<S> {
         match event.payload {
             Payload::Error(status) => self.failed(Attempt::Open, status),
             Payload::Synced => {}
-            _ if event.position == Position::default() => self.fail(Status::new(
+            // Behind an empty state of revision 0 the position stays 0 inside of the first revision.
+            _ if event.position == Position::default() && !self.is_of_first_revision(&event) => self.fail(Status::new(
                 500,
                 format!("retry a watch: an event {} without a revision. It cannot be resumed behind it.", event.name()),
             )),
+            _ if event.position.epoch == self.resume.epoch && event.position.revision < self.resume.revision => {
+                let (at, resume) = (event.position.revision, self.resume.revision);
+                self.failed(
+                    Attempt::Open,
+                    Status::new(410, format!("the watch is at {resume}, and the source says that it is at {at}")),
+                );
+            }
             Payload::Bookmark => self.resume = event.position,
             _ => {
                 let position = event.position;
@@ -388,18 +439,26 @@ impl<S: WatchSource> RetryWatch<S> {
         }
     }
 
+    fn is_of_first_revision(&self, event: &WatchEvent<ObjectOf<S>>) -> bool {
+        let own = self.relist.as_ref().map_or(0, |relist| relist.own_revision(event));
+        self.resume == Position::default() && own != 0
+    }
+
     fn listed(&mut self, listing: Listing<ObjectOf<S>>) {
         let position = listing.position;
-        if position == Position::default() {
-            return self.fail(Status::new(
-                500,
-                "retry a watch: a listing without a revision. It cannot be watched behind it.",
-            ));
+        if position == Position::default() && (self.resume != position || !listing.objects.is_empty()) {
+            let status = Status::new(500, "the listing has no revision: a watch cannot begin behind it");
+            return self.failed(Attempt::List, status);
         }
+        self.fruitless.reset();
         let lister = self.relist.as_mut().expect("it lists only where it has a lister");
+        let lost = lost_between(self.resume, position);
+        let is_first = lister.is_first();
         self.ready = lister.difference(listing, self.resume);
+        if !is_first {
+            self.lost = self.lost.saturating_add(lost);
+        }
         if self.ready.is_empty() {
-            self.lost += position.revision.saturating_sub(self.resume.revision);
             self.resume = position;
         }
         // At once: the list is the attempt whose delay counts.
@@ -411,6 +470,14 @@ impl<S: WatchSource> RetryWatch<S> {
         self.state = RetryState::Ended;
         self.ready.clear();
     }
+}
+
+/// How many revisions a list has skipped. In another history that is not known, and something is.
+fn lost_between(resumed: Position, listed: Position) -> u64 {
+    if relist::is_another_history(resumed, listed) {
+        return 1;
+    }
+    listed.revision.saturating_sub(resumed.revision)
 }
 
 impl<S: WatchSource> Unpin for RetryWatch<S> {}

@@ -5,12 +5,26 @@
 use super::source::{ListSource, Listing, ListingFuture};
 use crate::event::{Origin, Payload, WatchEvent};
 use crate::keyed::{Keyed, KeyedTable};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use watchcore::Position;
+
+/// Whether a listing is of another history than the position before it: a restored backup, which may use revisions again.
+pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
+    resumed.epoch == listed.epoch && listed.revision < resumed.revision
+}
 
 /// What the policy to list needs of its objects, for a watch of any.
 pub(super) trait Relist<O>: Send {
     fn list(&mut self) -> ListingFuture<O>;
+
+    /// The watch begins with a list.
+    fn begin(&mut self);
+
+    /// Whether nothing was listed yet, and the next list is the initial state.
+    fn is_first(&self) -> bool;
+
+    /// The revision of the last change of an event's object; 0 where that is not known.
+    fn own_revision(&self, event: &WatchEvent<O>) -> u64;
 
     /// What becomes of an event that is about to be given: `None` where it was given already.
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>>;
@@ -24,11 +38,19 @@ pub(super) trait Relist<O>: Send {
 pub(super) struct Relisting<L, O> {
     lister: L,
     given: KeyedTable<O>,
+    /// Deletions that were given at one position, by key: inside a revision a watch that resumes there brings them again.
+    deleted: HashSet<Vec<u8>>,
+    deleted_at: Position,
+    /// The watch begins with a list, and that has not come.
+    is_first: bool,
+    /// A list has come, so `given` has every object that the consumer has.
+    is_whole: bool,
 }
 
 impl<L, O: Keyed> Relisting<L, O> {
     pub(super) fn new(lister: L) -> Relisting<L, O> {
-        Relisting { lister, given: KeyedTable::new() }
+        let (deleted, deleted_at) = (HashSet::new(), Position::default());
+        Relisting { lister, given: KeyedTable::new(), deleted, deleted_at, is_first: false, is_whole: false }
     }
 }
 
@@ -37,7 +59,30 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
         self.lister.list()
     }
 
+    fn begin(&mut self) {
+        self.is_first = true;
+    }
+
+    fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    fn own_revision(&self, event: &WatchEvent<O>) -> u64 {
+        event.object().map_or(0, Keyed::object_revision)
+    }
+
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>> {
+        let position = event.position;
+        if let Payload::Deleted(last) = &event.payload {
+            let key = last.object_key();
+            if self.given.get(&key).is_none() && (self.is_whole || self.deleted.contains(&*key)) {
+                return None;
+            }
+        }
+        if position != self.deleted_at {
+            self.deleted.clear();
+            self.deleted_at = position;
+        }
         let payload = match event.payload {
             Payload::Added(new) | Payload::Modified { new, .. } => match self.given.insert(new.clone()) {
                 Some(old) if old.is_same(&new) => return None,
@@ -45,7 +90,9 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
                 None => Payload::Added(new),
             },
             Payload::Deleted(last) => {
-                self.given.remove(&last.object_key());
+                let key = last.object_key();
+                self.given.remove(&key);
+                self.deleted.insert(key.into_owned());
                 Payload::Deleted(last)
             }
             other => other,
@@ -54,12 +101,14 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
     }
 
     fn difference(&mut self, listing: Listing<O>, resumed: Position) -> VecDeque<WatchEvent<O>> {
+        // Revisions of two histories say nothing about each other.
+        let another = is_another_history(resumed, listing.position);
         let mut state = KeyedTable::new();
         let mut puts = Vec::new();
         for object in listing.objects {
             let old = self.given.get(&object.object_key()).cloned();
             match old {
-                Some(old) if old.is_same(&object) => {}
+                Some(old) if !another && old.is_same(&object) => {}
                 Some(old) => puts.push((object.object_revision(), WatchEvent::modified(Some(old), object.clone()))),
                 None => puts.push((object.object_revision(), WatchEvent::added(object.clone()))),
             }
@@ -74,16 +123,15 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
         }
         let gone = self.given.iter().filter(|object| state.get(&object.object_key()).is_none());
         let deletes: Vec<_> = gone.map(|object| WatchEvent::deleted(object.clone())).collect();
-        self.given = state;
+        (self.given, self.is_whole) = (state, true);
+        self.deleted.clear();
 
-        let first = resumed == Position::default();
+        let first = std::mem::replace(&mut self.is_first, false);
         let origin = if first { Origin::InitialState } else { Origin::Difference };
         let events = deletes.into_iter().chain(puts.into_iter().map(|(_, event)| event));
         let mut events: VecDeque<_> = events.map(|event| event.with_origin(origin).at(resumed)).collect();
         if first {
             events.push_back(WatchEvent::synced());
-        } else if let Some(event) = events.front_mut() {
-            event.lost = listing.position.revision.saturating_sub(resumed.revision);
         }
         if let Some(last) = events.back_mut() {
             last.position = listing.position;

@@ -1,0 +1,310 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"watchcore/internal/bounded"
+	"watchcore/internal/handclock"
+	"watchcore/watch"
+)
+
+// Page is an answer to a list.
+type Page struct {
+	Items    []watch.Item[string]
+	Revision uint64
+	Continue string
+	Err      error
+}
+
+// Source gives its answers in turn. Without more lists it refuses with 503, without more watches it is silent.
+type Source struct {
+	t       testing.TB
+	mu      sync.Mutex
+	lists   []Page
+	watches []func() (*Fed, error)
+	open    *Fed
+	asked   []string
+}
+
+// List answers a list, and writes down what was asked.
+func (s *Source) List(asked string) Page {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, asked)
+	if len(s.lists) == 0 {
+		return Page{Err: &watch.Status{Code: 503, Message: "no more lists"}}
+	}
+	page := s.lists[0]
+	s.lists = s.lists[1:]
+	return page
+}
+
+// Watch answers a watch, and writes down what was asked. It is a watch.Source's.
+func (s *Source) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = append(s.asked, fmt.Sprint("watch@", after))
+	s.open = nil
+	if len(s.watches) == 0 {
+		s.open = newFed()
+		return s.open, nil
+	}
+	answer := s.watches[0]
+	s.watches = s.watches[1:]
+	w, err := answer()
+	if w == nil {
+		return nil, err
+	}
+	s.open = w
+	return w, nil
+}
+
+// waits says whether an open watch has given everything, and its reader waits for more.
+func (s *Source) waits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil {
+		return false
+	}
+	return s.open.idle()
+}
+
+func (s *Source) addList(words []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch words[0] {
+	case "error":
+		s.lists = append(s.lists, Page{Err: failure(s.t, words)})
+		return
+	case "many":
+		for n := range Number(s.t, words[1]) {
+			s.lists = append(s.lists, Page{Revision: Number(s.t, words[2]), Continue: fmt.Sprint(n)})
+		}
+		return
+	}
+	page := Page{Revision: Number(s.t, words[0])}
+	if at := slices.Index(words, "more"); at >= 0 {
+		page.Continue, words = words[at+1], words[:at]
+	}
+	for _, text := range words[1:] {
+		object, own, _ := strings.Cut(text, "@")
+		page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: Number(s.t, own)})
+	}
+	s.lists = append(s.lists, page)
+}
+
+func (s *Source) addWatch(words []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := func() (*Fed, error) { return nil, nil }
+	switch {
+	case len(words) > 0 && words[0] == "none":
+	case len(words) > 0 && words[0] == "error":
+		err := failure(s.t, words)
+		answer = func() (*Fed, error) { return nil, err }
+	default:
+		w := newFed()
+		w.feed(s.t, words)
+		answer = func() (*Fed, error) { return w, nil }
+	}
+	s.watches = append(s.watches, answer)
+}
+
+// failure is `error 410 [after 5s]`.
+func failure(t testing.TB, words []string) error {
+	s := &watch.Status{Code: int(Number(t, words[1])), Message: "as the row says"}
+	if len(words) > 2 {
+		s.RetryAfter = Duration(t, words[3])
+	}
+	return s
+}
+
+// Fed is a watch that the script feeds.
+type Fed struct {
+	mu      sync.Mutex
+	events  []watch.Event[string]
+	ended   bool
+	waiting bool          // its reader has everything
+	changed chan struct{} // closed when there is more
+}
+
+func newFed() *Fed { return &Fed{changed: make(chan struct{})} }
+
+// idle: its reader has everything, and waits for more.
+func (w *Fed) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.waiting
+}
+
+// feed is `EVENT... [then end|stay|error 410]`.
+func (w *Fed) feed(t testing.TB, words []string) {
+	then := []string{"stay"}
+	if at := slices.Index(words, "then"); at >= 0 {
+		words, then = words[:at], words[at+1:]
+	}
+	var events []watch.Event[string]
+	for _, text := range words {
+		events = append(events, event(t, text))
+	}
+	if then[0] == "error" {
+		events = append(events, watch.Event[string]{Type: watch.Error, Err: failure(t, then)})
+	}
+	w.push(events, then[0] == "end")
+}
+
+// push gives more events, and says whether the watch ends behind them.
+func (w *Fed) push(events []watch.Event[string], ends bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, events...)
+	w.ended = w.ended || ends
+	w.waiting = false
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted}
+
+// event is `+/a=1@11/10`, `~/a=2@12`, `-/a@13` or `bookmark@20`; behind the last slash of a number, the position.
+func event(t testing.TB, text string) watch.Event[string] {
+	if revision, is := strings.CutPrefix(text, "bookmark@"); is {
+		return watch.Event[string]{Type: watch.Bookmark, Revision: Number(t, revision)}
+	}
+	object, numbers, _ := strings.Cut(text, "@")
+	own, position, two := strings.Cut(numbers, "/")
+	if !two {
+		position = own
+	}
+	return watch.Event[string]{Type: types[object[:1]], Object: object[1:], Revision: Number(t, position), ObjectRevision: Number(t, own)}
+}
+
+// Next is the next event.
+func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.events) == 0 && !w.ended {
+		w.waiting = true
+		changed := w.changed
+		w.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		w.mu.Lock()
+		if err != nil {
+			return e, err
+		}
+	}
+	if len(w.events) == 0 {
+		return e, watch.ErrEnded
+	}
+	e, w.events = w.events[0], w.events[1:]
+	return e, nil
+}
+
+// ResultChan is not used where there is Next.
+func (w *Fed) ResultChan() <-chan watch.Event[string] { panic("a watch that is pulled") }
+
+// Stop does nothing: nobody waits for it.
+func (w *Fed) Stop() {}
+
+// Key is the key of an object `key=value`.
+func Key(object string) string {
+	key, _, _ := strings.Cut(object, "=")
+	return key
+}
+
+// Machine is what a script drives over its source.
+type Machine interface {
+	// Poll takes what there is to take. Ended: nothing more comes.
+	Poll() (ended bool)
+	Objects() string
+	At() uint64
+	Given() string
+}
+
+// Run runs the lines of a script over a source.
+func Run(t *testing.T, lines []Line, start func(source *Source, clock *handclock.Clock) Machine) {
+	source, clock := &Source{t: t}, handclock.New()
+	var m Machine
+	settle := func() {
+		bounded.Eventually(t, "it waits", func() bool { return m.Poll() || source.waits() || clock.Armed() > 0 })
+	}
+	for _, line := range lines {
+		rest := line.Words[1:]
+		switch line.Words[0] {
+		case "list":
+			source.addList(rest)
+		case "watch":
+			source.addWatch(rest)
+		case "start":
+			m = start(source, clock)
+		case "send":
+			source.mu.Lock()
+			open := source.open
+			source.mu.Unlock()
+			open.feed(t, rest)
+		case "advance":
+			clock.Advance(Duration(t, rest[0]))
+		case "backoff", "delay":
+			settle()
+			most := Duration(t, rest[0])
+			_, due := clock.Timers()
+			if came := due; line.Words[0] == "backoff" && came >= most/2 && came <= most {
+				line.Expect(t, most, most)
+			} else {
+				line.Expect(t, came, most)
+			}
+			clock.Advance(due)
+		}
+		if m == nil {
+			continue
+		}
+		settle()
+		switch line.Words[0] {
+		case "asked":
+			source.mu.Lock()
+			asked := strings.Join(source.asked, " ")
+			source.asked = nil
+			source.mu.Unlock()
+			line.Expect(t, asked, strings.Join(rest, " "))
+		case "objects":
+			line.Expect(t, m.Objects(), strings.Join(rest, " "))
+		case "at":
+			line.Expect(t, m.At(), Number(t, rest[0]))
+		case "given":
+			line.Expect(t, m.Given(), strings.Join(rest, " "))
+		case "list", "watch", "start", "send", "advance", "backoff", "delay":
+		default:
+			line.Unknown(t)
+		}
+	}
+}
+
+// Shown is `+/a=1`, `~/a=2`, `-/a`, `error:410`; with what was lost before it, `!3`.
+func Shown(e watch.Event[string]) string {
+	text := strings.ToLower(string(e.Type))
+	switch e.Type {
+	case watch.Added:
+		text = "+" + e.Object
+	case watch.Modified:
+		text = "~" + e.Object
+	case watch.Deleted:
+		text = "-" + Key(e.Object)
+	case watch.Error:
+		if s, coded := watch.StatusOf(e.Err); coded {
+			text = fmt.Sprint("error:", s.Code)
+		}
+	}
+	if e.Lost > 0 {
+		text += fmt.Sprint("!", e.Lost)
+	}
+	return text
+}

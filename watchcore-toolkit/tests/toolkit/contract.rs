@@ -1,0 +1,412 @@
+//! The rows of contract/toolkit/, which Go runs from the same files: contract/README.md says what their words mean.
+
+use crate::script::Woken;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::future::ready;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use std::{env, fs};
+use watchcore::{Cache, Position, Range, Read};
+use watchcore_toolkit::{
+    Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, Listing, LongestDelay, ManualClock,
+    Opening, PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
+    WatchRequest, WorkItem, WorkQueue,
+};
+
+/// One step of a file.
+struct Line<'a> {
+    file: &'a str,
+    number: usize,
+    words: Vec<&'a str>,
+}
+
+impl Line<'_> {
+    fn expect<T: PartialEq + Debug>(&self, came: T, expected: T) {
+        let (file, number, words) = (self.file, self.number, self.words.join(" "));
+        assert!(came == expected, "{file}:{number}: {words}\n expected {expected:?}\n     came {came:?}");
+    }
+
+    fn number(&self, at: usize) -> u64 {
+        number(self.words[at])
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
+}
+
+/// `800ms`, `30s`, `2m`.
+fn duration(text: &str) -> Duration {
+    let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).expect("a unit"));
+    Duration::from_millis(
+        number(count) * [("ms", 1), ("s", 1000), ("m", 60_000)].iter().find(|u| u.0 == unit).unwrap().1,
+    )
+}
+
+/// `error 410 [after 5s]`.
+fn error(words: &[&str]) -> Status {
+    let status = Status::new(number(words[1]) as u16, "as the row says");
+    match words.get(2) {
+        Some(_) => status.with_retry_after(duration(words[3])),
+        None => status,
+    }
+}
+
+/// `/a=1@3`: a key, a value, the revision.
+fn entry(text: &str) -> Entry {
+    let (object, revision) = text.split_once('@').unwrap_or((text, "0"));
+    let (key, value) = object.split_once('=').unwrap_or((object, ""));
+    Entry::new(key, value, number(revision))
+}
+
+/// `+/a=1@11/10`, `~/a=2@12`, `-/a@13`, `bookmark@20`; behind the last slash of a number, the position.
+fn event(text: &str) -> WatchEvent<Entry> {
+    if let Some(revision) = text.strip_prefix("bookmark@") {
+        return WatchEvent::bookmark(number(revision));
+    }
+    let (object, numbers) = text.split_once('@').unwrap_or((text, "0"));
+    let (own, position) = numbers.split_once('/').unwrap_or((numbers, numbers));
+    let entry = entry(&format!("{}@{own}", &object[1..]));
+    let event = match &object[..1] {
+        "+" => WatchEvent::added(entry),
+        "~" => WatchEvent::modified(None, entry),
+        "-" => WatchEvent::deleted(entry),
+        other => panic!("{other} is no event"),
+    };
+    event.at(number(position))
+}
+
+/// A watch that the script feeds.
+#[derive(Clone, Default)]
+pub(crate) struct Fed(Arc<Mutex<FedState>>);
+
+#[derive(Default)]
+struct FedState {
+    events: VecDeque<WatchEvent<Entry>>,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+impl Fed {
+    /// `EVENT... [then end|stay|error 410]`.
+    fn feed(&self, words: &[&str]) {
+        let (events, then) = match words.iter().position(|word| *word == "then") {
+            Some(at) => (&words[..at], &words[at + 1..]),
+            None => (words, &["stay"][..]),
+        };
+        let mut events: Vec<_> = events.iter().map(|text| event(text)).collect();
+        match then[0] {
+            "stay" | "end" => {}
+            "error" => events.push(WatchEvent::error(error(then))),
+            other => panic!("then {other}?"),
+        }
+        self.push(events, then[0] == "end");
+    }
+
+    /// More events, and whether the watch ends behind them.
+    pub(crate) fn push(&self, events: impl IntoIterator<Item = WatchEvent<Entry>>, ends: bool) {
+        let mut state = self.0.lock().unwrap();
+        state.events.extend(events);
+        state.ended |= ends;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl futures_core::Stream for Fed {
+    type Item = WatchEvent<Entry>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<Entry>>> {
+        let mut state = self.0.lock().unwrap();
+        match state.events.pop_front() {
+            Some(event) => Poll::Ready(Some(event)),
+            None if state.ended => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Watch for Fed {
+    type Object = Entry;
+
+    fn stopper(&self) -> Stopper {
+        Stopper::new(|| {})
+    }
+}
+
+/// The source of a script: its answers in turn. Without more lists it refuses with 503, without more watches it is silent.
+#[derive(Clone, Default)]
+struct Source(Arc<Mutex<SourceState>>);
+
+#[derive(Default)]
+struct SourceState {
+    lists: VecDeque<Result<ListPage, Status>>,
+    watches: VecDeque<Result<Option<Fed>, Status>>,
+    open: Option<Fed>,
+    asked: Vec<String>,
+}
+
+impl Source {
+    /// `list 10 /a=1@3 [more TOKEN]`, `list many 1000 10`, `list error 410`.
+    fn add_list(&self, words: &[&str]) {
+        let mut state = self.0.lock().unwrap();
+        if words[0] == "error" {
+            return state.lists.push_back(Err(error(words)));
+        }
+        if words[0] == "many" {
+            let revision = number(words[2]);
+            return state
+                .lists
+                .extend((0..number(words[1])).map(|at| Ok(ListPage::new(revision, []).continued(at.to_string()))));
+        }
+        let more = words.iter().position(|word| *word == "more");
+        let page =
+            ListPage::new(number(words[0]), words[1..more.unwrap_or(words.len())].iter().map(|text| entry(text)));
+        state.lists.push_back(Ok(match more {
+            Some(at) => page.continued(words[at + 1]),
+            None => page,
+        }));
+    }
+
+    fn add_watch(&self, words: &[&str]) {
+        let answer = match words.first() {
+            Some(&"error") => Err(error(words)),
+            Some(&"none") => Ok(None),
+            _ => {
+                let fed = Fed::default();
+                fed.feed(words);
+                Ok(Some(fed))
+            }
+        };
+        self.0.lock().unwrap().watches.push_back(answer);
+    }
+
+    fn page(&self, asked: String) -> Result<ListPage, Status> {
+        let mut state = self.0.lock().unwrap();
+        state.asked.push(asked);
+        state.lists.pop_front().unwrap_or_else(|| Err(Status::new(503, "no more lists")))
+    }
+
+    fn open(&self, from: u64) -> Result<Option<Fed>, Status> {
+        let mut state = self.0.lock().unwrap();
+        state.asked.push(format!("watch@{from}"));
+        let answer = state.watches.pop_front().unwrap_or_else(|| Ok(Some(Fed::default())));
+        state.open = answer.as_ref().ok().cloned().flatten();
+        answer
+    }
+}
+
+impl ListerWatcher for Source {
+    type Watch = Fed;
+
+    fn list(&mut self, request: ListRequest) -> PageFuture {
+        let word = if request.limit == 0 { "whole" } else { "list" };
+        Box::pin(ready(self.page(match (&request.continue_token, request.at) {
+            (Some(token), _) => format!("list+{token}"),
+            (None, ListAt::AtLeast(revision)) => format!("{word}@{revision}"),
+            (None, _) => word.to_owned(),
+        })))
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<Fed> {
+        Box::pin(ready(self.open(request.from)))
+    }
+}
+
+/// What a script drives over its source.
+enum Machine {
+    Reflector(Cache, Pin<Box<dyn Future<Output = ()>>>),
+    Retry(Pin<Box<dyn futures_core::Stream<Item = WatchEvent<Entry>>>>, Vec<String>),
+}
+
+impl Machine {
+    fn start(words: &[&str], source: Source, clock: &Arc<ManualClock>) -> Machine {
+        if words[0] == "reflector" {
+            let cache = Cache::builder("/").expect_load(true).build().unwrap();
+            let reflector = Reflector::new(cache.writer().unwrap(), source).unwrap().clock(clock.clone());
+            return Machine::Reflector(cache, Box::pin(reflector.run()));
+        }
+        let opener = source.clone();
+        let builder = RetryWatch::builder(move |from: Position| ready(opener.open(from.revision)), number(words[1]))
+            .clock(clock.clone());
+        let builder = match words.get(2) {
+            Some(_) => builder.relist(move || {
+                ready(source.page("list".to_owned()).map(|page| Listing::new(page.revision, page.entries)))
+            }),
+            None => builder,
+        };
+        Machine::Retry(Box::pin(builder.open().unwrap()), Vec::new())
+    }
+
+    /// Polls until it waits for something.
+    fn settle(&mut self) {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let before = woken.count();
+            match self {
+                Machine::Reflector(_, run) => assert!(run.as_mut().poll(&mut context).is_pending()),
+                Machine::Retry(watch, given) => match watch.as_mut().poll_next(&mut context) {
+                    Poll::Ready(Some(event)) => {
+                        given.push(shown(&event));
+                        continue;
+                    }
+                    Poll::Ready(None) if given.last().is_some_and(|last| last == "end") => return,
+                    Poll::Ready(None) => given.push("end".to_owned()),
+                    Poll::Pending => {}
+                },
+            }
+            if woken.count() == before {
+                return;
+            }
+        }
+    }
+
+    fn objects(&self) -> String {
+        let Machine::Reflector(cache, _) = self else { panic!("a watch has no objects") };
+        let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+        let texts = page
+            .iter()
+            .map(|kv| format!("{}={}@{}", kv.key_str().unwrap(), kv.value_str().unwrap(), kv.mod_revision()));
+        texts.collect::<Vec<_>>().join(" ")
+    }
+
+    fn at(&self) -> u64 {
+        let Machine::Reflector(cache, _) = self else { panic!("a watch has no state") };
+        cache.position().revision
+    }
+
+    fn given(&mut self) -> String {
+        let Machine::Retry(_, given) = self else { panic!("a reflector gives nothing") };
+        std::mem::take(given).join(" ")
+    }
+}
+
+/// `+/a=1`, `~/a=2`, `-/a`, `error:410`; with what was lost before it, `!3`.
+fn shown(event: &WatchEvent<Entry>) -> String {
+    let of = |entry: &Entry| String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value[..]].concat()).into_owned();
+    let text = match &event.payload {
+        Payload::Added(new) => format!("+{}", of(new)),
+        Payload::Modified { new, .. } => format!("~{}", of(new)),
+        Payload::Deleted(last) => format!("-{}", String::from_utf8_lossy(&last.key)),
+        Payload::Error(status) => format!("error:{}", status.code()),
+        _ => event.name().to_lowercase(),
+    };
+    if event.lost > 0 { format!("{text}!{}", event.lost) } else { text }
+}
+
+/// Runs a script over a source.
+fn run_source(lines: &[Line<'_>]) {
+    let (source, clock) = (Source::default(), Arc::new(ManualClock::new()));
+    let mut machine = None;
+    let run = lines[0].words[1..].to_vec();
+    for line in &lines[1..] {
+        let rest = &line.words[1..];
+        match line.words[0] {
+            "list" => source.add_list(rest),
+            "watch" => source.add_watch(rest),
+            "start" => machine = Some(Machine::start(&run, source.clone(), &clock)),
+            "send" => source.0.lock().unwrap().open.as_ref().expect("a watch is open").feed(rest),
+            "advance" => clock.advance(duration(rest[0])),
+            "backoff" | "delay" => {
+                let (most, due) = (duration(rest[0]), clock.next_due().unwrap_or_default());
+                let is_jittered = line.words[0] == "backoff" && (most / 2..=most).contains(&due);
+                line.expect(if is_jittered { most } else { due }, most);
+                clock.advance(due);
+            }
+            _ => {}
+        }
+        let Some(machine) = &mut machine else { continue };
+        machine.settle();
+        match line.words[0] {
+            "asked" => line.expect(std::mem::take(&mut source.0.lock().unwrap().asked).join(" "), rest.join(" ")),
+            "objects" => line.expect(machine.objects(), rest.join(" ")),
+            "at" => line.expect(machine.at(), line.number(1)),
+            "given" => line.expect(machine.given(), rest.join(" ")),
+            "list" | "watch" | "start" | "send" | "advance" | "backoff" | "delay" => {}
+            other => panic!("{}:{}: {other} is no word of a source", line.file, line.number),
+        }
+    }
+}
+
+/// Runs a script over a work queue.
+fn run_queue(lines: &[Line<'_>]) {
+    let options = &lines[0].words[2..];
+    let each = ExponentialLimiter::new(duration(options[0]), duration(options[1]));
+    let tokens = TokenBucket::new(number(options[2]) as f64, number(options[3]) as u32);
+    let both: [Box<dyn RateLimiter<String>>; 2] = [Box::new(each), Box::new(tokens)];
+    let clock = Arc::new(ManualClock::new());
+    let queue = WorkQueue::builder().clock(clock.clone()).limiter(LongestDelay::new(both)).build();
+    let mut taken: Vec<WorkItem<String>> = Vec::new();
+    for line in &lines[1..] {
+        let key = || line.words[1].to_owned();
+        let mut held = || taken.remove(taken.iter().position(|item| **item == line.words[1]).expect("it was taken"));
+        match line.words[0] {
+            "add" => queue.add(key()),
+            "limited" => {
+                (0..line.words.get(2).map_or(1, |times| number(times))).for_each(|_| queue.add_rate_limited(key()))
+            }
+            "after" => queue.add_after(key(), duration(line.words[2])),
+            "take" => match queue.try_get() {
+                Poll::Ready(Some(item)) => {
+                    line.expect(item.clone(), key());
+                    taken.push(item);
+                }
+                other => line.expect(format!("{other:?}"), key()),
+            },
+            "done" => drop(held()),
+            "fail" => held().retry(),
+            "forget" => queue.forget(&key()),
+            "advance" => clock.advance(duration(line.words[1])),
+            "ready" => line.expect(queue.len() as u64, line.number(1)),
+            "delayed" => line.expect(queue.stats().delayed as u64, line.number(1)),
+            "failures" => line.expect(u64::from(queue.requeues(&key())), line.number(2)),
+            other => panic!("{}:{}: {other} is no word of a queue", line.file, line.number),
+        }
+    }
+}
+
+/// Every row that names Rust. `ROW=WQ-25` runs the files whose names begin so.
+#[test]
+fn contract_rows_of_the_toolkit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contract/toolkit");
+    let only = env::var("ROW").unwrap_or_default();
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    let (mut rows, mut failed) = (0, Vec::new());
+    for path in paths {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !name.starts_with(&only) || !name.ends_with(".txt") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let (head, _) = text.split_once("\n\n").expect("a head, an empty line, and steps");
+        let faces = head.lines().find_map(|line| line.strip_prefix("faces:")).expect("faces");
+        let is_ours = faces.split(';').next().unwrap().split_whitespace().any(|face| face == "rust");
+        let numbered = text.lines().enumerate().skip(head.lines().count());
+        let lines: Vec<Line<'_>> = numbered
+            .map(|(at, line)| Line { file: name, number: at + 1, words: line.split_whitespace().collect() })
+            .filter(|line| line.words.first().is_some_and(|word| !word.starts_with('#')))
+            .collect();
+        if !is_ours {
+            continue;
+        }
+        rows += 1;
+        let run = if lines[0].words[1] == "queue" { run_queue } else { run_source };
+        if catch_unwind(|| run(&lines)).is_err() {
+            failed.push(name.to_owned());
+        }
+    }
+    assert!(rows > 0, "no row begins with {only:?}");
+    assert!(failed.is_empty(), "these rows have failed: {failed:?}");
+}
