@@ -1,7 +1,7 @@
 //! A fake etcd for tests in other languages: it prints its URL, then answers each line of its standard input with one line,
 //! a number or `error: …`, and ends with the input. The commands are those of `Fake::command`.
 
-#[path = "../../tests/support/fake/mod.rs"]
+#[path = "fake/mod.rs"]
 mod fake;
 
 use fake::Fake;
