@@ -330,7 +330,13 @@ async fn watch(world: &World, requests: &mut Requests, answer: &mut Answer) -> R
         tokio::select! {
             request = requests.next::<WatchRequest>() => {
                 let Some(request) = request? else { return Ok(()) };
-                let messages = asked(&mut world.state(), request, &mut watcher);
+                // Under one lock: progress to a revision comes behind the events of that revision.
+                let messages = {
+                    let mut state = world.state();
+                    let mut messages = watcher.as_mut().map_or_else(Vec::new, |watcher| news(&mut state, watcher, answer));
+                    messages.extend(asked(&mut state, request, &mut watcher));
+                    messages
+                };
                 for message in messages {
                     answer.message(&message).await?;
                 }
