@@ -57,7 +57,7 @@ struct Item {
 
 /// What cbindgen makes of the sources, item by item.
 fn items() -> Vec<Item> {
-    let config = cbindgen::Config::from_file(root().join("watchcore-capi/cbindgen.toml")).expect("cbindgen.toml");
+    let config = cbindgen::Config::from_file(root().join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in FILES {
         builder = builder.with_src(root().join("watchcore-capi/src").join(file).with_extension("rs"));
