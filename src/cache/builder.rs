@@ -4,8 +4,9 @@
 
 use super::Cache;
 use super::core::Core;
+use super::gauges::{ConsumerGauges, Gauges};
 use super::registry::Registry;
-use super::shared::{ConsumerGauges, Gauges, Inner, NOT_READY, READY, SizeLimits};
+use super::shared::{Inner, NOT_READY, READY, SizeLimits};
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 use super::core::Core;
+use super::gauges::{ConsumerGauges, Gauges};
 use super::registry::{Registry, Standings};
 use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
@@ -66,40 +67,6 @@ impl Info {
     pub(crate) fn source_error(&self) -> Option<&Error> {
         self.last_error.as_ref().filter(|_| self.stale_since.is_some())
     }
-}
-
-/// Statistics that the writer stores.
-#[derive(Default)]
-pub(crate) struct Gauges {
-    pub(crate) objects: AtomicU64,
-    pub(crate) version_bytes: AtomicU64,
-    pub(crate) slot_bytes: AtomicU64,
-    pub(crate) table_bytes: AtomicU64,
-    pub(crate) tree_bytes: AtomicU64,
-    pub(crate) events: AtomicU64,
-    pub(crate) revisions: AtomicU64,
-    pub(crate) tombstones: AtomicU64,
-    pub(crate) tombstone_bytes: AtomicU64,
-    pub(crate) open_bytes: AtomicU64,
-    pub(crate) window_bytes: AtomicU64,
-    /// What of the log is in the window.
-    pub(crate) window_log_bytes: AtomicU64,
-    pub(crate) window_segments: AtomicU64,
-    pub(crate) buckets: AtomicU64,
-    pub(crate) extract_failures: AtomicU64,
-}
-
-/// Statistics that consumers store.
-#[derive(Default)]
-pub(crate) struct ConsumerGauges {
-    pub(crate) subscriptions: AtomicU64,
-    /// Looked at by each poll.
-    pub(crate) max_lag: AtomicU64,
-    /// The most losses that metrics have shown.
-    #[cfg(feature = "metrics")]
-    pub(crate) losses_shown: AtomicU64,
-    pub(crate) delivered_bytes: AtomicU64,
-    pub(crate) link_bytes: AtomicU64,
 }
 
 /// The filters that were subscribed with last: ten thousand watchers of one filter have one.

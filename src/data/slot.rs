@@ -25,13 +25,15 @@
 //! below h, it is of that very version: all versions below h were stored before h, so `newest` is none before
 //! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
+mod lone_key;
+
 use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
 use crate::heap::{self, BlockCount, FreeBatch, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
-use std::alloc::Layout;
+use lone_key::LoneKey;
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 /// The place of one key. The key itself stands in each of its versions. Counts on its block are the slot's own, and those
 /// of [`SlotCount`]s, which use its key after the slot is gone.
@@ -49,51 +51,6 @@ const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 
 /// In the mark of a lone key: no figure of its cache has its bytes.
 const UNCOUNTED: u64 = 1 << 63;
-
-/// The bytes of a key with nothing around them: an address whose lowest bit tells it from that of a version.
-#[derive(Clone, Copy)]
-struct LoneKey(*mut u8);
-
-impl LoneKey {
-    /// An even address, also for a key of no bytes.
-    fn layout(length: usize) -> Layout {
-        Layout::from_size_align(length.max(1), 2).expect("lengths are limited")
-    }
-
-    fn new(key: &[u8]) -> LoneKey {
-        let layout = LoneKey::layout(key.len());
-        // SAFETY: the layout is not empty, and has room for the key.
-        unsafe {
-            let place = std::alloc::alloc(layout);
-            if place.is_null() {
-                std::alloc::handle_alloc_error(layout);
-            }
-            ptr::copy_nonoverlapping(key.as_ptr(), place, key.len());
-            LoneKey(place)
-        }
-    }
-
-    /// As a slot has it in place of a version.
-    fn into_newest(self) -> *mut Version {
-        self.0.wrapping_add(1).cast()
-    }
-
-    /// What a slot has, if it is one.
-    #[inline]
-    fn from_newest(newest: *mut Version) -> Option<LoneKey> {
-        (newest.addr() & 1 == 1).then(|| LoneKey(newest.cast::<u8>().wrapping_sub(1)))
-    }
-
-    /// Frees it.
-    ///
-    /// # Safety
-    ///
-    /// Made for a key of so many bytes; nobody reads it any more, and it is freed once.
-    unsafe fn free(self, length: usize) {
-        // SAFETY: by the caller's promise.
-        unsafe { std::alloc::dealloc(self.0, LoneKey::layout(length)) }
-    }
-}
 
 /// A count on a slot, which keeps its key.
 pub(crate) struct SlotCount(NonNull<Slot>);
@@ -612,76 +569,4 @@ impl EventCounts {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::data::key_value::KeyMeta;
-    use crate::data::key_value::tests::kv;
-
-    #[test]
-    fn a_version_lies_where_its_distance_says() {
-        let kept = SlotCount::from(&b"/a"[..]);
-        let slot = kept.0;
-        let at = |bytes: isize| VersionPtr(slot.as_ptr().wrapping_byte_offset(bytes).cast_const().cast());
-        for bytes in [STEP, -STEP, 1 << 20, -(1 << 20), STEP << 30, -(STEP << 31)] {
-            let distance = SlotPtr(slot).distance_to(at(bytes));
-            assert!(SlotPtr::at_distance(slot.as_ptr(), distance) == at(bytes), "{bytes}");
-        }
-        for bytes in [STEP << 31, -(STEP << 31) - STEP, isize::MAX] {
-            assert_eq!(SlotPtr(slot).distance_to(at(bytes)), 0, "{bytes}");
-        }
-    }
-
-    /// Those who have a count on a slot read its key before, while and after nothing else is left of it.
-    #[test]
-    fn lone_key_outlives_its_slot() {
-        use crate::sync::often;
-        for round in 0..often(200) {
-            let key = format!("/key/of/any/length/{}", "x".repeat(round % 7)).into_bytes();
-            let tombstone = KeyValue::new(&key, None, KeyMeta::default(), 10, VersionPtr::NULL);
-            let slot = OwnedSlot::new(tombstone, &mut System);
-            let count = slot.get().counted();
-            let reads = |count: &SlotCount| {
-                let _pin = reclaim::pin();
-                // SAFETY: pinned.
-                assert_eq!(unsafe { count.key() }, key);
-            };
-            std::thread::scope(|scope| {
-                let other = count.clone();
-                scope.spawn(move || (0..often(100)).for_each(|_| reads(&other)));
-                // SAFETY: nobody but those with a count finds it.
-                reclaim::free(0, Box::new(move || unsafe { slot.destroy() }));
-            });
-            assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
-            assert!(count.lone_key().is_some() && count.uncounted_bytes() == 0);
-            reads(&count);
-        }
-        let own = SlotCount::from(&b"/own"[..]);
-        assert_eq!(own.uncounted_bytes(), lone_bytes(4));
-    }
-
-    #[test]
-    fn a_slot_is_read_at_any_head() {
-        let first = kv(10, Some("a"), VersionPtr::NULL);
-        let second = Fresh::new(kv(20, Some("b"), first.pointer()));
-        let slot = OwnedSlot::new(first.clone(), &mut System);
-        // SAFETY: the slot is owned here, and both versions are held to the end.
-        let counts = unsafe {
-            assert!(slot.get().at(10).is_none());
-            let counts = second.replace(slot.pointer());
-            assert_eq!(slot.get().at(20).unwrap().value(), Some(&b"a"[..]));
-            assert_eq!(slot.get().at(21).unwrap().value(), Some(&b"b"[..]));
-            assert!(slot.get().at(5).is_none());
-            counts
-        };
-        // SAFETY: nobody reads them any more.
-        reclaim::free(
-            0,
-            Box::new(move || unsafe {
-                counts.release(&mut FreeBatch::default());
-                slot.destroy();
-            }),
-        );
-        drop(first);
-        assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
-    }
-}
+mod tests;
