@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -45,12 +43,6 @@ type ListerWatcher[T any] interface {
 	// changes several objects all but the last event have a lower Revision (see watch.Event), and its own as ObjectRevision:
 	// then it is shown whole, and with its last one.
 	Watch(ctx context.Context, after uint64) (watch.Interface[T], error)
-}
-
-// Backoff is how long a source waits between attempts: Min, doubled with each failure, at most Max, of
-// which each delay is a random part between the half and the whole. After a calm time of Reset it begins anew.
-type Backoff struct {
-	Min, Max, Reset time.Duration // 0 is 800 ms, 30 s, 2 min
 }
 
 // DefaultPageSize is Options.PageSize where none is given.
@@ -565,87 +557,4 @@ func (r *reflector[T]) sleep() {
 	case <-r.in.ctx.Done():
 	}
 	r.pause = time.Time{}
-}
-
-// backoff is the state of a Backoff.
-type backoff struct {
-	Backoff
-	now  time.Duration
-	last time.Time
-	dice func() float64
-}
-
-func newBackoff(b Backoff) *backoff {
-	if b.Min <= 0 {
-		b.Min = 800 * time.Millisecond
-	}
-	if b.Max <= 0 {
-		b.Max = 30 * time.Second
-	}
-	if b.Reset <= 0 {
-		b.Reset = 2 * time.Minute
-	}
-	return &backoff{Backoff: b, dice: rand.Float64}
-}
-
-// next is how long to wait after a failure at a time, where the server has asked for least. The calm is counted from the end of
-// that wait: a server that asks for ten minutes each time does not begin anew each time.
-func (b *backoff) next(at time.Time, least time.Duration) time.Duration {
-	if b.now == 0 || at.Sub(b.last) > b.Reset {
-		b.now = b.Min
-	} else {
-		b.now = min(2*b.now, b.Max)
-	}
-	b.now = min(b.now, b.Max)
-	wait := max(b.now/2+time.Duration(b.dice()*float64(b.now/2)), least)
-	b.last = at.Add(wait)
-	return wait
-}
-
-// guarded calls code of the program's. Its panic is an error. Where it ends this goroutine there is nobody to answer to: ended
-// is told the error before.
-func guarded(what string, f func(), ended func(error)) (err error) {
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		if why := recover(); why != nil {
-			err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("%s panicked: %v\n%s", what, why, debug.Stack())}
-			return
-		}
-		ended(&watchcore.Error{Code: watchcore.ErrPanic, Message: what + " ended its goroutine. It has to return"})
-	}()
-	f()
-	returned = true
-	return nil
-}
-
-// call calls a source, which may wait for the network, and returns when the context is done even if
-// the source does not: what it gives then goes to late. A panic, or the end of the goroutine, is an error.
-func call[R any](ctx context.Context, f func(context.Context) (R, error), late func(R)) (R, error) {
-	type answer struct {
-		result R
-		err    error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		var a answer
-		defer func() { answers <- a }()
-		if err := guarded("the source", func() { a.result, a.err = f(ctx) }, func(err error) { a.err = err }); err != nil {
-			a.err = err
-		}
-	}()
-	select {
-	case a := <-answers:
-		return a.result, a.err
-	case <-ctx.Done():
-		go func() {
-			if a := <-answers; a.err == nil && late != nil {
-				late(a.result)
-			}
-		}()
-		var none R
-		return none, ctx.Err()
-	}
 }
