@@ -54,9 +54,7 @@ impl Watch {
             Err(error) => self.connection.explained(Err(Failure::of(&error))),
         }
     }
-}
 
-impl Watch {
     /// Whether a message is under way: bytes came since it was asked last, and not more than one message has.
     fn is_under_way(&mut self, longest: usize) -> bool {
         let now = self.connection.received();

@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
         self.resume.as_mut().expect("a session lists before it watches")
     }
 
-    /// Whatever becomes of this session: a listing has to be published before anything is watched again.
+    /// A listing has to be published before anything is watched again, by this connection or a later one.
     pub(super) fn needs_listing(&mut self, reason: ResyncReason) {
         self.pending_resync = Some(reason);
     }
