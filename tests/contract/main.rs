@@ -1,6 +1,7 @@
 //! The contract, row by row. A test is named after its row.
 #![allow(unreachable_pub)]
 
+mod closed;
 mod decode;
 mod errors;
 mod events;
@@ -22,6 +23,7 @@ mod sources;
 mod starts;
 #[cfg(feature = "async")]
 mod stream;
+mod tasks;
 mod tools;
 mod waits;
 mod window;

@@ -1,6 +1,7 @@
 //! Reflectors and retrying watches over a server that cuts, refuses, compacts, goes back and lies, and is honest in the end.
 
 use crate::contract::Fed;
+use crate::support::objects_of;
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::pin::Pin;
@@ -56,16 +57,7 @@ impl Hostile {
     }
 
     fn objects(&self) -> BTreeMap<String, (String, u64)> {
-        let mut state = BTreeMap::new();
-        for (at, changes) in self.history.iter().enumerate() {
-            for (key, value) in changes {
-                match value {
-                    Some(value) => state.insert(key.clone(), (value.clone(), at as u64 + 1)),
-                    None => state.remove(key),
-                };
-            }
-        }
-        state
+        objects_of(&self.history)
     }
 
     fn truth(&self) -> State {

@@ -45,19 +45,19 @@ impl Handler<Text> for Log {
     }
 }
 
-fn logged(informer: &Informer<Text>) -> (Registration, Arc<Journal>) {
+pub(crate) fn logged(informer: &Informer<Text>) -> (Registration, Arc<Journal>) {
     let journal = Arc::new(Journal::default());
     (informer.add_handler(Log(Arc::clone(&journal))).unwrap(), journal)
 }
 
 /// A handler that stands in its first call until it is let go.
-struct Gate {
+pub(crate) struct Gate {
     entered: mpsc::Receiver<()>,
-    leave: mpsc::Sender<()>,
+    pub(crate) leave: mpsc::Sender<()>,
 }
 
 impl Gate {
-    fn handler() -> (HandlerFns<Text>, Gate) {
+    pub(crate) fn handler() -> (HandlerFns<Text>, Gate) {
         let (enters, entered) = mpsc::channel();
         let (leave, leaves) = mpsc::channel();
         let handler = HandlerFns::new().on_added(move |_: &Text, _| {
@@ -67,7 +67,7 @@ impl Gate {
         (handler, Gate { entered, leave })
     }
 
-    fn wait_entered(&self) {
+    pub(crate) fn wait_entered(&self) {
         self.entered.recv_timeout(BOUND).expect("the handler is called");
     }
 }
@@ -478,86 +478,6 @@ fn si_08_removed_handler_is_not_waited_for() {
     informer.wait_synced(BOUND).unwrap();
     assert!(stays.has_synced());
     assert_eq!(removed.wait_synced(BOUND).unwrap_err().code(), Code::Closed, "asked itself it says so");
-}
-
-/// A wait for a sync that does not come says what keeps it: the cache, or a call that does not return.
-#[test]
-fn fault_sync_that_never_comes_says_why() {
-    let unready = Cache::builder("/").expect_load(true).build().unwrap();
-    let informer = Informer::<KeyValue>::new(&unready).unwrap();
-    let registration = informer.add_handler_with(HandlerFns::new(), HandlerOptions::new().name("pods")).unwrap();
-    let why = registration.wait_synced(Duration::from_millis(1)).unwrap_err();
-    assert_eq!(why.code(), Code::Timeout);
-    assert!(why.message().contains("pods") && why.message().contains("no listing yet"), "{why}");
-
-    let cache = wide_cache();
-    put(&mut cache.writer().unwrap(), "/a", "1");
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (handler, gate) = Gate::handler();
-    let registration = informer.add_handler(handler).unwrap();
-    gate.wait_entered();
-    let why = informer.wait_synced(Duration::from_millis(1)).unwrap_err();
-    assert!(why.message().contains("handling /a"), "{why}");
-    registration.remove();
-    gate.leave.send(()).unwrap();
-    assert_eq!(registration.wait_synced(BOUND).unwrap_err().code(), Code::Closed);
-}
-
-/// A handler that never returns holds up nobody: another one sees everything, and the writer writes.
-#[test]
-fn fault_slow_handler_blocks_nobody() {
-    let cache = small_cache();
-    let mut writer = cache.writer().unwrap();
-    put(&mut writer, "/a", "0");
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (handler, gate) = Gate::handler();
-    let slow = informer.add_handler_with(handler, HandlerOptions::new().name("slow")).unwrap();
-    gate.wait_entered();
-    let (_quick, quick) = logged(&informer);
-    quick.wait_for("synced");
-    for round in 1..=500 {
-        put(&mut writer, "/a", &round.to_string());
-        let line = format!("~ /a={}>{round}", round - 1);
-        quick.wait_for(&line);
-    }
-    assert!(slow.status().figures.lag.events >= 500);
-    let listed = cache.subscriptions();
-    let listed =
-        listed.iter().find(|subscription| subscription.name == "slow").expect("its lag is one of the cache's figures");
-    assert!(listed.lag.events >= 500);
-    drop(gate);
-    until("it has caught up", || slow.status().figures.lag.events == 0);
-}
-
-/// A stalled handler for ten million events costs what it cost before: in a release build of the tests ten million, in a
-/// debug one fewer.
-#[test]
-fn fault_stalled_handler_holds_constant_memory() {
-    let cache = small_cache();
-    let mut writer = cache.writer().unwrap();
-    for key in 0..100 {
-        put(&mut writer, &format!("/{key}"), "0");
-    }
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (handler, gate) = Gate::handler();
-    let stalled = informer.add_handler(handler).unwrap();
-    gate.wait_entered();
-    let events: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
-    let mut most = 0;
-    for number in 0..events {
-        let key = number % 100;
-        writer.apply(200 + number, [Change::put(&format!("/{key}"), "1")]).unwrap();
-        if number % 1000 == 0 {
-            most = most.max(cache.stats().bytes());
-        }
-    }
-    // The window, the live keys and what the handler was given; before, also what waits for the thread that frees, of which
-    // writers wait for more than 64 MiB.
-    assert!(most < 96 << 20, "{most} bytes");
-    until("the log is freed", || cache.stats().bytes() < 16 << 20);
-    assert!(stalled.status().figures.lag.events >= events - 1000);
-    drop(gate);
-    stalled.wait_synced(BOUND).unwrap();
 }
 
 /// The options that cannot be are refused where they are given.

@@ -11,6 +11,7 @@ mod contract;
 mod decoders;
 mod empty;
 mod fakes;
+mod faults;
 mod filters;
 mod foreign;
 mod hostile;

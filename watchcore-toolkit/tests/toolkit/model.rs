@@ -7,7 +7,7 @@
 //! for more of it.
 
 use crate::script::ScriptWatch;
-use crate::support::{Text, small_cache};
+use crate::support::{Text, objects_of, small_cache};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
@@ -411,16 +411,7 @@ enum Mood {
 
 impl ModelServer {
     fn state(&self) -> BTreeMap<String, (String, u64)> {
-        let mut state = BTreeMap::new();
-        for (at, changes) in self.history.iter().enumerate() {
-            for (key, value) in changes {
-                match value {
-                    Some(value) => state.insert(key.clone(), (value.clone(), at as u64 + 1)),
-                    None => state.remove(key),
-                };
-            }
-        }
-        state
+        objects_of(&self.history)
     }
 
     fn mood(&mut self) -> Option<Mood> {

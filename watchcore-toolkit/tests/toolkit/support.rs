@@ -1,5 +1,6 @@
 //! What several modules need: a bound for every wait, small caches, and a cache whose values are strings.
 
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Change, Writer};
@@ -106,4 +107,18 @@ pub(crate) fn until(what: &str, held: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not within {BOUND:?}");
         std::thread::yield_now();
     }
+}
+
+/// The objects behind a history, whose n-th entry is revision n: their values, and the revisions of those.
+pub(crate) fn objects_of(history: &[Vec<(String, Option<String>)>]) -> BTreeMap<String, (String, u64)> {
+    let mut state = BTreeMap::new();
+    for (changes, revision) in history.iter().zip(1..) {
+        for (key, value) in changes {
+            match value {
+                Some(value) => state.insert(key.clone(), (value.clone(), revision)),
+                None => state.remove(key),
+            };
+        }
+    }
+    state
 }

@@ -1,0 +1,87 @@
+//! Handlers that are slow, stand still or never come to their state: what others and readers see of it.
+
+use crate::informer::{Gate, logged};
+use crate::support::{BOUND, Text, put, small_cache, until, wide_cache};
+use std::time::Duration;
+use watchcore::{Cache, Change, Code, KeyValue};
+use watchcore_toolkit::{HandlerFns, HandlerOptions, Informer};
+
+/// A wait for a sync that does not come says what keeps it: the cache, or a call that does not return.
+#[test]
+fn fault_sync_that_never_comes_says_why() {
+    let unready = Cache::builder("/").expect_load(true).build().unwrap();
+    let informer = Informer::<KeyValue>::new(&unready).unwrap();
+    let registration = informer.add_handler_with(HandlerFns::new(), HandlerOptions::new().name("pods")).unwrap();
+    let why = registration.wait_synced(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(why.code(), Code::Timeout);
+    assert!(why.message().contains("pods") && why.message().contains("no listing yet"), "{why}");
+
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let registration = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let why = informer.wait_synced(Duration::from_millis(1)).unwrap_err();
+    assert!(why.message().contains("handling /a"), "{why}");
+    registration.remove();
+    gate.leave.send(()).unwrap();
+    assert_eq!(registration.wait_synced(BOUND).unwrap_err().code(), Code::Closed);
+}
+
+/// A handler that never returns holds up nobody: another one sees everything, and the writer writes.
+#[test]
+fn fault_slow_handler_blocks_nobody() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "0");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let slow = informer.add_handler_with(handler, HandlerOptions::new().name("slow")).unwrap();
+    gate.wait_entered();
+    let (_quick, quick) = logged(&informer);
+    quick.wait_for("synced");
+    for round in 1..=500 {
+        put(&mut writer, "/a", &round.to_string());
+        let line = format!("~ /a={}>{round}", round - 1);
+        quick.wait_for(&line);
+    }
+    assert!(slow.status().figures.lag.events >= 500);
+    let listed = cache.subscriptions();
+    let listed =
+        listed.iter().find(|subscription| subscription.name == "slow").expect("its lag is one of the cache's figures");
+    assert!(listed.lag.events >= 500);
+    drop(gate);
+    until("it has caught up", || slow.status().figures.lag.events == 0);
+}
+
+/// A stalled handler for ten million events costs what it cost before: in a release build of the tests ten million, in a
+/// debug one fewer.
+#[test]
+fn fault_stalled_handler_holds_constant_memory() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    for key in 0..100 {
+        put(&mut writer, &format!("/{key}"), "0");
+    }
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let stalled = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let events: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
+    let mut most = 0;
+    for number in 0..events {
+        let key = number % 100;
+        writer.apply(200 + number, [Change::put(&format!("/{key}"), "1")]).unwrap();
+        if number % 1000 == 0 {
+            most = most.max(cache.stats().bytes());
+        }
+    }
+    // The window, the live keys and what the handler was given; before, also what waits for the thread that frees, of which
+    // writers wait for more than 64 MiB.
+    assert!(most < 96 << 20, "{most} bytes");
+    until("the log is freed", || cache.stats().bytes() < 16 << 20);
+    assert!(stalled.status().figures.lag.events >= events - 1000);
+    drop(gate);
+    stalled.wait_synced(BOUND).unwrap();
+}
