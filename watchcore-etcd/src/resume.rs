@@ -77,7 +77,7 @@ pub(super) struct Resume {
 /// So many revisions are recognized when they come again.
 const RECENT: usize = 1000;
 
-/// What the events of a revision are, but for their values: kinds, keys, numbers.
+/// A digest of the events of a revision: their kinds, keys and numbers, without the values.
 pub(super) fn digest(run: &[PbEvent]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for event in run {
