@@ -172,10 +172,14 @@ pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange) -> Resul
         }
     }
     drop(keys);
-    for i in repeated.iter().rev() {
-        events.remove(*i);
-    }
-    Ok(repeated.len() as u64)
+    let count = repeated.len() as u64;
+    let (mut at, mut repeated) = (0, repeated.into_iter().peekable());
+    events.retain(|_| {
+        let is_repeated = repeated.next_if_eq(&at).is_some();
+        at += 1;
+        !is_repeated
+    });
+    Ok(count)
 }
 
 fn revision(event: &PbEvent) -> i64 {
