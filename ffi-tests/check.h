@@ -175,4 +175,19 @@ static inline watchcore_cache *embedded(watchcore_writer **writer)
     return cache;
 }
 
+/* Whether the library has the feature etcd. */
+static inline int has_feeder(void)
+{
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_error error = WATCHCORE_ERROR_INIT;
+    watchcore_feeder *feeder = NULL;
+    int32_t code;
+    options.endpoints = text("http://127.0.0.1:1");
+    code = watchcore_feeder_start(cache, &options, &feeder, &error);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+    return code != WATCHCORE_UNSUPPORTED;
+}
+
 #endif /* CHECK_H */

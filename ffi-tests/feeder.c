@@ -29,20 +29,6 @@ static int closed_port(char *endpoint, size_t capacity)
     return fd;
 }
 
-/* Without the feature etcd there is none; everything else here needs it. */
-static int supported(void)
-{
-    watchcore_cache *cache = embedded(NULL);
-    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
-    watchcore_feeder *feeder = NULL;
-    int32_t code;
-    options.endpoints = text("http://127.0.0.1:1");
-    code = watchcore_feeder_start(cache, &options, &feeder, &error);
-    watchcore_feeder_free(feeder);
-    watchcore_cache_free(cache);
-    return code != WATCHCORE_UNSUPPORTED;
-}
-
 static void test_bad_options(void)
 {
     watchcore_writer *writer = NULL;
@@ -600,7 +586,7 @@ static void test_one_key_alone(void)
 
 int main(void)
 {
-    if (!supported()) {
+    if (!has_feeder()) {
         printf("(built without etcd)\n");
         return check_finish("feeder");
     }

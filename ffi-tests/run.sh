@@ -69,9 +69,15 @@ for way in $ways; do
             bad "$way/$program was not built"
             continue
         fi
-        # An etcd for each: one compacts it, and others want its history from the beginning.
         beside=()
-        [ "$program" != feeder ] || beside=(../scripts/with-etcd.sh)
+        case $program in
+        # An etcd for each: one compacts it, and others want its history from the beginning.
+        feeder) beside=(../scripts/with-etcd.sh) ;;
+        wrong)
+            if ! fake=$(../scripts/fake-etcd.sh); then bad "$way/$program: no fake etcd"; continue; fi
+            beside=(env "WATCHCORE_FAKE_ETCD=$fake")
+            ;;
+        esac
         case $way in
             counted) WATCHCORE_COUNTS=$counts run "$way/$program" "${beside[@]}" "$built" ;;
             valgrind)

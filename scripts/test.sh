@@ -8,6 +8,7 @@
 # Output goes to the terminal and to target/test-logs/STEP.log.
 # WATCHCORE_STEP_TIMEOUT   seconds a step may take (default 2400)
 # WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
+# WATCHCORE_FAKE_ETCD      the fake etcd, if not the one scripts/fake-etcd.sh builds
 set -uo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -56,6 +57,8 @@ step_tools() {
 }
 
 step_etcd() { scripts/etcd.sh; }
+# The server that breaks rules, for the tests in C and Go.
+step_fake-etcd() { scripts/fake-etcd.sh; }
 
 step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
@@ -290,6 +293,10 @@ if part c ffi-tests/Makefile; then c=yes; fi
 if part go go/go.mod; then go=yes; fi
 if [ $c = yes ] || [ $go = yes ]; then
     step lib
+    if step fake-etcd; then
+        WATCHCORE_FAKE_ETCD=$(scripts/fake-etcd.sh 2>/dev/null)
+        export WATCHCORE_FAKE_ETCD
+    fi
 fi
 if [ $c = yes ]; then
     step abi
