@@ -1,7 +1,8 @@
 //! The service: what an embedding program builds, and the way of a request through it.
 
-use crate::access::{Access, Asked, Authenticator, Authorizer};
+use crate::access::{Access, Asked, Authenticator, Authorizer, Peer};
 use crate::catalog::{Catalog, Resource, invalid};
+use crate::clients::{Account, Turns, Unread, Who};
 use crate::exchange::Exchange;
 use crate::figures::Figures;
 use crate::keys;
@@ -38,23 +39,34 @@ const LEAST_HEADER_BYTES: usize = 8 << 10;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Watches in all. Default 10,000.
+    /// Watches in all. Of the last tenth a user, or an address where nobody is known, gets none with more than an even
+    /// share. Default 10,000.
     pub watches: usize,
     /// Watches of one connection (HTTP/2 has many). Default 1,000.
     pub watches_per_connection: usize,
     /// Bytes of frames that are kept for each resource, and for the keys of each cache as `/v1/keys` shows them, so that an
     /// event is framed once. Default 16 MiB.
     pub frame_bytes: usize,
-    /// How long an answer may wait for a client that takes nothing of it; then it is cut off, and with it, in a
-    /// [`Server`](crate::Server), its connection, or its stream of HTTP/2. A watch may wait so long behind its deadline, or
-    /// its end. On HTTP/2 a client takes something when it gives room for 16 KiB, or what is left. A router in another
-    /// server sees of lists and watches alone when that asks for more. Default 60 s.
+    /// How long a connection of a [`Server`](crate::Server) may have something for its client, a watch included, of which
+    /// the client takes no byte; then it is cut off. Default 60 s.
     pub stall: Duration,
-    /// How long a list may take from its beginning on, however its client takes it; then it is cut off in the same way. What
-    /// changes meanwhile is kept, for a list is of one revision. Default 10 minutes.
+    /// How long a list may take from its beginning on, however its client takes it; then it is cut off. What changes
+    /// meanwhile is kept, for a list is of one revision. Default 10 minutes.
     pub list: Duration,
-    /// Connections of a [`Server`](crate::Server). One more is closed at once. Default 20,000.
+    /// How long a watch may take, whatever `timeoutSeconds` says; one that says nothing takes half as long or longer, at
+    /// random. Default an hour.
+    pub watch: Duration,
+    /// Bytes of answers of a [`Server`](crate::Server) that were made, and that their clients have not taken. Beyond: 429,
+    /// and the answer whose client has taken nothing for longest is cut off. Default 256 MiB.
+    pub unread_bytes: usize,
+    /// The same for each client: a user, or an address where nobody is known. Default 64 MiB.
+    pub unread_bytes_per_client: usize,
+    /// Connections of a [`Server`](crate::Server), as far as files may be opened. Beyond, nothing is answered but health.
+    /// Of the last tenth an address with more than an even share gets none. Default 20,000.
     pub connections: usize,
+    /// How old a connection becomes, a tenth less or more: then HTTP/2 is told to go away, and HTTP/1.1 closes with its next
+    /// answer. Default an hour.
+    pub connection_age: Duration,
     /// Bytes of a request's head, its first line and its headers. Beyond: 431. Default 32 KiB, and at least 8 KiB.
     pub header_bytes: usize,
     /// Bytes of path and query. Beyond: 414. Default 16 KiB.
@@ -67,6 +79,9 @@ pub struct Limits {
     /// How long a connection may wait for its next request. Default 2 minutes: longer than clients wait, so that it is
     /// they who close.
     pub idle: Duration,
+    /// The same where everybody has to be known, as long as nobody was: so strangers do not keep the places of others.
+    /// Default 10 s.
+    pub idle_unknown: Duration,
     /// Bytes that wait for a client in one stream, beside what the kernel holds. Default 64 KiB.
     pub queued_bytes: usize,
 }
@@ -79,12 +94,17 @@ impl Default for Limits {
             frame_bytes: 16 << 20,
             stall: Duration::from_secs(60),
             list: Duration::from_secs(600),
+            watch: Duration::from_secs(3600),
+            unread_bytes: 256 << 20,
+            unread_bytes_per_client: 64 << 20,
             connections: 20_000,
+            connection_age: Duration::from_secs(3600),
             header_bytes: 32 << 10,
             url_bytes: 16 << 10,
             header_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
             idle: Duration::from_secs(120),
+            idle_unknown: Duration::from_secs(10),
             queued_bytes: 64 << 10,
         }
     }
@@ -107,6 +127,10 @@ impl Limits {
             ("handshake_timeout", self.handshake_timeout.is_zero()),
             ("stall", self.stall.is_zero()),
             ("list", self.list.is_zero()),
+            ("watch", self.watch.is_zero()),
+            ("unread_bytes", self.unread_bytes == 0),
+            ("unread_bytes_per_client", self.unread_bytes_per_client == 0),
+            ("connection_age", self.connection_age.is_zero()),
         ];
         match zeros.iter().find(|(_, is_zero)| *is_zero) {
             Some((name, _)) => Err(invalid(format!("{name} is 0: nothing would be served. Give more."))),
@@ -119,6 +143,11 @@ impl Limits {
 pub(crate) struct ApiState {
     pub(crate) catalog: Catalog,
     pub(crate) open: Arc<OpenWatches>,
+    pub(crate) unread: Arc<Unread>,
+    /// Reads of all of a large cache.
+    pub(crate) lists: Arc<Turns>,
+    /// What is gathered of all resources, caches or subscriptions.
+    pub(crate) readings: Arc<Turns>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
     pub(crate) figures: Arc<Figures>,
@@ -274,7 +303,10 @@ impl ApiBuilder {
         self.limits.check()?;
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
-            open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection),
+            lists: Arc::default(),
+            readings: Arc::default(),
+            unread: Unread::new(self.limits.unread_bytes, self.limits.unread_bytes_per_client),
+            open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection, self.limits.stall),
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
             figures: Arc::default(),
@@ -297,8 +329,10 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
         if let Some(preflight) = state.access.preflight(&parts)? {
             return Ok(preflight);
         }
-        admit(&state, &mut parts, &route).await?;
-        dispatch(state, route?, parts).await
+        let account = admit(&state, &mut parts, &route).await?;
+        let mut response = dispatch(state, route?, parts).await?;
+        response.extensions_mut().insert(account);
+        Ok(response)
     };
     let response = unless_it_panics(made).await.unwrap_or_else(|| {
         let id = exchange.id().to_str().unwrap_or_default();
@@ -324,21 +358,28 @@ async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// Who asks, and whether they may. Who is known is in the extensions of the request from here on.
+/// Who asks, whether they may, and whether they have read what they were answered before. Who is known is in the
+/// extensions of the request from here on, and the account of the client.
 async fn admit(
     state: &ApiState,
     parts: &mut Parts,
     route: &std::result::Result<Route, Refusal>,
-) -> std::result::Result<(), Refusal> {
+) -> std::result::Result<Arc<Account>, Refusal> {
     let is_health = matches!(route, Ok(Route::Health(_)));
     let user = state.access.check(parts, is_health, || asked(parts, route)).await?;
     if let Some(user) = user {
         if let Some(exchange) = Exchange::of(parts) {
             exchange.sent_by(user.name());
         }
+        if let Some(activity) = Peer::of(parts).and_then(|peer| peer.activity.as_ref()) {
+            activity.is_known();
+        }
         parts.extensions.insert(user);
     }
-    Ok(())
+    let who = Who::of(parts);
+    let account = if is_health { state.unread.account(&who) } else { state.unread.admit(&who)? };
+    parts.extensions.insert(account.clone());
+    Ok(account)
 }
 
 /// What a request asks for.
@@ -369,7 +410,7 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
     }
     match route {
         Route::Health(which) => Ok(operate::health(&state, which, &parts)),
-        Route::Metrics => operate::metrics(state).await,
+        Route::Metrics => operate::metrics(state, &parts).await,
         Route::CoreVersions => discovery::answer(state, DiscoveryPath::CoreVersions, parts).await,
         Route::Groups => discovery::answer(state, DiscoveryPath::Groups, parts).await,
         Route::Group(group) => discovery::answer(state, DiscoveryPath::Group(group), parts).await,

@@ -8,6 +8,7 @@
 
 use crate::api::{Api, ApiBuilder};
 use crate::catalog::{Resource, Served};
+use crate::clients::Who;
 use crate::frame::Form;
 use crate::json::layout::{Identity, Layout};
 use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip, accepts_json, form};
@@ -108,6 +109,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub fn frames(data: &[u8]) {
     let params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
     let watched = Watched {
+        who: Who::Somebody,
         served: widgets(),
         namespace: Some("a"),
         name: None,
@@ -127,7 +129,8 @@ pub fn frames(data: &[u8]) {
             let _ = writes.shutdown().await;
         };
         let mut heard = Vec::new();
-        let serves = websocket::serve(server, stream, &API.0.open, Duration::from_secs(60));
+        let taker = websocket::SocketClient { stall: Duration::from_secs(60), answered: None };
+        let serves = websocket::serve(server, stream, &API.0.open, taker);
         let (_, read, ()) = tokio::join!(talks, reads.read_to_end(&mut heard), serves);
         read.is_ok()
     }));

@@ -8,8 +8,8 @@
 mod access;
 mod api;
 mod catalog;
+mod clients;
 mod digest;
-mod elsewhere;
 mod exchange;
 mod figures;
 mod files;

@@ -14,6 +14,7 @@ mod tokens;
 
 pub use tokens::Tokens;
 
+use crate::clients::{Activity, Who};
 use crate::status::Refusal;
 use axum::response::Response;
 use http::HeaderMap;
@@ -25,7 +26,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use tokio::sync::Notify;
 
 /// What a hook answers in its own time.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -160,9 +160,8 @@ pub(crate) struct Peer {
     pub(crate) asks_certificate: bool,
     /// Watches of the connection that are open.
     pub(crate) watches: Arc<AtomicUsize>,
-    /// An answer waits for a client that takes nothing of it: the connection is to be cut off, where it has no other
-    /// answers (HTTP/1.1).
-    pub(crate) stalled: Notify,
+    /// What it is about, where that is watched.
+    pub(crate) activity: Option<Arc<Activity>>,
 }
 
 /// The hooks and lists of one service.
@@ -205,6 +204,18 @@ impl Peer {
     /// That of a request, if our own server accepted it.
     pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
         head.extensions.get()
+    }
+}
+
+impl Who {
+    /// The sender of a request whose user has been looked up.
+    pub(crate) fn of(request: &Parts) -> Who {
+        let user = request.extensions.get::<User>();
+        match (user, Peer::of(request)) {
+            (Some(user), _) => Who::User(user.name().into()),
+            (None, Some(peer)) => Who::at(peer.address.ip()),
+            (None, None) => Who::Somebody,
+        }
     }
 }
 

@@ -74,7 +74,7 @@ fn a_server_answers_to_its_own_address() {
         certificate: None,
         asks_certificate: false,
         watches: Arc::default(),
-        stalled: Notify::new(),
+        activity: None,
     };
     let check = |host| access.origins.check(&head("/", &[("Host", host)]), Some(&peer), false).is_ok();
     assert!(check("10.0.0.1:80") && check("10.0.0.1"));

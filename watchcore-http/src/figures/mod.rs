@@ -81,7 +81,7 @@ struct RefusedLabels {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "the names are the values of the label")]
 pub(crate) enum Reason {
-    /// There were as many connections as there may be.
+    /// There were as many connections as there may be, or as many of one address.
     connections,
     /// The system had none to give: mostly too few file descriptors.
     accept,
@@ -91,10 +91,12 @@ pub(crate) enum Reason {
     header_bytes,
     url_bytes,
     malformed,
+    /// The client took nothing of what it was answered.
+    stall,
 }
 
 impl Reason {
-    const ALL: [Reason; 8] = [
+    const ALL: [Reason; 9] = [
         Reason::connections,
         Reason::accept,
         Reason::handshake,
@@ -103,6 +105,7 @@ impl Reason {
         Reason::header_bytes,
         Reason::url_bytes,
         Reason::malformed,
+        Reason::stall,
     ];
 }
 
@@ -128,13 +131,9 @@ impl Figures {
         self.refused.get_or_create(&RefusedLabels { reason }).inc();
     }
 
-    /// One more connection, unless there are `limit`. It is accepted by one task, so none comes between.
-    pub(crate) fn connect(&self, limit: usize) -> bool {
-        let is_free = self.connections.load(Relaxed) < limit;
-        if is_free {
-            self.connections.fetch_add(1, Relaxed);
-        }
-        is_free
+    /// One more connection.
+    pub(crate) fn connect(&self) {
+        self.connections.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn disconnect(&self) {

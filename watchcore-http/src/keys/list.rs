@@ -7,7 +7,7 @@
 use super::params::KeysList;
 use crate::lines::{self, Numbers};
 use crate::request::Selection;
-use crate::resources::list::{ListBytes, ListItems, ListSource, PIECE, Pieces, Taker, page_of, respond};
+use crate::resources::list::{ListBytes, ListItems, ListSource, PIECE, Pieces, Reader, Taker, page_of, respond};
 use crate::status::Refusal;
 use axum::response::Response;
 use tokio::time::Instant;
@@ -33,14 +33,19 @@ pub(super) async fn answer(
     selection: Selection,
     taker: Taker,
 ) -> Result<Response, Refusal> {
-    let document = document(cache, list, selection).await?;
+    let document = document(cache, list, selection, &taker.reader).await?;
     Ok(respond(ListBytes::new(document, false), taker).await)
 }
 
-async fn document(cache: &Cache, list: KeysList, selection: Selection) -> Result<Pieces<KeyItems>, Refusal> {
+async fn document(
+    cache: &Cache,
+    list: KeysList,
+    selection: Selection,
+    reader: &Reader,
+) -> Result<Pieces<KeyItems>, Refusal> {
     let refused = |error: watchcore::Error| Refusal::from(&error);
-    let source = source(cache, list, selection).await.map_err(refused)?;
-    let (source, count) = source.counted(cache).await.map_err(refused)?;
+    let source = source(cache, list, selection, reader).await.map_err(refused)?;
+    let (source, count) = source.counted(cache, reader, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
     let mut head = format!("{{\"revision\":{},\"count\":{count}", source.revision());
     if let Some(token) = source.continue_token() {
         // A token is base64: nothing in it is escaped.
@@ -52,7 +57,7 @@ async fn document(cache: &Cache, list: KeysList, selection: Selection) -> Result
 
 /// The state that a list is answered from. What was written before the request is in the newest, as in a list of etcd
 /// itself.
-async fn source(cache: &Cache, list: KeysList, selection: Selection) -> watchcore::Result<ListSource> {
+async fn source(cache: &Cache, list: KeysList, selection: Selection, reader: &Reader) -> watchcore::Result<ListSource> {
     let deadline = Instant::now() + DEFAULT_WAIT;
     if list.continue_token.is_none() && list.revision.is_none() {
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -70,7 +75,7 @@ async fn source(cache: &Cache, list: KeysList, selection: Selection) -> watchcor
     if let Some(token) = list.continue_token {
         options = options.continue_from(token);
     }
-    Ok(ListSource::page(page_of(cache, Range::all(), options, deadline).await?))
+    Ok(ListSource::page(page_of(cache, Range::all(), options, deadline, reader).await?))
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@ mod watch;
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::clients::Who;
 use crate::exchange::Exchange;
 use crate::frame::Frames;
 use crate::resources::list::Taker;
-use crate::resources::watch::{not_ready, random_deadline};
+use crate::resources::watch::{deadline, not_ready};
 use crate::resources::watcher;
 use crate::status::Refusal;
-use crate::transport::{self, Stall, sse, websocket};
+use crate::transport::{self, sse, websocket};
 use crate::watch::{PIECE_BYTES, WatchStream};
 use axum::response::Response;
 use http::request::Parts;
@@ -50,15 +51,15 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     }
     let watch = match task {
         KeysTask::List(list) => {
-            return list::answer(cache, list, selection, Taker::of(request, &state.limits)).await;
+            return list::answer(cache, list, selection, Taker::of(request, state)).await;
         }
         KeysTask::Watch(watch) => watch,
     };
     let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
     Ok(match upgrade {
         Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
-        None if is_sent => sse::respond(stream, Stall::of(request, state.limits.stall)),
-        None => transport::respond(stream, LINES, Stall::of(request, state.limits.stall)),
+        None if is_sent => sse::respond(stream),
+        None => transport::respond(stream, LINES),
     })
 }
 
@@ -100,7 +101,7 @@ fn open(
     is_sent: bool,
     watch: &KeysWatch,
 ) -> Result<WatchStream, Refusal> {
-    let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
+    let mut place = state.open.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
     place.account(Exchange::of(request));
     let name = watcher(request).map_or_else(|| "keys".to_owned(), |watcher| format!("keys {watcher}"));
     let start = watch.after.map_or(Start::State, Start::After);
@@ -119,7 +120,7 @@ fn open(
     // Each cache of the catalog has them; without, nothing is shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
-    let deadline = watch.timeout.unwrap_or_else(random_deadline);
+    let deadline = deadline(watch.timeout, &state.limits);
     Ok(WatchStream::new(subscription, framing, Some(deadline), place))
 }
 

@@ -2,11 +2,12 @@
 
 use super::log::labels_of;
 use crate::api::ApiState;
-use crate::elsewhere::FIGURES;
+use crate::clients::{Who, soon};
 use crate::figures::{ResourceLabels, prometheus_text};
 use crate::status::Refusal;
 use axum::body::Body;
 use axum::response::Response;
+use http::request::Parts;
 use http::{HeaderValue, header};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -59,8 +60,10 @@ impl prometheus_client::collector::Collector for Reading {
 ///
 /// # Errors
 /// 500 where the runtime ends.
-pub(crate) async fn metrics(state: Arc<ApiState>) -> Result<Response, Refusal> {
-    let text = FIGURES.run(move || {
+pub(crate) async fn metrics(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
+    let who = Who::of(request);
+    let readings = state.readings.clone();
+    let text = readings.run(&who, soon(), move || {
         let mut text = prometheus_text(&registry(&state));
         text.push_str(&caches::text(state.catalog.caches()));
         text
@@ -87,6 +90,16 @@ fn of_open(state: &ApiState, registry: &mut Registry) {
     let connections = state.figures.connections() as u64;
     let mut add = |name, help, value| registry.register_collector(Box::new(Reading { name, help, value }));
     add("connections", "Connections that are open, of this crate's own server.", ReadingValue::Gauge(connections));
+    add(
+        "unread_bytes",
+        "Bytes of answers that were made, and that their clients have not taken.",
+        ReadingValue::Gauge(state.unread.held() as u64),
+    );
+    add(
+        "answers_cut",
+        "Answers that were cut off, for the budget of unread bytes was used up.",
+        ReadingValue::Counter(state.unread.cut()),
+    );
     add("watches_open", "Watches that are open.", ReadingValue::Gauge(state.open.count() as u64));
     add("watches_refused", "Watches that were refused, at a limit or at the end.", ReadingValue::Counter(refused));
     add("watch_events", "Events that were framed for watches.", ReadingValue::Counter(events));

@@ -12,13 +12,12 @@ mod sample;
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::clients::{Who, soon};
 use crate::digest::sha256;
-use crate::elsewhere::FIGURES;
 use crate::exchange::Exchange;
-use crate::resources::watch::random_deadline;
+use crate::resources::watch::deadline;
 use crate::status::Refusal;
-use crate::transport::{Stall, sse};
-use crate::watch::OpenWatch;
+use crate::transport::sse;
 use axum::body::Body;
 use axum::extract::OriginalUri;
 use axum::response::Response;
@@ -31,8 +30,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch::{Receiver, Sender};
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -83,7 +81,9 @@ impl Viewers {
 pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
     let events = events_of(original.path());
-    let document = FIGURES.run(move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
+    let who = Who::of(request);
+    let readings = state.readings.clone();
+    let document = readings.run(&who, soon(), move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
     let mut response = Response::new(Body::from(document.await.map_err(|error| Refusal::from(&error))?));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -108,47 +108,17 @@ fn events_of(page: &str) -> String {
 /// # Errors
 /// 429 where there are as many watches as there may be.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
+    let mut place = state.open.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
     place.account(Exchange::of(request));
-    let deadline = Instant::now() + random_deadline();
-    let viewer = Viewer::new(place, deadline, Stall::of(request, state.limits.stall));
-    let events = stream::unfold((subscribe(state), viewer), move |(mut samples, viewer)| async move {
+    let deadline = Instant::now() + deadline(None, &state.limits);
+    place.ends_at(deadline);
+    let events = stream::unfold((subscribe(state), place), move |(mut samples, place)| async move {
         // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
         timeout_at(deadline, samples.changed()).await.ok()?.ok()?;
         let sample = samples.borrow_and_update().clone();
-        Some((Ok::<_, Infallible>(sample), (samples, viewer)))
+        Some((Ok::<_, Infallible>(sample), (samples, place)))
     });
     Ok(sse::with_head(Body::from_stream(events)))
-}
-
-/// The place of a viewer among the watches, until the stream is dropped or its client is cut off.
-struct Viewer {
-    _place: Arc<Mutex<Option<OpenWatch>>>,
-    left: AbortHandle,
-}
-
-impl Viewer {
-    /// One that takes nothing leaves the stream unasked, which does not see its deadline then. So a task beside it does.
-    fn new(place: OpenWatch, deadline: Instant, stall: Stall) -> Viewer {
-        stall.set_watch(true);
-        let place = Arc::new(Mutex::new(Some(place)));
-        let shared = place.clone();
-        let leave = async move {
-            // A moment that the clock cannot hold never comes.
-            let Some(at) = deadline.checked_add(stall.limit) else { return };
-            sleep_until(at).await;
-            let place = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(place);
-            stall.cut();
-        };
-        Viewer { _place: place, left: tokio::spawn(leave).abort_handle() }
-    }
-}
-
-impl Drop for Viewer {
-    fn drop(&mut self) {
-        self.left.abort();
-    }
 }
 
 /// The samples, from now on; the first viewer starts the task that takes them.
@@ -181,12 +151,15 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
                 return;
             }
         }
-        let event = FIGURES.run(move || {
+        let readings = state.readings.clone();
+        let event = readings.run(&Who::Somebody, soon(), move || {
             let sample = Sample::take(&state);
             Bytes::from(format!("data: {}\n\n", sample.to_json(&markup::figures(&sample))))
         });
-        let Ok(event) = event.await else { return };
-        samples.send_replace(event);
+        // Where its turn did not come there is the next one.
+        if let Ok(event) = event.await {
+            samples.send_replace(event);
+        }
     }
 }
 

@@ -8,8 +8,8 @@
 use super::openapi;
 use crate::api::ApiState;
 use crate::catalog::Resource;
+use crate::clients::{Who, soon};
 use crate::digest::sha256;
-use crate::elsewhere::FIGURES;
 use crate::request::{Params, Version, accepts_aggregated, accepts_json};
 use crate::status::Refusal;
 use axum::response::{IntoResponse, Response};
@@ -59,7 +59,11 @@ pub(crate) async fn answer(state: Arc<ApiState>, path: DiscoveryPath, parts: Par
     if state.catalog.resources().len() <= AT_ONCE {
         return said(&state, &path, &parts);
     }
-    FIGURES.run(move || said(&state, &path, &parts)).await.map_err(|error| Refusal::from(&error))?
+    let readings = state.readings.clone();
+    readings
+        .run(&Who::of(&parts), soon(), move || said(&state, &path, &parts))
+        .await
+        .map_err(|error| Refusal::from(&error))?
 }
 
 fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
@@ -308,7 +312,8 @@ mod tests {
     #[test]
     fn many_resources_are_shown_off_the_runtime() {
         let cache = watchcore::Cache::builder("/").build().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         runtime.spawn_blocking(move || wait.recv());
         for (count, at_once) in [(AT_ONCE, true), (AT_ONCE + 1, false)] {

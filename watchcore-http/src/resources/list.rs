@@ -11,13 +11,12 @@ mod source;
 
 use super::watch::not_ready;
 use super::{WAIT, consistent, refused};
-use crate::api::Limits;
+use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::elsewhere::{LISTS, is_large};
+use crate::clients::{Turns, Who, is_large};
 use crate::frame::Form;
 use crate::request::{ListStart, Params, Selection, accepts_gzip};
 use crate::status::Refusal;
-use crate::transport::Stall;
 use axum::response::Response;
 #[cfg(test)]
 pub(crate) use body::ListPieces;
@@ -34,16 +33,23 @@ use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
 pub(crate) struct Taker {
     /// It takes gzip.
     pub(crate) gzip: bool,
-    /// How long it may take nothing.
-    pub(crate) stall: Stall,
+    /// In whose turns the list is made.
+    pub(crate) reader: Reader,
     /// How long it may take for all.
     pub(crate) longest: Duration,
 }
 
+/// A client that reads large caches, in its turns.
+pub(crate) struct Reader {
+    pub(crate) who: Who,
+    pub(crate) turns: Arc<Turns>,
+}
+
 impl Taker {
     /// The sender of a request.
-    pub(crate) fn of(request: &Parts, limits: &Limits) -> Taker {
-        Taker { gzip: accepts_gzip(&request.headers), stall: Stall::of(request, limits.stall), longest: limits.list }
+    pub(crate) fn of(request: &Parts, state: &ApiState) -> Taker {
+        let reader = Reader { who: Who::of(request), turns: state.lists.clone() };
+        Taker { gzip: accepts_gzip(&request.headers), reader, longest: state.limits.list }
     }
 }
 
@@ -61,7 +67,7 @@ pub(crate) async fn list(
 ) -> Result<Response, Refusal> {
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
-    let source = source(served, selection, start, params.limit).await?;
+    let source = source(served, selection, start, params.limit, &taker.reader).await?;
     // An indent makes two or three bytes of one, as a rule: then what is made is formatted at once.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
     let pieces = Pieces::new(served.clone(), form, source, size);
@@ -69,7 +75,13 @@ pub(crate) async fn list(
 }
 
 /// The state that a list is answered from, waited for as long as the core waits by itself.
-async fn source(served: &Served, selection: Selection, start: ListStart, limit: usize) -> Result<ListSource, Refusal> {
+async fn source(
+    served: &Served,
+    selection: Selection,
+    start: ListStart,
+    limit: usize,
+    reader: &Reader,
+) -> Result<ListSource, Refusal> {
     let cache = &served.cache;
     let deadline = Instant::now() + WAIT;
     // Before the first listing nothing is waited for: who asks comes again.
@@ -97,7 +109,7 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
     if let Some(token) = token {
         options = options.continue_from(token);
     }
-    let page = page_of(cache, selection.range, options, deadline).await;
+    let page = page_of(cache, selection.range, options, deadline, reader).await;
     page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
 }
 
@@ -108,6 +120,7 @@ pub(crate) async fn page_of(
     range: Range,
     options: ReadOptions,
     deadline: Instant,
+    reader: &Reader,
 ) -> watchcore::Result<Page> {
     let left = || deadline.saturating_duration_since(Instant::now());
     if !is_large(cache) {
@@ -118,7 +131,7 @@ pub(crate) async fn page_of(
     let options = options.timeout(Duration::ZERO);
     let elsewhere = async || {
         let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
-        LISTS.run(move || cache.list_with(&range, &options)).await?
+        reader.turns.run(&reader.who, deadline, move || cache.list_with(&range, &options)).await?
     };
     match elsewhere().await {
         Err(error) if error.code() == Code::FutureRevision => {

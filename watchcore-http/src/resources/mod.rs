@@ -9,10 +9,11 @@ pub(crate) mod watch;
 use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
+use crate::clients::Who;
 use crate::exchange::Exchange;
 use crate::request::{self, Params, form};
 use crate::status::Refusal;
-use crate::transport::{self, Stall};
+use crate::transport;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
@@ -63,16 +64,17 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             form,
             old_path: path.old_watch,
             watcher: watcher(parts),
+            who: Who::of(parts),
             connection: peer.map(|peer| &peer.watches),
             exchange: Exchange::of(parts),
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
             Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
-            None => transport::respond(stream, "application/json", Stall::of(parts, state.limits.stall)),
+            None => transport::respond(stream, "application/json"),
         });
     }
-    let taker = list::Taker::of(parts, &state.limits);
+    let taker = list::Taker::of(parts, state);
     if let Some(name) = &path.name {
         return get::get(served, path.namespace.as_deref(), name, &params, form, taker).await;
     }

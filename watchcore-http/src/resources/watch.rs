@@ -1,8 +1,9 @@
 //! The watch of a resource: from what was asked for to a stream.
 
 use super::{WAIT, consistent};
-use crate::api::ApiState;
+use crate::api::{ApiState, Limits};
 use crate::catalog::Served;
+use crate::clients::Who;
 use crate::exchange::Exchange;
 use crate::frame::{Form, ResourceFraming};
 use crate::request::{Params, Selection, StateWait, WatchFrom};
@@ -14,11 +15,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, OnLag, Start, State};
 
-/// How long a watch lasts that does not say: at random between these, so that those that began together do not end
-/// together.
-const SHORTEST: Duration = Duration::from_secs(1800);
-const LONGEST: Duration = Duration::from_secs(3600);
-
 /// What is watched.
 pub(crate) struct Watched<'r> {
     pub(crate) served: &'r Arc<Served>,
@@ -29,6 +25,8 @@ pub(crate) struct Watched<'r> {
     pub(crate) old_path: bool,
     /// Who watches, for people: the name of the subscription has it.
     pub(crate) watcher: Option<String>,
+    /// In whose share it counts.
+    pub(crate) who: Who,
     /// The watches of the connection that asks, where that is known.
     pub(crate) connection: Option<&'r Arc<AtomicUsize>>,
     /// The request, which is logged when the watch ends.
@@ -38,14 +36,14 @@ pub(crate) struct Watched<'r> {
 /// Opens a watch: everything that can be refused is refused here, before the response begins, but for a revision that
 /// has left the window, which is told as the first event.
 pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params) -> Result<WatchStream, Refusal> {
-    let Watched { served, namespace, name, form, old_path, watcher, connection, exchange } = watched;
+    let Watched { served, namespace, name, form, old_path, watcher, who, connection, exchange } = watched;
     let start = if old_path { params.old_watch_start()? } else { params.watch_start()? };
     let selection = Selection::of(served, namespace, name, params)?;
     let cache = &served.cache;
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
-    let mut place = state.open.admit(connection)?;
+    let mut place = state.open.admit(&who, connection)?;
     place.account(exchange);
     let begin = start_of(cache, &start.from).await?;
     let after = match begin {
@@ -53,7 +51,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         _ => cache.position().revision,
     };
     let framing = ResourceFraming::new(served.clone(), form, params.bookmarks, start.end_mark, after);
-    let deadline = params.timeout.filter(|timeout| !timeout.is_zero()).unwrap_or_else(random_deadline);
+    let deadline = deadline(params.timeout.filter(|timeout| !timeout.is_zero()), &state.limits);
     let label = match watcher {
         Some(watcher) => format!("{} {watcher}", served.resource.plural),
         None => served.resource.plural.clone(),
@@ -123,7 +121,13 @@ pub(crate) fn not_ready(cache: &Cache) -> Refusal {
     Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
 }
 
-/// How long a watch lasts that does not say.
-pub(crate) fn random_deadline() -> Duration {
-    SHORTEST + (LONGEST - SHORTEST).mul_f64(fastrand::f64())
+/// How long a watch lasts: as long as it says, and at most `limits.watch`. Those that began together do not end together:
+/// one that says more lasts nine tenths of that or a little longer, at random, and one that says nothing half or longer.
+pub(crate) fn deadline(asked: Option<Duration>, limits: &Limits) -> Duration {
+    let least = match asked {
+        Some(asked) if asked <= limits.watch.mul_f64(0.9) => return asked,
+        Some(_) => 0.9,
+        None => 0.5,
+    };
+    limits.watch.mul_f64(least + (1.0 - least) * fastrand::f64())
 }

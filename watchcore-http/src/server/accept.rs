@@ -1,23 +1,27 @@
 //! Accepting connections, and ending all of them.
 
-use super::connection::{self, Stage};
-use super::{Place, Server, Shared};
+use super::connection::{self, Accepted};
+use super::{Server, Shared};
+use crate::clients::{Activity, Who};
 use crate::figures::Reason;
 use socket2::{SockRef, TcpKeepalive};
+use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
 /// How long nothing is accepted where the system has no room for one more connection.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections beyond the limit, which are answered nothing but their health.
+pub(super) const SPARE: usize = 32;
 
 /// How the system finds out that a client is gone which never said so: within two minutes, while nothing is sent to it.
 const ALIVE: TcpKeepalive =
@@ -28,29 +32,27 @@ const ALIVE: TcpKeepalive =
 const UNSENT: u32 = 128 << 10;
 
 /// Accepts until told to stop, then ends what is there.
-pub(super) async fn run(
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    mut staged: UnboundedReceiver<Stage>,
-    mut stopped: oneshot::Receiver<Duration>,
-) {
+pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
     let mut connections = JoinSet::new();
-    let mut pause: Option<Pin<Box<Sleep>>> = None;
-    let grace = loop {
-        tokio::select! {
-            biased;
-            grace = &mut stopped => break grace.unwrap_or_default(),
-            Some(stage) = staged.recv() => drop(connections.spawn(stage)),
-            Some(ended) = connections.join_next() => note(ended),
-            () = over(&mut pause) => pause = None,
-            accepted = listener.accept(), if pause.is_none() => match accepted {
-                Ok((stream, address)) => connect(stream, address, &shared, &mut connections),
-                Err(error) => pause = failed(&error, &shared),
-            },
+    let mut door = Door::default();
+    let grace = {
+        let mut looking = std::pin::pin!(shared.clock.run());
+        loop {
+            tokio::select! {
+                biased;
+                grace = &mut stopped => break grace.unwrap_or_default(),
+                Some(ended) = connections.join_next() => note(ended),
+                () = over(&mut door.pause) => door.pause = None,
+                accepted = listener.accept(), if door.pause.is_none() => match accepted {
+                    Ok((stream, address)) => door.connect(stream, address, &shared, &mut connections),
+                    Err(error) => door.failed(&error, &shared),
+                },
+                () = &mut looking => {}
+            }
         }
     };
     drop(listener);
-    end(connections, staged, &shared, grace).await;
+    end(connections, &shared, grace).await;
 }
 
 async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
@@ -60,19 +62,68 @@ async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-fn connect(stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, connections: &mut JoinSet<()>) {
-    let figures = shared.figures();
-    if !figures.connect(shared.limits().connections) {
-        figures.refused(Reason::connections);
-        return;
+/// What is known at the door.
+#[derive(Default)]
+struct Door {
+    pause: Option<Pin<Box<Sleep>>>,
+    /// The system had no room, and nobody could come in since.
+    is_stuck: bool,
+    spare: VecDeque<(Who, Weak<Activity>)>,
+}
+
+impl Door {
+    fn connect(&mut self, stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, all: &mut JoinSet<()>) {
+        if std::mem::take(&mut self.is_stuck) {
+            tracing::info!(target: "watchcore_http", "connections are accepted again");
+        }
+        let who = Who::at(address.ip());
+        let place = shared.places.take(&who).ok();
+        let only_health = place.is_none();
+        prepare(&stream);
+        let connection = shared.clock.enter(address, place, shared.tls.is_some());
+        if only_health {
+            shared.figures().refused(Reason::connections);
+            self.spare(who, connection.activity());
+        }
+        if !shared.must_be_known {
+            connection.activity().is_known();
+        }
+        let accepted = Accepted { stream, address, connection, only_health };
+        all.spawn(connection::run(accepted, shared.clone()));
     }
-    let place = Place(figures.clone());
-    prepare(&stream);
-    let shared = shared.clone();
-    if shared.tls.is_some() {
-        connections.spawn(connection::secure(stream, address, shared, place));
-    } else {
-        connections.spawn(connection::plain(stream, address, shared, place));
+
+    /// One more beyond the limit. Where they are too many, the oldest goes of the client that has most: so whoever asks
+    /// for nothing but health is done before it is their turn, however many others come.
+    fn spare(&mut self, who: Who, activity: &Arc<Activity>) {
+        self.spare.retain(|(_, activity)| activity.strong_count() > 0);
+        self.spare.push_back((who, Arc::downgrade(activity)));
+        if self.spare.len() <= SPARE {
+            return;
+        }
+        let mut counts: HashMap<&Who, usize> = HashMap::new();
+        for (who, _) in &self.spare {
+            *counts.entry(who).or_default() += 1;
+        }
+        let most = counts.values().copied().max();
+        let oldest = self.spare.iter().position(|(who, _)| counts.get(who).copied() == most);
+        let oldest = oldest.and_then(|oldest| self.spare.remove(oldest));
+        if let Some(activity) = oldest.and_then(|(_, activity)| activity.upgrade()) {
+            activity.cut();
+        }
+    }
+
+    /// A client that has gone before it was accepted is nothing. All else is the system's: file descriptors or memory are
+    /// used up, and trying at once again would only burn a processor.
+    fn failed(&mut self, error: &Error, shared: &Shared) {
+        use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+        if matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused) {
+            return;
+        }
+        shared.figures().refused(Reason::accept);
+        if !std::mem::replace(&mut self.is_stuck, true) {
+            tracing::warn!(target: "watchcore_http", "cannot accept connections: {error}. Raise the limit of open files, or lower limits.connections.");
+        }
+        self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
     }
 }
 
@@ -86,18 +137,6 @@ fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_notsent_lowat(UNSENT);
 }
 
-/// A client that has gone before it was accepted is nothing. All else is the system's: file descriptors or memory are
-/// used up, and trying at once again would only burn a processor.
-fn failed(error: &Error, shared: &Shared) -> Option<Pin<Box<Sleep>>> {
-    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused)
-    {
-        return None;
-    }
-    shared.figures().refused(Reason::accept);
-    tracing::warn!(target: "watchcore_http", "cannot accept a connection: {error}. Raise the limit of open files, or lower limits.connections.");
-    Some(Box::pin(tokio::time::sleep(PAUSE)))
-}
-
 /// A connection that panics takes nobody with it.
 fn note(ended: Result<(), JoinError>) {
     if let Err(error) = ended
@@ -108,28 +147,10 @@ fn note(ended: Result<(), JoinError>) {
 }
 
 /// Watches are told to end over most of the grace time; the rest is for their last bytes.
-async fn end(
-    mut connections: JoinSet<()>,
-    mut staged: UnboundedReceiver<Stage>,
-    shared: &Arc<Shared>,
-    grace: Duration,
-) {
+async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
     let begin = Instant::now();
     shared.api.begin_end();
-    shared.ending.send_replace(true);
-    let all_gone = async {
-        loop {
-            tokio::select! {
-                // A task sends what it goes on with before it ends: who has seen the end sees that, too.
-                biased;
-                Some(stage) = staged.recv() => drop(connections.spawn(stage)),
-                ended = connections.join_next() => match ended {
-                    Some(ended) => note(ended),
-                    None => return,
-                },
-            }
-        }
-    };
+    shared.clock.close_all();
     let drained = async {
         shared.api.drain(grace / 4 * 3).await;
         pending::<()>().await;
@@ -143,13 +164,20 @@ async fn end(
     };
     tokio::select! {
         biased;
-        () = all_gone => {}
+        () = shared.clock.none() => {}
+        () = shared.clock.run() => {}
         () = drained => {}
         () = over => {}
     }
-    connections.shutdown().await;
-    drop(staged); // with the connections that were on their way from one task to the next
-    if tokio::time::timeout(Server::CUT, shared.alive.none()).await.is_err() {
+    shared.clock.cut_all();
+    let cut = async {
+        while let Some(ended) = connections.join_next().await {
+            note(ended);
+        }
+        shared.clock.none().await;
+        shared.alive.none().await;
+    };
+    if tokio::time::timeout(Server::CUT, cut).await.is_err() {
         tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
     }
 }

@@ -1,17 +1,18 @@
 //! One connection, from the accepted socket to its end.
 //!
-//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and serves requests. What may
-//! last for hours (a watch, a WebSocket) is a [`Stage`] of its own: the task ends, and another begins with the socket, for
-//! a task is as large as the largest of what it ever does. Each has a time limit of its own, so that no client that says
-//! nothing holds a place for ever.
+//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and lets hyper serve its
+//! requests. It has no time limit of its own: the clock looks at its [`Activity`](super::clock::Activity), tells it to
+//! close, or cuts it off.
 
+use super::Shared;
+use super::answer::until_cut;
+use super::clock::Connection;
 use super::handler::{Handler, Taken, Takeover};
-use super::socket::{Activity, Pace, Patience, Socket};
-use super::{Place, Shared};
+use super::socket::Socket;
 use crate::access::Peer;
+use crate::clients::Activity;
 use crate::figures::Reason;
 use crate::transport::direct::Direct;
-use crate::transport::until_cut;
 use bytes::{Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,8 +24,6 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -35,321 +34,128 @@ const LEAST_BUFFER: usize = 8192;
 /// How long the end of a connection may take to be said.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// What belongs to one connection beside its socket.
-pub(super) struct Link {
-    shared: Arc<Shared>,
-    peer: Arc<Peer>,
-    activity: Arc<Activity>,
-    /// When it began to wait for the first head.
-    begun: Instant,
-    /// Becomes true when the server ends; and closed, if it was dropped.
-    ending: watch::Receiver<bool>,
-    /// Counted, until the connection is gone.
-    _place: Place,
+/// A client of HTTP/2 is asked whether it is there after so long without a word of it, and has as long for the answer.
+const PING: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(30)];
+
+/// A socket that was accepted.
+pub(super) struct Accepted {
+    pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
+    pub(super) connection: Connection,
+    /// All places are taken but those for health.
+    pub(super) only_health: bool,
 }
 
-/// What a connection goes on with, as a task of its own.
-pub(super) type Stage = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A connection without TLS.
-pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
-    let local = stream.local_addr().ok();
-    let peer = Peer {
-        address,
-        local,
-        is_encrypted: false,
-        certificate: None,
-        asks_certificate: false,
-        watches: Arc::default(),
-        stalled: Notify::new(),
-    };
-    let mut link = Link::new(peer, shared, place);
-    let Some((stream, ahead)) = Box::pin(link.first_bytes(stream)).await else { return };
-    if ahead == PREFACE {
-        Box::pin(link.http2(stream, ahead)).await;
-    } else {
-        link.http1(stream, ahead).await;
+/// Serves a connection until it ends, or is cut off.
+pub(super) async fn run(accepted: Accepted, shared: Arc<Shared>) {
+    let activity = accepted.connection.activity().clone();
+    tokio::select! {
+        biased;
+        () = activity.is_cut() => {}
+        () = serve(accepted, shared) => {}
     }
 }
 
-/// A connection with TLS.
-pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
-    let Some(tls) = &shared.tls else { return };
+async fn serve(accepted: Accepted, shared: Arc<Shared>) {
+    let Accepted { mut stream, address, connection, only_health } = accepted;
     let local = stream.local_addr().ok();
-    let mut ending = shared.ending.subscribe();
-    let handshake = async {
-        let config = tls.current().await;
-        tokio_rustls::TlsAcceptor::from(config).accept(stream).await
-    };
-    let limit = shared.limits().handshake_timeout;
-    let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limit, handshake) => accepted,
-        () = begun(&mut ending) => return,
-    };
-    let stream = match accepted {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            shared.figures().refused(Reason::handshake);
-            tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
-            return;
-        }
-        Err(_) => return shared.figures().refused(Reason::handshake_timeout),
-    };
-    let session = stream.get_ref().1;
-    let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
-    let peer = Peer {
+    let activity = connection.activity().clone();
+    let mut peer = Peer {
         address,
         local,
-        is_encrypted: true,
-        certificate,
+        is_encrypted: shared.tls.is_some(),
+        certificate: None,
         asks_certificate: shared.asks_certificate,
         watches: Arc::default(),
-        stalled: Notify::new(),
+        activity: Some(activity.clone()),
     };
-    let link = Link::new(peer, shared, place);
-    if is_http2 {
-        Box::pin(link.http2(stream, Bytes::new())).await;
+    if let Some(tls) = &shared.tls {
+        let accepting = async { tokio_rustls::TlsAcceptor::from(tls.current().await).accept(stream).await };
+        let accepted = tokio::select! {
+            accepted = Box::pin(accepting) => accepted,
+            () = activity.closes() => return,
+        };
+        activity.shakes_hands(false);
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                shared.figures().refused(Reason::handshake);
+                tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
+                return;
+            }
+        };
+        let session = stream.get_ref().1;
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
+        peer.certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
+        if peer.certificate.is_some() {
+            activity.is_known();
+        }
+        Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2).await;
     } else {
-        link.http1(stream, Bytes::new()).await;
+        let ahead = tokio::select! {
+            ahead = first_bytes(&mut stream) => ahead,
+            () = activity.closes() => return,
+        };
+        let Some(ahead) = ahead else { return };
+        let is_http2 = ahead == PREFACE;
+        Link { shared, peer: Arc::new(peer), only_health }.http(stream, ahead, connection, is_http2).await;
     }
 }
 
-/// Waits for the end of the server; there is one, too, where it was dropped.
-async fn begun(ending: &mut watch::Receiver<bool>) {
-    let _ = ending.wait_for(|is_ending| *is_ending).await;
+/// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes that
+/// stay would be ready at once again, as long as the rest does not come. `None`: it went.
+async fn first_bytes(stream: &mut TcpStream) -> Option<Bytes> {
+    let mut ahead = BytesMut::new();
+    loop {
+        let mut buffer = [0; PREFACE.len()];
+        let missing = PREFACE.len() - ahead.len();
+        match stream.read(&mut buffer[..missing]).await {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => ahead.extend_from_slice(&buffer[..read]),
+        }
+        if ahead == PREFACE || !PREFACE.starts_with(&ahead) {
+            return Some(ahead.freeze());
+        }
+    }
+}
+
+/// What belongs to one connection beside its socket.
+pub(super) struct Link {
+    pub(super) shared: Arc<Shared>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) only_health: bool,
 }
 
 impl Link {
-    pub(super) fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
-        let ending = shared.ending.subscribe();
-        let activity = Arc::new(Activity::new(peer.watches.clone()));
-        Link { peer: Arc::new(peer), activity, begun: Instant::now(), ending, shared, _place: place }
-    }
-
-    /// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes
-    /// that stay would be ready at once again, as long as the rest does not come.
-    async fn first_bytes(&mut self, mut stream: TcpStream) -> Option<(TcpStream, Bytes)> {
-        let limit = self.shared.limits().header_timeout;
-        let mut ahead = BytesMut::new();
-        // A moment that the clock cannot hold never comes.
-        let due = self.begun.checked_add(limit);
-        let mut timeout = pin!(async move {
-            match due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        });
-        loop {
-            let mut buffer = [0; PREFACE.len()];
-            let missing = PREFACE.len() - ahead.len();
-            tokio::select! {
-                read = stream.read(&mut buffer[..missing]) => match read {
-                    Ok(0) | Err(_) => return None,
-                    Ok(read) => ahead.extend_from_slice(&buffer[..read]),
-                },
-                () = &mut timeout => {
-                    self.shared.figures().refused(Reason::header_timeout);
-                    return None;
-                }
-                () = begun(&mut self.ending) => return None,
-            }
-            if ahead == PREFACE || !PREFACE.starts_with(&ahead) {
-                return Some((stream, ahead.freeze()));
-            }
-        }
-    }
-
-    fn handler(&self, takeover: Option<Takeover>) -> Handler {
-        Handler {
-            takeover,
+    pub(super) async fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = connection.activity().clone();
+        let handler = Handler {
             router: self.shared.router.clone(),
             peer: self.peer.clone(),
-            activity: self.activity.clone(),
+            activity: activity.clone(),
             api: self.shared.api.clone(),
-        }
-    }
-
-    pub(super) fn http1<IO>(self, io: IO, ahead: Bytes) -> Stage
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let socket = Socket::new(io, ahead, self.activity.clone());
-        self.requests(socket)
-    }
-
-    /// The task of this connection ends, and that of this stage begins. Where the server is gone, so is the connection.
-    fn go_on(shared: &Shared, stage: Stage) {
-        let _ = shared.stages.send(stage);
-    }
-
-    /// hyper has the socket, until the client is done, or too slow, or asks for something else than answers.
-    fn requests<IO>(mut self, socket: Socket<IO>) -> Stage
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        Box::pin(async move {
-            let shared = self.shared.clone();
-            match self.answer(socket).await {
-                Next::Watch(socket, ahead, taken) => Link::go_on(&shared, self.watch(socket, ahead, *taken)),
-                Next::Upgraded => Link::go_on(&shared, self.upgraded()),
-                Next::End => {}
+            only_health: self.only_health,
+            is_http2,
+            takeover: None,
+        };
+        // Each is a box of its own, for a task is as large as the largest of what it ever does.
+        let served: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>> = if is_http2 {
+            let socket = Socket::new(io, ahead, connection, false);
+            Box::pin(http2(self.shared.clone(), socket, handler))
+        } else {
+            activity.heeds_bytes();
+            if !ahead.is_empty() {
+                activity.heard();
             }
-        })
-    }
-
-    async fn answer<IO>(&mut self, socket: Socket<IO>) -> Next<IO>
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let limits = self.shared.limits();
-        let mut builder = http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            // `Patience` has it, for hyper counts the time between two requests as the time of a head.
-            .header_read_timeout(None::<Duration>)
-            .max_header_size(limits.header_bytes)
-            .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
-        let takeover = Takeover::default();
-        let handler = self.handler(self.shared.direct.then(|| takeover.clone()));
-        let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
-        let mut connection = Box::pin(connection);
-        let mut patience = Patience::new(limits, true, self.begun);
-        let mut is_ending = *self.ending.borrow();
-        if is_ending {
-            connection.as_mut().graceful_shutdown();
+            let socket = Socket::new(io, ahead, connection, true);
+            Box::pin(http1(self.shared.clone(), socket, handler))
+        };
+        if let Err(error) = served.await {
+            self.failed(&error);
         }
-        loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        self.failed(&error);
-                    }
-                    break;
-                }
-                taken = poll_fn(|_| take(&takeover, &self.activity)) => {
-                    // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
-                    return match Pin::into_inner(connection).into_parts() {
-                        Some(parts) => Next::Watch(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
-                        None => Next::End,
-                    };
-                }
-                pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
-                    if self.is_over(pace) {
-                        return Next::End;
-                    }
-                    connection.as_mut().graceful_shutdown();
-                    patience.last();
-                }
-                () = self.peer.stalled.notified() => return Next::End,
-                () = begun(&mut self.ending), if !is_ending => {
-                    is_ending = true;
-                    if self.activity.is_fresh() {
-                        return Next::End;
-                    }
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
-        }
-        drop(connection);
-        if self.activity.is_closed() { Next::End } else { Next::Upgraded }
-    }
-
-    /// The watch has the socket, until it ends or the client goes. Nothing of hyper is left meanwhile.
-    fn watch<IO>(self, socket: Socket<IO>, ahead: Bytes, taken: Taken) -> Stage
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Taken { head, stream, keeps_alive, body } = taken;
-        // Made here and not inside of the future, which would hold each part of it a second time, for as long as the watch.
-        let mut direct = Direct::new(socket, head, stream, ahead, self.shared.limits().stall);
-        Box::pin(async move {
-            let written = poll_fn(|context| direct.poll(context)).await;
-            drop(body);
-            let (mut socket, ahead) = direct.into_parts();
-            match written {
-                Ok(()) if keeps_alive && !*self.ending.borrow() => {
-                    socket.put_back(ahead);
-                    let shared = self.shared.clone();
-                    Link::go_on(&shared, self.requests(socket));
-                }
-                Ok(()) => Box::pin(close(socket)).await,
-                Err(error) => {
-                    tracing::debug!(target: "watchcore_http", address = %self.peer.address, "watch: {error}");
-                }
-            }
-        })
-    }
-
-    /// A WebSocket has the socket: the connection has its place until that is dropped.
-    fn upgraded(self) -> Stage {
-        // From here on, and not from the first poll of the stage: that may never come.
-        let closed = self.activity.closed();
-        Box::pin(async move {
-            closed.await;
-            drop(self);
-        })
-    }
-
-    pub(super) async fn http2<IO>(mut self, io: IO, ahead: Bytes)
-    where
-        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let limits = self.shared.limits();
-        let socket = Socket::new(io, ahead, self.activity.clone());
-        let streams = Streams { alive: self.shared.alive.clone(), peer: self.peer.clone(), stall: limits.stall };
-        let mut builder = http2::Builder::new(streams);
-        builder
-            .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
-            // Room beside the watches, so that a connection that has all of them still lists.
-            .max_concurrent_streams(
-                u32::try_from(limits.watches_per_connection.saturating_add(100)).unwrap_or(u32::MAX),
-            )
-            .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
-            // Nothing is uploaded here.
-            .initial_stream_window_size(65_535)
-            // No pings: a client that does not read its socket does not answer them, and may watch all the same. The system
-            // finds out who is gone.
-            .initial_connection_window_size(65_535);
-        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler(None)));
-        let mut patience = Patience::new(limits, false, self.begun);
-        let mut is_ending = false;
-        loop {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        self.failed(&error);
-                    }
-                    return;
-                }
-                pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
-                    if self.is_over(pace) {
-                        return;
-                    }
-                    connection.as_mut().graceful_shutdown();
-                    patience.last();
-                }
-                // What it is about may be something else now.
-                () = self.activity.answered() => {}
-                () = begun(&mut self.ending), if !is_ending => {
-                    is_ending = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
-        }
-    }
-
-    /// Whether a connection whose time is over is cut off, rather than told to close.
-    fn is_over(&self, pace: Pace) -> bool {
-        match pace {
-            Pace::Head => self.shared.figures().refused(Reason::header_timeout),
-            Pace::Taking(_) => stalled(&self.peer, self.shared.limits().stall),
-            _ => {}
-        }
-        pace != Pace::Idle
     }
 
     fn failed(&self, error: &hyper::Error) {
@@ -362,18 +168,64 @@ impl Link {
     }
 }
 
-/// What hyper gave a socket back for.
-enum Next<IO> {
-    /// A watch is to be written to it; behind it, what hyper had read ahead.
-    Watch(Socket<IO>, Bytes, Box<Taken>),
-    /// Another task has the socket: a WebSocket.
-    Upgraded,
-    End,
+/// hyper has the socket, or a watch; each is a box of its own, for a task is as large as the largest of what it ever does.
+async fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    loop {
+        let Some((back, ahead, taken)) = Box::pin(requests(&shared, socket, handler.clone())).await? else {
+            return Ok(());
+        };
+        match watch(back, ahead, *taken, &handler).await {
+            Some(back) => socket = back,
+            None => return Ok(()),
+        }
+    }
 }
 
-/// The client sees the end of the stream either way; its part of the closing is not waited for.
-async fn close<IO: AsyncWrite + Unpin>(mut socket: Socket<IO>) {
-    let _ = tokio::time::timeout(CLOSING, socket.shutdown()).await;
+/// Until the client is done, or asks for something else than answers: a watch that leaves hyper, with the socket and what
+/// hyper had read of the next request.
+async fn requests<IO>(
+    shared: &Shared,
+    socket: Socket<IO>,
+    mut handler: Handler,
+) -> hyper::Result<Option<(Socket<IO>, Bytes, Box<Taken>)>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = shared.limits();
+    let activity = handler.activity.clone();
+    let takeover = Takeover::default();
+    handler.takeover = shared.direct.then(|| takeover.clone());
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        // The clock has it, for hyper counts the time between two requests as the time of a head.
+        .header_read_timeout(None::<Duration>)
+        .max_header_size(limits.header_bytes)
+        .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
+    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), handler).with_upgrades());
+    let mut is_closing = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended.map(|()| None),
+            taken = poll_fn(|_| take(&takeover, &activity)) => {
+                // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
+                let parts = Pin::into_inner(connection).into_parts();
+                return Ok(parts.map(|parts| (parts.io.into_inner(), parts.read_buf, Box::new(taken))));
+            }
+            () = activity.closes(), if !is_closing => {
+                // One that has said nothing yet has nothing to be answered.
+                if activity.is_fresh() {
+                    return Ok(None);
+                }
+                is_closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
 }
 
 /// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each
@@ -387,28 +239,78 @@ fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     taken.map_or(Poll::Pending, Poll::Ready)
 }
 
-/// The client of an answer has taken nothing of it for too long.
-fn stalled(peer: &Peer, limit: Duration) {
-    let address = peer.address;
-    tracing::info!(target: "watchcore_http", %address, ?limit, "an answer is cut off: its client takes nothing of it");
+/// The watch has the socket, until it ends or the client goes. Nothing of hyper is left meanwhile. `None`: the connection
+/// ends with it.
+fn watch<IO>(
+    socket: Socket<IO>,
+    ahead: Bytes,
+    taken: Taken,
+    handler: &Handler,
+) -> Pin<Box<dyn Future<Output = Option<Socket<IO>>> + Send>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Taken { head, stream, answered, answering, keeps_alive, body } = taken;
+    let (activity, address) = (handler.activity.clone(), handler.peer.address);
+    // Made here and not inside of the future, which would hold each part of it a second time, for as long as the watch.
+    let mut direct = Direct::new(socket, head, stream, ahead, answered);
+    Box::pin(async move {
+        let written = poll_fn(|context| direct.poll(context)).await;
+        drop((body, answering));
+        let (mut socket, ahead) = direct.into_parts();
+        match written {
+            Ok(()) if keeps_alive && !activity.is_last() => {
+                socket.put_back(ahead);
+                return Some(socket);
+            }
+            // The client sees the end of the stream either way; its part of the closing is not waited for.
+            Ok(()) => drop(Box::pin(tokio::time::timeout(CLOSING, socket.shutdown())).await),
+            Err(error) => tracing::debug!(target: "watchcore_http", %address, "watch: {error}"),
+        }
+        None
+    })
 }
 
-/// Where hyper runs the streams of HTTP/2 of one connection: each is a task that is counted.
-#[derive(Clone)]
-struct Streams {
-    alive: Arc<super::Alive>,
-    peer: Arc<Peer>,
-    stall: Duration,
+async fn http2<IO>(shared: Arc<Shared>, socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = shared.limits();
+    let activity = handler.activity.clone();
+    // Room beside the watches, so that a connection that has all of them still lists.
+    let streams = u32::try_from(limits.watches_per_connection.saturating_add(100)).unwrap_or(u32::MAX);
+    let mut builder = http2::Builder::new(Streams(shared.alive.clone()));
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(streams)
+        .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
+        // Nothing is uploaded here.
+        .initial_stream_window_size(65_535)
+        .initial_connection_window_size(65_535)
+        .keep_alive_interval(PING[0])
+        .keep_alive_timeout(PING[1]);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), handler));
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => return ended,
+        () = activity.closes() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    connection.await
 }
+
+/// Where hyper runs the streams of HTTP/2: each is a task that is counted, and can be cut off alone.
+#[derive(Clone)]
+struct Streams(Arc<super::Alive>);
 
 impl<F> hyper::rt::Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let alive = self.alive.enter();
-        let (peer, limit) = (self.peer.clone(), self.stall);
-        let stream = until_cut(stream, limit, move || stalled(&peer, limit));
+        let alive = self.0.enter();
+        let stream = until_cut(stream);
         tokio::spawn(async move {
             stream.await;
             drop(alive);

@@ -1,29 +1,32 @@
 //! What hyper calls for each request of a connection.
 
-use super::socket::{Activity, Answering};
+use super::answer::{Answer, holder};
 use crate::access::Peer;
 use crate::api::{Api, Limits};
+use crate::clients::{Account, Activity, Answered, Answering, Who};
 use crate::figures::Reason;
+use crate::request::Route;
 use crate::status::Refusal;
-use crate::transport::{AnswerStream, DirectStream, StreamBody, direct};
+use crate::transport::{DirectStream, direct};
 use crate::watch::WatchStream;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
-use http_body::{Body as _, Frame as BodyFrame};
-use hyper::body::{Incoming, SizeHint};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use tower::Service as _;
 
 /// A watch that leaves hyper: what is written to the socket instead of what hyper would.
 pub(super) struct Taken {
     pub(super) head: Bytes,
     pub(super) stream: WatchStream,
+    pub(super) answered: Arc<Answered>,
+    pub(super) answering: Answering,
     /// Whether the client wants the connection for more.
     pub(super) keeps_alive: bool,
     /// The body of the response, which is empty: who wrapped it learns of the end of the watch by its end.
@@ -42,12 +45,9 @@ pub(super) struct Handler {
     pub(super) peer: Arc<Peer>,
     pub(super) activity: Arc<Activity>,
     pub(super) api: Api,
-}
-
-/// The body of an answer; while it is there, the connection is answering.
-pub(super) struct Answer {
-    body: Body,
-    _answering: Answering,
+    /// All places are taken: nothing but health is answered, and the connection closes.
+    pub(super) only_health: bool,
+    pub(super) is_http2: bool,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Handler {
@@ -59,11 +59,9 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         let answering = self.activity.answer();
         let refused = self.refusal(&request);
         request.extensions_mut().insert(self.peer.clone());
-        let mut router = self.router.clone();
-        let activity = self.activity.clone();
-        let takeover = self.takeover.clone().filter(|_| can_be_taken(&request));
+        let Handler { takeover, mut router, peer, activity, api, only_health, is_http2 } = self.clone();
+        let takeover = takeover.filter(|_| can_be_taken(&request));
         let keeps_alive = keeps_alive(request.headers());
-        let (api, queued) = (self.api.clone(), self.limits().queued_bytes);
         Box::pin(async move {
             let mut response = match refused {
                 Some(refusal) => api.refuse(&request.into_parts().0, refusal),
@@ -73,27 +71,24 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                     Err(never) => match never {},
                 },
             };
-            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                activity.upgrade();
+            if !is_http2 && (only_health || activity.is_last()) {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
+            let account = response.extensions_mut().remove::<Arc<Account>>();
+            let account = account.unwrap_or_else(|| api.0.unread.account(&Who::at(peer.address.ip())));
             if let Some(takeover) = takeover
                 && let Some(stream) =
                     response.extensions_mut().remove::<DirectStream>().and_then(|direct| direct.take())
             {
                 let (parts, body) = response.into_parts();
-                let taken = Taken { head: direct::head_bytes(&parts), stream, keeps_alive, body };
+                let (head, answered) = (direct::head_bytes(&parts), account.answer(holder(&activity)));
+                let taken = Taken { head, stream, answered, answering, keeps_alive, body };
                 // A panic elsewhere cannot have left it half done: it is set and taken, nothing more.
                 *takeover.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
                 // The task of the connection looks there behind this poll, and drops this with what hyper has.
                 return std::future::pending().await;
             }
-            Ok(response.map(|body| {
-                let body = match AnswerStream::current() {
-                    Some(stream) => Body::new(StreamBody::new(body, stream, queued)),
-                    None => body,
-                };
-                Answer { body, _answering: answering }
-            }))
+            Ok(response.map(|body| Answer::new(body, &account, answering, is_http2)))
         })
     }
 }
@@ -120,6 +115,10 @@ impl Handler {
     /// What is refused before anybody looks at what is asked.
     fn refusal(&self, request: &Request<Incoming>) -> Option<Refusal> {
         let limits = self.limits();
+        if self.only_health && !matches!(Route::of(request.uri().path()), Ok(Route::Health(_))) {
+            let message = format!("there are {} connections already, the most of this server", limits.connections);
+            return Some(Refusal::too_many(message, 1));
+        }
         let url = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
         if url > limits.url_bytes {
             self.refused(Reason::url_bytes);
@@ -138,25 +137,5 @@ impl Handler {
             return Some(Refusal::bad_request("a request of HTTP/1.1 needs the header Host"));
         }
         None
-    }
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<BodyFrame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -6,12 +6,15 @@
 //!
 //! The life of a connection: `accept` takes it, if there is a place; `connection` makes the handshake, finds out what is
 //! spoken, and runs hyper; `handler` puts the [`Peer`](crate::access::Peer) into each request and hands it to the
-//! router. At the end of the server the listener closes first, then `ending` becomes true: connections that are idle
-//! close, the others behind what they answer; watches are ended one by one; what is left at the end of the grace time is
-//! cut off.
+//! router; `answer` counts what is answered until the client has taken it; and `clock` ends it where it makes no
+//! progress. At the end of the server the listener closes first, then connections that are idle, the others behind what
+//! they answer; watches are ended one by one; what is left at the end of the grace time is cut off.
 
 mod accept;
+mod answer;
+mod clock;
 mod connection;
+mod descriptors;
 mod handler;
 mod socket;
 mod tls;
@@ -19,17 +22,17 @@ mod tls;
 pub use tls::Tls;
 
 use crate::api::{Api, Limits};
+use crate::clients::ClientPlaces;
 use crate::figures::Figures;
 use crate::files::Reloaded;
 use axum::Router;
-use connection::Stage;
+use clock::Clock;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use watchcore::{Code, Error, Result};
 
@@ -196,19 +199,20 @@ impl ServerBuilder {
         }
         let tls = self.tls.as_ref().map(Tls::load).transpose()?;
         let alive = Arc::new(Alive::default());
-        let (stages, staged) = unbounded_channel();
+        let state = &self.api.0;
         let shared = Arc::new(Shared {
             direct: self.direct.unwrap_or(self.router.is_none()),
             router: self.router.unwrap_or_else(|| self.api.router()),
+            must_be_known: asks_certificate || self.api.authenticates(),
+            places: ClientPlaces::new(descriptors::room_for(state.limits.connections)),
+            clock: Clock::new(state.limits.clone(), state.figures.clone()),
             api: self.api,
             tls,
             asks_certificate,
-            ending: watch::Sender::new(false),
-            stages,
             alive,
         });
         let (stop, stopped) = oneshot::channel();
-        let accepting = tokio::spawn(accept::run(listener, shared, staged, stopped));
+        let accepting = tokio::spawn(accept::run(listener, shared, stopped));
         Ok(Server { address, stop, accepting })
     }
 }
@@ -265,10 +269,10 @@ struct Shared {
     direct: bool,
     tls: Option<Arc<Reloaded<rustls::ServerConfig>>>,
     asks_certificate: bool,
-    /// True when the server ends.
-    ending: watch::Sender<bool>,
-    /// Takes what a connection goes on with. As many at most as there are connections.
-    stages: UnboundedSender<Stage>,
+    /// Who asks has to be known.
+    must_be_known: bool,
+    places: Arc<ClientPlaces>,
+    clock: Arc<Clock>,
     alive: Arc<Alive>,
 }
 
@@ -279,15 +283,6 @@ impl Shared {
 
     fn figures(&self) -> &Arc<Figures> {
         &self.api.0.figures
-    }
-}
-
-/// A place among the connections.
-struct Place(Arc<Figures>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.disconnect();
     }
 }
 

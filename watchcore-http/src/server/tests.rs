@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::access::Peer;
+use crate::clients::Who;
 use bytes::Bytes;
 use connection::Link;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -18,51 +19,62 @@ fn limited(limits: Limits) -> Arc<Shared> {
     let cache = crate::Resource::declare(Cache::builder("/"), [&widgets]).unwrap().build().unwrap();
     cache.writer().unwrap().apply(1, [Change::put("/w/a", "{}")]).unwrap();
     let api = Api::builder().cache(cache).resource(widgets).limits(limits).build().unwrap();
-    let alive = Arc::new(Alive::default());
-    let (stages, mut staged) = unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(stage) = staged.recv().await {
-            tokio::spawn(stage);
-        }
-    });
+    let state = &api.0;
+    let clock = Clock::new(state.limits.clone(), state.figures.clone());
+    let running = clock.clone();
+    tokio::spawn(async move { running.run().await });
     Arc::new(Shared {
         router: api.router(),
         direct: true,
+        must_be_known: false,
+        places: ClientPlaces::new(1000),
+        clock,
         api,
         tls: None,
         asks_certificate: false,
-        ending: watch::Sender::new(false),
-        stages,
-        alive,
+        alive: Arc::default(),
     })
 }
 
-/// A connection over a pipe.
-fn link(shared: &Arc<Shared>) -> Link {
+/// A connection over a pipe, until it ends or is cut off.
+fn serve<IO>(shared: &Arc<Shared>, io: IO, is_http2: bool)
+where
+    IO: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let address = ([127, 0, 0, 1], 1).into();
+    let place = shared.places.take(&Who::Somebody).ok();
+    let connection = shared.clock.enter(address, place, false);
+    let activity = connection.activity().clone();
+    activity.is_known();
     let peer = Peer {
-        address: ([127, 0, 0, 1], 1).into(),
+        address,
         local: None,
         certificate: None,
         is_encrypted: false,
         asks_certificate: false,
         watches: Arc::default(),
-        stalled: Notify::new(),
+        activity: Some(activity.clone()),
     };
-    shared.figures().connect(usize::MAX);
-    Link::new(peer, shared.clone(), Place(shared.figures().clone()))
+    let link = Link { shared: shared.clone(), peer: Arc::new(peer), only_health: false };
+    tokio::spawn(async move {
+        tokio::select! {
+            () = activity.is_cut() => {}
+            () = link.http(io, Bytes::new(), connection, is_http2) => {}
+        }
+    });
 }
 
 /// A connection of HTTP/1.1 over a pipe that holds so many bytes.
 fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
     let (client, server) = tokio::io::duplex(room);
-    tokio::spawn(link(shared).http1(server, Bytes::new()));
+    serve(shared, server, false);
     client
 }
 
 /// One of HTTP/2, whose client gives each stream room for so many bytes, and reads while its connection is polled.
 async fn connection2(shared: &Arc<Shared>, room: u32) -> (h2::client::SendRequest<Bytes>, Connection2) {
     let (client, server) = tokio::io::duplex(16 << 10);
-    tokio::spawn(link(shared).http2(server, Bytes::new()));
+    serve(shared, server, true);
     h2::client::Builder::new().initial_window_size(room).handshake(client).await.unwrap()
 }
 
@@ -147,31 +159,65 @@ async fn client_that_takes_no_answer_is_left() {
     is_left(&shared, SECOND).await;
 }
 
-/// A client that is stopped for an hour, as a debugger does it, does not read its socket. Its watch goes on where it was.
+const WATCH: &str = "GET /apis/matrix.test/v1/widgets?watch=1&timeoutSeconds=36000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// A watch whose client takes nothing is left in the same time, on the direct path, behind a buffer as TLS has one, and on
+/// HTTP/2; one that takes a little now and then goes on.
 #[tokio::test(start_paused = true)]
-async fn stopped_client_goes_on_watching() {
-    let shared = shared();
-    let (mut client, mut connection) = connection2(&shared, 65_535).await;
-    let target = "http://localhost/apis/matrix.test/v1/widgets?watch=1&resourceVersion=1&timeoutSeconds=7200";
-    let (response, _) = client.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
-    let mut body = tokio::select! {
-        response = response => response.unwrap().into_body(),
-        ended = &mut connection => panic!("{ended:?}"),
-    };
-    let cache = shared.api.0.catalog.resources()[0].cache.clone();
-    tokio::time::sleep(SECOND * 3600).await;
-    cache.writer().unwrap().apply(2, [Change::put("/w/b", "{}")]).unwrap();
-    let event = tokio::select! {
-        event = body.data() => event.expect("no end").expect("it goes on"),
-        ended = &mut connection => panic!("{ended:?}"),
-    };
-    assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
+async fn watch_whose_client_takes_nothing_is_left() {
+    let limits = || Limits { stall: SECOND, ..Limits::default() };
+    let shared = with_large(limits());
+    let mut client = connection(&shared, 16 << 10);
+    client.write_all(WATCH.as_bytes()).await.unwrap();
+    is_left(&shared, SECOND).await;
+
+    let shared = with_large(limits());
+    let (mut client, server) = tokio::io::duplex(64);
+    serve(&shared, tokio::io::BufWriter::with_capacity(4 << 20, server), false);
+    client.write_all(WATCH.as_bytes()).await.unwrap();
+    is_left(&shared, SECOND).await;
+
+    for room in [0, 10, 65_535] {
+        let shared = with_large(limits());
+        let (mut client, connection) = connection2(&shared, room).await;
+        tokio::spawn(connection);
+        let target = "http://localhost/apis/matrix.test/v1/widgets?watch=1&timeoutSeconds=36000";
+        let (response, _) = client.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
+        let _body = response.await.unwrap();
+        is_left(&shared, SECOND).await;
+    }
+
+    let shared = with_large(limits());
+    let mut client = connection(&shared, 16 << 10);
+    client.write_all(WATCH.as_bytes()).await.unwrap();
+    for _ in 0..50 {
+        tokio::time::sleep(SECOND / 2).await;
+        let mut some = [0; 1000];
+        assert!(client.read(&mut some).await.unwrap() > 0);
+    }
+    assert_eq!(shared.clock.count(), 1);
+}
+
+/// Nothing to say is no reason to end.
+#[tokio::test(start_paused = true)]
+async fn quiet_watch_goes_on() {
+    let shared = limited(Limits { stall: SECOND, idle: SECOND, header_timeout: SECOND, ..Limits::default() });
+    let mut client = connection(&shared, 16 << 10);
+    client.write_all(WATCH.as_bytes()).await.unwrap();
+    let (mut client2, connection) = connection2(&shared, 65_535).await;
+    tokio::spawn(connection);
+    let target = "http://localhost/apis/matrix.test/v1/widgets?watch=1&timeoutSeconds=36000";
+    let (response, _) = client2.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
+    let mut body = response.await.unwrap().into_body();
+    body.data().await.unwrap().unwrap();
+    tokio::time::sleep(SECOND * 1800).await;
+    assert_eq!(shared.clock.count(), 2);
 }
 
 /// Waits until the connection is closed, and that is so long from now.
 async fn is_left(shared: &Shared, after: Duration) {
     let from = tokio::time::Instant::now();
-    while shared.figures().connections() > 0 {
+    while shared.clock.count() > 0 {
         tokio::time::sleep(after / 100).await;
         assert!(from.elapsed() < after * 2, "it is there");
     }

@@ -1,56 +1,84 @@
 //! A watch as the body of a response, and as what the direct path takes out of that.
 
-use super::stall::{BodyShared, BodyWatch, Stall};
-use crate::watch::WatchStream;
+use crate::frame::Frame;
+use crate::watch::{Progress, WatchStream};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::Frame as BodyFrame;
-use std::io;
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 /// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. Whoever
 /// takes it out first has it; the body of the response is empty then.
 #[derive(Clone)]
-pub(crate) struct DirectStream(Arc<BodyShared>);
+pub(crate) struct DirectStream(Arc<Mutex<Option<WatchStream>>>);
 
 impl DirectStream {
     /// The watch, if nobody has it yet.
     pub(crate) fn take(&self) -> Option<WatchStream> {
-        self.0.take()
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<WatchStream>> {
+        // A panic in the middle of a piece drops the body; what is left is not asked for again.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The response that a watch is: its head goes out at once.
-pub(crate) fn respond(stream: WatchStream, content_type: &'static str, stall: Stall) -> Response {
-    // The connection of our own server takes it out, as a rule, and looks at its deadline itself.
-    let is_taken = stall.peer.is_some();
-    let mut watch = BodyWatch::new(stream, stall);
-    if !is_taken {
-        watch.begin();
-    }
-    let direct = DirectStream(watch.shared().clone());
-    let mut response = Response::new(Body::new(WatchBody(watch)));
+pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Response {
+    let watch = WatchBody::new(stream);
+    let direct = watch.stream.clone();
+    let mut response = Response::new(Body::new(watch));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(direct);
     response
 }
 
 /// Frames as pieces of a body.
-struct WatchBody(BodyWatch);
+pub(super) struct WatchBody {
+    /// Empty: it has ended, or was taken out.
+    stream: DirectStream,
+    /// Of a piece, what the transport has not asked for yet.
+    frames: VecDeque<Frame>,
+}
+
+impl WatchBody {
+    pub(super) fn new(stream: WatchStream) -> WatchBody {
+        WatchBody { stream: DirectStream(Arc::new(Mutex::new(Some(stream)))), frames: VecDeque::new() }
+    }
+}
 
 impl http_body::Body for WatchBody {
     type Data = Bytes;
-    type Error = io::Error;
+    type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
-        self.0.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
+        let WatchBody { stream, frames } = &mut *self;
+        loop {
+            if let Some(frame) = frames.pop_front() {
+                return Poll::Ready(Some(Ok(BodyFrame::data(frame.payload()))));
+            }
+            let mut watch = stream.lock();
+            let Some(open) = watch.as_mut() else { return Poll::Ready(None) };
+            let mut piece = Vec::new();
+            let progress = ready!(open.poll_frames(context, &mut piece));
+            *frames = piece.into();
+            if progress == Progress::Ended {
+                *watch = None;
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_over()
+        self.frames.is_empty() && self.stream.lock().is_none()
     }
 }

@@ -4,18 +4,18 @@
 //! response. So the connection is taken apart, and what is left is this: the head is written, then frames as they are,
 //! then the last chunk. In between the socket is read only to notice that the client goes, or sends its next request.
 
+use crate::clients::{Answered, Made};
 use crate::frame::Frame;
 use crate::watch::{Progress, WatchStream};
 use bytes::{Buf, Bytes, BytesMut};
 use http::header;
 use http::response::Parts;
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
 
 /// Bytes that a client may send ahead while it watches: its next request, if it pipelines.
 const MOST_AHEAD: usize = 8 << 10;
@@ -35,9 +35,9 @@ pub(crate) struct Direct<I> {
     written: usize,
     phase: DirectPhase,
     ahead: BytesMut,
-    /// Runs while the deadline of the watch has passed and the client takes nothing.
-    stalled: Option<Pin<Box<Sleep>>>,
-    stall: Duration,
+    /// The frames count as long as they are here.
+    answered: Arc<Answered>,
+    made: Option<Made>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) fn head_bytes(head: &Parts) -> Bytes {
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
     /// A watch for a socket that hyper has given back. `ahead` is what hyper had read of the next request.
-    pub(crate) fn new(io: I, head: Bytes, stream: WatchStream, ahead: Bytes, stall: Duration) -> Direct<I> {
+    pub(crate) fn new(io: I, head: Bytes, stream: WatchStream, ahead: Bytes, answered: Arc<Answered>) -> Direct<I> {
         Direct {
             io,
             stream,
@@ -79,8 +79,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             phase: DirectPhase::Streaming,
             // A copy, mostly of nothing: what hyper gives back, however short, is a part of its buffer and would hold that.
             ahead: BytesMut::from(&ahead[..]),
-            stalled: None,
-            stall,
+            answered,
+            made: None,
         }
     }
 
@@ -92,20 +92,24 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
     /// Writes the watch, until it ends or the client goes.
     ///
     /// # Errors
-    /// Those of the socket; `UnexpectedEof` where the client goes, `TimedOut` where it takes nothing for `stall` after
-    /// the deadline of the watch, `InvalidData` where it sends more than it may. The connection is of no more use.
+    /// Those of the socket; `UnexpectedEof` where the client goes, `InvalidData` where it sends more than it may. The
+    /// connection is of no more use.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.read_ahead(context)?;
         loop {
-            if self.poll_write(context)?.is_pending() {
-                return self.poll_stalled(context);
-            }
+            ready!(self.poll_write(context))?;
             self.frames.clear();
-            (self.at, self.written, self.stalled) = (0, 0, None);
+            self.made = None;
+            (self.at, self.written) = (0, 0);
             match self.phase {
                 DirectPhase::Streaming => match self.stream.poll_frames(context, &mut self.frames) {
-                    Poll::Ready(Progress::More) => {}
-                    Poll::Ready(Progress::Ended) => self.phase = DirectPhase::Ending,
+                    Poll::Ready(progress) => {
+                        let bytes = self.frames.iter().map(|frame| frame.chunk().len()).sum();
+                        self.made = Some(self.answered.made(bytes));
+                        if progress == Progress::Ended {
+                            self.phase = DirectPhase::Ending;
+                        }
+                    }
                     Poll::Pending => {
                         // An idle watch has no buffer.
                         (self.frames, self.own) = (Vec::new(), Bytes::new());
@@ -137,8 +141,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         }
     }
 
-    /// Writes what there is; pending until the socket has all of it. TLS takes bytes before its socket does: what it has
-    /// taken is not written yet, and a wait for that is one for the client.
+    /// Writes what there is; pending until the socket has all of it, and not only TLS, which takes bytes before its socket.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.own.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.own))?;
@@ -146,7 +149,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.own.advance(written);
-            self.stalled = None;
         }
         while self.at < self.frames.len() {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
@@ -160,7 +162,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.stalled = None;
             while let Some(frame) = self.frames.get(self.at)
                 && written > 0
             {
@@ -174,19 +175,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             }
         }
         Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    /// Where the client takes nothing: its watch is not polled, so its deadline is looked at here. It has a while more
-    /// then, for it may have been about to read.
-    fn poll_stalled(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.stalled.is_none() {
-            ready!(self.stream.poll_overdue(context));
-            self.stalled = Some(Box::pin(tokio::time::sleep(self.stall)));
-        }
-        match &mut self.stalled {
-            Some(stalled) => stalled.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into())),
-            None => Poll::Pending,
-        }
     }
 }
 

@@ -4,15 +4,15 @@
 //! that lost it tries again, and comments that keep whatever lies in between from taking it for dead. The comments come
 //! by a timer of their own, so that a watch with nothing to say costs its subscription nothing.
 
-use super::stall::{BodyWatch, Stall};
+use super::body::WatchBody;
 use crate::watch::WatchStream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::Frame as BodyFrame;
+use std::convert::Infallible;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -29,15 +29,14 @@ pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 
 /// Events as pieces of a body.
 struct EventBody {
-    watch: BodyWatch,
+    watch: WatchBody,
     has_begun: bool,
     keep_alive: Pin<Box<Sleep>>,
 }
 
 /// The response that a watch is whose framing makes server-sent events.
-pub(crate) fn respond(stream: WatchStream, stall: Stall) -> Response {
-    let mut watch = BodyWatch::new(stream, stall);
-    watch.begin();
+pub(crate) fn respond(stream: WatchStream) -> Response {
+    let watch = WatchBody::new(stream);
     let keep_alive = Box::pin(tokio::time::sleep(KEEP_ALIVE));
     with_head(Body::new(EventBody { watch, has_begun: false, keep_alive }))
 }
@@ -52,15 +51,21 @@ pub(crate) fn with_head(body: Body) -> Response {
     response
 }
 
-impl EventBody {
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+impl http_body::Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            return Poll::Ready(Some(Ok(Bytes::from_static(PRELUDE))));
+            return Poll::Ready(Some(Ok(BodyFrame::data(Bytes::from_static(PRELUDE)))));
         }
-        let bytes = match self.watch.poll_bytes(context) {
+        let bytes = match Pin::new(&mut self.watch).poll_frame(context) {
             Poll::Pending => {
                 ready!(self.keep_alive.as_mut().poll(context));
-                Some(Ok(Bytes::from_static(COMMENT)))
+                Some(Ok(BodyFrame::data(Bytes::from_static(COMMENT))))
             }
             Poll::Ready(bytes) => bytes,
         };
@@ -68,18 +73,9 @@ impl EventBody {
         self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE);
         Poll::Ready(bytes)
     }
-}
-
-impl http_body::Body for EventBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
-        self.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
-    }
 
     fn is_end_stream(&self) -> bool {
-        self.watch.is_over()
+        self.watch.is_end_stream()
     }
 }
 
@@ -87,6 +83,7 @@ impl http_body::Body for EventBody {
 mod tests {
     use super::*;
 
+    use crate::clients::Who;
     use crate::frame::Frame;
     use crate::watch::{Framing, OpenWatches};
     use watchcore::{Cache, Change, Error as CacheError, Event, Position, Start};
@@ -109,10 +106,9 @@ mod tests {
     async fn silence_is_broken_by_comments() {
         let cache = Cache::builder("/").build().unwrap();
         let mut writer = cache.writer().unwrap();
-        let place = OpenWatches::new(1, 1).admit(None).unwrap();
+        let place = OpenWatches::new(1, 1, Duration::MAX).admit(&Who::Somebody, None).unwrap();
         let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), EventKeyFraming, None, place);
-        let stall = Stall { limit: Duration::from_secs(60), peer: None, stream: None };
-        let mut body = respond(stream, stall).into_body();
+        let mut body = respond(stream).into_body();
         let from = Instant::now();
         let mut next = async || http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(next().await, PRELUDE);

@@ -17,8 +17,10 @@
 //! | the client | its close frame, answered |
 //! | a message of more than 4 KiB | close 1009 |
 //! | frames that are none, text that is none | close 1002, close 1007 |
-//! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` after the deadline | the end of the connection |
+//! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` | the end of the connection |
 
+use crate::access::Peer;
+use crate::clients::{Account, Activity, Answered};
 use crate::frame::Frame;
 use crate::status::Refusal;
 use crate::watch::{OpenWatches, Progress, WatchStream};
@@ -32,14 +34,14 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::{consume_budget, unconstrained};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{Error, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -60,6 +62,8 @@ const BUFFER: usize = 4 << 10;
 pub(crate) struct Upgrade {
     upgrade: OnUpgrade,
     accept: HeaderValue,
+    /// Its connection, which may be cut off, and what counts of it.
+    counted: Option<(Arc<Activity>, Arc<Answered>)>,
 }
 
 impl Upgrade {
@@ -88,17 +92,34 @@ impl Upgrade {
         let key = key.ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
         let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()))
             .map_err(|_| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
-        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept }))
+        let activity = Peer::of(request).and_then(|peer| peer.activity.clone());
+        let account = request.extensions.get::<Arc<Account>>();
+        let counted = activity.zip(account).map(|(activity, account)| {
+            let answered = account.answer(Box::new(activity.clone()));
+            (activity, answered)
+        });
+        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, counted }))
     }
 
     /// The response to it; behind that the connection is the watch's, until one of them ends. `open` says whether the
-    /// server shuts down; a client that takes nothing for `stall` after the deadline of the watch is left.
+    /// server shuts down; a client that takes nothing for `stall` is left.
     pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>, stall: Duration) -> Response {
-        let Upgrade { upgrade, accept } = self;
+        let Upgrade { upgrade, accept, counted } = self;
         tokio::spawn(async move {
-            match upgrade.await {
-                Ok(upgraded) => serve(TokioIo::new(upgraded), stream, &open, stall).await,
-                Err(error) => tracing::debug!(%error, "a WebSocket was not upgraded to"),
+            let upgraded = match upgrade.await {
+                Ok(upgraded) => TokioIo::new(upgraded),
+                Err(error) => return tracing::debug!(%error, "a WebSocket was not upgraded to"),
+            };
+            let (activity, answered) = counted.unzip();
+            let serving = serve(upgraded, stream, &open, SocketClient { stall, answered });
+            match activity {
+                // From here on the task of the connection waits for this no more.
+                Some(activity) => tokio::select! {
+                    biased;
+                    () = activity.is_cut() => {}
+                    () = serving => {}
+                },
+                None => serving.await,
             }
         });
         let mut response = Response::new(Body::empty());
@@ -109,6 +130,14 @@ impl Upgrade {
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
         response
     }
+}
+
+/// How the client is to take what is sent.
+pub(crate) struct SocketClient {
+    /// Some of it within this time.
+    pub(crate) stall: Duration,
+    /// What was not taken counts here, on a connection of our own.
+    pub(crate) answered: Option<Arc<Answered>>,
 }
 
 /// Whether a header that lists words has this one.
@@ -131,7 +160,7 @@ pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
     io: I,
     stream: WatchStream,
     open: &OpenWatches,
-    stall: Duration,
+    taker: SocketClient,
 ) {
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
@@ -139,7 +168,7 @@ pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
         .max_message_size(Some(LARGEST))
         .max_frame_size(Some(LARGEST));
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-    let ending = converse(&mut socket, stream, open, stall).await;
+    let ending = converse(&mut socket, stream, open, &taker).await;
     tracing::debug!(?ending, "a WebSocket ends");
     if let Ending::Close(code, reason) = ending {
         // Whoever has gone meanwhile need not be told.
@@ -152,7 +181,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     mut stream: WatchStream,
     open: &OpenWatches,
-    stall: Duration,
+    taker: &SocketClient,
 ) -> Ending {
     let mut frames = Vec::new();
     // When the client is asked, or, where it was, when it is taken for gone.
@@ -160,14 +189,14 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     loop {
         // In any order: who is always ready would keep the others waiting.
         let happened = tokio::select! {
-            heard = socket.next() => hear(socket, heard, &mut stream, stall).await.map(|()| true),
+            heard = socket.next() => hear(socket, heard, taker.stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
-                let sent = send(socket, &mut stream, &mut frames, stall).await;
+                let sent = send(socket, &mut frames, taker).await;
                 sent.and(if progress == Progress::Ended { Err(end_of(open)) } else { Ok(false) })
             }
             () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
                 // It may have said so while something was sent.
-                Some(heard) => hear(socket, heard, &mut stream, stall).await.map(|()| true),
+                Some(heard) => hear(socket, heard, taker.stall).await.map(|()| true),
                 None => Err(Ending::Gone),
             },
             () = sleep_until(due), if !was_asked => {
@@ -205,7 +234,6 @@ async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
 async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     heard: Option<Result<Message, Error>>,
-    stream: &mut WatchStream,
     stall: Duration,
 ) -> Result<(), Ending> {
     match heard {
@@ -220,7 +248,7 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
             Err(Ending::Gone)
         }
         // Each pong has its place in a buffer without an end: so it is written before the next ping is heard.
-        Some(Ok(Message::Ping(_))) => taken(socket.flush(), stream, stall).await?.map_err(|error| ending_of(&error)),
+        Some(Ok(Message::Ping(_))) => taken(stall, socket.flush()).await,
         Some(Ok(_)) => {
             // A read has hundreds of messages, and only the read counts as a turn: without this, a client that sends nothing
             // but pongs would hold the thread for a hundred reads.
@@ -240,51 +268,43 @@ async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>,
     }
 }
 
-/// What a write comes to, for as long as the client may take to read. The watch is not polled meanwhile, so its deadline is
-/// looked at here. The client has a while more then, for it may have been about to read.
-async fn taken<T>(write: impl Future<Output = T>, stream: &mut WatchStream, stall: Duration) -> Result<T, Ending> {
-    let overdue = async {
-        poll_fn(|context| stream.poll_overdue(context)).await;
-        sleep(stall).await;
-    };
-    tokio::select! {
-        biased;
-        written = write => Ok(written),
-        () = overdue => Err(Ending::Gone),
+/// What a write comes to, if the client takes a part of it in time.
+async fn taken<T>(stall: Duration, write: impl Future<Output = Result<T, Error>>) -> Result<T, Ending> {
+    match timeout(stall, write).await {
+        Ok(written) => written.map_err(|error| ending_of(&error)),
+        Err(_) => Err(Ending::Gone),
     }
 }
 
-/// Sends frames, for as long as the client takes to read them.
+/// Sends frames, as long as the client takes some of them in time.
 async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
-    stream: &mut WatchStream,
     frames: &mut Vec<Frame>,
-    stall: Duration,
+    taker: &SocketClient,
 ) -> Result<(), Ending> {
     if frames.is_empty() {
         return Ok(());
     }
     let messages: Vec<Bytes> = frames.drain(..).flat_map(|frame| message(&frame)).collect();
-    let all = async {
-        // What the protocol has to say by itself comes first, and leaves nothing half written.
-        socket.flush().await?;
-        write_all(socket.get_mut(), &messages).await.map_err(Error::from)
-    };
-    taken(all, stream, stall).await?.map_err(|error| ending_of(&error))
+    let bytes = messages.iter().map(Bytes::len).sum();
+    let _made = taker.answered.as_ref().map(|answered| answered.made(bytes));
+    // What the protocol has to say by itself comes first, and leaves nothing half written.
+    taken(taker.stall, socket.flush()).await?;
+    write_all(socket.get_mut(), &messages, taker.stall).await
 }
 
-/// Writes buffers where they lie, many at a time.
-async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes]) -> io::Result<()> {
+/// Writes buffers where they lie, many at a time, as long as the client takes some of them in time.
+async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes], stall: Duration) -> Result<(), Ending> {
     let mut slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
     let mut left = &mut slices[..];
     while !left.is_empty() {
-        let written = io.write_vectored(left).await?;
+        let written = taken(stall, async { io.write_vectored(left).await.map_err(Error::from) }).await?;
         if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
+            return Err(Ending::Gone);
         }
         IoSlice::advance_slices(&mut left, written);
     }
-    io.flush().await
+    taken(stall, async { io.flush().await.map_err(Error::from) }).await
 }
 
 /// A frame as a message: its head, and what is in it where it lies. Values of resources go out as they are stored: if those

@@ -102,6 +102,7 @@ impl WatchStream {
         // A moment that the clock cannot hold is no deadline.
         let deadline = deadline
             .and_then(|after| Instant::now().checked_add(after))
+            .inspect(|at| open.ends_at(*at))
             .map(|at| Box::pin(tokio::time::sleep_until(at)));
         WatchStream {
             source: Source::Open(subscription),
@@ -183,21 +184,6 @@ impl WatchStream {
                 Poll::Pending if out.len() > had => return Poll::Ready(Progress::More),
                 Poll::Pending => return Poll::Pending,
             }
-        }
-    }
-
-    /// When it ends by itself.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline.as_ref().map(|deadline| deadline.deadline())
-    }
-
-    /// Whether the deadline has passed, or the stream has ended before, for a transport whose client takes nothing: it does
-    /// not poll for frames then.
-    pub(crate) fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match (&self.source, &mut self.deadline) {
-            (Source::Ended, _) => Poll::Ready(()),
-            (_, Some(deadline)) => deadline.as_mut().poll(context),
-            (_, None) => Poll::Pending,
         }
     }
 

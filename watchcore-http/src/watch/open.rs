@@ -1,18 +1,24 @@
 //! Which watches are open, how many may be, and how all of them end.
 
+use crate::clients::{ClientPlace, ClientPlaces, Full, Who};
 use crate::exchange::Exchange;
 use crate::status::Refusal;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::time::Instant;
 use watchcore::{Closer, Subscription};
 
+/// The least and the most time between two looks at all watches.
+const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
 /// All open watches of an [`Api`](crate::Api).
-#[derive(Default)]
 pub(crate) struct OpenWatches {
-    limit: usize,
+    places: Arc<ClientPlaces>,
     of_connection: usize,
+    /// How long a transport may leave a watch unasked behind its deadline.
+    grace: Duration,
     open: Mutex<Open>,
     /// Figures: Relaxed.
     events: AtomicU64,
@@ -22,52 +28,113 @@ pub(crate) struct OpenWatches {
 
 #[derive(Default)]
 struct Open {
-    /// Each with what closes it, once its subscription stands.
-    watches: HashMap<u64, Option<Closer>>,
+    watches: HashMap<u64, Entry>,
     next: u64,
+    /// A task looks after them.
+    is_looked_after: bool,
     /// No more is admitted: the server ends.
     draining: bool,
+}
+
+/// Looks for watches that are overdue, until none is open.
+async fn look_after(all: Weak<OpenWatches>) {
+    loop {
+        let Some(tick) = all.upgrade().map(|all| (all.grace / 8).clamp(TICKS[0], TICKS[1])) else { return };
+        tokio::time::sleep(tick).await;
+        let Some(all) = all.upgrade() else { return };
+        all.end_overdue(Instant::now());
+        let mut open = all.lock();
+        if open.watches.is_empty() {
+            // Under the lock: who comes now begins another.
+            open.is_looked_after = false;
+            return;
+        }
+    }
+}
+
+/// Why there is no place.
+fn said(full: Full, who: &Who) -> String {
+    match full {
+        Full::All(limit) => format!("there are {limit} watches already, the most of this server: try again later"),
+        Full::Share(has) => format!("{who} has {has} watches already, and the places that are left are for others"),
+    }
+}
+
+/// An open watch, as the service sees it.
+struct Entry {
+    /// Closes it, once its subscription stands.
+    closer: Option<Closer>,
+    /// When its deadline has passed for so long that its transport asks no more.
+    until: Option<Instant>,
+    connection: Option<Arc<AtomicUsize>>,
+    _place: ClientPlace,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(count) = &self.connection {
+            count.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 /// A place among the open watches. It goes back when the watch ends, or this is dropped.
 pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
-    connection: Option<Arc<AtomicUsize>>,
     /// The request that opened it is done when it is.
     exchange: Option<Arc<Exchange>>,
 }
 
 impl OpenWatches {
-    /// At most `limit` watches in all, and `of_connection` of one connection.
-    pub(crate) fn new(limit: usize, of_connection: usize) -> Arc<OpenWatches> {
-        Arc::new(OpenWatches { limit, of_connection, ..OpenWatches::default() })
+    /// At most `limit` watches in all, and `of_connection` of one connection; each may be left unasked for `grace` behind
+    /// its deadline.
+    pub(crate) fn new(limit: usize, of_connection: usize, grace: Duration) -> Arc<OpenWatches> {
+        Arc::new(OpenWatches {
+            places: ClientPlaces::new(limit),
+            of_connection,
+            grace,
+            open: Mutex::default(),
+            events: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
     }
 
-    /// A place, if there is one. `connection` counts those of the connection that asks.
-    pub(crate) fn admit(self: &Arc<Self>, connection: Option<&Arc<AtomicUsize>>) -> Result<OpenWatch, Refusal> {
+    /// A place for a client, if there is one. `connection` counts those of the connection that asks.
+    ///
+    /// # Errors
+    /// 429 at a limit, or at the end of the server.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        who: &Who,
+        connection: Option<&Arc<AtomicUsize>>,
+    ) -> Result<OpenWatch, Refusal> {
         let mut open = self.lock();
         let full = if open.draining {
             Some("the server is shutting down: watch another one, or this one later".to_owned())
-        } else if open.watches.len() >= self.limit {
-            Some(format!("there are {} watches already, the most of this server: try again later", self.limit))
         } else if connection.is_some_and(|count| count.load(Relaxed) >= self.of_connection) {
             Some(format!("this connection has {} watches already, the most of one: open another", self.of_connection))
         } else {
             None
         };
-        if let Some(why) = full {
+        let place = full.map_or_else(|| self.places.take(who).map_err(|full| said(full, who)), Err);
+        let place = place.map_err(|why| {
             self.refused.fetch_add(1, Relaxed);
-            return Err(Refusal::too_many(why, 1));
-        }
+            Refusal::too_many(why, 1)
+        })?;
         // Relaxed: it is added to and compared under the lock alone.
         if let Some(count) = connection {
             count.fetch_add(1, Relaxed);
         }
         let number = open.next;
         open.next += 1;
-        open.watches.insert(number, None);
-        Ok(OpenWatch { all: self.clone(), number, connection: connection.cloned(), exchange: None })
+        let entry = Entry { closer: None, until: None, connection: connection.cloned(), _place: place };
+        open.watches.insert(number, entry);
+        if !std::mem::replace(&mut open.is_looked_after, true) {
+            tokio::spawn(look_after(Arc::downgrade(self)));
+        }
+        Ok(OpenWatch { all: self.clone(), number, exchange: None })
     }
 
     /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they go when their
@@ -87,8 +154,23 @@ impl OpenWatches {
                 None => std::future::pending().await,
             }
             // Outside of the lock: closing wakes the watch, which may go at once.
-            let closer = self.lock().watches.get(&number).cloned().flatten();
+            let closer = self.lock().watches.get(&number).and_then(|watch| watch.closer.clone());
             if let Some(closer) = closer {
+                closer.close();
+            }
+        }
+    }
+
+    /// Ends the watches whose transport does not ask them any more, though their deadline has passed: their places go back
+    /// and what they hold of the log. A connection of our own ends by its clock before; elsewhere nobody else would.
+    pub(crate) fn end_overdue(&self, now: Instant) {
+        let overdue: Vec<Entry> = {
+            let mut open = self.lock();
+            let is_over = |watch: &Entry| watch.until.is_some_and(|until| until <= now);
+            open.watches.extract_if(|_, watch| is_over(watch)).map(|(_, watch)| watch).collect()
+        };
+        for mut watch in overdue {
+            if let Some(closer) = watch.closer.take() {
                 closer.close();
             }
         }
@@ -101,7 +183,7 @@ impl OpenWatches {
 
     /// How many are open.
     pub(crate) fn count(&self) -> usize {
-        self.lock().watches.len()
+        self.places.taken()
     }
 
     /// (events, bytes) that were framed for transports, and watches that were refused.
@@ -120,7 +202,9 @@ impl OpenWatch {
     pub(crate) fn follow(&mut self, subscription: &Subscription) {
         let closer = subscription.closer();
         let mut open = self.all.lock();
-        open.watches.insert(self.number, Some(closer.clone()));
+        if let Some(watch) = open.watches.get_mut(&self.number) {
+            watch.closer = Some(closer.clone());
+        }
         let draining = open.draining;
         drop(open);
         if draining {
@@ -136,6 +220,14 @@ impl OpenWatch {
         self.exchange = exchange.cloned();
     }
 
+    /// It ends by itself at its deadline, as long as its transport asks. Behind that it is ended from outside.
+    pub(crate) fn ends_at(&mut self, deadline: Instant) {
+        let until = deadline.checked_add(self.all.grace);
+        if let Some(watch) = self.all.lock().watches.get_mut(&self.number) {
+            watch.until = until;
+        }
+    }
+
     /// Counts what was framed.
     pub(crate) fn sent(&self, events: usize, bytes: usize) {
         if let Some(exchange) = &self.exchange {
@@ -149,14 +241,9 @@ impl OpenWatch {
 
     /// Gives the place back before this is dropped.
     pub(crate) fn leave(&mut self) {
-        let mut open = self.all.lock();
-        // It is there until it has left once.
-        let Some(closer) = open.watches.remove(&self.number) else { return };
-        if let Some(count) = &self.connection {
-            count.fetch_sub(1, Relaxed);
-        }
-        drop(open);
-        drop(closer);
+        // Dropped behind the lock; it is there until it has left once.
+        let entry = self.all.lock().watches.remove(&self.number);
+        drop(entry);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::clients::Who;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -25,8 +26,8 @@ impl Framing for Keys {
 }
 
 /// What a client that never reads has in hand: one piece, and nothing of the cache.
-#[test]
-fn a_piece_of_the_state_is_held_and_not_all_of_it() {
+#[tokio::test]
+async fn a_piece_of_the_state_is_held_and_not_all_of_it() {
     for (objects, length) in [(1000, 1), (100, 5000), (3, 100_000)] {
         let cache = Cache::builder("/").build().unwrap();
         let (keys, value) = (keys(objects), vec![b'x'; length]);
@@ -53,8 +54,8 @@ fn a_piece_of_the_state_is_held_and_not_all_of_it() {
 }
 
 /// Who shows little of a large state gives way while it looks for that.
-#[test]
-fn state_is_looked_through_in_turns() {
+#[tokio::test]
+async fn state_is_looked_through_in_turns() {
     let cache = Cache::builder("/").build().unwrap();
     let keys = keys(10_000);
     cache.writer().unwrap().apply(1, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
@@ -86,7 +87,7 @@ fn keys(count: usize) -> Vec<String> {
 }
 
 fn framed_by(subscription: SubscribeBuilder, framing: Keys) -> WatchStream {
-    let place = OpenWatches::new(1, 1).admit(None).unwrap();
+    let place = OpenWatches::new(1, 1, Duration::MAX).admit(&Who::Somebody, None).unwrap();
     WatchStream::new(subscription.initial_batch_bytes(PIECE_BYTES).open().unwrap(), framing, None, place)
 }
 

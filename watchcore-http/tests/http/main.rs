@@ -2,6 +2,7 @@
 
 mod access;
 mod discovery;
+mod hostile;
 mod keys;
 mod list_forms;
 mod list_model;

@@ -195,6 +195,7 @@ async fn metrics_are_text_of_prometheus() {
         http,
         [
             "answer_bytes_total",
+            "answers_cut_total",
             "connections",
             "frames_bytes",
             "frames_found_total",
@@ -202,6 +203,7 @@ async fn metrics_are_text_of_prometheus() {
             "refused_total",
             "request_duration_seconds",
             "requests_total",
+            "unread_bytes",
             "values_left_out_total",
             "watch_bytes_total",
             "watch_events_total",

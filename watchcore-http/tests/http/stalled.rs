@@ -59,69 +59,58 @@ async fn begun(address: SocketAddr, what: &str, target: &str, headers: &[(&str, 
     (client, head)
 }
 
-/// The deadline of its watch passes while a client sleeps. Soon after that its place is free and its connection closed. When
-/// it wakes up it finds what the system had kept for it, and an end that is no clean one.
+/// A client takes nothing of its watch, however long that may last: its place is free, its connection closed, and when it
+/// wakes up it finds what the system had kept for it, and an end that is no clean one.
 #[tokio::test]
-async fn client_that_sleeps_through_its_deadline_is_left() {
-    for face in [Face::Own, Face::Nested] {
-        let ground = full(face, STALL).await;
-        let from = Instant::now();
-        let mut clients = Vec::new();
-        for (what, target, headers) in watches() {
-            let target = format!("{target}&timeoutSeconds=1");
-            clients.push((what, begun(ground.address, what, &target, headers).await));
+async fn client_that_takes_nothing_is_left() {
+    let ground = full(Face::Own, STALL).await;
+    let from = Instant::now();
+    let mut clients = Vec::new();
+    for (what, target, headers) in watches() {
+        let target = format!("{target}&timeoutSeconds=9223372036854775807");
+        clients.push((what, begun(ground.address, what, &target, headers).await));
+    }
+    left(&ground, from + STALL, clients).await;
+    assert!(figure(ground.address, "watchcore_http_refused_total{reason=\"stall\"}").await >= 3.0);
+}
+
+/// In another server nobody knows what the client takes: there a watch is left when its deadline has passed.
+#[tokio::test]
+async fn nested_watch_is_left_behind_its_deadline() {
+    let ground = full(Face::Nested, STALL).await;
+    let from = Instant::now();
+    let mut clients = Vec::new();
+    for (what, target, headers) in watches() {
+        let (client, head) = begun(ground.address, what, &format!("{target}&timeoutSeconds=1"), headers).await;
+        // A WebSocket looks after itself.
+        if head.code == 200 {
+            clients.push((what, (client, head)));
         }
-        // The head of each has come, so each was open.
-        eventually("all are left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
-        assert!(from.elapsed() >= Duration::from_secs(1) + STALL, "not before: {:?}", from.elapsed());
-        if face == Face::Own {
-            // Whoever asks has a connection, too.
-            let closed = async || (figure(ground.address, "watchcore_http_connections").await == 1.0).then_some(());
-            eventually("the connections are closed, though nobody reads", closed).await;
-        }
-        for (what, (mut client, head)) in clients {
-            let rest = client.rest().await;
-            assert!(!rest.ends_with(b"0\r\n\r\n") && !ends_with_close(&rest), "{what}, {face:?}: a clean end");
-            assert!(rest.len() < 14 << 20, "{what}, {face:?}: {} bytes", rest.len());
-            assert_eq!(head.is_chunked(), head.code == 200, "{what}");
-        }
+    }
+    eventually("all are left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
+    assert!(from.elapsed() >= Duration::from_secs(1) + STALL, "not before: {:?}", from.elapsed());
+    // What its transport has taken by then is whole, and so is its end.
+    for (_, (mut client, head)) in clients {
+        client.body(&head).await;
+    }
+}
+
+/// All are left, and their connections closed.
+async fn left(ground: &Ground, least: Instant, clients: Vec<(&str, (Client, Head))>) {
+    // The head of each has come, so each was open.
+    eventually("all are left", async || (open_watches(ground).await == 0.0).then_some(())).await;
+    assert!(Instant::now() >= least, "not before");
+    for (what, (mut client, head)) in clients {
+        let rest = client.rest().await;
+        assert!(!rest.ends_with(b"0\r\n\r\n") && !ends_with_close(&rest), "{what}: a clean end");
+        assert!(rest.len() < 14 << 20, "{what}: {} bytes", rest.len());
+        assert_eq!(head.is_chunked(), head.code == 200, "{what}");
     }
 }
 
 /// Whether the last frame is a close frame of the normal end.
 fn ends_with_close(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0x88, 2, 0x03, 0xe8])
-}
-
-/// The same on HTTP/2, and for lists: the stream is reset. Other answers on its connection go on.
-#[tokio::test]
-async fn stream_that_sleeps_through_its_deadline_is_left() {
-    let ground = full(Face::Own, STALL).await;
-    let stream = TcpStream::connect(ground.address).await.unwrap();
-    let (mut client, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    let request = |target: &str| http::Request::get(format!("http://localhost{target}")).body(()).unwrap();
-    let mut bodies = Vec::new();
-    let watches = [format!("{WIDGETS}?watch=1&timeoutSeconds=1"), format!("{KEYS}&timeoutSeconds=1")];
-    for target in watches.into_iter().chain([WIDGETS.to_owned(), "/v1/keys?prefix=/registry/".to_owned()]) {
-        let (response, _) = client.send_request(request(&target), true).unwrap();
-        bodies.push(within("a head", response).await.unwrap().into_body());
-    }
-    eventually("both are left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
-    // It still gives no room for more than came so far, so that nothing is asked of the body.
-    for mut body in bodies {
-        let ended = loop {
-            match within("the end", body.data()).await {
-                Some(Ok(_)) => {}
-                ended => break ended,
-            }
-        };
-        assert!(ended.is_some_and(|ended| ended.is_err_and(|error| error.is_reset())), "no clean end");
-    }
-    let (response, _) = client.send_request(request("/livez"), true).unwrap();
-    assert_eq!(within("another answer", response).await.unwrap().status(), 200);
 }
 
 /// A client of HTTP/2 that gives each stream room for so many bytes, and no more until its bodies are read.
@@ -142,53 +131,49 @@ async fn body_of(client: &mut h2::client::SendRequest<bytes::Bytes>, target: &st
     within("a head", response).await.unwrap().into_body()
 }
 
-/// Waits until the stream is reset, and gives no room meanwhile for what is still to come.
-async fn is_reset(what: &str, body: &mut h2::RecvStream) {
-    let ended = loop {
-        match within(what, body.data()).await {
-            Some(Ok(_)) => {}
-            ended => break ended,
-        }
-    };
-    assert!(ended.is_some_and(|ended| ended.is_err_and(|error| error.is_reset())), "{what}: no clean end");
-}
-
-/// A client of HTTP/2 that never gives room for a byte: of the body no more is taken than one piece.
+/// On HTTP/2 a client that gives no room for any of its answers takes nothing: whatever they are, and however much of them
+/// it has taken before, its connection ends.
 #[tokio::test]
-async fn stream_without_room_is_left() {
-    let ground = full(Face::Own, STALL).await;
-    let mut client = with_room(ground.address, 0).await;
-    let mut body = body_of(&mut client, &format!("{WIDGETS}?watch=1&timeoutSeconds=1")).await;
-    assert_eq!(open_watches(&ground).await, 1.0);
-    eventually("it is left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
-    is_reset("a watch", &mut body).await;
-}
-
-/// Whatever an answer is, and however much of it the client has taken before: an object, a list of one piece, figures,
-/// discovery, health, and a watch that has only to say that it is too late. Meanwhile a watch goes on, on the same
-/// connection, whose client has not read it either.
-#[tokio::test]
-async fn answer_without_room_is_left() {
+async fn connection_without_room_is_left() {
     let ground = full(Face::Own, STALL).await;
     ground.put_node("a");
     ground.writer().compact(16).unwrap();
     for room in [0, 1, 20_000] {
-        let mut client = with_room(ground.address, room).await;
-        let mut watch = body_of(&mut client, &format!("{WIDGETS}?watch=1")).await;
-        let mut targets = vec![format!("{SHOP}/0"), WIDGETS.to_owned()];
+        let mut targets = vec![format!("{SHOP}/0"), WIDGETS.to_owned(), format!("{WIDGETS}?watch=1")];
         if room < 2 {
             let small = ["/api/v1/nodes", "/metrics", "/", "/apis", "/livez?verbose=1"].map(str::to_owned);
             targets.extend(small);
             targets.push(format!("{WIDGETS}?watch=1&resourceVersion=1"));
         }
         for target in targets {
+            let what = format!("{target} with room for {room}");
+            let mut client = with_room(ground.address, room).await;
             let mut body = body_of(&mut client, &target).await;
-            is_reset(&format!("{target} with room for {room}"), &mut body).await;
+            let ended = loop {
+                match within(&what, body.data()).await {
+                    Some(Ok(_)) => {}
+                    ended => break ended,
+                }
+            };
+            assert!(ended.is_some_and(|ended| ended.is_err()), "{what}: no clean end");
         }
-        assert_eq!(open_watches(&ground).await, 1.0, "a watch may wait until its deadline");
-        let some = async { poll_fn(|context| watch.poll_data(context)).now_or_never() };
-        assert!(some.await.is_none_or(|data| data.is_some_and(|data| data.is_ok())), "it goes on");
     }
+    eventually("its places are free", async || (open_watches(&ground).await == 0.0).then_some(())).await;
+}
+
+/// A stream that stands still is no reason to end a connection on which others go on.
+#[tokio::test]
+async fn connection_that_takes_something_goes_on() {
+    let ground = full(Face::Own, STALL).await;
+    let mut client = with_room(ground.address, 20_000).await;
+    let mut watch = body_of(&mut client, &format!("{WIDGETS}?watch=1")).await;
+    let from = Instant::now();
+    while from.elapsed() < STALL * 5 {
+        let mut body = body_of(&mut client, "/livez").await;
+        assert_eq!(within("an answer", body.data()).await.unwrap().unwrap(), "ok");
+    }
+    let some = async { poll_fn(|context| watch.poll_data(context)).now_or_never() };
+    assert!(some.await.is_none_or(|data| data.is_some_and(|data| data.is_ok())), "it goes on");
 }
 
 /// One that closes its half and reads on is gone: nothing tells it from one whose process has ended.

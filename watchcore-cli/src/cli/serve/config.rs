@@ -71,8 +71,13 @@ pub(crate) struct LimitsSection {
     header_timeout: Option<Length>,
     handshake_timeout: Option<Length>,
     idle: Option<Length>,
+    idle_unknown: Option<Length>,
     stall: Option<Length>,
     list: Option<Length>,
+    watch: Option<Length>,
+    connection_age: Option<Length>,
+    unread_bytes: Option<Count>,
+    unread_bytes_per_client: Option<Count>,
 }
 
 impl LimitsSection {
@@ -87,13 +92,18 @@ impl LimitsSection {
         limits.url_bytes = self.url_bytes.map_or(limits.url_bytes, |given| given.0);
         set(&mut limits.queued_bytes, &self.queued_bytes);
         set(&mut limits.frame_bytes, &self.frame_bytes);
+        set(&mut limits.unread_bytes, &self.unread_bytes);
+        set(&mut limits.unread_bytes_per_client, &self.unread_bytes_per_client);
         let set =
             |limit: &mut Duration, given: &Option<Length>| *limit = given.as_ref().map_or(*limit, |given| given.0);
         set(&mut limits.header_timeout, &self.header_timeout);
         set(&mut limits.handshake_timeout, &self.handshake_timeout);
         set(&mut limits.idle, &self.idle);
+        set(&mut limits.idle_unknown, &self.idle_unknown);
         set(&mut limits.stall, &self.stall);
         set(&mut limits.list, &self.list);
+        set(&mut limits.watch, &self.watch);
+        set(&mut limits.connection_age, &self.connection_age);
         limits
     }
 }
@@ -135,7 +145,7 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 42] = [
+const EXAMPLES: [(&str, &str); 47] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
@@ -163,8 +173,13 @@ const EXAMPLES: [(&str, &str); 42] = [
     ("limits.header_timeout", r#"header_timeout = "10s""#),
     ("limits.handshake_timeout", r#"handshake_timeout = "10s""#),
     ("limits.idle", r#"idle = "2m0s""#),
+    ("limits.idle_unknown", r#"idle_unknown = "10s""#),
     ("limits.stall", r#"stall = "1m0s""#),
     ("limits.list", r#"list = "10m0s""#),
+    ("limits.watch", r#"watch = "1h0m0s""#),
+    ("limits.connection_age", r#"connection_age = "1h0m0s""#),
+    ("limits.unread_bytes", "unread_bytes = 268435456"),
+    ("limits.unread_bytes_per_client", "unread_bytes_per_client = 67108864"),
     ("cache", "[[cache]]"),
     ("cache.prefix", r#"prefix = "/registry/""#),
     ("cache.capacity", "capacity = 65536"),
@@ -475,7 +490,7 @@ mod tests {
             ),
             ("limits = { watches = \"9\" }", "x.toml:1:22: limits.watches: invalid type: string \"9\""),
             ("[limit]\nwatches = 9", "x.toml:1:2: limit: unknown key `limit`, expected one of `etcd`,"),
-            ("[limits]\nwatch = 9", "x.toml:2:1: limits.watch: unknown key `watch`, expected one of `watches`,"),
+            ("[limits]\nwatched = 9", "x.toml:2:1: limits.watched: unknown key `watched`, expected one of `watches`,"),
             ("[auth]\ntokens = \"x\"\nuser = \"y\"", "x.toml:3:1: auth.user: unknown key `user`, expected `tokens`."),
             ("a.b = 1", "x.toml:1:1: a: unknown key `a`,"),
             (

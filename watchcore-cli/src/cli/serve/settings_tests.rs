@@ -35,6 +35,11 @@ handshake_timeout = "3s"
 idle = "2s"
 stall = "1s"
 list = "5s"
+watch = "6s"
+connection_age = "7s"
+idle_unknown = "8s"
+unread_bytes = 9
+unread_bytes_per_client = 8
 
 [[cache]]
 prefix = "/registry/"
@@ -129,8 +134,11 @@ fn every_key_of_the_file_is_taken() {
     let counts = [limits.watches, limits.watches_per_connection, limits.connections, limits.header_bytes];
     assert_eq!(counts, [7, 6, 5, 10_000]);
     assert_eq!([limits.url_bytes, limits.queued_bytes, limits.frame_bytes], [2000, 3, 2]);
+    assert_eq!([limits.unread_bytes, limits.unread_bytes_per_client], [9, 8]);
     let times = [limits.header_timeout, limits.handshake_timeout, limits.idle, limits.stall, limits.list];
     assert_eq!(times.map(|time| time.as_secs()), [4, 3, 2, 1, 5]);
+    let times = [limits.watch, limits.connection_age, limits.idle_unknown];
+    assert_eq!(times.map(|time| time.as_secs()), [6, 7, 8]);
     assert_eq!(
         shown(&settings),
         ["/registry/ 1000 widgets.matrix.test/v1", "/registry/large/ 65536 things/v1"],

@@ -1,10 +1,15 @@
 use super::*;
+use crate::clients::Who;
 use crate::resources::list::ListPieces;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use watchcore::{Change, Filter};
 
 /// So many keys `/00000` with this value, all of revision 1.
+fn reader() -> Reader {
+    Reader { who: Who::Somebody, turns: Arc::default() }
+}
+
 fn filled(count: usize, value: &str) -> Cache {
     let cache = Cache::builder("/").build().unwrap();
     let keys: Vec<String> = (0..count).map(|at| format!("/{at:05}")).collect();
@@ -43,7 +48,7 @@ fn pieces(mut document: Pieces<KeyItems>) -> (Vec<usize>, serde_json::Value) {
 async fn visits_are_bounded() {
     let cache = filled(5000, "x");
     let (selection, asked) = selection(|key| key == b"/04999");
-    let mut document = document(&cache, newest(), selection).await.unwrap();
+    let mut document = document(&cache, newest(), selection, &reader()).await.unwrap();
     loop {
         asked.lock().unwrap().clear();
         let piece = document.next();
@@ -64,7 +69,7 @@ async fn piece_is_bounded_or_one_item() {
     {
         let cache = filled(count, &value);
         let all = Selection { filter: Filter::any(), range: Range::all(), only_range: true };
-        let (sizes, list) = pieces(document(&cache, newest(), all).await.unwrap());
+        let (sizes, list) = pieces(document(&cache, newest(), all, &reader()).await.unwrap());
         let most = if value.len() > 10_000 { PIECE * 3 } else { PIECE };
         assert!(sizes.len() >= least && sizes.iter().all(|size| *size <= most), "{sizes:?}");
         let items = list["items"].as_array().unwrap();
@@ -79,7 +84,7 @@ async fn large_cache_is_counted_elsewhere() {
     for (count, is_elsewhere) in [(100, false), (10_100, true)] {
         let cache = filled(count, "x");
         let (selection, asked) = selection(|key| key.ends_with(b"0"));
-        let document = document(&cache, newest(), selection).await.unwrap();
+        let document = document(&cache, newest(), selection, &reader()).await.unwrap();
         {
             let asked = asked.lock().unwrap();
             assert_eq!(asked.len(), count, "each key is looked at once");
@@ -98,7 +103,7 @@ async fn large_cache_is_paged_elsewhere() {
     let cache = filled(10_100, "x");
     let (selection, asked) = selection(|_| true);
     let page = KeysList { limit: 10, ..newest() };
-    let (_, list) = pieces(document(&cache, page, selection).await.unwrap());
+    let (_, list) = pieces(document(&cache, page, selection, &reader()).await.unwrap());
     assert_eq!((list["count"].as_u64(), list["continue"].is_string()), (Some(10), true));
     assert!(asked.lock().unwrap().iter().all(|thread| *thread != thread::current().id()));
 }

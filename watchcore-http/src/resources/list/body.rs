@@ -1,12 +1,9 @@
 //! A list on its way to a client: pieces are made when the transport has room, formatted and compressed if asked for.
 //!
 //! A list that is small goes out whole, with its length. Of a larger one the first piece is made before the response head
-//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. So a task beside the
-//! body watches the time: a list that takes longer than `limits.list` is cut off, however its client takes it. The task drops
-//! what is left of the list, and the body ends with an error, which is no clean end of the response; in our own server the
-//! connection, or the stream of HTTP/2, is told. Whether the client takes what is made, our own server sees by itself, and
-//! leaves one that does not, with the body. Elsewhere the task watches that, too: a transport that asks for nothing for
-//! `limits.stall` has a client that takes nothing. The task goes with the body.
+//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. So a list that takes
+//! longer than `limits.list` is cut off, however its client takes it: a task beside the body drops what is left of it, and
+//! the body ends with an error, which is no clean end of the response.
 
 use super::Taker;
 use super::pieces::PIECE;
@@ -22,7 +19,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 /// Larger lists are compressed, where the client takes that. As in Kubernetes, it is decided when so much was made.
 const COMPRESSED: usize = 128 << 10;
@@ -165,70 +161,45 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
 struct ListBody {
     /// Made before the response head went out.
     first: Bytes,
-    rest: Arc<Rest>,
-    /// The task that watches the client, and the time.
+    rest: Arc<Mutex<Rest>>,
+    /// Many keys may have been visited for what was made last: others have their turn before more is made.
+    rests: bool,
+    /// The task that watches the time.
     watcher: AbortHandle,
 }
 
-/// What is left of a list, shared by its body and the task that watches its client.
-struct Rest(Mutex<RestState>);
-
-struct RestState {
-    /// `None`: everything was made, or the list was cut off.
-    bytes: Option<ListBytes>,
-    /// When the transport asked last: then it had room, so the client had taken what came before.
-    asked: Instant,
-    /// Many keys may have been visited for what was made last: others have their turn before more is made.
-    rests: bool,
-    cut: bool,
-}
-
-impl Rest {
-    fn lock(&self) -> MutexGuard<'_, RestState> {
-        // A panic in the middle of a piece drops the body; what is left is not asked for again.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is left of a list.
+enum Rest {
+    Bytes(Box<ListBytes>),
+    Nothing,
+    /// Its time was over.
+    Cut,
 }
 
 impl ListBody {
     fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
-        let state = RestState { bytes: Some(bytes), asked: Instant::now(), rests: false, cut: false };
-        let rest = Arc::new(Rest(Mutex::new(state)));
+        let rest = Arc::new(Mutex::new(Rest::Bytes(Box::new(bytes))));
         let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
-        ListBody { first, rest, watcher }
+        ListBody { first, rest, rests: false, watcher }
     }
 }
 
-/// Cuts a list off once its client took nothing for so long, or too long for all.
-async fn cut_off(rest: Weak<Rest>, taker: Taker) {
-    let Taker { stall, longest, .. } = taker;
-    let begin = Instant::now();
-    loop {
-        let at = {
-            let Some(rest) = rest.upgrade() else { return };
-            let mut state = rest.lock();
-            // A moment that the clock cannot hold never comes.
-            let untaken = state.asked.checked_add(stall.limit).filter(|_| !stall.is_ours());
-            let Some(at) = [begin.checked_add(longest), untaken].into_iter().flatten().min() else { return };
-            if at <= Instant::now() {
-                state.cut = state.bytes.is_some();
-                let cut = state.bytes.take();
-                drop(state);
-                if let Some(bytes) = cut {
-                    let made = bytes.pieces.made();
-                    let address = stall.peer.as_ref().map(|peer| peer.address);
-                    if untaken == Some(at) {
-                        tracing::info!(target: "watchcore_http", ?address, stall = ?stall.limit, made, "a list is cut off: its client takes nothing of it");
-                    } else {
-                        tracing::info!(target: "watchcore_http", ?address, ?longest, made, "a list is cut off: its client takes too long for it");
-                    }
-                    stall.cut();
-                }
-                return;
-            }
-            at
-        };
-        tokio::time::sleep_until(at).await;
+fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
+    // A panic in the middle of a piece drops the body; what is left is not asked for again.
+    rest.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Cuts a list off once its time is over.
+async fn cut_off(rest: Weak<Mutex<Rest>>, taker: Taker) {
+    let Taker { reader, longest, .. } = taker;
+    tokio::time::sleep(longest).await;
+    let Some(rest) = rest.upgrade() else { return };
+    let mut left = lock(&rest);
+    if let Rest::Bytes(bytes) = std::mem::replace(&mut *left, Rest::Cut) {
+        drop(left);
+        tracing::info!(target: "watchcore_http", who = %reader.who, ?longest, made = bytes.pieces.made(), "a list is cut off: its client takes too long for it");
+    } else {
+        *left = Rest::Nothing;
     }
 }
 
@@ -240,32 +211,32 @@ impl http_body::Body for ListBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyFrame<Bytes>, io::Error>>> {
-        let this = self.get_mut();
-        let mut state = this.rest.lock();
-        if state.cut {
-            let why = "the list was cut off: its client took nothing of it, or too long for all";
+        let ListBody { first, rest, rests, .. } = self.get_mut();
+        let mut rest = lock(rest);
+        if matches!(*rest, Rest::Cut) {
+            let why = "the list was cut off: its client took too long for it";
             return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         }
-        state.asked = Instant::now();
-        if !this.first.is_empty() {
-            return Poll::Ready(Some(Ok(BodyFrame::data(std::mem::take(&mut this.first)))));
+        if !first.is_empty() {
+            return Poll::Ready(Some(Ok(BodyFrame::data(std::mem::take(first)))));
         }
-        if std::mem::take(&mut state.rests) {
+        if std::mem::take(rests) {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let Some(bytes) = &mut state.bytes else { return Poll::Ready(None) };
+        let Rest::Bytes(bytes) = &mut *rest else { return Poll::Ready(None) };
         let made = bytes.next();
         // A transport that has room for more than was made asks again at once.
         let is_little = made.as_ref().is_ok_and(|made| (1..PIECE / 2).contains(&made.len()));
-        if bytes.is_over() || made.is_err() {
-            state.bytes = None;
+        let is_over = bytes.is_over() || made.is_err();
+        if is_over {
+            *rest = Rest::Nothing;
         }
-        state.rests = is_little && state.bytes.is_some();
+        *rests = is_little && !is_over;
         match made {
             Ok(made) if !made.is_empty() => Poll::Ready(Some(Ok(BodyFrame::data(made)))),
             Err(error) => Poll::Ready(Some(Err(error))),
-            Ok(_) if state.bytes.is_none() => Poll::Ready(None),
+            Ok(_) if is_over => Poll::Ready(None),
             Ok(_) => {
                 // Others may go on before the next keys are visited.
                 context.waker().wake_by_ref();
@@ -275,14 +246,13 @@ impl http_body::Body for ListBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && {
-            let state = self.rest.lock();
-            state.bytes.is_none() && !state.cut
-        }
+        self.first.is_empty() && matches!(*lock(&self.rest), Rest::Nothing)
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
+        let mut hint = SizeHint::default();
+        hint.set_lower(self.first.len() as u64);
+        hint
     }
 }
 

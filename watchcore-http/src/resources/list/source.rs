@@ -3,9 +3,11 @@
 //! A list of everything at the newest revision walks a snapshot, a bounded number of keys at a time. Which objects a client
 //! gets of a resource and which keys it gets of the plain face are found by this one walk.
 
-use crate::elsewhere::{LISTS, is_large};
+use super::Reader;
+use crate::clients::is_large;
 use crate::json::layout::{quoted, quoted_number};
 use crate::request::Selection;
+use tokio::time::Instant;
 use watchcore::{Cache, KeyValue, Page, Range, Result, Snapshot};
 
 /// Keys that are visited at a time, whether they are items of the list or not.
@@ -63,8 +65,8 @@ impl ListSource {
     /// done on a thread of the runtime that may block.
     ///
     /// # Errors
-    /// INTERNAL where that thread ended before it had counted.
-    pub(crate) async fn counted(self, cache: &Cache) -> Result<(ListSource, usize)> {
+    /// Those of [`Turns`](crate::clients::Turns).
+    pub(crate) async fn counted(self, cache: &Cache, reader: &Reader, until: Instant) -> Result<(ListSource, usize)> {
         let walk = match self {
             ListSource::Page { ref page, .. } => {
                 let count = page.len();
@@ -76,7 +78,7 @@ impl ListSource {
             let count = walk.count();
             (ListSource::Walk(walk), count)
         };
-        if is_large(cache) { LISTS.run(count).await } else { Ok(count()) }
+        if is_large(cache) { reader.turns.run(&reader.who, until, count).await } else { Ok(count()) }
     }
 
     /// The metadata of the list: its revision, and where the next page begins. How many objects remain is only known

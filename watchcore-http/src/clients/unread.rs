@@ -1,0 +1,453 @@
+//! Bytes of answers that were made, and that their clients have not taken.
+//!
+//! The body of an answer makes its bytes when the transport has room. From then on, until the socket has them, they
+//! count: for the answer, for its client, and for the process. A client that has used up three quarters of its budget is
+//! refused new answers. What has begun may use the rest; beyond that the answer of the client is cut off that has stood
+//! still for longest. Where the budget of the process is used up, it is one of the client that has most, also for the new
+//! answer of one that has less than half of that. So what counts never stays above the budgets, and who reads is served.
+//!
+//! An event to ten thousand watchers is counted ten thousand times, so what is small stays with its answer: the budgets
+//! learn of an answer in steps of [`GRAIN`].
+//!
+//! | atomic | written by | read by | order |
+//! | --- | --- | --- | --- |
+//! | `Answered::held` | who hands bytes out, who drops them | the same | Relaxed: a count; what it decides is looked at again under `Answered::told` |
+//! | `Account::held`, `Unread::held` | whoever tells | admission, whoever tells | Relaxed: counts, nothing is published by them |
+//! | `Answered::moved`, `Unread::moves` | whoever tells | who looks for the answer that stands still | Relaxed: an order between answers that need not be exact |
+
+use super::Who;
+use crate::status::Refusal;
+use bytes::{Buf, Bytes};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// An answer tells the budgets of so many bytes at a time.
+const GRAIN: usize = 4 << 10;
+
+/// From here on no new answer begins: what is left of a budget is for those that have begun.
+fn almost(limit: usize) -> usize {
+    limit / 4 * 3
+}
+
+/// The budgets of a service, and what counts against them.
+pub(crate) struct Unread {
+    limit: usize,
+    limit_of_client: usize,
+    held: AtomicUsize,
+    moves: AtomicU64,
+    cut: AtomicU64,
+    accounts: Mutex<HashMap<Who, Weak<Account>>>,
+}
+
+/// What counts of one client, while it has an answer.
+pub(crate) struct Account {
+    unread: Arc<Unread>,
+    who: Who,
+    held: AtomicUsize,
+    answers: Mutex<HashMap<u64, Weak<Answered>>>,
+}
+
+/// An answer, and what its client has not taken of it.
+pub(crate) struct Answered {
+    account: Arc<Account>,
+    number: u64,
+    held: AtomicUsize,
+    /// Of `held` what the budgets know; `None`: it is cut off, and counts no more.
+    told: Mutex<Option<usize>>,
+    /// When the budgets learnt of it last, as a number of `Unread::moves`.
+    moved: AtomicU64,
+    /// What holds its bytes, and who learns of each that goes.
+    holder: Box<dyn Holder>,
+}
+
+/// Where the bytes of an answer lie.
+pub(crate) trait Holder: Send + Sync {
+    /// So many more.
+    fn holds(&self, bytes: usize);
+    /// So many have gone.
+    fn lets_go(&self, bytes: usize);
+    /// All are to go at once.
+    fn cut(&self);
+}
+
+impl Unread {
+    /// Budgets in bytes: of all clients together, and of each.
+    pub(crate) fn new(limit: usize, limit_of_client: usize) -> Arc<Unread> {
+        Arc::new(Unread {
+            limit,
+            limit_of_client,
+            held: AtomicUsize::new(0),
+            moves: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+            accounts: Mutex::default(),
+        })
+    }
+
+    /// The account of a client who asks for something.
+    ///
+    /// # Errors
+    /// 429 where the client, or all together, have not taken as much as they may have before them.
+    pub(crate) fn admit(self: &Arc<Self>, who: &Who) -> Result<Arc<Account>, Refusal> {
+        let account = self.account(who);
+        let refused = |held: usize, limit: usize, whose: &str| {
+            let message = format!(
+                "{whose} has {held} bytes of answers that were not read yet, and may have {limit}: read them, or try again later"
+            );
+            Err(Refusal::too_many(message, 1))
+        };
+        let held = account.held.load(Relaxed);
+        if held >= almost(self.limit_of_client) {
+            return refused(held, self.limit_of_client, &who.to_string());
+        }
+        loop {
+            let held = self.held.load(Relaxed);
+            if held < almost(self.limit) {
+                return Ok(account);
+            }
+            // Who has most makes room for who has less.
+            let has_more = |other: &Arc<Account>| other.held.load(Relaxed) / 2 > account.held.load(Relaxed);
+            if !self.greediest().filter(has_more).is_some_and(|other| other.cut_one()) {
+                return refused(held, self.limit, "this server");
+            }
+        }
+    }
+
+    /// The account of a client, whether it may have more or not.
+    pub(crate) fn account(self: &Arc<Self>, who: &Who) -> Arc<Account> {
+        let mut accounts = self.lock();
+        if let Some(account) = accounts.get(who).and_then(Weak::upgrade) {
+            return account;
+        }
+        let account = Arc::new(Account {
+            unread: self.clone(),
+            who: who.clone(),
+            held: AtomicUsize::new(0),
+            answers: Mutex::default(),
+        });
+        accounts.insert(who.clone(), Arc::downgrade(&account));
+        account
+    }
+
+    /// Bytes that count now.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// How many answers were cut off.
+    pub(crate) fn cut(&self) -> u64 {
+        self.cut.load(Relaxed)
+    }
+
+    /// The client that has most.
+    fn greediest(&self) -> Option<Arc<Account>> {
+        // Those that go meanwhile are dropped behind the lock.
+        let accounts: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        accounts.into_iter().max_by_key(|account| account.held.load(Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Who, Weak<Account>>> {
+        // Nothing in here panics between two changes that belong together.
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    /// One more answer of this client.
+    pub(crate) fn answer(self: &Arc<Self>, holder: Box<dyn Holder>) -> Arc<Answered> {
+        let number = self.unread.moves.fetch_add(1, Relaxed);
+        let answered = Arc::new(Answered {
+            account: self.clone(),
+            number,
+            held: AtomicUsize::new(0),
+            told: Mutex::new(Some(0)),
+            moved: AtomicU64::new(number),
+            holder,
+        });
+        self.lock().insert(number, Arc::downgrade(&answered));
+        answered
+    }
+
+    /// Cuts off the answer that has stood still for longest; `false`: none has anything that counts.
+    fn cut_one(&self) -> bool {
+        let answers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let counts = |answer: &&Arc<Answered>| answer.told().is_some_and(|told| told > 0);
+        let Some(still) = answers.iter().filter(counts).min_by_key(|answer| answer.moved.load(Relaxed)) else {
+            return false;
+        };
+        still.cut();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Answered>>> {
+        // Nothing in here panics between two changes that belong together.
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let mut accounts = self.unread.lock();
+        // Another may have taken its place since its last owner left.
+        if accounts.get(&self.who).is_some_and(|account| account.strong_count() == 0) {
+            accounts.remove(&self.who);
+        }
+    }
+}
+
+impl Answered {
+    /// These bytes were made.
+    pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> Made {
+        self.add(bytes);
+        Made { answered: self.clone(), said: bytes, left: 0 }
+    }
+
+    fn add(&self, bytes: usize) {
+        self.holder.holds(bytes);
+        let held = self.held.fetch_add(bytes, Relaxed) + bytes;
+        // What the budgets know is at most a grain behind, so for a small answer nothing is asked of them.
+        if held >= GRAIN {
+            self.tell();
+        }
+    }
+
+    fn sub(&self, bytes: usize) {
+        self.holder.lets_go(bytes);
+        let before = self.held.fetch_sub(bytes, Relaxed);
+        if before >= GRAIN {
+            self.tell();
+        }
+    }
+
+    /// Tells the budgets what has changed, where that is a grain or everything; and keeps them.
+    fn tell(&self) {
+        let (account, unread) = (&self.account, &self.account.unread);
+        {
+            let mut guard = self.told();
+            let Some(told) = guard.as_mut() else { return };
+            // Below a grain it counts as nothing, so that what goes last is told by whoever goes below it.
+            let held = Some(self.held.load(Relaxed)).filter(|held| *held >= GRAIN).unwrap_or(0);
+            if held.abs_diff(*told) < GRAIN && held > 0 {
+                return;
+            }
+            // Wrapping: a difference may be negative, and the sums are exact again when all is added.
+            let more = held.wrapping_sub(*told);
+            *told = held;
+            account.held.fetch_add(more, Relaxed);
+            unread.held.fetch_add(more, Relaxed);
+            self.moved.store(unread.moves.fetch_add(1, Relaxed), Relaxed);
+        }
+        while account.held.load(Relaxed) > unread.limit_of_client && account.cut_one() {}
+        while unread.held.load(Relaxed) > unread.limit && unread.greediest().is_some_and(|account| account.cut_one()) {}
+    }
+
+    /// Its bytes count no more, and are about to be freed.
+    fn cut(&self) {
+        let told = self.told().take();
+        self.release(told);
+        if told.is_some() {
+            self.account.unread.cut.fetch_add(1, Relaxed);
+            let (who, held) = (&self.account.who, self.held.load(Relaxed));
+            tracing::info!(target: "watchcore_http", %who, held, "an answer is cut off: its client does not read, and the budget of unread bytes is used up");
+            self.holder.cut();
+        }
+    }
+
+    fn release(&self, told: Option<usize>) {
+        let told = told.unwrap_or(0);
+        self.account.held.fetch_sub(told, Relaxed);
+        self.account.unread.held.fetch_sub(told, Relaxed);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<usize>> {
+        // Nothing in here panics between two changes that belong together.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        let told = self.told().take();
+        self.release(told);
+        self.account.lock().remove(&self.number);
+    }
+}
+
+/// Bytes that were made of an answer, and not handed out; they go when this is dropped.
+pub(crate) struct Made {
+    answered: Arc<Answered>,
+    /// What was said to be made, and did not come yet.
+    said: usize,
+    /// What came, and was not handed out.
+    left: usize,
+}
+
+impl Made {
+    /// These bytes come. Where they are more than were said to be made, these count from now on.
+    pub(crate) fn count(&mut self, bytes: Bytes) -> Bytes {
+        let known = self.said.min(bytes.len());
+        self.said -= known;
+        self.left += bytes.len();
+        if bytes.len() > known {
+            self.answered.add(bytes.len() - known);
+        }
+        bytes
+    }
+
+    /// Hands out bytes that came.
+    pub(crate) fn hand_out(&mut self, bytes: Bytes) -> UnreadBytes {
+        self.left -= bytes.len();
+        UnreadBytes { bytes, answered: self.answered.clone() }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let all = self.said + self.left;
+        if all > 0 {
+            self.answered.sub(all);
+        }
+    }
+}
+
+/// Bytes of an answer on their way to the socket. They count until it has them, or they are dropped.
+pub(crate) struct UnreadBytes {
+    bytes: Bytes,
+    answered: Arc<Answered>,
+}
+
+impl Buf for UnreadBytes {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.answered.sub(count);
+    }
+}
+
+impl Drop for UnreadBytes {
+    fn drop(&mut self) {
+        if !self.bytes.is_empty() {
+            self.answered.sub(self.bytes.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// What a cut answer is told.
+    #[derive(Default)]
+    struct Flag(Arc<AtomicBool>);
+
+    impl Holder for Flag {
+        fn holds(&self, _: usize) {}
+        fn lets_go(&self, _: usize) {}
+        fn cut(&self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    fn user(name: &str) -> Who {
+        Who::User(name.into())
+    }
+
+    /// An answer with so many bytes, and whether it was cut off.
+    fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (Made, Arc<AtomicBool>) {
+        let flag = Arc::new(AtomicBool::new(false));
+        let answered = unread.account(&user(name)).answer(Box::new(Flag(flag.clone())));
+        (answered.made(bytes), flag)
+    }
+
+    fn hand_out(made: &mut Made, bytes: usize) -> UnreadBytes {
+        let bytes = made.count(Bytes::from(vec![0; bytes]));
+        made.hand_out(bytes)
+    }
+
+    #[test]
+    fn bytes_count_until_they_are_taken() {
+        let unread = Unread::new(1 << 20, 1 << 20);
+        let (mut made, _) = answer(&unread, "alice", 100_000);
+        assert_eq!(unread.held(), 100_000);
+        let mut bytes = hand_out(&mut made, 60_000);
+        assert_eq!(unread.held(), 100_000, "handed out is not taken");
+        bytes.advance(50_000);
+        assert_eq!(unread.held(), 50_000);
+        drop(bytes);
+        assert_eq!(unread.held(), 40_000, "nor is what was dropped held");
+        let more = hand_out(&mut made, 50_000);
+        assert_eq!(unread.held(), 50_000, "more than was said counts, too");
+        drop((made, more));
+        assert_eq!((unread.held(), unread.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn small_answers_ask_nothing_of_the_budget() {
+        let unread = Unread::new(1 << 20, 1 << 20);
+        let (mut made, _) = answer(&unread, "alice", 0);
+        let moves = unread.moves.load(Relaxed);
+        for _ in 0..1000 {
+            drop(hand_out(&mut made, 8));
+        }
+        assert_eq!((unread.held(), unread.moves.load(Relaxed)), (0, moves));
+    }
+
+    #[test]
+    fn client_beyond_its_budget_loses_what_stands_still() {
+        let unread = Unread::new(100 << 20, 1 << 20);
+        let (_bystander, untouched) = answer(&unread, "alice", 500_000);
+        let answers: Vec<_> = (0..100).map(|_| answer(&unread, "mallory", 100_000)).collect();
+        let cut: Vec<bool> = answers.iter().map(|(_, cut)| cut.load(Relaxed)).collect();
+        assert!(cut[..90].iter().all(|cut| *cut) && cut[90..].iter().all(|cut| !cut), "the oldest go: {cut:?}");
+        assert!(!untouched.load(Relaxed));
+        assert_eq!((unread.held(), unread.cut()), (1_500_000, 90));
+        assert_eq!(unread.admit(&user("mallory")).err().map(|refusal| refusal.code()), Some(429));
+        assert!(unread.admit(&user("alice")).is_ok());
+        drop(answers);
+        assert!(unread.admit(&user("mallory")).is_ok());
+    }
+
+    #[test]
+    fn process_beyond_its_budget_takes_from_who_has_most() {
+        let unread = Unread::new(1 << 20, 1 << 20);
+        let (_small, small) = answer(&unread, "alice", 10_000);
+        let (_large, large) = answer(&unread, "mallory", 800_000);
+        let (_next, next) = answer(&unread, "bob", 500_000);
+        let cut = [&small, &large, &next].map(|cut| cut.load(Relaxed));
+        assert_eq!((cut, unread.held()), ([false, true, false], 510_000));
+    }
+
+    #[test]
+    fn who_has_most_makes_room_for_who_has_little() {
+        let unread = Unread::new(1 << 20, 1 << 20);
+        let answers: Vec<_> =
+            (0..20).map(|number| answer(&unread, &format!("mallory {}", number % 4), 40_000)).collect();
+        let (_own, _) = answer(&unread, "alice", 10_000);
+        assert!(unread.admit(&user("alice")).is_ok());
+        assert!(unread.held() < almost(1 << 20) && unread.cut() == 1, "{} bytes", unread.held());
+        drop(answers);
+        let (_all, _) = answer(&unread, "bob", 800_000);
+        assert!(unread.admit(&user("alice")).is_ok());
+        let (_all, _) = answer(&unread, "alice", 790_000);
+        assert_eq!(unread.admit(&user("alice")).err().map(|refusal| refusal.code()), Some(429), "nobody has more");
+    }
+
+    /// One that was read a moment ago is not the one that stands still.
+    #[test]
+    fn answer_that_moves_stays() {
+        let unread = Unread::new(1 << 20, 1 << 20);
+        let (mut moving, moved) = answer(&unread, "mallory", 500_000);
+        let (_still, still) = answer(&unread, "mallory", 500_000);
+        drop(hand_out(&mut moving, 10_000));
+        let (_more, _) = answer(&unread, "mallory", 100_000);
+        assert_eq!((moved.load(Relaxed), still.load(Relaxed)), (false, true));
+    }
+}

@@ -1,0 +1,149 @@
+//! The body of an answer on a connection of our own: handed out in pieces, counted until the client has taken them.
+
+use crate::clients::{Account, Activity, Answering, Holder, Made, UnreadBytes};
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as _, Frame as BodyFrame, SizeHint};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::sync::Notify;
+
+/// A piece has no more, so that many streams of one connection go on beside each other.
+const PIECE: usize = 64 << 10;
+
+tokio::task_local! {
+    /// Of the stream of HTTP/2 whose task this is: ends it.
+    static STREAM: Arc<Notify>;
+}
+
+/// A stream of HTTP/2, until it is complete, or is cut off: it is dropped then, which resets it and frees what was queued
+/// for it.
+pub(super) fn until_cut(stream: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send {
+    let cut = Arc::new(Notify::new());
+    // Outside of the future, which would have room for it twice.
+    let mut stream = Box::pin(STREAM.scope(cut.clone(), stream));
+    async move {
+        tokio::select! {
+            biased;
+            () = cut.notified() => {}
+            () = &mut stream => {}
+        }
+    }
+}
+
+/// Where the bytes of an answer of HTTP/2 lie: in its stream.
+struct StreamHolder {
+    activity: Arc<Activity>,
+    stream: Arc<Notify>,
+}
+
+impl Holder for StreamHolder {
+    fn holds(&self, bytes: usize) {
+        self.activity.holds(bytes);
+    }
+
+    fn lets_go(&self, bytes: usize) {
+        self.activity.lets_go(bytes);
+    }
+
+    fn cut(&self) {
+        self.stream.notify_one();
+    }
+}
+
+/// Where the bytes of an answer lie that is made in this task.
+pub(super) fn holder(activity: &Arc<Activity>) -> Box<dyn Holder> {
+    let activity = activity.clone();
+    match STREAM.try_with(Arc::clone) {
+        Ok(stream) => Box::new(StreamHolder { activity, stream }),
+        Err(_) => Box::new(activity),
+    }
+}
+
+/// The body of an answer; while it is there, the connection is answering.
+pub(super) struct Answer {
+    body: Body,
+    /// What the body gave, and was not handed out yet.
+    rest: Bytes,
+    made: Made,
+    activity: Arc<Activity>,
+    /// On HTTP/2 a body is not asked as long as its client gives no room. `None`: HTTP/1.1, where the socket says so.
+    unasked: Option<bool>,
+    _answering: Answering,
+}
+
+impl Answer {
+    /// The answer to a request, which counts for this account.
+    pub(super) fn new(body: Body, account: &Arc<Account>, answering: Answering, is_http2: bool) -> Answer {
+        let activity = answering.activity().clone();
+        let answered = account.answer(holder(&activity));
+        // What is made by now counts from now on: nobody knows whether it will ever be asked for.
+        let made = answered.made(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+        let unasked = is_http2.then_some(false);
+        let mut answer = Answer { body, rest: Bytes::new(), made, activity, unasked, _answering: answering };
+        answer.is_unasked(true);
+        answer
+    }
+
+    fn is_unasked(&mut self, is: bool) {
+        if let Some(was) = &mut self.unasked
+            && *was != is
+        {
+            *was = is;
+            self.activity.unasked(is);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.is_unasked(false);
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = UnreadBytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<UnreadBytes>, axum::Error>>> {
+        let this = self.get_mut();
+        this.is_unasked(false);
+        if this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = this.made.count(data),
+                    Err(frame) => {
+                        return Poll::Ready(
+                            frame.into_trailers().ok().map(|trailers| Ok(BodyFrame::trailers(trailers))),
+                        );
+                    }
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        let piece = this.made.hand_out(piece);
+        this.is_unasked(true);
+        Poll::Ready(Some(Ok(BodyFrame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.len() as u64;
+        match hint.exact() {
+            Some(exact) => hint.set_exact(exact + rest),
+            None => hint.set_lower(hint.lower() + rest),
+        }
+        hint
+    }
+}

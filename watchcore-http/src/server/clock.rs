@@ -1,0 +1,344 @@
+//! One rule for time: a connection that makes no progress within the time of what it is about is cut off.
+//!
+//! What a connection is about is a [`State`], with a number that counts its progress. One task looks at all
+//! connections, some times a second: as long as the state and the number are those that it saw before, time runs. So no
+//! connection has a timer, and nothing is armed, moved or forgotten when a request comes; whoever makes progress counts
+//! it, in [`Activity`].
+//!
+//! | state | progress is | at most | then |
+//! | --- | --- | --- | --- |
+//! | the handshake of TLS | its end | `handshake_timeout` | cut |
+//! | the head of a request, from its first byte on; the first one, from the beginning on | a head that is whole | `header_timeout` | cut |
+//! | the client has not taken all that it was answered, watches included | a byte that it takes | `stall` | cut |
+//! | an answer is made; a watch has nothing to say | | no limit | |
+//! | between two requests | a request | `idle`, of an unknown client `idle_unknown` | told to close |
+//! | told to close; beyond the limit of connections | | 2 s | cut |
+//!
+//! A connection that is older than `connection_age` is told to close, too: HTTP/2 at once, by GOAWAY, and HTTP/1.1 with
+//! its next answer. What it answers is answered whole.
+
+use crate::api::Limits;
+use crate::clients::{Activity, ClientPlace, State};
+use crate::figures::{Figures, Reason};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long a connection that is told to close may take for it.
+const LAST: Duration = Duration::from_secs(2);
+
+/// The least and the most time between two looks at all connections.
+const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// Connections that are looked at before others have their turn.
+const PORTION: usize = 1024;
+
+/// All connections of a server.
+pub(super) struct Clock {
+    limits: Arc<Limits>,
+    figures: Arc<Figures>,
+    all: Mutex<All>,
+    on_none: Notify,
+}
+
+#[derive(Default)]
+struct All {
+    next: u64,
+    connections: HashMap<u64, TimedConnection>,
+}
+
+/// A connection, as it was at the last look.
+struct TimedConnection {
+    activity: Arc<Activity>,
+    address: SocketAddr,
+    /// When it is to close for its age.
+    until: Option<Instant>,
+    /// Beyond the limit: it has little time for its one request.
+    spare: bool,
+    state: (State, u64),
+    since: Instant,
+}
+
+/// A connection among the others, with its place: until its socket is dropped, whoever has that.
+pub(super) struct Connection {
+    clock: Arc<Clock>,
+    number: u64,
+    activity: Arc<Activity>,
+    _place: Option<ClientPlace>,
+}
+
+impl Connection {
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.clock.figures.disconnect();
+        let mut all = self.clock.lock();
+        all.connections.remove(&self.number);
+        let is_none = all.connections.is_empty();
+        drop(all);
+        if is_none {
+            self.clock.on_none.notify_waiters();
+        }
+    }
+}
+
+impl Clock {
+    pub(super) fn new(limits: Arc<Limits>, figures: Arc<Figures>) -> Arc<Clock> {
+        Arc::new(Clock { limits, figures, all: Mutex::default(), on_none: Notify::new() })
+    }
+
+    /// One more connection; without a place it is beyond the limit.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        place: Option<ClientPlace>,
+        shakes_hands: bool,
+    ) -> Connection {
+        let activity = Arc::new(Activity::default());
+        activity.shakes_hands(shakes_hands);
+        let now = Instant::now();
+        // A tenth less or more, so that those that began together do not end together. A moment that the clock cannot
+        // hold never comes.
+        let age = self.limits.connection_age.checked_mul(9 + fastrand::u32(0..3)).map(|age| age / 10);
+        let until = age.and_then(|age| now.checked_add(age));
+        let (state, spare) = (activity.state(), place.is_none());
+        let watched = TimedConnection { activity: activity.clone(), address, until, spare, state, since: now };
+        let mut all = self.lock();
+        let number = all.next;
+        all.next += 1;
+        all.connections.insert(number, watched);
+        drop(all);
+        self.figures.connect();
+        Connection { clock: self.clone(), number, activity, _place: place }
+    }
+
+    /// Looks at all connections for as long as this is polled.
+    pub(super) async fn run(&self) {
+        let limits = &self.limits;
+        let shortest =
+            [limits.header_timeout, limits.handshake_timeout, limits.stall, limits.idle, limits.idle_unknown];
+        let tick = shortest.into_iter().min().unwrap_or_default() / 8;
+        let mut ticks = tokio::time::interval(tick.clamp(TICKS[0], TICKS[1]));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look().await;
+        }
+    }
+
+    /// Looks at each connection once.
+    async fn look(&self) {
+        let numbers: Vec<u64> = self.lock().connections.keys().copied().collect();
+        for portion in numbers.chunks(PORTION) {
+            let now = Instant::now();
+            {
+                let mut all = self.lock();
+                for number in portion {
+                    if let Some(connection) = all.connections.get_mut(number) {
+                        self.look_at(connection, now);
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn look_at(&self, connection: &mut TimedConnection, now: Instant) {
+        if connection.until.is_some_and(|until| until <= now) {
+            connection.until = None;
+            connection.activity.ages();
+        }
+        let state = connection.activity.state();
+        if state != connection.state {
+            (connection.state, connection.since) = (state, now);
+            return;
+        }
+        let limits = &self.limits;
+        let (limit, reason) = match state.0 {
+            State::Answering => return,
+            State::Handshake => (limits.handshake_timeout, Some(Reason::handshake_timeout)),
+            State::Head => (limits.header_timeout, Some(Reason::header_timeout)),
+            State::Taking => (limits.stall, Some(Reason::stall)),
+            State::Idle { known: true } => (limits.idle, None),
+            State::Idle { known: false } => (limits.idle.min(limits.idle_unknown), None),
+            State::Last => (LAST, None),
+        };
+        let limit = if connection.spare { limit.min(LAST) } else { limit };
+        if now.duration_since(connection.since) < limit {
+            return;
+        }
+        connection.since = now;
+        if let Some(reason) = reason {
+            self.figures.refused(reason);
+        }
+        if state.0 == State::Taking {
+            let address = connection.address;
+            tracing::info!(target: "watchcore_http", %address, ?limit, "a connection is cut off: its client takes nothing of what it was answered");
+        }
+        match state.0 {
+            State::Idle { .. } => connection.activity.close(),
+            _ => connection.activity.cut(),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().connections.len()
+    }
+
+    /// Waits until there is none.
+    pub(super) async fn none(&self) {
+        loop {
+            let none = self.on_none.notified();
+            if self.count() == 0 {
+                return;
+            }
+            none.await;
+        }
+    }
+
+    /// Each is to close, behind what it answers.
+    pub(super) fn close_all(&self) {
+        self.each(Activity::close);
+    }
+
+    /// Each ends now.
+    pub(super) fn cut_all(&self) {
+        self.each(Activity::cut);
+    }
+
+    fn each(&self, tell: impl Fn(&Activity)) {
+        // Outside of the lock: who is told may go at once.
+        let all: Vec<_> = self.lock().connections.values().map(|connection| connection.activity.clone()).collect();
+        all.iter().for_each(|activity| tell(activity));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All> {
+        // Nothing in here panics between two changes that belong together.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::{ClientPlaces, Holder as _, Who};
+
+    const HEAD: Duration = Duration::from_secs(10);
+    const IDLE: Duration = Duration::from_secs(120);
+    const UNKNOWN: Duration = Duration::from_secs(15);
+    const STALL: Duration = Duration::from_secs(60);
+
+    /// A connection of HTTP/1.1 under a clock that runs.
+    fn connection() -> (Arc<Clock>, Connection) {
+        let mut limits = Limits::default();
+        (limits.header_timeout, limits.idle, limits.idle_unknown, limits.stall) = (HEAD, IDLE, UNKNOWN, STALL);
+        limits.connection_age = Duration::from_secs(36_000);
+        let clock = Clock::new(Arc::new(limits), Arc::default());
+        let place = ClientPlaces::new(1).take(&Who::Somebody).ok();
+        let connection = clock.enter("127.0.0.1:1".parse().unwrap(), place, false);
+        connection.activity().heeds_bytes();
+        let running = clock.clone();
+        tokio::spawn(async move { running.run().await });
+        (clock, connection)
+    }
+
+    async fn is_cut_within(activity: &Activity, time: Duration) -> bool {
+        tokio::time::timeout(time, activity.is_cut()).await.is_ok()
+    }
+
+    async fn closes_within(activity: &Activity, time: Duration) -> bool {
+        tokio::time::timeout(time, activity.closes()).await.is_ok()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The clock stands still but for the waits of the test.
+    #[tokio::test(start_paused = true)]
+    async fn each_state_has_its_time() {
+        let (_clock, connection) = connection();
+        let activity = connection.activity();
+        assert!(!is_cut_within(activity, HEAD - SECOND).await);
+        let answering = activity.answer();
+        assert!(!is_cut_within(activity, IDLE * 10).await, "an answer takes as long as it takes");
+        drop(answering);
+        activity.is_known();
+        assert!(!closes_within(activity, IDLE - SECOND).await, "the time of a head is not that between two");
+        activity.heard();
+        assert!(!is_cut_within(activity, HEAD - SECOND).await, "from the first byte on");
+        assert!(is_cut_within(activity, SECOND * 4).await);
+        drop(activity.answer());
+        assert!(closes_within(activity, IDLE + SECOND * 4).await);
+        assert!(is_cut_within(activity, LAST + SECOND * 4).await);
+    }
+
+    /// Each request begins the time anew, also where the state is the same at each look.
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_asks_is_not_idle() {
+        let (_clock, connection) = connection();
+        let activity = connection.activity();
+        for _ in 0..100 {
+            drop(activity.answer());
+            assert!(!closes_within(activity, UNKNOWN - SECOND * 3).await);
+        }
+        assert!(closes_within(activity, UNKNOWN).await, "an unknown client has less time");
+    }
+
+    /// A client that takes a byte now and then goes on; one that takes nothing is cut off, however much it asks.
+    #[tokio::test(start_paused = true)]
+    async fn client_that_takes_nothing_is_cut() {
+        for holds in
+            [|activity: &Arc<Activity>| activity.holds(10_000), |activity: &Arc<Activity>| activity.unasked(true)]
+        {
+            let (_clock, connection) = connection();
+            let activity = connection.activity();
+            let _answering = activity.answer();
+            holds(activity);
+            for _ in 0..100 {
+                activity.takes(1);
+                assert!(!is_cut_within(activity, STALL - SECOND * 3).await);
+            }
+            activity.takes(1);
+            for _ in 0..5 {
+                drop(activity.answer());
+                assert!(!is_cut_within(activity, STALL / 6).await);
+            }
+            assert!(is_cut_within(activity, STALL / 6 + SECOND * 4).await);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_connection_is_told_to_close() {
+        let (_clock, connection) = connection();
+        let activity = connection.activity();
+        let answering = activity.answer();
+        tokio::time::sleep(SECOND * 32_000).await;
+        assert!(!activity.is_last());
+        tokio::time::sleep(SECOND * 8_000).await;
+        assert!(activity.is_last() && !closes_within(activity, SECOND).await, "HTTP/1.1 says so with its next answer");
+        activity.close();
+        assert!(!is_cut_within(activity, IDLE * 10).await, "its answer is sent whole");
+        drop(answering);
+        assert!(is_cut_within(activity, LAST + SECOND * 4).await);
+    }
+
+    #[tokio::test]
+    async fn connection_counts_until_it_is_dropped() {
+        let (clock, connection) = connection();
+        assert_eq!(clock.count(), 1);
+        let waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.none().await }
+        });
+        tokio::task::yield_now().await;
+        drop(connection);
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("none is left").unwrap();
+    }
+}
