@@ -3,21 +3,13 @@
 /// Files beside connections: those of the caches' sources, of the log, and what is read again when it changes.
 const OTHERS: usize = 64;
 
-/// So many connections as are wanted, or as there are file descriptors for: what is left over is for the feeder, which
-/// must reconnect while clients hold all that they can. The limit that a process begins with is raised as far as it may be.
+/// As many connections as are wanted, or as there are file descriptors for: what is left over is for the feeder, which must
+/// reconnect while clients hold all that they can.
 #[cfg(unix)]
 pub(super) fn room_for(wanted: usize) -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let needed = wanted.saturating_add(super::accept::SPARE).saturating_add(OTHERS);
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let fits = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed as u64);
-    let raised = if fits(current) {
-        current
-    } else {
-        let most = maximum.map_or(needed as u64, |maximum| maximum.min(needed as u64));
-        setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }).map_or(current, |()| Some(most))
-    };
-    let Some(limit) = raised.filter(|_| !fits(raised)) else { return wanted };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let Some(limit) = limit.filter(|limit| *limit < needed as u64) else { return wanted };
     let room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(super::accept::SPARE + OTHERS).max(1);
     tracing::warn!(
         target: "watchcore_http",
