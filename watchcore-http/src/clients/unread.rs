@@ -199,7 +199,7 @@ impl Answered {
     /// These bytes were made.
     pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> Made {
         self.add(bytes);
-        Made { answered: self.clone(), said: bytes, left: 0 }
+        Made { answered: self.clone(), left: bytes }
     }
 
     fn add(&self, bytes: usize) {
@@ -276,25 +276,17 @@ impl Drop for Answered {
 /// Bytes that were made of an answer, and not handed out; they go when this is dropped.
 pub(crate) struct Made {
     answered: Arc<Answered>,
-    /// What was said to be made, and did not come yet.
-    said: usize,
-    /// What came, and was not handed out.
     left: usize,
 }
 
 impl Made {
-    /// These bytes come. Where they are more than were said to be made, these count from now on.
-    pub(crate) fn count(&mut self, bytes: Bytes) -> Bytes {
-        let known = self.said.min(bytes.len());
-        self.said -= known;
-        self.left += bytes.len();
-        if bytes.len() > known {
-            self.answered.add(bytes.len() - known);
-        }
-        bytes
+    /// So many more were made.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.left += bytes;
+        self.answered.add(bytes);
     }
 
-    /// Hands out bytes that came.
+    /// Hands these out.
     pub(crate) fn hand_out(&mut self, bytes: Bytes) -> UnreadBytes {
         self.left -= bytes.len();
         UnreadBytes { bytes, answered: self.answered.clone() }
@@ -303,9 +295,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        let all = self.said + self.left;
-        if all > 0 {
-            self.answered.sub(all);
+        if self.left > 0 {
+            self.answered.sub(self.left);
         }
     }
 }
@@ -368,8 +359,7 @@ mod tests {
     }
 
     fn hand_out(made: &mut Made, bytes: usize) -> UnreadBytes {
-        let bytes = made.count(Bytes::from(vec![0; bytes]));
-        made.hand_out(bytes)
+        made.hand_out(Bytes::from(vec![0; bytes]))
     }
 
     #[test]
@@ -383,8 +373,9 @@ mod tests {
         assert_eq!(unread.held(), 50_000);
         drop(bytes);
         assert_eq!(unread.held(), 40_000, "nor is what was dropped held");
+        made.add(10_000);
         let more = hand_out(&mut made, 50_000);
-        assert_eq!(unread.held(), 50_000, "more than was said counts, too");
+        assert_eq!(unread.held(), 50_000);
         drop((made, more));
         assert_eq!((unread.held(), unread.lock().len()), (0, 0));
     }
@@ -395,6 +386,7 @@ mod tests {
         let (mut made, _) = answer(&unread, "alice", 0);
         let moves = unread.moves.load(Relaxed);
         for _ in 0..1000 {
+            made.add(8);
             drop(hand_out(&mut made, 8));
         }
         assert_eq!((unread.held(), unread.moves.load(Relaxed)), (0, moves));

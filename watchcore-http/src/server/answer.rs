@@ -79,8 +79,7 @@ impl Answer {
     pub(super) fn new(body: Body, account: &Arc<Account>, answering: Answering, is_http2: bool) -> Answer {
         let activity = answering.activity().clone();
         let answered = account.answer(holder(&activity));
-        // What is made by now counts from now on: nobody knows whether it will ever be asked for.
-        let made = answered.made(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+        let made = answered.made(0);
         let unasked = is_http2.then_some(false);
         let mut answer = Answer { body, rest: Bytes::new(), made, activity, unasked, _answering: answering };
         answer.is_unasked(true);
@@ -116,7 +115,10 @@ impl http_body::Body for Answer {
         if this.rest.is_empty() {
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => this.rest = this.made.count(data),
+                    Ok(data) => {
+                        this.made.add(data.len());
+                        this.rest = data;
+                    }
                     Err(frame) => {
                         return Poll::Ready(
                             frame.into_trailers().ok().map(|trailers| Ok(BodyFrame::trailers(trailers))),

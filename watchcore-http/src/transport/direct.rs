@@ -104,7 +104,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             match self.phase {
                 DirectPhase::Streaming => match self.stream.poll_frames(context, &mut self.frames) {
                     Poll::Ready(progress) => {
-                        let bytes = self.frames.iter().map(|frame| frame.chunk().len()).sum();
+                        let bytes = self.frames.iter().map(|frame| frame.chunk().len()).sum::<usize>();
                         self.made = Some(self.answered.made(bytes));
                         if progress == Progress::Ended {
                             self.phase = DirectPhase::Ending;

@@ -13,7 +13,7 @@ use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use flate2::{Compression, write::GzEncoder};
 use http::{HeaderValue, header};
-use http_body::{Frame as BodyFrame, SizeHint};
+use http_body::Frame as BodyFrame;
 use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -247,12 +247,6 @@ impl http_body::Body for ListBody {
 
     fn is_end_stream(&self) -> bool {
         self.first.is_empty() && matches!(*lock(&self.rest), Rest::Nothing)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let mut hint = SizeHint::default();
-        hint.set_lower(self.first.len() as u64);
-        hint
     }
 }
 
