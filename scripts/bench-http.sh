@@ -2,7 +2,7 @@
 # `watchcore serve` beside Kubernetes' own server over the same etcd, and beside a loop that only
 # writes: `make bench-http`. What each row is: benches/http/main.rs.
 #
-# ROWS="fanout idle list latency deaf"   which rows; WATCHERS="1000 10000" how many of them in fanout
+# ROWS="fanout idle list latency deaf hostile"   which rows; WATCHERS="1000 10000" how many of them in fanout
 # NO_BUILD=1                             takes the binaries as they are
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

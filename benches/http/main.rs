@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `WATCHCORE_SERVER` | the binary `watchcore`; default `target/release/watchcore` |
 //! | `HTTP_APISERVER` | a program that serves custom objects of `bench.test/v1` `widgets` as Kubernetes does: as the program of `http-tests/go/cmd/apiserver` does; without it that column is empty |
-//! | `ROWS` | which rows: `fanout idle list latency deaf`; default all |
+//! | `ROWS` | which rows: `fanout idle list latency deaf hostile`; default all |
 //! | `WATCHERS` | how many, for the fan-out; default `1000 10000` |
 #![allow(missing_docs)]
 
@@ -16,6 +16,7 @@ mod support;
 
 mod bare;
 mod faces;
+mod hostile;
 mod process;
 mod servers;
 mod watchers;
@@ -37,7 +38,7 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("bare") {
         bare::serve(MARKER);
     }
-    let rows = std::env::var("ROWS").unwrap_or_else(|_| "fanout idle list latency deaf".into());
+    let rows = std::env::var("ROWS").unwrap_or_else(|_| "fanout idle list latency deaf hostile".into());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -50,6 +51,7 @@ fn main() {
                 "idle" => idle(&etcd).await,
                 "latency" => latency(&etcd, &mut widgets).await,
                 "deaf" => deaf(&etcd, &mut widgets).await,
+                "hostile" => hostile::run(&etcd, &mut widgets).await,
                 "fill" => widgets.fill(150_000).await,
                 "list" => {
                     widgets.fill(150_000).await;

@@ -6,6 +6,7 @@ use etcd_client::{Client, PutOptions, Txn, TxnOp, WatchOptions};
 use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::pin::Pin;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 /// Where the objects are served.
 pub(crate) const PATH: &str = "/apis/bench.test/v1/widgets";
+/// Where those of the namespace with the large one are.
+pub(crate) const LARGE: &str = "/apis/bench.test/v1/namespaces/large/widgets";
 /// Where they lie in etcd: both servers look there.
 const PREFIX: &str = "/registry/bench.test/widgets/";
 
@@ -58,6 +61,18 @@ impl Server {
             let _ = std::fs::remove_file(file);
         }
         (server, Certificate { der: made.cert.der().clone() })
+    }
+
+    /// The same where everybody has to be known, by a file of tokens.
+    pub(crate) async fn watchcore_with_tokens(endpoint: &str, tokens: &Path) -> Server {
+        let (port, child) = spawn(endpoint, &format!("[auth]\ntokens = {tokens:?}\n"));
+        let server = Server { name: "watchcore serve", address: SocketAddr::from(([127, 0, 0, 1], port)), child };
+        let begin = Instant::now();
+        while status(server.address, "/readyz").await != Some(200) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is not ready");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        server
     }
 
     async fn kubernetes(endpoint: &str) -> Option<Server> {
@@ -256,6 +271,11 @@ fn value(number: usize, note: &str) -> String {
     )
 }
 
+/// The path of one of them.
+pub(crate) fn one(number: usize) -> String {
+    format!("/apis/bench.test/v1/namespaces/shop-{:02}/widgets/widget-{number:06}", number % 100)
+}
+
 impl Widgets {
     pub(crate) async fn new(endpoint: &str) -> Widgets {
         let client = Client::connect([endpoint], None).await.expect("etcd");
@@ -271,6 +291,16 @@ impl Widgets {
             self.revision = answer.header().expect("a header").revision();
         }
         self.written = self.written.max(count);
+    }
+
+    /// One of a megabyte, `large` in the namespace of that name.
+    pub(crate) async fn large(&mut self) {
+        let value = format!(
+            "{{\"metadata\":{{\"name\":\"large\",\"namespace\":\"large\"}},\"spec\":\"{}\"}}",
+            "x".repeat(1_000_000)
+        );
+        let answer = self.client.put(format!("{PREFIX}large/large"), value, None::<PutOptions>).await.expect("etcd");
+        self.revision = answer.header().expect("a header").revision();
     }
 
     /// The revision of the last write.
