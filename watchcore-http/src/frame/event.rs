@@ -53,7 +53,7 @@ impl Difference {
 
     /// Takes a frame that waits; `false`: they are too many.
     fn hold(&mut self, frame: Frame) -> bool {
-        self.held_bytes += frame.chunk().len();
+        self.held_bytes += frame.len();
         self.held.push(frame);
         self.held_bytes <= MOST_HELD
     }
@@ -103,9 +103,28 @@ impl ResourceFraming {
         };
         // An initial state is as large as the cache, and would push out of the table what everybody is about to ask for.
         if event.is_initial_state() {
-            return make();
+            return self.large(event).or_else(make);
         }
         self.served.frames.get(event.sequence(), self.form, event.kind(), make)
+    }
+
+    /// The frame of a large object of the initial state, which lies where the cache has it.
+    fn large(&self, event: &Event) -> Option<Frame> {
+        if self.form != Form::Json {
+            return None;
+        }
+        let kv = event.kv()?;
+        let object = Object::of(&self.served, kv)?;
+        let mut start = Vec::new();
+        begin(event.kind().name(), &mut start);
+        let rest = Object::slice(kv, &object, kv.mod_revision(), &mut start)?;
+        // An event is a line: one whose value has several is made anew.
+        let rest = rest.slice(..rest.trim_ascii_end().len());
+        let is_line = memchr::memchr2(b'\n', b'\r', &rest).is_none();
+        is_line.then(|| {
+            one_line(&mut start);
+            Frame::around(start.len(), |out| out.extend_from_slice(&start), rest, b"}\n")
+        })
     }
 
     fn bookmark(&mut self, revision: u64, ends_initial_state: bool) -> Frame {

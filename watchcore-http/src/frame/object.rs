@@ -3,6 +3,7 @@
 use super::table::write_table;
 use crate::catalog::Served;
 use crate::json::layout::{Identity, Layout};
+use bytes::Bytes;
 use watchcore::KeyValue;
 
 /// The form in which a client takes objects.
@@ -22,6 +23,18 @@ pub(crate) enum Included {
     None,
     Metadata,
     Object,
+}
+
+/// From so many bytes on a value goes out from where the cache has it, and is not copied for each who asks.
+const SLICED: usize = 16 << 10;
+
+/// The value of a version of a key, which it keeps.
+struct ValueOf(KeyValue);
+
+impl AsRef<[u8]> for ValueOf {
+    fn as_ref(&self) -> &[u8] {
+        self.0.value().unwrap_or_default()
+    }
 }
 
 /// A value that is an object of a resource, and where things lie in it.
@@ -74,6 +87,21 @@ impl<'k> Object<'k> {
     /// Appends it as it is stored, with this revision.
     pub(crate) fn write(&self, revision: u64, out: &mut Vec<u8>) {
         self.layout.write(self.value, self.identity, revision, out);
+    }
+
+    /// The same up to where the rest is as it is stored, and that, where it lies in the cache; `None`: the object is too
+    /// small for that to pay, or changes near its end.
+    pub(crate) fn slice(kv: &KeyValue, object: &Object<'_>, revision: u64, out: &mut Vec<u8>) -> Option<Bytes> {
+        if object.value.len() < SLICED {
+            return None;
+        }
+        let before = out.len();
+        let rest = object.layout.begin(object.value, object.identity, revision, out);
+        if object.value.len() - rest < SLICED / 2 {
+            out.truncate(before);
+            return None;
+        }
+        Some(Bytes::from_owner(ValueOf(kv.clone())).slice(rest..))
     }
 
     /// Appends its PartialObjectMetadata.

@@ -139,7 +139,7 @@ fn at(sequence: u64, places: usize) -> usize {
 }
 
 fn bytes_of(frame: &Option<Frame>) -> usize {
-    frame.as_ref().map_or(BYTES_OF_NONE, |frame| frame.chunk().len())
+    frame.as_ref().map_or(BYTES_OF_NONE, Frame::len)
 }
 
 impl<F: Copy + Eq> EventFrames<F> {

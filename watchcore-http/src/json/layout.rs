@@ -139,33 +139,40 @@ impl Layout {
 
     /// Appends the object with its revision, and with its name and namespace.
     pub(crate) fn write(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
-        if self.is_plain(identity.namespace.is_some()) {
-            self.splice(value, 0..value.len(), revision, out);
-        } else {
-            write_edited(value, identity, revision, out);
+        out.reserve(value.len() + 48);
+        let rest = self.begin(value, identity, revision, out);
+        out.extend_from_slice(&value[rest..]);
+    }
+
+    /// The same up to where the rest is as it was stored, which begins there.
+    pub(crate) fn begin(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) -> usize {
+        match self.is_plain(identity.namespace.is_some()) {
+            true => self.splice(value, 0, revision, out),
+            false => write_edited(value, identity, revision, out),
         }
     }
 
     /// Appends the object `metadata` alone, in the same way.
     pub(crate) fn write_metadata(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
         if self.is_plain(identity.namespace.is_some()) {
-            return self.splice(value, self.metadata(), revision, out);
+            let metadata = self.metadata();
+            let rest = self.splice(value, metadata.start, revision, out);
+            return out.extend_from_slice(value.get(rest..metadata.end).unwrap_or_default());
         }
         let mut whole = Vec::with_capacity(value.len() + 128);
-        write_edited(value, identity, revision, &mut whole);
+        self.write(value, identity, revision, &mut whole);
         match Layout::of(&whole) {
             Some(edited) => out.extend_from_slice(&whole[edited.metadata()]),
             None => out.extend_from_slice(b"{}"),
         }
     }
 
-    /// One part of the value with the version in it.
-    fn splice(&self, value: &[u8], part: Range<usize>, revision: u64, out: &mut Vec<u8>) {
+    /// The value from a place on up to the version, and that; the rest begins where this returns.
+    fn splice(&self, value: &[u8], from: usize, revision: u64, out: &mut Vec<u8>) -> usize {
         let (at, length) = (self.version_at as usize, (self.version & LENGTH) as usize);
-        let (Some(before), Some(after)) = (value.get(part.start..at), value.get(at + length..part.end)) else {
-            return; // A layout of another value: there is none such, for both are of one version of the key.
+        let Some(before) = value.get(from..at).filter(|_| at + length <= value.len()) else {
+            return value.len(); // A layout of another value: there is none such, for both are of one version of the key.
         };
-        out.reserve(before.len() + after.len() + 48);
         out.extend_from_slice(before);
         if length == 0 {
             out.extend_from_slice(b"\"resourceVersion\":");
@@ -174,7 +181,7 @@ impl Layout {
         if length == 0 {
             out.push(b',');
         }
-        out.extend_from_slice(after);
+        at + length
     }
 }
 
@@ -191,9 +198,9 @@ pub(crate) fn quoted(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Appends the object with whatever changes it needs, found anew.
-fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
-    let Some(found) = find(value) else { return };
+/// Appends the object with whatever changes it needs, found anew, up to where the rest is as it was stored.
+fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) -> usize {
+    let Some(found) = find(value) else { return value.len() };
     let mut added = Vec::new();
     let member = |name: &str, text: Option<&str>, added: &mut Vec<u8>| {
         if !added.is_empty() {
@@ -254,7 +261,7 @@ fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut V
         out.extend_from_slice(&text);
         at = place.end;
     }
-    out.extend_from_slice(&value[at..]);
+    at
 }
 
 #[cfg(test)]

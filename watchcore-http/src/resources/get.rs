@@ -7,7 +7,14 @@ use crate::catalog::Served;
 use crate::frame::{Form, Object};
 use crate::request::{GetStart, Params};
 use crate::status::Refusal;
+use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame as BodyFrame, SizeHint};
+use std::array;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use tokio::time::Instant;
 use watchcore::{Read, ReadOptions};
 
@@ -39,7 +46,15 @@ pub(crate) async fn get(
     let Some((revision, object)) = object else {
         return Err(Refusal::no_such_object(&resource.group, &resource.plural, name));
     };
-    let mut out = Vec::with_capacity(object.value.len() + 128);
+    let mut out = Vec::new();
+    if form == Form::Json
+        && !params.pretty
+        && let Some(kv) = &found.kv
+        && let Some(rest) = Object::slice(kv, &object, revision, &mut out)
+    {
+        return Ok(json_response(Body::new(Slices::new([Bytes::from(out), rest, Bytes::from_static(b"\n")]))));
+    }
+    out.reserve(object.value.len() + 128);
     object.write_as(served, form, revision, &mut out);
     out.push(b'\n');
     if params.pretty {
@@ -48,4 +63,32 @@ pub(crate) async fn get(
         return Ok(respond(ListBytes::new(MadeObject(out), true), taker).await);
     }
     Ok(json_response(out))
+}
+
+/// A body of some bytes that lie in several places.
+struct Slices {
+    pieces: array::IntoIter<Bytes, 3>,
+}
+
+impl Slices {
+    fn new(pieces: [Bytes; 3]) -> Slices {
+        Slices { pieces: pieces.into_iter() }
+    }
+}
+
+impl http_body::Body for Slices {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
+        Poll::Ready(self.pieces.next().map(|piece| Ok(BodyFrame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.as_slice().is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.pieces.as_slice().iter().map(|piece| piece.len() as u64).sum())
+    }
 }

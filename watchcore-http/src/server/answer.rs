@@ -67,6 +67,8 @@ pub(super) struct Answer {
     body: Body,
     /// What the body gave, and was not handed out yet.
     rest: Bytes,
+    /// What the body is to give yet, and counts already.
+    said: usize,
     made: Made,
     activity: Arc<Activity>,
     /// On HTTP/2 a body is not asked as long as its client gives no room. `None`: HTTP/1.1, where the socket says so.
@@ -79,9 +81,11 @@ impl Answer {
     pub(super) fn new(body: Body, account: &Arc<Account>, answering: Answering, is_http2: bool) -> Answer {
         let activity = answering.activity().clone();
         let answered = account.answer(holder(&activity));
-        let made = answered.made(0);
+        // What a body of a known length keeps counts from now on, also what lies in the cache: it is kept for this client.
+        let said = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
+        let made = answered.made(said);
         let unasked = is_http2.then_some(false);
-        let mut answer = Answer { body, rest: Bytes::new(), made, activity, unasked, _answering: answering };
+        let mut answer = Answer { body, rest: Bytes::new(), said, made, activity, unasked, _answering: answering };
         answer.is_unasked(true);
         answer
     }
@@ -116,7 +120,9 @@ impl http_body::Body for Answer {
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        this.made.add(data.len());
+                        let said = this.said.min(data.len());
+                        this.said -= said;
+                        this.made.add(data.len() - said);
                         this.rest = data;
                     }
                     Err(frame) => {

@@ -44,13 +44,13 @@ pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Respon
 pub(super) struct WatchBody {
     /// Empty: it has ended, or was taken out.
     stream: DirectStream,
-    /// Of a piece, what the transport has not asked for yet.
-    frames: VecDeque<Frame>,
+    /// Of what was framed, what the transport has not asked for yet.
+    pieces: VecDeque<Bytes>,
 }
 
 impl WatchBody {
     pub(super) fn new(stream: WatchStream) -> WatchBody {
-        WatchBody { stream: DirectStream(Arc::new(Mutex::new(Some(stream)))), frames: VecDeque::new() }
+        WatchBody { stream: DirectStream(Arc::new(Mutex::new(Some(stream)))), pieces: VecDeque::new() }
     }
 }
 
@@ -62,16 +62,16 @@ impl http_body::Body for WatchBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
-        let WatchBody { stream, frames } = &mut *self;
+        let WatchBody { stream, pieces } = &mut *self;
         loop {
-            if let Some(frame) = frames.pop_front() {
-                return Poll::Ready(Some(Ok(BodyFrame::data(frame.payload()))));
+            if let Some(piece) = pieces.pop_front() {
+                return Poll::Ready(Some(Ok(BodyFrame::data(piece))));
             }
             let mut watch = stream.lock();
             let Some(open) = watch.as_mut() else { return Poll::Ready(None) };
-            let mut piece = Vec::new();
-            let progress = ready!(open.poll_frames(context, &mut piece));
-            *frames = piece.into();
+            let mut frames = Vec::new();
+            let progress = ready!(open.poll_frames(context, &mut frames));
+            pieces.extend(frames.iter().flat_map(Frame::payloads));
             if progress == Progress::Ended {
                 *watch = None;
             }
@@ -79,6 +79,6 @@ impl http_body::Body for WatchBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.frames.is_empty() && self.stream.lock().is_none()
+        self.pieces.is_empty() && self.stream.lock().is_none()
     }
 }

@@ -27,10 +27,10 @@ const MOST_SLICES: usize = 64;
 pub(crate) struct Direct<I> {
     io: I,
     stream: WatchStream,
-    /// What is being written: first `own` (the head, or the last chunk), then frames from `at` on, of the first of which
-    /// `written` bytes are out.
+    /// What is being written: first `own` (the head, or the last chunk), then pieces of frames from `at` on, of the first
+    /// of which `written` bytes are out.
     own: Bytes,
-    frames: Vec<Frame>,
+    pieces: Vec<Bytes>,
     at: usize,
     written: usize,
     phase: DirectPhase,
@@ -73,7 +73,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             io,
             stream,
             own: head,
-            frames: Vec::new(),
+            pieces: Vec::new(),
             at: 0,
             written: 0,
             phase: DirectPhase::Streaming,
@@ -98,24 +98,24 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         self.read_ahead(context)?;
         loop {
             ready!(self.poll_write(context))?;
-            self.frames.clear();
+            self.pieces.clear();
             self.made = None;
             (self.at, self.written) = (0, 0);
             match self.phase {
-                DirectPhase::Streaming => match self.stream.poll_frames(context, &mut self.frames) {
-                    Poll::Ready(progress) => {
-                        let bytes = self.frames.iter().map(|frame| frame.chunk().len()).sum::<usize>();
-                        self.made = Some(self.answered.made(bytes));
-                        if progress == Progress::Ended {
-                            self.phase = DirectPhase::Ending;
-                        }
-                    }
-                    Poll::Pending => {
+                DirectPhase::Streaming => {
+                    let mut frames = Vec::new();
+                    let Poll::Ready(progress) = self.stream.poll_frames(context, &mut frames) else {
                         // An idle watch has no buffer.
-                        (self.frames, self.own) = (Vec::new(), Bytes::new());
+                        (self.pieces, self.own) = (Vec::new(), Bytes::new());
                         return Poll::Pending;
+                    };
+                    let bytes = frames.iter().map(Frame::len).sum::<usize>();
+                    self.made = Some(self.answered.made(bytes));
+                    self.pieces.extend(frames.iter().flat_map(Frame::chunks));
+                    if progress == Progress::Ended {
+                        self.phase = DirectPhase::Ending;
                     }
-                },
+                }
                 DirectPhase::Ending => {
                     self.own = Bytes::from_static(b"0\r\n\r\n");
                     self.phase = DirectPhase::Ended;
@@ -150,22 +150,22 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             }
             self.own.advance(written);
         }
-        while self.at < self.frames.len() {
+        while self.at < self.pieces.len() {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
             let mut count = 0;
-            for (slice, frame) in slices.iter_mut().zip(&self.frames[self.at..]) {
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces[self.at..]) {
                 let from = if count == 0 { self.written } else { 0 };
-                *slice = IoSlice::new(&frame.chunk()[from..]);
+                *slice = IoSlice::new(&piece[from..]);
                 count += 1;
             }
             let mut written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            while let Some(frame) = self.frames.get(self.at)
+            while let Some(piece) = self.pieces.get(self.at)
                 && written > 0
             {
-                let left = frame.chunk().len() - self.written;
+                let left = piece.len() - self.written;
                 if written < left {
                     self.written += written;
                     break;

@@ -309,13 +309,15 @@ async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes], stall: 
 
 /// A frame as a message: its head, and what is in it where it lies. Values of resources go out as they are stored: if those
 /// are no text, the message is binary.
-fn message(frame: &Frame) -> [Bytes; 2] {
+fn message(frame: &Frame) -> impl Iterator<Item = Bytes> + use<> {
     const FINAL: u8 = 0x80;
-    let payload = frame.message();
-    let kind = if std::str::from_utf8(&payload).is_ok() { OpData::Text } else { OpData::Binary };
+    let payload: Vec<Bytes> = frame.messages().collect();
+    let length = payload.iter().map(Bytes::len).sum();
+    let is_text = payload.iter().all(|piece| std::str::from_utf8(piece).is_ok());
+    let kind = if is_text { OpData::Text } else { OpData::Binary };
     let mut head = Vec::with_capacity(10);
     head.push(FINAL | u8::from(OpCode::Data(kind)));
-    match payload.len() {
+    match length {
         length @ ..126 => head.push(length as u8),
         length @ 126..=0xffff => {
             head.push(126);
@@ -326,7 +328,7 @@ fn message(frame: &Frame) -> [Bytes; 2] {
             head.extend_from_slice(&(length as u64).to_be_bytes());
         }
     }
-    [Bytes::from(head), payload]
+    std::iter::once(Bytes::from(head)).chain(payload)
 }
 
 /// How a connection ends after this error.

@@ -134,7 +134,7 @@ impl WatchStream {
     pub(crate) fn poll_frames(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let had = out.len();
         let progress = self.fill(context, out);
-        let bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
+        let bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
         self.open.sent(out.len() - had, bytes);
         if progress == Poll::Ready(Progress::Ended) {
             // What it holds of the log goes now, and its place, whenever the transport is done with its last bytes.
@@ -193,7 +193,7 @@ impl WatchStream {
     /// also those that are replaced meanwhile, and the next piece may be for a client that never reads.
     fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> Option<Progress> {
         let of_the_state = self.batch.events().first().is_some_and(Event::is_initial_state);
-        let mut bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
+        let mut bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
         let mut counted = out.len();
         while let Some(event) = self.batch.events().get(self.next) {
             if !of_the_state && (bytes >= PIECE_BYTES || out.len() - had >= PIECE_FRAMES) {
@@ -207,7 +207,7 @@ impl WatchStream {
             if !self.framing.event_of_revision(event, is_last, out) {
                 return Some(Progress::Ended);
             }
-            bytes += out[counted..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
+            bytes += out[counted..].iter().map(|frame| frame.len()).sum::<usize>();
             counted = out.len();
         }
         // Nothing of the log is kept by a batch that was handed out.

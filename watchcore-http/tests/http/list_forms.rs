@@ -1,7 +1,7 @@
 //! The forms of lists and of single objects: Table, metadata alone, pretty, compressed.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS, widget, widget_key};
-use crate::support::{Answer, Client, Ground, get, request};
+use crate::support::{Answer, Client, Ground, Watching, get, request};
 use serde_json::{Value, json};
 use std::io::Read;
 
@@ -207,5 +207,36 @@ async fn answers_are_kept_by_nobody() {
     for path in [WIDGETS, &object, &watch, "/v1/keys?prefix=/registry/", "/nothing", "/openapi/v3", "/readyz"] {
         let said = get(ground.address, path).await.header("cache-control").map(str::to_owned);
         assert_eq!(said.as_deref(), Some("no-cache, private"), "{path}");
+    }
+}
+
+/// A large object goes out from where the cache has it, and is the same, byte for byte, as one that is copied: by itself, in
+/// a list, in the initial state of a watch and in its events, however it was stored.
+#[tokio::test]
+async fn large_objects_are_as_small_ones() {
+    let ground = Ground::start().await;
+    let large = "x".repeat(40_000);
+    let metadata = r#""metadata":{"name":"a","namespace":"shop","resourceVersion":"9"}"#;
+    for (stored, what) in [
+        (format!("{{{metadata},\"data\":\"{large}\"}}"), "version before the data"),
+        (format!("{{\"data\":\"{large}\",{metadata}}}"), "version behind the data"),
+        (format!("{{\"metadata\":{{\"name\":\"a\",\"namespace\":\"shop\"}},\"data\":\"{large}\"}}"), "no version"),
+        (format!("{{\"data\":\"{large}\",\"more\":1}}\n"), "no metadata, a line's end"),
+        (format!("{{{metadata},\n  \"data\":\"{large}\",\n  \"more\":1\n}}\n"), "several lines"),
+    ] {
+        let revision = ground.put(&widget_key("shop/a"), &stored);
+        let get = get(ground.address, &format!("{SHOP}/a")).await;
+        assert_eq!(get.header("content-length").and_then(|length| length.parse().ok()), Some(get.body.len()), "{what}");
+        let list = self::get(ground.address, SHOP).await.json();
+        assert_eq!(get.json(), list["items"][0], "{what}");
+        assert_eq!(get.json()["metadata"]["resourceVersion"], revision.to_string(), "{what}");
+        let mut expected = serde_json::from_str::<Value>(&stored).unwrap();
+        expected["metadata"] = json!({"name": "a", "namespace": "shop", "resourceVersion": revision.to_string()});
+        assert_eq!(get.json(), expected, "{what}");
+        let mut watching = Watching::open(ground.address, &format!("{SHOP}?watch=1")).await;
+        assert_eq!(watching.event().await["object"], expected, "{what}");
+        ground.put(&widget_key("shop/a"), &stored);
+        expected["metadata"]["resourceVersion"] = json!((revision + 1).to_string());
+        assert_eq!(watching.event().await["object"], expected, "{what}");
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use bytes::Bytes;
 
 fn frame(text: &str) -> Frame {
     Frame::new(0, |out| out.extend_from_slice(text.as_bytes()))
@@ -121,4 +122,16 @@ fn many_ask_at_once() {
     let held =
         places.flat_map(|place| place.read().unwrap().frames.iter().map(|one| bytes_of(&one.2)).collect::<Vec<_>>());
     assert_eq!(held.sum::<usize>(), bytes);
+}
+
+/// A part of a value stands in the chunk where the cache has it.
+#[test]
+fn value_is_in_the_chunk_and_not_copied() {
+    let value = Bytes::from(vec![b'x'; 300]);
+    let frame = Frame::around(1, |out| out.push(b'<'), value.clone(), b">\n");
+    let chunk = frame.chunks().collect::<Vec<_>>();
+    assert_eq!(chunk.concat(), [b"12f\r\n<", &value[..], b">\n\r\n"].concat());
+    assert_eq!((chunk[1].as_ptr(), frame.len()), (value.as_ptr(), chunk.concat().len()));
+    assert_eq!(frame.payload(), [b"<", &value[..], b">\n"].concat());
+    assert_eq!(frame.message(), [b"<", &value[..], b">"].concat());
 }
