@@ -277,7 +277,7 @@ pub fn accept(data: &[u8]) {
 pub fn layout(data: &[u8]) {
     let identity = Identity { namespace: Some("a"), name: "b" };
     let parsed: Option<Value> = serde_json::from_slice(data).ok();
-    let Some(layout) = Layout::of(data) else {
+    let Some(layout) = Layout::of(b"/w/a/b", data) else {
         assert!(!parsed.is_some_and(|value| value.is_object()), "an object without a layout: {data:?}");
         return;
     };
@@ -292,6 +292,7 @@ pub fn layout(data: &[u8]) {
     });
     assert_eq!(whole["metadata"], metadata, "{data:?}");
     assert_eq!(metadata["resourceVersion"], "42", "{data:?}");
+    assert_eq!((&metadata["name"], &metadata["namespace"]), (&json!("b"), &json!("a")), "{data:?}");
     let mut expected = parsed;
     expected["metadata"] = metadata;
     assert_eq!(whole, expected, "nothing but metadata is another: {data:?}");

@@ -1,8 +1,8 @@
 //! Who asks, and who may: tokens, hooks, names and origins. The certificates of clients are in `tls`.
 
 use crate::support::certificates::{Authority, Files, install};
-use crate::support::ground::{Face, NODES, SHOP, WIDGETS, widget_key};
-use crate::support::{Ground, eventually, figure, get, request, token_from};
+use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node_key, widget, widget_key};
+use crate::support::{Ground, Watching, eventually, figure, get, request, token_from};
 use std::sync::{Arc, Mutex};
 use watchcore_http::{ApiBuilder, Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
@@ -197,6 +197,33 @@ async fn token_reaches_no_other_namespace() {
         }
         let path = format!("{west}?continue={}", token_from(&first, &widget_key("west/")));
         assert_eq!(get(ground.address, &path).await.names(), ["west/a", "west/b"], "{face:?}");
+    }
+}
+
+/// An authorizer decides by the key. An object that says it is another one goes out as the object of its key, in each form.
+#[tokio::test]
+async fn objects_cannot_claim_another_namespace() {
+    const TABLE: (&str, &str) = ("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    const METADATA: (&str, &str) = ("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+    for declared in [true, false] {
+        let builder = Ground::builder().api(|api| api.authorizer(Noting::default()));
+        let ground = if declared { builder } else { builder.undeclared() }.start().await;
+        ground.put(&widget_key("shop/a"), widget("vault/claimed", "red").to_string().replace("uid-claimed", "uid"));
+        for target in [SHOP.to_owned(), format!("{SHOP}/a"), format!("{SHOP}?watch=1"), WIDGETS.into()] {
+            for accept in [("Accept", "application/json"), TABLE, METADATA] {
+                let text = match target.contains("watch") {
+                    true => Watching::open_with(ground.address, &target, &[accept]).await.event().await.to_string(),
+                    false => request(ground.address, "GET", &target, &[accept]).await.text(),
+                };
+                let says = [r#""name":"a""#, r#""namespace":"shop""#];
+                assert!(says.iter().all(|part| text.contains(part)), "{target} {accept:?}: {text}");
+                assert!(!text.contains("vault") && !text.contains("claimed"), "{target} {accept:?}: {text}");
+            }
+        }
+        let open = Ground::builder().start().await;
+        open.put(&node_key("n1"), r#"{"metadata":{"name":"n2","namespace":"vault"}}"#);
+        let metadata = &get(open.address, &format!("{NODES}/n1")).await.json()["metadata"];
+        assert_eq!((&metadata["name"], &metadata["namespace"]), (&"n1".into(), &"".into()));
     }
 }
 
