@@ -9,15 +9,17 @@
 //!    the exception: who restarts servers has no token.
 //! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
 
+mod certificates;
 mod origin;
 mod tokens;
 
+pub(crate) use certificates::{Authorities, ClientCertificate, certificates, said};
 pub use tokens::Tokens;
 
 use crate::status::Refusal;
 use axum::response::Response;
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 use origin::Origins;
 use serde_json::json;
 use std::future::Future;
@@ -25,7 +27,11 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// How long files that say who may ask are believed after they could not be read any more.
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What a hook answers in its own time.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -67,6 +73,15 @@ pub trait Authenticator: Send + Sync + 'static {
     /// # Errors
     /// What the client is answered where that cannot be found out now. Nobody else is asked then.
     fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>>;
+
+    /// The headers that [`authenticate`](Authenticator::authenticate) looks at, if it looks at nothing else of a head.
+    ///
+    /// Who opened a watch is asked for again while it lasts, with the head of its request: a copy of the whole head is kept
+    /// with each watch, and each watch is asked for by itself. Where all authenticators name their headers, only these are
+    /// kept, a recheck sees a head that has nothing else, and watches that have the same values are asked for once.
+    fn reads(&self) -> Option<&[HeaderName]> {
+        None
+    }
 }
 
 /// Decides who may do what. Without one, everybody who is known may read everything that is served.
@@ -154,8 +169,8 @@ pub(crate) struct Peer {
     pub(crate) local: Option<SocketAddr>,
     /// Whether the connection itself has TLS.
     pub(crate) is_encrypted: bool,
-    /// Whom a verified client certificate names.
-    pub(crate) certificate: Option<User>,
+    /// The certificate that the client has shown.
+    pub(crate) certificate: Option<ClientCertificate>,
     /// Whether the server asks for client certificates: then nobody is let in unknown.
     pub(crate) asks_certificate: bool,
     /// Watches of the connection that are open.
@@ -264,8 +279,10 @@ impl Access {
     }
 
     async fn user_of(&self, head: &Parts, peer: Option<&Peer>) -> Result<Option<User>, Refusal> {
-        if let Some(user) = peer.and_then(|peer| peer.certificate.clone()) {
-            return Ok(Some(user));
+        if let Some(certificate) = peer.and_then(|peer| peer.certificate.as_ref())
+            && let Some(user) = certificate.user().await?
+        {
+            return Ok(Some(user.clone()));
         }
         for authenticator in &self.authenticators {
             if let Some(user) = authenticator.authenticate(head).await? {

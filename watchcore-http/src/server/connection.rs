@@ -78,16 +78,17 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     let local = stream.local_addr().ok();
     let mut ending = shared.ending.subscribe();
     let handshake = async {
-        let config = tls.current().await;
-        tokio_rustls::TlsAcceptor::from(config).accept(stream).await
+        let made = tls.current().await;
+        let stream = tokio_rustls::TlsAcceptor::from(made.config.clone()).accept(stream).await?;
+        Ok::<_, std::io::Error>((stream, made))
     };
     let limit = shared.limits().handshake_timeout;
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(limit, handshake) => accepted,
         () = begun(&mut ending) => return,
     };
-    let stream = match accepted {
-        Ok(Ok(stream)) => stream,
+    let (stream, made) = match accepted {
+        Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             shared.figures().refused(Reason::handshake);
             tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
@@ -97,7 +98,7 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     };
     let session = stream.get_ref().1;
     let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
+    let certificate = tls.shown(session, made);
     let peer = Peer {
         address,
         local,

@@ -20,7 +20,6 @@ pub use tls::Tls;
 
 use crate::api::{Api, Limits};
 use crate::figures::Figures;
-use crate::files::Reloaded;
 use axum::Router;
 use connection::Stage;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -263,7 +262,7 @@ struct Shared {
     router: Router,
     /// Watches of HTTP/1.1 leave hyper.
     direct: bool,
-    tls: Option<Arc<Reloaded<rustls::ServerConfig>>>,
+    tls: Option<tls::Certificates>,
     asks_certificate: bool,
     /// True when the server ends.
     ending: watch::Sender<bool>,

@@ -72,12 +72,15 @@ async fn tokens_change_under_the_server() {
     files.write("tokens", "new,alice\n");
     eventually("the new token", || async { (code("new").await == 200).then_some(()) }).await;
     assert_eq!(code("secret").await, 401, "the old one is gone");
-    files.write("tokens", "a line without a comma\n");
-    for _ in 0..3 {
-        assert_eq!(code("new").await, 200, "a wrong file: what was read before stays");
+    files.write("tokens", "a line without a comma\nnew,alice\nother,bob\n");
+    eventually("the other token", || async { (code("other").await == 200).then_some(()) }).await;
+    assert_eq!(code("new").await, 200, "a wrong line is lost alone");
+    for less in ["", "# nobody any more\n", "new;alice\n", "new,\n"] {
+        files.write("tokens", less);
+        eventually(less, || async { (code("new").await == 401).then_some(()) }).await;
+        files.write("tokens", "new,alice\n");
+        eventually("the token again", || async { (code("new").await == 200).then_some(()) }).await;
     }
-    files.write("tokens", "newer,alice\n");
-    eventually("the newer token", || async { (code("newer").await == 200).then_some(()) }).await;
 }
 
 /// Notes what it is asked, and denies what the test says.
