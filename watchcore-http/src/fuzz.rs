@@ -114,8 +114,7 @@ pub fn frames(data: &[u8]) {
         form: Form::Json,
         old_path: false,
         watcher: None,
-        connection: None,
-        exchange: None,
+        request: &http::Request::new(()).into_parts().0,
     };
     let ended = RUNTIME.block_on(within(Duration::from_secs(10), async {
         let stream = watch::open(&API.0, watched, &params).await.unwrap_or_else(|refusal| panic!("a watch: {refusal}"));

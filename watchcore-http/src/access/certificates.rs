@@ -105,6 +105,10 @@ impl ClientCertificate {
         ClientCertificate { user, chain, authorities, until, proven }
     }
 
+    pub(crate) fn names_somebody(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// Whom it names; `None`: nobody.
     ///
     /// # Errors

@@ -9,10 +9,12 @@
 //!    the exception: who restarts servers has no token.
 //! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
 
+mod admission;
 mod certificates;
 mod origin;
 mod tokens;
 
+pub(crate) use admission::{Admission, Verdict};
 pub(crate) use certificates::{Authorities, ClientCertificate, certificates, said};
 pub use tokens::Tokens;
 
@@ -22,11 +24,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use origin::Origins;
 use serde_json::json;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -42,7 +46,7 @@ pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// let user = watchcore_http::User::new("alice").group("readers");
 /// assert_eq!((user.name(), user.groups()), ("alice", &["readers".to_owned()][..]));
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct User {
     name: String,
     groups: Vec<String>,
@@ -69,6 +73,10 @@ pub struct User {
 /// ```
 pub trait Authenticator: Send + Sync + 'static {
     /// Who sends the request with this head; `None`: nobody that this one knows.
+    ///
+    /// While a watch lasts that the request has opened, it is asked again with the same head
+    /// ([`recheck_interval`](crate::ApiBuilder::recheck_interval)). The watch ends when the answer is another user, nobody,
+    /// or a refusal of 401 or 403; and when there was none for four intervals, because it hangs, panics, or refuses otherwise.
     ///
     /// # Errors
     /// What the client is answered where that cannot be found out now. Nobody else is asked then.
@@ -105,7 +113,8 @@ pub trait Authenticator: Send + Sync + 'static {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Authorizer: Send + Sync + 'static {
-    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes.
+    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes. It is asked
+    /// again while a watch lasts, which ends when it denies.
     fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision>;
 }
 
@@ -142,7 +151,7 @@ pub enum Decision {
 ///     }
 /// }
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Asked {
     /// `get`, `list` or `watch` of a resource; else the method in small letters.
@@ -221,41 +230,60 @@ impl Peer {
     pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
         head.extensions.get()
     }
+
+    /// Whether its certificate says who it is.
+    fn names_somebody(&self) -> bool {
+        self.certificate.as_ref().is_some_and(ClientCertificate::names_somebody)
+    }
 }
 
 impl Access {
-    /// Lets a request pass, and says who sends it; `None`: nobody has to be known.
+    /// Lets a request pass. Who sends it, and what the authorizers were asked, is in its extensions from here on; the first
+    /// is missing where nobody has to be known, the second where there are no authorizers.
     ///
     /// # Errors
     /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where an authorizer
     /// denies.
     pub(crate) async fn check(
         &self,
-        head: &Parts,
+        head: &mut Parts,
         is_health: bool,
-        asked: impl FnOnce() -> Result<Asked, Refusal>,
-    ) -> Result<Option<User>, Refusal> {
+        asked: impl FnOnce(&Parts) -> Result<Asked, Refusal>,
+    ) -> Result<(), Refusal> {
         let peer = Peer::of(head).map(|peer| &**peer);
         let must_be_known = self.must_be_known(peer);
         self.origins.check(head, peer, must_be_known)?;
         if is_health {
-            return Ok(None);
+            return Ok(());
         }
         let user = self.user_of(head, peer).await?;
         if must_be_known && user.is_none() {
             return Err(Refusal::unauthorized("Unauthorized"));
         }
         if !self.authorizers.is_empty() {
-            let asked = asked()?;
-            let anonymous = User::anonymous();
-            let user = user.as_ref().unwrap_or(&anonymous);
-            for authorizer in &self.authorizers {
-                if let Decision::Deny(reason) = authorizer.authorize(user, &asked).await {
-                    return Err(asked.forbidden(user, &reason));
-                }
+            let asked = asked(head)?;
+            self.decide(user.as_ref(), &asked).await?;
+            head.extensions.insert(Arc::new(asked));
+        }
+        if let Some(user) = user {
+            head.extensions.insert(user);
+        }
+        Ok(())
+    }
+
+    /// Whether this user may do this; `None`: whoever asks.
+    ///
+    /// # Errors
+    /// 403 where an authorizer denies.
+    async fn decide(&self, user: Option<&User>, asked: &Asked) -> Result<(), Refusal> {
+        let anonymous = User::anonymous();
+        let user = user.unwrap_or(&anonymous);
+        for authorizer in &self.authorizers {
+            if let Decision::Deny(reason) = authorizer.authorize(user, asked).await {
+                return Err(asked.forbidden(user, &reason));
             }
         }
-        Ok(user)
+        Ok(())
     }
 
     /// What goes into the answer to a request, for the browser of a page.
@@ -291,6 +319,18 @@ impl Access {
         }
         Ok(None)
     }
+}
+
+/// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told
+/// to look for. Otherwise the connection would end, and the request be counted as one whose client went.
+pub(crate) async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
+    let mut made = pin!(made);
+    // What requests share has no invariant between two calls that can panic: locks are taken over from those who did.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| made.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
 }
 
 impl Asked {

@@ -10,11 +10,10 @@
 mod markup;
 mod sample;
 
-use crate::access::Peer;
 use crate::api::ApiState;
 use crate::digest::sha256;
 use crate::elsewhere::FIGURES;
-use crate::exchange::Exchange;
+use crate::lines;
 use crate::resources::watch::random_deadline;
 use crate::status::Refusal;
 use crate::transport::{Stall, sse};
@@ -33,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::watch::{Receiver, Sender};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use watchcore::Error;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -108,17 +108,33 @@ fn events_of(page: &str) -> String {
 /// # Errors
 /// 429 where there are as many watches as there may be.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
-    place.account(Exchange::of(request));
+    let place = state.open.open(request)?;
+    let revocation = place.revocation().clone();
     let deadline = Instant::now() + random_deadline();
     let viewer = Viewer::new(place, deadline, Stall::of(request, state.limits.stall));
-    let events = stream::unfold((subscribe(state), viewer), move |(mut samples, viewer)| async move {
-        // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
-        timeout_at(deadline, samples.changed()).await.ok()?.ok()?;
-        let sample = samples.borrow_and_update().clone();
-        Some((Ok::<_, Infallible>(sample), (samples, viewer)))
+    let begin = Some((subscribe(state), viewer, revocation));
+    let events = stream::unfold(begin, move |viewing| async move {
+        let (mut samples, viewer, revocation) = viewing?;
+        tokio::select! {
+            biased;
+            error = revocation.revoked() => Some((Ok::<_, Infallible>(revoked(error)), None)),
+            // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
+            changed = timeout_at(deadline, samples.changed()) => {
+                changed.ok()?.ok()?;
+                let sample = samples.borrow_and_update().clone();
+                Some((Ok(sample), Some((samples, viewer, revocation))))
+            }
+        }
     });
     Ok(sse::with_head(Body::from_stream(events)))
+}
+
+/// What a viewer is told who may not look any more.
+fn revoked(error: &Error) -> Bytes {
+    let mut event = b"event: ERROR\ndata: ".to_vec();
+    lines::error(&mut event, None, error.code(), error.message(), 0, None);
+    event.push(b'\n');
+    Bytes::from(event)
 }
 
 /// The place of a viewer among the watches, until the stream is dropped or its client is cut off.

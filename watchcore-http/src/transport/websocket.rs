@@ -14,6 +14,7 @@
 //! | who ends it | what the client sees |
 //! | --- | --- |
 //! | the watch | close 1000, or 1001 where the server shuts down |
+//! | the user, who is gone or may not any more | close 1008, behind an ERROR that says which |
 //! | the client | its close frame, answered |
 //! | a message of more than 4 KiB | close 1009 |
 //! | frames that are none, text that is none | close 1002, close 1007 |
@@ -163,7 +164,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
             heard = socket.next() => hear(socket, heard, &mut stream, stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
                 let sent = send(socket, &mut stream, &mut frames, stall).await;
-                sent.and(if progress == Progress::Ended { Err(end_of(open)) } else { Ok(false) })
+                sent.and(if progress == Progress::Ended { Err(end_of(open, &stream)) } else { Ok(false) })
             }
             () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
                 // It may have said so while something was sent.
@@ -184,7 +185,10 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// How a watch that has ended is closed.
-fn end_of(open: &OpenWatches) -> Ending {
+fn end_of(open: &OpenWatches, stream: &WatchStream) -> Ending {
+    if let Some(error) = stream.revoked() {
+        return Ending::Close(CloseCode::Policy, error.code().reason());
+    }
     match open.is_draining() {
         true => Ending::Close(CloseCode::Away, "the server is shutting down"),
         false => Ending::Close(CloseCode::Normal, ""),

@@ -1,12 +1,18 @@
 //! Which watches are open, how many may be, and how all of them end.
 
+use super::recheck::Recheck;
+use crate::access::{Admission, Peer, Verdict};
 use crate::exchange::Exchange;
 use crate::status::Refusal;
+use http::request::Parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use watchcore::{Closer, Subscription};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use watchcore::{Closer, Error, Subscription};
 
 /// All open watches of an [`Api`](crate::Api).
 #[derive(Default)]
@@ -18,15 +24,56 @@ pub(crate) struct OpenWatches {
     events: AtomicU64,
     bytes: AtomicU64,
     refused: AtomicU64,
+    revoked: AtomicU64,
+    /// By what the users of open watches are looked up anew; `None`: they are not.
+    recheck: Option<Recheck>,
 }
 
 #[derive(Default)]
 struct Open {
-    /// Each with what closes it, once its subscription stands.
-    watches: HashMap<u64, Option<Closer>>,
+    watches: HashMap<u64, Entry>,
+    /// The task that judges them, if there is one.
+    judging: Option<AbortHandle>,
     next: u64,
     /// No more is admitted: the server ends.
     draining: bool,
+}
+
+/// An open watch, as all of them are seen.
+struct Entry {
+    /// What closes it, once its subscription stands.
+    closer: Option<Closer>,
+    /// By what it was admitted, if that can change, and when it was found to hold.
+    admission: Option<Arc<Admission>>,
+    confirmed: Instant,
+    /// How often a hook has not said since then.
+    missed: u32,
+    revocation: Arc<Revocation>,
+}
+
+/// Why a watch has to end whose user may not watch any more.
+#[derive(Default)]
+pub(crate) struct Revocation {
+    error: OnceLock<Error>,
+    revoked: Notify,
+}
+
+impl Revocation {
+    /// Why, if that is so.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        self.error.get()
+    }
+
+    /// Waits until it is so. There is one who waits.
+    pub(crate) async fn revoked(&self) -> &Error {
+        loop {
+            // One that is set between the two leaves a permit.
+            match self.error.get() {
+                Some(error) => return error,
+                None => self.revoked.notified().await,
+            }
+        }
+    }
 }
 
 /// A place among the open watches. It goes back when the watch ends, or this is dropped.
@@ -34,14 +81,88 @@ pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
     connection: Option<Arc<AtomicUsize>>,
+    revocation: Arc<Revocation>,
     /// The request that opened it is done when it is.
     exchange: Option<Arc<Exchange>>,
 }
 
 impl OpenWatches {
     /// At most `limit` watches in all, and `of_connection` of one connection.
+    #[cfg(test)]
     pub(crate) fn new(limit: usize, of_connection: usize) -> Arc<OpenWatches> {
         Arc::new(OpenWatches { limit, of_connection, ..OpenWatches::default() })
+    }
+
+    /// At most `limit` watches in all, and `of_connection` of one connection; the users of open watches are looked up anew.
+    pub(crate) fn rechecked(limit: usize, of_connection: usize, recheck: Recheck) -> Arc<OpenWatches> {
+        Arc::new(OpenWatches { limit, of_connection, recheck: Some(recheck), ..OpenWatches::default() })
+    }
+
+    /// A place for the watch that a request asks for, if there is one. The request is done, and logged, when it is.
+    pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
+        let mut place = self.admit(Peer::of(request).map(|peer| &peer.watches))?;
+        place.exchange = Exchange::of(request).cloned();
+        if let Some(exchange) = &place.exchange {
+            exchange.watches();
+        }
+        let Some(recheck) = &self.recheck else { return Ok(place) };
+        let Some(admission) = Admission::of(request, &recheck.access).map(Arc::new) else { return Ok(place) };
+        let mut open = self.lock();
+        if let Some(entry) = open.watches.get_mut(&place.number) {
+            entry.admission = Some(admission);
+        }
+        // A task ends with its runtime, too, and the service goes on upon another.
+        if open.judging.as_ref().is_none_or(AbortHandle::is_finished) {
+            open.judging = Some(recheck.start(self));
+        }
+        drop(open);
+        Ok(place)
+    }
+
+    /// The watches that are to be judged, those first whose hooks have answered last time: a question that is never answered
+    /// keeps no other from being asked. `None`: there are none, and the task that judges them ends.
+    pub(super) fn to_judge(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
+        let mut open = self.lock();
+        let judged = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
+        let mut all: Vec<_> = open.watches.iter().filter_map(judged).collect();
+        if all.is_empty() {
+            // Under the lock: who comes now starts another.
+            open.judging = None;
+            return None;
+        }
+        drop(open);
+        all.sort_by_key(|(missed, _)| *missed);
+        Some(all.into_iter().map(|(_, watch)| watch).collect())
+    }
+
+    /// Lets a watch last, or ends it: then this is why.
+    pub(super) fn judged(&self, number: u64, verdict: Verdict) -> Option<Error> {
+        let mut open = self.lock();
+        let entry = open.watches.get_mut(&number)?;
+        let is_asked = !matches!(verdict, Verdict::Unasked(_));
+        let error = match verdict {
+            Verdict::Stays => {
+                (entry.confirmed, entry.missed) = (Instant::now(), 0);
+                return None;
+            }
+            Verdict::Ends(error) => error,
+            Verdict::Unknown(error) | Verdict::Unasked(error) => {
+                entry.missed += u32::from(is_asked);
+                let limit = self.recheck.as_ref().map(Recheck::most_unconfirmed);
+                limit.is_some_and(|limit| entry.confirmed.elapsed() >= limit).then_some(error)?
+            }
+        };
+        // It is ended once; the transport may take a while to notice.
+        entry.revocation.error.set(error.clone()).ok()?;
+        let (closer, revocation) = (entry.closer.clone(), entry.revocation.clone());
+        drop(open);
+        self.revoked.fetch_add(1, Relaxed);
+        // Outside of the lock: closing wakes the watch, which may go at once.
+        revocation.revoked.notify_one();
+        if let Some(closer) = closer {
+            closer.close();
+        }
+        Some(error)
     }
 
     /// A place, if there is one. `connection` counts those of the connection that asks.
@@ -66,8 +187,16 @@ impl OpenWatches {
         }
         let number = open.next;
         open.next += 1;
-        open.watches.insert(number, None);
-        Ok(OpenWatch { all: self.clone(), number, connection: connection.cloned(), exchange: None })
+        let revocation = Arc::<Revocation>::default();
+        let entry = Entry {
+            closer: None,
+            admission: None,
+            confirmed: Instant::now(),
+            missed: 0,
+            revocation: revocation.clone(),
+        };
+        open.watches.insert(number, entry);
+        Ok(OpenWatch { all: self.clone(), number, connection: connection.cloned(), revocation, exchange: None })
     }
 
     /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they go when their
@@ -87,7 +216,7 @@ impl OpenWatches {
                 None => std::future::pending().await,
             }
             // Outside of the lock: closing wakes the watch, which may go at once.
-            let closer = self.lock().watches.get(&number).cloned().flatten();
+            let closer = self.lock().watches.get(&number).and_then(|entry| entry.closer.clone());
             if let Some(closer) = closer {
                 closer.close();
             }
@@ -109,6 +238,11 @@ impl OpenWatches {
         (self.events.load(Relaxed), self.bytes.load(Relaxed), self.refused.load(Relaxed))
     }
 
+    /// How many were ended because their user may not watch any more.
+    pub(crate) fn revoked(&self) -> u64 {
+        self.revoked.load(Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         // Nothing in here panics between two changes that belong together.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -116,24 +250,23 @@ impl OpenWatches {
 }
 
 impl OpenWatch {
-    /// From now on a drain ends this subscription; at once, if it began meanwhile.
+    /// From now on a drain or a revocation ends this subscription; at once, if it began meanwhile.
     pub(crate) fn follow(&mut self, subscription: &Subscription) {
         let closer = subscription.closer();
         let mut open = self.all.lock();
-        open.watches.insert(self.number, Some(closer.clone()));
-        let draining = open.draining;
+        if let Some(entry) = open.watches.get_mut(&self.number) {
+            entry.closer = Some(closer.clone());
+        }
+        let ends = open.draining || self.revocation.error().is_some();
         drop(open);
-        if draining {
+        if ends {
             closer.close();
         }
     }
 
-    /// The request that asked is logged when this is dropped, with what was framed.
-    pub(crate) fn account(&mut self, exchange: Option<&Arc<Exchange>>) {
-        if let Some(exchange) = exchange {
-            exchange.watches();
-        }
-        self.exchange = exchange.cloned();
+    /// Whether its user may not watch any more.
+    pub(crate) fn revocation(&self) -> &Arc<Revocation> {
+        &self.revocation
     }
 
     /// Counts what was framed.
@@ -151,12 +284,12 @@ impl OpenWatch {
     pub(crate) fn leave(&mut self) {
         let mut open = self.all.lock();
         // It is there until it has left once.
-        let Some(closer) = open.watches.remove(&self.number) else { return };
+        let Some(entry) = open.watches.remove(&self.number) else { return };
         if let Some(count) = &self.connection {
             count.fetch_sub(1, Relaxed);
         }
         drop(open);
-        drop(closer);
+        drop(entry);
     }
 }
 
