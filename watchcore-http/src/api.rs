@@ -190,7 +190,9 @@ impl Api {
         let route = Route::of(request.uri.path());
         let subject = operate::subject(&self.0, request, &route);
         let exchange = Exchange::begin(request, subject, self.0.figures.clone());
-        operate::finish(exchange, refusal.into_response())
+        let mut response = refusal.into_response();
+        response.headers_mut().extend(self.0.access.told(request));
+        operate::finish(exchange, response)
     }
 
     /// From now on it says that it is not ready.

@@ -4,24 +4,27 @@
 //! router that is nested in another program's:
 //!
 //! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing. What the browser of a
-//!    listed page asks before it sends a request is answered here.
+//!    listed page asks before it sends a request is answered here. A token among the subprotocols of a WebSocket is put
+//!    into its header before.
 //! 2. Where somebody can be known (an [`Authenticator`], client certificates), everybody has to be: else 401. Health is
 //!    the exception: who restarts servers has no token.
 //! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
 
 mod admission;
+mod bearer;
 mod certificates;
 mod origin;
 mod tokens;
 
 pub(crate) use admission::{Admission, Verdict};
+pub(crate) use bearer::{names, words};
 pub(crate) use certificates::{Authorities, ClientCertificate, certificates, said};
 pub use tokens::Tokens;
 
 use crate::status::Refusal;
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use origin::Origins;
 use serde_json::json;
 use std::future::{Future, poll_fn};
@@ -250,6 +253,7 @@ impl Access {
         is_health: bool,
         asked: impl FnOnce(&Parts) -> Result<Asked, Refusal>,
     ) -> Result<(), Refusal> {
+        bearer::take_from_protocols(head)?;
         let peer = Peer::of(head).map(|peer| &**peer);
         let must_be_known = self.must_be_known(peer);
         self.origins.check(head, peer, must_be_known)?;
@@ -288,7 +292,12 @@ impl Access {
 
     /// What goes into the answer to a request, for the browser of a page.
     pub(crate) fn told(&self, head: &Parts) -> HeaderMap {
-        self.origins.told(head)
+        let mut told = self.origins.told(head);
+        told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if Peer::of(head).is_some_and(|peer| peer.is_encrypted) {
+            told.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+        }
+        told
     }
 
     /// The answer to a browser that asks for a page before that may, where it is one; nobody has to be known for it.

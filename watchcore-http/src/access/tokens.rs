@@ -1,5 +1,6 @@
 //! Bearer tokens from a file.
 
+use super::bearer::bearer;
 use super::{Authenticator, BELIEVED, HookFuture, User};
 use crate::files::Reloaded;
 use crate::status::Refusal;
@@ -75,15 +76,6 @@ impl Authenticator for Tokens {
     fn reads(&self) -> Option<&[HeaderName]> {
         Some(&[header::AUTHORIZATION])
     }
-}
-
-/// The token of the header Authorization, if it is there once.
-fn bearer(head: &Parts) -> Option<&[u8]> {
-    let mut all = head.headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(one), None) = (all.next(), all.next()) else { return None };
-    let bytes = one.as_bytes();
-    let (scheme, token) = (bytes.get(..7)?, bytes.get(7..)?.trim_ascii());
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
 /// Token and name of a line; `None`: it says nothing.
@@ -210,19 +202,5 @@ mod tests {
         };
         let seen = tokio::time::timeout(Duration::from_secs(10), gone).await;
         assert!(seen.is_ok(), "the token is taken for ever");
-    }
-
-    #[test]
-    fn a_bearer_is_found_in_its_header() {
-        let head = |values: &[&str]| {
-            let builder =
-                values.iter().fold(http::Request::builder(), |builder, value| builder.header("Authorization", *value));
-            builder.body(()).unwrap().into_parts().0
-        };
-        assert_eq!(bearer(&head(&["Bearer a.b"])), Some(&b"a.b"[..]));
-        assert_eq!(bearer(&head(&["bearer  a.b "])), Some(&b"a.b"[..]));
-        for values in [&[][..], &["Bearer"], &["Bearer "], &["Basic YTpi"], &["Bearer a", "Bearer a"]] {
-            assert_eq!(bearer(&head(values)), None, "{values:?}");
-        }
     }
 }

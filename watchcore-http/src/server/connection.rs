@@ -7,6 +7,7 @@
 
 use super::handler::{Handler, Taken, Takeover};
 use super::socket::{Activity, Pace, Patience, Socket};
+use super::worded::Worded;
 use super::{Place, Shared};
 use crate::access::Peer;
 use crate::figures::Reason;
@@ -213,7 +214,7 @@ impl Link {
             .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
         let takeover = Takeover::default();
         let handler = self.handler(self.shared.direct.then(|| takeover.clone()));
-        let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
+        let connection = builder.serve_connection(TokioIo::new(Worded::new(socket)), handler).with_upgrades();
         let mut connection = Box::pin(connection);
         let mut patience = Patience::new(limits, true, self.begun);
         let mut is_ending = *self.ending.borrow();
@@ -232,7 +233,7 @@ impl Link {
                 taken = poll_fn(|_| take(&takeover, &self.activity)) => {
                     // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
                     return match Pin::into_inner(connection).into_parts() {
-                        Some(parts) => Next::Watch(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
+                        Some(parts) => Next::Watch(parts.io.into_inner().into_inner(), parts.read_buf, Box::new(taken)),
                         None => Next::End,
                     };
                 }

@@ -15,6 +15,7 @@ mod connection;
 mod handler;
 mod socket;
 mod tls;
+mod worded;
 
 pub use tls::Tls;
 

@@ -20,6 +20,7 @@
 //! | frames that are none, text that is none | close 1002, close 1007 |
 //! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` after the deadline | the end of the connection |
 
+use crate::access::{names, words};
 use crate::frame::Frame;
 use crate::status::Refusal;
 use crate::watch::{OpenWatches, Progress, WatchStream};
@@ -29,7 +30,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::future::{Future, poll_fn};
@@ -61,6 +62,8 @@ const BUFFER: usize = 4 << 10;
 pub(crate) struct Upgrade {
     upgrade: OnUpgrade,
     accept: HeaderValue,
+    /// The first subprotocol that the client offers: a browser gives up where it offers some and none is chosen.
+    protocol: Option<HeaderValue>,
 }
 
 impl Upgrade {
@@ -89,13 +92,15 @@ impl Upgrade {
         let key = key.ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
         let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()))
             .map_err(|_| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
-        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept }))
+        let protocol =
+            words(headers, header::SEC_WEBSOCKET_PROTOCOL).next().and_then(|word| HeaderValue::from_str(word).ok());
+        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, protocol }))
     }
 
     /// The response to it; behind that the connection is the watch's, until one of them ends. `open` says whether the
     /// server shuts down; a client that takes nothing for `stall` after the deadline of the watch is left.
     pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>, stall: Duration) -> Response {
-        let Upgrade { upgrade, accept } = self;
+        let Upgrade { upgrade, accept, protocol } = self;
         tokio::spawn(async move {
             match upgrade.await {
                 Ok(upgraded) => serve(TokioIo::new(upgraded), stream, &open, stall).await,
@@ -108,14 +113,11 @@ impl Upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        if let Some(protocol) = protocol {
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+        }
         response
     }
-}
-
-/// Whether a header that lists words has this one.
-fn names(headers: &HeaderMap, header: header::HeaderName, word: &str) -> bool {
-    let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|listed| listed.trim().eq_ignore_ascii_case(word))
 }
 
 /// How a connection ends.

@@ -352,6 +352,75 @@ async fn foreign_hosts_and_origins_are_refused() {
     }
 }
 
+/// A browser is told that an answer is what its type says, and that no page of another origin may embed it.
+#[tokio::test]
+async fn answers_are_safe_in_a_browser() {
+    const LISTED: &str = "https://ops.example";
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let service = move |api: ApiBuilder| api.origin(LISTED).authenticator(tokens);
+        let ground = Ground::builder().face(face).api(service).start().await;
+        for path in PATHS.into_iter().chain(["/livez", "/readyz"]) {
+            // A watch has no end.
+            let method = if path.contains("watch") { "POST" } else { "GET" };
+            for headers in [&[][..], &[("Authorization", "Bearer secret")]] {
+                let answer = request(ground.address, method, path, headers).await;
+                assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{face:?} {path}");
+                assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"), "{face:?} {path}");
+                assert_eq!(answer.header("strict-transport-security"), None, "{path}: nothing is encrypted");
+            }
+            let of_listed = request(ground.address, method, path, &[("Origin", LISTED)]).await;
+            assert_eq!(of_listed.header("cross-origin-resource-policy"), None, "{path}: a listed page may have it");
+        }
+        let long = format!("/{}", "a".repeat(20_000));
+        if face == Face::Own {
+            let answer = get(ground.address, &long).await;
+            assert_eq!((answer.code(), answer.header("x-content-type-options")), (414, Some("nosniff")));
+        }
+    }
+}
+
+/// A page of another site can make a browser ask, with the certificate of its user, and without an Origin: an image, a
+/// script. The browser says where it comes from.
+#[tokio::test]
+async fn pages_of_other_sites_are_refused() {
+    const LISTED: (&str, &str) = ("Origin", "https://ops.example");
+    const BEARER: (&str, &str) = ("Authorization", "Bearer secret");
+    let site = |site| ("Sec-Fetch-Site", site);
+    let (navigate, document) = (("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document"));
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let open = Ground::builder().face(face).api(|api| api.origin(LISTED.1)).start().await;
+        let closed = Ground::builder().face(face).api(|api| api.origin(LISTED.1).authenticator(tokens)).start().await;
+        for (headers, code, of_closed) in [
+            (&[site("same-origin")][..], 200, 401),
+            (&[site("none")], 200, 401),
+            (&[site("same-site")], 403, 403),
+            (&[site("cross-site")], 403, 403),
+            (&[site("cross-site"), site("none")], 403, 403),
+            (&[site("cross-site"), LISTED], 200, 401),
+            (&[site("cross-site"), LISTED, BEARER], 200, 200),
+            (&[site("cross-site"), BEARER], 200, 200),
+            (&[site("cross-site"), ("Authorization", "Basic c2VjcmV0Og==")], 403, 403),
+            (&[site("cross-site"), navigate, document], 200, 401),
+            (&[site("cross-site"), navigate, ("Sec-Fetch-Dest", "iframe")], 403, 403),
+            (&[site("cross-site"), ("Sec-Fetch-Mode", "no-cors"), document], 403, 403),
+        ] {
+            for path in [WIDGETS, "/v1/keys?prefix=/registry/", "/metrics", "/"] {
+                assert_eq!(
+                    request(open.address, "GET", path, headers).await.code(),
+                    code,
+                    "{face:?} {path} {headers:?}"
+                );
+                let answer = request(closed.address, "GET", path, headers).await;
+                assert_eq!(answer.code(), of_closed, "{face:?} {path} {headers:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn known_users_may_use_any_host() {
     let files = Files::new();

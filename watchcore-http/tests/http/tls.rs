@@ -31,6 +31,7 @@ async fn both_protocols_are_negotiated() {
     for protocols in [&["http/1.1"][..], &[]] {
         let (code, said) = get(server.address(), &client(&authority, None, protocols), WIDGETS, "").await.unwrap();
         assert!(code == 200 && said.contains(r#""name":"a""#), "{said}");
+        assert!(said.contains("strict-transport-security: max-age=31536000\r\n"), "{said}");
     }
     let stream = connect(server.address(), &client(&authority, None, &["h2", "http/1.1"])).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
