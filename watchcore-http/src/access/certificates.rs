@@ -5,7 +5,7 @@
 //! of open watches: against the authorities and revocations as their files are then, and against the clock. That is a
 //! comparison of a pointer and of a time, as long as neither the files have changed nor one of the certificates has ended.
 
-use super::{BELIEVED, User};
+use super::User;
 use crate::files::Reloaded;
 use crate::status::Refusal;
 use rustls::RootCertStore;
@@ -37,7 +37,7 @@ impl Authorities {
         let named = paths.clone();
         let make = move |files: &[Vec<u8>]| Authorities::make(&named, files);
         // Each handshake looks at them.
-        Ok(Reloaded::new("authorities of clients", paths, Duration::ZERO, make)?.believed_for(BELIEVED))
+        Reloaded::new("authorities of clients", paths, Duration::ZERO, make)
     }
 
     fn make(paths: &[PathBuf], files: &[Vec<u8>]) -> Result<Authorities, String> {

@@ -38,7 +38,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// How long files that say who may ask are believed after they could not be read any more.
-const BELIEVED: Duration = Duration::from_secs(60);
+pub(crate) const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What a hook answers in its own time.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,6 +1,6 @@
 //! Certificates: those of the server, read again when they change, and who may show one to it.
 
-use crate::access::{Authorities, ClientCertificate, certificates, said};
+use crate::access::{Authorities, BELIEVED, ClientCertificate, certificates, said};
 use crate::files::Reloaded;
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::pem::PemLabel;
@@ -91,6 +91,11 @@ impl Tls {
     /// # Errors
     /// INVALID_ARGUMENT where the files cannot be read, or are no pair.
     pub(super) fn load(&self) -> Result<Certificates> {
+        self.load_believing(BELIEVED)
+    }
+
+    /// Authorities and revocations hold for so long after they could not be read any more.
+    fn load_believing(&self, believed: Duration) -> Result<Certificates> {
         let failed = |why: String| Error::new(Code::InvalidArgument, format!("TLS: {why}. Give files in PEM."));
         let mut paths = vec![self.certificate.clone(), self.key.clone()];
         paths.extend(self.passphrase.clone());
@@ -104,7 +109,7 @@ impl Tls {
             }
             (Some(ca), crl) => {
                 let paths = std::iter::once(ca).chain(crl).cloned().collect();
-                Some(Arc::new(Authorities::of_files(paths).map_err(failed)?))
+                Some(Arc::new(Authorities::of_files(paths).map_err(failed)?.believed_for(believed)))
             }
         };
         let made = Made::new(
@@ -215,4 +220,61 @@ fn decrypted(document: &SecretDocument, passphrase: &[u8]) -> std::result::Resul
     let passphrase = passphrase.strip_suffix(b"\r").unwrap_or(passphrase);
     let key = info.decrypt(passphrase).map_err(|_| "the passphrase does not decrypt the private key".to_owned())?;
     Ok(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    use rustls::pki_types::CertificateDer;
+
+    /// Waits until the authorities of clients are believed, or no more.
+    async fn until(certificates: &Certificates, believed: bool) -> Made {
+        let seen = async {
+            loop {
+                let made = certificates.current().await;
+                if made.authorities.is_some() == believed {
+                    return made;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), seen).await.expect("the authorities are believed for ever")
+    }
+
+    /// Who may connect is not known when nobody can read who signs them: handshakes ask for no certificate, and one that was
+    /// shown before is nobody's.
+    #[tokio::test]
+    async fn authorities_that_are_gone_know_nobody() {
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.distinguished_name.push(DnType::CommonName, "alice");
+        let own = parameters.signed_by(&key, &authority).unwrap();
+        let directory = std::env::temp_dir().join(format!("watchcore-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (certificate, key) = (write("crt", &own.pem()), write("key", &key.serialize_pem()));
+        let ca = write("ca", &authority.pem());
+        let tls = Tls::new(certificate, key).client_ca(&ca);
+        let certificates = tls.load_believing(Duration::from_millis(30)).unwrap();
+        let made = until(&certificates, true).await;
+        let authorities = certificates.authorities.clone().unwrap();
+        let chain = [CertificateDer::from(own.der().to_vec())];
+        let shown = ClientCertificate::new(&chain, authorities, made.authorities.unwrap());
+        assert_eq!(shown.user().await.unwrap().map(|user| user.name()), Some("alice"));
+        std::fs::remove_file(&ca).unwrap();
+        until(&certificates, false).await;
+        assert_eq!(shown.user().await.unwrap_err().code(), 401);
+        write("ca", &authority.pem());
+        until(&certificates, true).await;
+        assert!(shown.user().await.is_ok(), "it is there again");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

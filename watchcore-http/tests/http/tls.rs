@@ -201,8 +201,18 @@ async fn open_connection_loses_its_certificate() {
     files.write("ca.crl", "no list");
     assert_eq!(asked_again(&mut of_bob).await, 200, "the list before holds for a while");
     files.write("ca.crl", authority.revoke(&[], later()));
+    let stream = connect(server.address(), &client(&authority, Some(&bob), &["h2"])).await.unwrap();
+    let (streams, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut streams: h2::client::SendRequest<Bytes> = within("streams", streams.ready()).await.unwrap();
+    let mut over_http2 = async || {
+        let request = http::Request::get(format!("https://localhost{WIDGETS}")).body(()).unwrap();
+        within("an answer", streams.send_request(request, true).unwrap().0).await.unwrap().status().as_u16()
+    };
+    assert_eq!(over_http2().await, 200);
     files.write("ca.crt", other.pem());
     refused_at_last(&mut of_bob).await;
+    assert_eq!(over_http2().await, 401, "each stream looks again");
 }
 
 #[tokio::test]
