@@ -60,6 +60,8 @@ struct Held<T> {
 struct Failure {
     why: String,
     since: Instant,
+    /// What was read, if something was: the same bytes make no value the next time either, and are not tried again.
+    contents: Option<u64>,
 }
 
 /// By what a change of a file is seen without reading it.
@@ -141,25 +143,32 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     }
 
     fn look(&self) {
-        let (old, contents) = {
+        let (old, contents, failed) = {
             let held = self.lock();
-            (held.stamps.clone(), held.contents)
+            (held.stamps.clone(), held.contents, held.failure.as_ref().and_then(|failure| failure.contents))
         };
         let stamps = stamps(&self.paths);
         if old.is_some() && old == stamps {
             return;
         }
-        let made = read(&self.paths).and_then(|files| {
-            let hash = self.hasher.hash_one(&files);
-            let is_new = hash != contents;
-            is_new.then(|| (self.make)(&files)).transpose().map(|value| (hash, value))
-        });
+        let made = match read(&self.paths) {
+            Err(why) => Err((why, None)),
+            Ok(files) => {
+                let hash = self.hasher.hash_one(&files);
+                if failed == Some(hash) {
+                    return;
+                }
+                let is_new = hash != contents;
+                let value = is_new.then(|| (self.make)(&files)).transpose();
+                value.map(|value| (hash, value)).map_err(|why| (why, Some(hash)))
+            }
+        };
         // A change between the two is seen by its stamps at the next look.
         let settled = stamps.filter(|stamps| are_settled(stamps));
         self.take(made, settled);
     }
 
-    fn take(&self, made: Result<(u64, Option<T>), String>, stamps: Option<Vec<Stamp>>) {
+    fn take(&self, made: Result<(u64, Option<T>), (String, Option<u64>)>, stamps: Option<Vec<Stamp>>) {
         let what = self.what;
         let mut held = self.lock();
         match made {
@@ -174,7 +183,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 drop(before);
                 tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
             }
-            Err(why) => {
+            Err((why, contents)) => {
                 held.stamps = None;
                 let before = held.failure.take();
                 let since = before.as_ref().map_or_else(Instant::now, |failure| failure.since);
@@ -182,7 +191,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                     let until = self.limit.map_or(String::new(), |limit| format!(" for {limit:?}"));
                     tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use{until}.");
                 }
-                held.failure = Some(Failure { why, since });
+                held.failure = Some(Failure { why, since, contents });
             }
         }
     }

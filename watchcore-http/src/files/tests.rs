@@ -88,6 +88,31 @@ async fn last_good_value_serves() {
     assert_eq!(*files.current().await, "second", "the same length, right behind the other");
 }
 
+/// A wrong passphrase costs its key derivation once, and not in each handshake.
+#[tokio::test]
+async fn wrong_files_are_tried_once() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = tries.clone();
+    let make = move |files: &[Vec<u8>]| {
+        counted.fetch_add(1, Relaxed);
+        text(files)
+    };
+    let files = Arc::new(Reloaded::new("text", vec![path.clone()], Duration::ZERO, make).unwrap());
+    for (written, tried) in [("half!", 2), ("half again!", 3), ("second", 4), ("half!", 5)] {
+        scratch.write("text", written);
+        for _ in 0..5 {
+            files.current().await;
+        }
+        assert_eq!(tries.load(Relaxed), tried, "{written}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    files.current().await;
+    scratch.write("text", "third");
+    assert_eq!((files.current().await.as_str(), tries.load(Relaxed)), ("third", 6));
+}
+
 /// What says who may ask is believed for a while only.
 #[tokio::test]
 async fn value_with_a_limit_is_not_kept() {
