@@ -4,8 +4,8 @@
 //! an interval, they are looked at first, on a thread that may block. While they cannot be read, or make no value (half
 //! of a pair was replaced), the last good value serves, and one warning says why.
 //!
-//! With which certificate the server shows itself may stay as it was for ever. Who may ask may not: a value with a limit
-//! ([`Reloaded::believed_for`]) is taken for no longer than that after its files could not be read.
+//! The server may show its old certificate for ever. Files that say who may ask are different: a value with a limit
+//! ([`Reloaded::believed_for`]) is not used for longer than the limit after its files could not be read.
 
 use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
@@ -52,7 +52,7 @@ struct Held<T> {
     contents: u64,
     /// The newest files make no value.
     failure: Option<Failure>,
-    /// It was said that the value is believed no more.
+    /// The warning that the value is not used any more has been logged.
     is_expired: bool,
 }
 
@@ -60,7 +60,7 @@ struct Held<T> {
 struct Failure {
     why: String,
     since: Instant,
-    /// What was read, if something was: the same bytes make no value the next time either, and are not tried again.
+    /// The hash of the bytes that made no value, if the files could be read. The same bytes are not tried again.
     contents: Option<u64>,
 }
 
@@ -100,13 +100,13 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         Ok(Reloaded { what, paths, make: Box::new(make), interval, limit: None, held: Mutex::new(held), hasher })
     }
 
-    /// While the files make no value, the one before is believed for so long.
+    /// Sets the limit: while the files make no value, the last good one is used for this long.
     pub(crate) fn believed_for(self, limit: Duration) -> Reloaded<T> {
         Reloaded { limit: Some(limit), ..self }
     }
 
-    /// The value as it was made last, without a look at the files. `None`: they have made none for longer than the limit. A
-    /// look that does not end, because the file system does not answer, counts as one that found none.
+    /// Returns the last good value without a look at the files, or `None` if the files have made no value for longer than the
+    /// limit. A look that does not end, because the file system does not answer, counts as a failed one.
     pub(crate) fn believed(&self) -> Option<Arc<T>> {
         let mut held = self.lock();
         let since = held.failure.as_ref().map(|failure| failure.since).or(held.looking);

@@ -1,8 +1,9 @@
-//! What an open watch was admitted by, and the question whether it still would be.
+//! Why an open watch was let in, and the check whether it would be let in again.
 //!
-//! A request is let in once, and the watch that it opens lasts for up to an hour. So the watch keeps an [`Admission`]: by
-//! what its user was known and what was asked for. [`Access::judge`] asks the same authenticators and authorizers again
-//! about all watches of one user: once for each credential, and once for each question, however many watches share them.
+//! A request is authenticated once, and the watch that it opens lasts for up to an hour. So the watch keeps an
+//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::judge`] asks the
+//! same authenticators and authorizers again about all watches of one user. Each distinct credential and each distinct
+//! question is asked once, however many watches share it.
 
 use super::{Access, Asked, Peer, User, unless_it_panics};
 use crate::exchange::Exchange;
@@ -23,28 +24,29 @@ use watchcore::{Code, Error};
 /// Questions about one user that are asked at a time.
 const AT_ONCE: usize = 16;
 
-/// By what a watch was admitted.
+/// The credential and the question with which a watch was let in.
 pub(crate) struct Admission {
-    /// Who was found to ask; `None`: nobody has to be known.
+    /// The user that the authenticators named; `None` where nobody has to be known.
     user: Option<User>,
     credential: Credential,
-    /// What the authorizers were asked; `None`: there are none.
+    /// The question to the authorizers; `None` where there are none.
     asked: Option<Arc<Asked>>,
 }
 
-/// By what a user is known. Nothing in it keeps a buffer of the connection alive: texts are copies.
+/// The part of a request that authenticates its user. All texts are copies, because the parts of a request share the read
+/// buffer of their connection, and a watch would keep that alive.
 enum Credential {
     /// Nobody has to be known.
     Nobody,
     /// The certificate of the connection.
     Certificate(Arc<Peer>),
-    /// The headers that the authenticators look at.
+    /// The headers that the authenticators read.
     Headers(Vec<(HeaderName, HeaderValue)>),
-    /// An authenticator does not say what it looks at.
+    /// The whole head: an authenticator does not say which headers it reads.
     Head(Box<Parts>),
 }
 
-/// What makes two credentials one: the same question to the authenticators.
+/// The identity of a credential. Authenticators give one answer for all credentials with the same identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum SameCredential<'a> {
     Nobody,
@@ -59,19 +61,19 @@ enum SameCredential<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
     Stays,
-    /// Its user is gone (UNAUTHENTICATED), or may not any more (PERMISSION_DENIED).
+    /// The user is gone (UNAUTHENTICATED), or may not watch any more (PERMISSION_DENIED).
     Ends(Error),
-    /// A hook did not say; why.
+    /// A hook hung, panicked or failed; the error says which.
     Unknown(Error),
-    /// The same, for others took all the time.
+    /// The pass was over before the hooks were asked.
     Unasked(Error),
 }
 
-/// What became of the user of a credential.
+/// The user whom a credential names now, or the verdict on its watches.
 type Recognized = Result<Option<User>, Verdict>;
 
 impl Admission {
-    /// That of a request which was let in. `None`: nobody is asked about it, so nothing can change.
+    /// The admission of a request that was let in. `None` where no hook was asked about it, so that no answer can change.
     pub(crate) fn of(request: &Parts, access: &Access) -> Option<Admission> {
         let user = request.extensions.get::<User>().cloned();
         let asked = request.extensions.get::<Arc<Asked>>().cloned();
@@ -80,7 +82,7 @@ impl Admission {
         is_asked.then_some(Admission { user, credential, asked })
     }
 
-    /// Who was found to ask.
+    /// The user that the authenticators named.
     pub(crate) fn user(&self) -> Option<&User> {
         self.user.as_ref()
     }
@@ -119,7 +121,7 @@ impl Credential {
     }
 }
 
-/// A header's value is a part of the buffer into which its connection has read.
+/// Copies a value out of the read buffer of its connection.
 fn copy(value: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
@@ -128,7 +130,7 @@ fn copy_of_uri(uri: &Uri) -> Uri {
     uri.to_string().parse().unwrap_or_default()
 }
 
-/// The head of a request without what belongs to its answer.
+/// Copies the head of a request, without the extensions that belong to its answer.
 fn copy_of(request: &Parts) -> Parts {
     let mut head = Request::new(()).into_parts().0;
     head.method = request.method.clone();
@@ -144,7 +146,7 @@ fn copy_of(request: &Parts) -> Parts {
     head
 }
 
-/// Answers by the questions that they are of; one is missing where the time was over before it was asked.
+/// Asks each distinct question once, some at a time, and returns the answers that came within `limit`.
 async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
     questions: Vec<Q>,
     ask: impl Fn(Q) -> F,
@@ -162,8 +164,8 @@ async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
 }
 
 impl Access {
-    /// Judges the watches of one user, asked about in this order. Each hook has `patience` to answer, and all of them three
-    /// times as long.
+    /// Judges the watches of one user. The hooks are asked in the order of the slice. Each call has `patience` to answer, and
+    /// all calls together three times as long.
     pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], patience: Duration) -> Vec<Verdict> {
         let credentials: HashMap<_, _> =
             admissions.iter().map(|admission| (admission.credential.same(), &admission.credential)).collect();
@@ -178,7 +180,7 @@ impl Access {
         let verdict = |admission: &Arc<Admission>| match known.get(&admission.credential.same()) {
             None => Verdict::Unasked(unknown("hooks are slow")),
             Some(Err(verdict)) => verdict.clone(),
-            // A token that is another's now was taken from the user of the watch.
+            // The token has been given to another user, so the user of the watch has lost it.
             Some(Ok(user)) if user.as_ref().map(User::name) != admission.user().map(User::name) => {
                 Verdict::Ends(gone())
             }
@@ -231,7 +233,7 @@ impl Access {
     }
 }
 
-/// What a hook answers, if it does.
+/// The answer of a hook, or the error that it hung or panicked.
 async fn answered<T>(hook: impl Future<Output = T>, patience: Duration) -> Result<T, Error> {
     match timeout(patience, unless_it_panics(hook)).await {
         Ok(Some(answer)) => Ok(answer),

@@ -1,4 +1,4 @@
-//! Where a request has its bearer token: in the header Authorization, or in a subprotocol of a WebSocket.
+//! The bearer token of a request, which stands in the header Authorization or in a subprotocol of a WebSocket.
 //!
 //! A page cannot set headers of a WebSocket, so Kubernetes takes the token as one of the subprotocols that the page offers:
 //! `base64url.bearer.authorization.k8s.io.` and the token in base64url without padding. The page offers another one beside
@@ -34,8 +34,8 @@ pub(crate) fn words(headers: &HeaderMap, header: HeaderName) -> impl Iterator<It
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Puts a token that stands in the subprotocols of a WebSocket where authenticators look for one, and takes it out of
-/// these. A request that has the header, too, is known by that.
+/// Moves a token from the subprotocols of a WebSocket into the header Authorization, where authenticators look for it. A
+/// request that has the header already keeps its value.
 ///
 /// # Errors
 /// 401 where there are two, one is no token, or no other subprotocol is offered, as with Kubernetes.
@@ -55,7 +55,6 @@ pub(super) fn take_from_protocols(head: &mut Parts) -> Result<(), Refusal> {
     let (false, Ok(mut bearer)) = (decoded.is_empty(), bearer) else {
         return refused("the base64url.bearer.authorization token is none");
     };
-    // What was a list stays one.
     let Ok(rest) = HeaderValue::from_str(&others.join(", ")) else { return refused("malformed subprotocols") };
     if others.is_empty() {
         return refused("missing additional subprotocol");

@@ -1,8 +1,8 @@
-//! Client certificates: which authorities sign them, which are revoked, and whether one still holds.
+//! Client certificates: the authorities that sign them, the lists that revoke them, and the check whether one still holds.
 //!
 //! A handshake verifies a certificate once. Its connection may last for days and a watch for an hour, so a
 //! [`ClientCertificate`] keeps the chain that the client showed, and is verified again by each request and by the recheck
-//! of open watches: against the authorities and revocations as their files are then, and against the clock. That is a
+//! of open watches: against the authorities and revocations as their files are then, and against the clock. The check costs a
 //! comparison of a pointer and of a time, as long as neither the files have changed nor one of the certificates has ended.
 
 use super::User;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long the files of authorities may go unread while requests come on connections that are open.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The authorities of client certificates, and what they have revoked.
+/// The authorities of client certificates, with their revocation lists.
 pub(crate) struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
     /// When the first of the revocation lists ends, in seconds since 1970.
@@ -29,14 +29,14 @@ pub(crate) struct Authorities {
 }
 
 impl Authorities {
-    /// Those of files in PEM: of authorities, and of revocation lists if there is a second one.
+    /// Reads the authorities from the first file, and revocation lists from the second, if there is one; both in PEM.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT's text: which file is wrong, and how.
+    /// The text of an INVALID_ARGUMENT, which names the wrong file.
     pub(crate) fn of_files(paths: Vec<PathBuf>) -> Result<Reloaded<Authorities>, String> {
         let named = paths.clone();
         let make = move |files: &[Vec<u8>]| Authorities::make(&named, files);
-        // Each handshake looks at them.
+        // No interval: each handshake looks at the files.
         Reloaded::new("authorities of clients", paths, Duration::ZERO, make)
     }
 
@@ -53,14 +53,14 @@ impl Authorities {
         if let Some(file) = files.get(1) {
             let lists = revocations(file).map_err(|why| in_file(1, why))?;
             until = lists.iter().filter_map(|list| next_update(list)).min();
-            // A list that has ended may lack who was revoked since: nobody is let in by it.
+            // A list that has ended may lack certificates that were revoked since, so it lets no certificate pass.
             builder = builder.with_crls(lists).enforce_revocation_expiration();
         }
         let verifier = builder.build().map_err(|error| in_file(files.len() - 1, error.to_string()))?;
         Ok(Authorities { verifier, until })
     }
 
-    /// What verifies certificates in a handshake.
+    /// The verifier for handshakes.
     pub(crate) fn verifier(&self) -> &Arc<dyn ClientCertVerifier> {
         &self.verifier
     }
@@ -73,12 +73,12 @@ impl Authorities {
 
 /// The certificate of a client, from its handshake on.
 pub(crate) struct ClientCertificate {
-    /// Whom it names, if it names somebody.
+    /// The user that the certificate names, if it names one.
     user: Option<User>,
-    /// As the client has shown it, its own first.
+    /// The chain as the client has shown it: its own certificate, then those between that and the authority.
     chain: Vec<CertificateDer<'static>>,
     authorities: Arc<Reloaded<Authorities>>,
-    /// When the first of the chain ends, in seconds since 1970.
+    /// The end of the certificate of the chain that ends first, in seconds since 1970.
     until: u64,
     proven: Mutex<Proven>,
 }
@@ -86,19 +86,19 @@ pub(crate) struct ClientCertificate {
 /// The last verification that found a chain to hold.
 struct Proven {
     by: Arc<Authorities>,
-    /// The next one may find something else from here on, in seconds since 1970.
+    /// Until then the same authorities give the same result, in seconds since 1970.
     until: u64,
 }
 
 impl ClientCertificate {
-    /// The one of a handshake that was verified by `by`.
+    /// The certificate of a handshake that the authorities `by` have verified.
     pub(crate) fn new(
         chain: &[CertificateDer<'_>],
         authorities: Arc<Reloaded<Authorities>>,
         by: Arc<Authorities>,
     ) -> ClientCertificate {
         let chain: Vec<_> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        // One that cannot be read is verified each time.
+        // A certificate whose end cannot be read is verified each time.
         let until = chain.iter().map(|certificate| not_after(certificate).unwrap_or(0)).min().unwrap_or(0);
         let user = chain.first().and_then(user_of);
         let proven = Mutex::new(Proven { until: until.min(by.until.unwrap_or(u64::MAX)), by });
@@ -109,10 +109,10 @@ impl ClientCertificate {
         self.user.is_some()
     }
 
-    /// Whom it names; `None`: nobody.
+    /// The user that the certificate names; `None` where it names none.
     ///
     /// # Errors
-    /// 401 where it has ended, was revoked, or is signed by none of the authorities any more.
+    /// 401 where the certificate has ended, was revoked, or is signed by none of the authorities any more.
     pub(crate) async fn user(&self) -> Result<Option<&User>, Refusal> {
         self.authorities.look_after(INTERVAL).await;
         let holds = self.authorities.believed().is_some_and(|authorities| self.holds(authorities, UnixTime::now()));
@@ -127,7 +127,8 @@ impl ClientCertificate {
         }
         let holds = authorities.verify(&self.chain, now);
         if holds {
-            // A chain may have certificates that nobody needs. When one of these has ended, it is verified each second.
+            // A chain may have certificates that the verification does not need. When one of these has ended, the chain is
+            // verified again each second.
             let until = self.until.min(authorities.until.unwrap_or(u64::MAX)).max(now.as_secs() + 1);
             *proven = Proven { by: authorities, until };
         }
@@ -169,7 +170,7 @@ fn not_after(certificate: &CertificateDer<'_>) -> Option<u64> {
     u64::try_from(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// When a revocation list ends, if it says so.
+/// The end of a revocation list, if it has one.
 fn next_update(list: &CertificateRevocationListDer<'_>) -> Option<u64> {
     let (_, list) = x509_parser::parse_x509_crl(list).ok()?;
     u64::try_from(list.next_update()?.timestamp()).ok()

@@ -6,8 +6,8 @@
 //! second in Host, where the page's own name stands. A page whose origin is listed may read what it is answered: its browser
 //! is told so.
 //!
-//! A page that cannot read an answer may still embed it, or measure how long it takes and how large it is, and the browser
-//! shows its certificate with such a request. There is no Origin in it, but a Sec-Fetch-Site, which says where the page is from.
+//! A page that cannot read an answer may still embed it, or measure its time and size, and the browser sends the certificate
+//! of its user with such a request. The request has no Origin, but it has Sec-Fetch-Site, which says where the page is from.
 
 use super::Peer;
 use super::bearer::bearer;

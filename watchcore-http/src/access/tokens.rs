@@ -16,7 +16,7 @@ use watchcore::{Code, Error, Result};
 /// How long a token may still be taken that has left the file, or not be taken that is new in it.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many wrong lines are named in a warning; of the others it says how many there are.
+/// At most this many wrong lines are named in warnings; one more warning counts the others.
 const MOST_NAMED: usize = 10;
 
 /// Bearer tokens, and whose they are: a file of lines `token,name`.
@@ -78,7 +78,7 @@ impl Authenticator for Tokens {
     }
 }
 
-/// Token and name of a line; `None`: it says nothing.
+/// Returns the token and the name in a line, or `None` for an empty line or a comment.
 fn entry(line: &[u8]) -> std::result::Result<Option<(&str, &str)>, &'static str> {
     let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8")?.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -96,7 +96,8 @@ fn entry(line: &[u8]) -> std::result::Result<Option<(&str, &str)>, &'static str>
 }
 
 impl Known {
-    /// The tokens of a file, and what is wrong in it, as it stands behind the path of the file; nothing of a token is in that.
+    /// Returns the tokens of a file, and its faults. A fault is the end of a sentence that begins with the path of the file, and
+    /// has no part of a token in it.
     fn parse(file: &[u8]) -> (Known, Vec<String>) {
         // Some editors put a mark before the first token, with which nobody would send it.
         let file = file.strip_prefix("\u{feff}".as_bytes()).unwrap_or(file);

@@ -38,15 +38,15 @@ pub struct Tls {
     client_crl: Option<PathBuf>,
 }
 
-/// What a handshake needs, made of the files of a [`Tls`].
+/// The certificates of a running server, read again when their files change.
 pub(super) struct Certificates {
     pair: Arc<Reloaded<SingleCertAndKey>>,
     authorities: Option<Arc<Reloaded<Authorities>>>,
-    /// The newest configuration, and what it was made of.
+    /// The newest configuration, with the values that it was made of.
     made: Mutex<Made>,
 }
 
-/// The configuration of handshakes.
+/// A configuration for handshakes, and the values that it was made of.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) config: Arc<ServerConfig>,
@@ -94,7 +94,7 @@ impl Tls {
         self.load_believing(BELIEVED)
     }
 
-    /// Authorities and revocations hold for so long after they could not be read any more.
+    /// Loads the files; `believed` is the limit for authorities and revocations that cannot be read any more.
     fn load_believing(&self, believed: Duration) -> Result<Certificates> {
         let failed = |why: String| Error::new(Code::InvalidArgument, format!("TLS: {why}. Give files in PEM."));
         let mut paths = vec![self.certificate.clone(), self.key.clone()];
@@ -123,7 +123,7 @@ impl Tls {
 }
 
 impl Certificates {
-    /// What the files say at this moment.
+    /// The configuration that the files make at this moment.
     pub(super) async fn current(&self) -> Made {
         let pair = self.pair.current().await;
         let authorities = match &self.authorities {
@@ -138,7 +138,7 @@ impl Certificates {
         if !made.is_of(&pair, authorities.as_ref()) {
             match Made::new(pair, authorities, self.authorities.is_some()) {
                 Ok(newer) => *made = newer,
-                // It depends on nothing that is in the files.
+                // The protocol versions do not fit the provider, which no file can cause.
                 Err(error) => tracing::error!(target: "watchcore_http", "TLS: {error}"),
             }
         }
@@ -162,7 +162,8 @@ impl Made {
             .with_safe_default_protocol_versions()?;
         let builder = match &authorities {
             Some(authorities) => builder.with_client_cert_verifier(authorities.verifier().clone()),
-            // Also where there are some that cannot be read any more: whoever connects is known by a token, or not at all.
+            // Either there are no authorities, or their files could not be read for too long. Clients are then known by a
+            // token or not at all.
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(pair.clone());

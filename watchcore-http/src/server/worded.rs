@@ -5,7 +5,7 @@
 //! head that says nothing but `connection: close`, `content-length: 0` and the date, with 400, 414 or 431. The service's own
 //! answers have a content type. In the place of such a head goes one with a Status as its body.
 //!
-//! On HTTP/2 there is nothing to word: a stream that h2 refuses is reset, or answered by it with an empty 431.
+//! HTTP/2 has no such place: h2 resets a stream that it refuses, or answers it with an empty 431 in frames of its own.
 
 use crate::status::Refusal;
 use bytes::{Buf as _, Bytes};
@@ -21,7 +21,7 @@ const LONGEST: usize = 256;
 /// A socket of HTTP/1.1 below hyper.
 pub(super) struct Worded<IO> {
     io: IO,
-    /// What is left of a Status: hyper takes it for written.
+    /// The rest of a Status that was reported to hyper as written.
     unwritten: Bytes,
 }
 
@@ -35,7 +35,7 @@ impl<IO> Worded<IO> {
     }
 }
 
-/// The answer in the place of one of hyper's own. `None`: it is none.
+/// Returns the answer that replaces one of hyper's own, or `None` if these bytes are something else.
 fn worded(written: &[u8]) -> Option<Bytes> {
     if written.len() > LONGEST {
         return None;
@@ -97,7 +97,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Worded<IO> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_unwritten(context))?;
         let Some(answer) = worded(bytes) else { return Pin::new(&mut self.io).poll_write(context, bytes) };
-        // It is taken as a whole, and written now or with the next flush.
+        // hyper is told that all bytes are written. The rest of the answer goes out with the next write, flush or shutdown.
         self.unwritten = answer;
         if let Poll::Ready(Err(error)) = self.poll_unwritten(context) {
             return Poll::Ready(Err(error));

@@ -148,7 +148,7 @@ impl WatchStream {
 
     fn fill(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let (had, mut events) = (out.len(), 0);
-        // Its user gets nothing of what was taken before.
+        // Events that were taken before the revocation are not framed any more.
         if let (Some(error), false) = (self.open.revocation().error(), matches!(self.source, Source::Ended)) {
             self.framing.failed(error, out);
             return Poll::Ready(Progress::Ended);
@@ -198,7 +198,7 @@ impl WatchStream {
         }
     }
 
-    /// Why it has to end, if its user may not watch any more.
+    /// The error with which the stream has to end, if its user is gone or may not watch any more.
     pub(crate) fn revoked(&self) -> Option<&Error> {
         self.open.revocation().error()
     }

@@ -25,7 +25,7 @@ pub(crate) struct OpenWatches {
     bytes: AtomicU64,
     refused: AtomicU64,
     revoked: AtomicU64,
-    /// By what the users of open watches are looked up anew; `None`: they are not.
+    /// The hooks that judge open watches again; `None` in tests.
     recheck: Option<Recheck>,
 }
 
@@ -43,15 +43,15 @@ struct Open {
 struct Entry {
     /// What closes it, once its subscription stands.
     closer: Option<Closer>,
-    /// By what it was admitted, if that can change, and when it was found to hold.
+    /// The admission, if hooks can be asked about it again, and the time of their last yes.
     admission: Option<Arc<Admission>>,
     confirmed: Instant,
-    /// How often a hook has not said since then.
+    /// The number of passes since then in which a hook was asked and did not answer.
     missed: u32,
     revocation: Arc<Revocation>,
 }
 
-/// Why a watch has to end whose user may not watch any more.
+/// The order to end a watch, because its user is gone or may not watch any more. The entry and the stream share it.
 #[derive(Default)]
 pub(crate) struct Revocation {
     error: OnceLock<Error>,
@@ -59,15 +59,15 @@ pub(crate) struct Revocation {
 }
 
 impl Revocation {
-    /// Why, if that is so.
+    /// The error that the client is told, once the watch has to end.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.get()
     }
 
-    /// Waits until it is so. There is one who waits.
+    /// Waits until the watch has to end. At most one task waits, for `notify_one` wakes one.
     pub(crate) async fn revoked(&self) -> &Error {
         loop {
-            // One that is set between the two leaves a permit.
+            // An error that is set between the check and the wait leaves a permit.
             match self.error.get() {
                 Some(error) => return error,
                 None => self.revoked.notified().await,
@@ -111,7 +111,7 @@ impl OpenWatches {
         if let Some(entry) = open.watches.get_mut(&place.number) {
             entry.admission = Some(admission);
         }
-        // A task ends with its runtime, too, and the service goes on upon another.
+        // The task ends with the runtime that it was started on, and the service may go on upon another runtime.
         if open.judging.as_ref().is_none_or(AbortHandle::is_finished) {
             open.judging = Some(recheck.start(self));
         }
@@ -119,14 +119,14 @@ impl OpenWatches {
         Ok(place)
     }
 
-    /// The watches that are to be judged, those first whose hooks have answered last time: a question that is never answered
-    /// keeps no other from being asked. `None`: there are none, and the task that judges them ends.
+    /// The watches to judge in this pass. Watches whose hooks did not answer come last, so that they do not use up the time
+    /// of the others. `None` where no watch has an admission: the task that judges them ends.
     pub(super) fn to_judge(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
         let mut open = self.lock();
         let judged = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
         let mut all: Vec<_> = open.watches.iter().filter_map(judged).collect();
         if all.is_empty() {
-            // Under the lock: who comes now starts another.
+            // Set under the lock, so that the next watch starts a new task.
             open.judging = None;
             return None;
         }
@@ -135,7 +135,7 @@ impl OpenWatches {
         Some(all.into_iter().map(|(_, watch)| watch).collect())
     }
 
-    /// Lets a watch last, or ends it: then this is why.
+    /// Applies a verdict. Returns the error with which the watch ends, if this call has ended it.
     pub(super) fn judged(&self, number: u64, verdict: Verdict) -> Option<Error> {
         let mut open = self.lock();
         let entry = open.watches.get_mut(&number)?;
@@ -152,12 +152,12 @@ impl OpenWatches {
                 limit.is_some_and(|limit| entry.confirmed.elapsed() >= limit).then_some(error)?
             }
         };
-        // It is ended once; the transport may take a while to notice.
+        // A watch is ended once; its transport may need a while to notice.
         entry.revocation.error.set(error.clone()).ok()?;
         let (closer, revocation) = (entry.closer.clone(), entry.revocation.clone());
         drop(open);
         self.revoked.fetch_add(1, Relaxed);
-        // Outside of the lock: closing wakes the watch, which may go at once.
+        // Outside of the lock, because closing wakes the watch, which may leave at once and take the lock.
         revocation.revoked.notify_one();
         if let Some(closer) = closer {
             closer.close();
@@ -238,7 +238,7 @@ impl OpenWatches {
         (self.events.load(Relaxed), self.bytes.load(Relaxed), self.refused.load(Relaxed))
     }
 
-    /// How many were ended because their user may not watch any more.
+    /// The number of watches that were ended because their user is gone or may not watch any more.
     pub(crate) fn revoked(&self) -> u64 {
         self.revoked.load(Relaxed)
     }
@@ -264,7 +264,7 @@ impl OpenWatch {
         }
     }
 
-    /// Whether its user may not watch any more.
+    /// The order to end this watch.
     pub(crate) fn revocation(&self) -> &Arc<Revocation> {
         &self.revocation
     }

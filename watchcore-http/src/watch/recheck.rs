@@ -5,8 +5,8 @@
 //! users at a time: a hook that hangs for one user does not keep the others from being judged.
 //!
 //! A watch ends at once where the answer is no. Where there is none, because a hook hangs, panics or has an error of its
-//! own, the watch lasts until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default: who cannot be found
-//! out is not let in either.
+//! own, the watch lasts until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default. A request whose hook
+//! fails is refused at once; the watch gets the minute so that a short failure does not end all watches together.
 
 use super::open::OpenWatches;
 use crate::access::{Access, Admission, User, Verdict};
@@ -20,21 +20,21 @@ use watchcore::Error;
 /// Users that are asked about at a time.
 const AT_ONCE: usize = 64;
 
-/// So many intervals a watch lasts that could not be judged.
+/// A watch lasts for this many intervals without being confirmed.
 const MOST_MISSED: u32 = 4;
 
 /// A hook has this part of an interval to answer.
 const PATIENCE: u32 = 3;
 
-/// By what open watches are judged.
+/// The hooks that judge open watches, and how often they do.
 pub(crate) struct Recheck {
     pub(crate) access: Arc<Access>,
-    /// From the end of one pass to the next.
+    /// The time from the end of one pass to the beginning of the next.
     pub(crate) interval: Duration,
 }
 
 impl Recheck {
-    /// How long a watch lasts that could not be judged.
+    /// The time for which a watch lasts without being confirmed.
     pub(super) fn most_unconfirmed(&self) -> Duration {
         self.interval.saturating_mul(MOST_MISSED)
     }
@@ -64,7 +64,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
         let (numbers, admissions) = users.entry(admission.user().cloned()).or_default();
         numbers.push(number);
         admissions.push(admission);
-        // Others have their turn.
+        // Yields now and then, so that the watches of this thread are not held up.
         consume_budget().await;
     }
     let (mut judging, mut unknown) = (JoinSet::new(), Vec::new());
@@ -92,7 +92,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
             unknown
         });
     }
-    // A pass that is dropped, with the runtime, drops what it has begun.
+    // If the runtime ends and drops the pass, the set aborts the tasks.
     while let Some(judged) = judging.join_next().await {
         unknown.extend(judged.ok().flatten());
     }
