@@ -1,6 +1,6 @@
 //! The service: what an embedding program builds, and the way of a request through it.
 
-use crate::access::{Access, Asked, Authenticator, Authorizer, Peer};
+use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, unless_it_panics};
 use crate::catalog::{Catalog, Resource, invalid};
 use crate::clients::{Account, Turns, Unread, Who};
 use crate::exchange::Exchange;
@@ -12,18 +12,14 @@ use crate::request::{Params, Route, one_spelling};
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
-use crate::watch::OpenWatches;
+use crate::watch::{OpenWatches, Recheck};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
 use http::request::Parts;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
 use std::time::Duration;
 use watchcore::{Cache, Code, Error, Result};
 
@@ -152,7 +148,7 @@ pub(crate) struct ApiState {
     pub(crate) bookmark_interval: Duration,
     pub(crate) figures: Arc<Figures>,
     pub(crate) viewers: Viewers,
-    pub(crate) access: Access,
+    pub(crate) access: Arc<Access>,
     /// How long a cache may be without its source before the server is not ready.
     pub(crate) stale_limit: Duration,
     /// The end has begun: not ready any more.
@@ -197,6 +193,7 @@ pub struct ApiBuilder {
     bookmark_interval: Option<Duration>,
     access: Access,
     stale_limit: Option<Duration>,
+    recheck_interval: Option<Duration>,
 }
 
 impl Api {
@@ -222,7 +219,9 @@ impl Api {
         let route = Route::of(request.uri.path());
         let subject = operate::subject(&self.0, request, &route);
         let exchange = Exchange::begin(request, subject, self.0.figures.clone());
-        operate::finish(exchange, refusal.into_response())
+        let mut response = refusal.into_response();
+        response.headers_mut().extend(self.0.access.told(request));
+        operate::finish(exchange, response)
     }
 
     /// From now on it says that it is not ready.
@@ -294,6 +293,13 @@ impl ApiBuilder {
         self
     }
 
+    /// How often the user of each open watch is looked up anew, and what may be watched is decided anew. Default: 15 s. An
+    /// authenticator or authorizer has a third of it to answer.
+    pub fn recheck_interval(mut self, interval: Duration) -> ApiBuilder {
+        self.recheck_interval = Some(interval);
+        self
+    }
+
     /// The service.
     ///
     /// # Errors
@@ -301,17 +307,21 @@ impl ApiBuilder {
     /// nothing could be served: fewer `header_bytes` than 8 KiB, no bytes or no time for what needs some.
     pub fn build(self) -> Result<Api> {
         self.limits.check()?;
+        let access = Arc::new(self.access);
+        let interval = self.recheck_interval.unwrap_or(Duration::from_secs(15));
+        let recheck = Recheck { access: access.clone(), interval };
+        let (watches, of_connection) = (self.limits.watches, self.limits.watches_per_connection);
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
             lists: Arc::default(),
             readings: Arc::default(),
             unread: Unread::new(self.limits.unread_bytes, self.limits.unread_bytes_per_client),
-            open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection, self.limits.stall),
+            open: OpenWatches::rechecked(watches, of_connection, self.limits.stall, recheck),
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
             figures: Arc::default(),
             viewers: Viewers::default(),
-            access: self.access,
+            access,
             stale_limit: self.stale_limit.unwrap_or(Duration::from_secs(60)),
             is_ending: AtomicBool::new(false),
         })))
@@ -346,18 +356,6 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
     operate::finish(exchange, response)
 }
 
-/// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told
-/// to look for. Otherwise the connection would end, and the request be counted as one whose client went.
-async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
-    let mut made = pin!(made);
-    // What requests share has no invariant between two calls that can panic: locks are taken over from those who did.
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| made.as_mut().poll(context))) {
-        Ok(polled) => polled.map(Some),
-        Err(_) => Poll::Ready(None),
-    })
-    .await
-}
-
 /// Who asks, whether they may, and whether they have read what they were answered before. Who is known is in the
 /// extensions of the request from here on, and the account of the client.
 async fn admit(
@@ -366,15 +364,14 @@ async fn admit(
     route: &std::result::Result<Route, Refusal>,
 ) -> std::result::Result<Arc<Account>, Refusal> {
     let is_health = matches!(route, Ok(Route::Health(_)));
-    let user = state.access.check(parts, is_health, || asked(parts, route)).await?;
-    if let Some(user) = user {
+    state.access.check(parts, is_health, |parts| asked(parts, route)).await?;
+    if let Some(user) = parts.extensions.get::<User>() {
         if let Some(exchange) = Exchange::of(parts) {
             exchange.sent_by(user.name());
         }
         if let Some(activity) = Peer::of(parts).and_then(|peer| peer.activity.as_ref()) {
             activity.is_known();
         }
-        parts.extensions.insert(user);
     }
     let who = Who::of(parts);
     let account = if is_health { state.unread.account(&who) } else { state.unread.admit(&who)? };

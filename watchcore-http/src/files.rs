@@ -3,6 +3,9 @@
 //! A value is made of the bytes of some files. Who needs it asks for it; where the last look at the files is older than
 //! an interval, they are looked at first, on a thread that may block. While they cannot be read, or make no value (half
 //! of a pair was replaced), the last good value serves, and one warning says why.
+//!
+//! The server may show its old certificate for ever. Files that say who may ask are different: a value with a limit
+//! ([`Reloaded::believed_for`]) is not used for longer than the limit after its files could not be read.
 
 use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
@@ -33,6 +36,8 @@ pub(crate) struct Reloaded<T> {
     make: Box<Make<T>>,
     /// The files are looked at again after so long, when somebody asks.
     interval: Duration,
+    /// How long the last good value is believed while the files make none; `None`: for ever.
+    limit: Option<Duration>,
     held: Mutex<Held<T>>,
     hasher: std::collections::hash_map::RandomState,
 }
@@ -40,13 +45,23 @@ pub(crate) struct Reloaded<T> {
 struct Held<T> {
     value: Arc<T>,
     looked: Instant,
-    /// Somebody looks at this moment; the others take what there is.
-    looking: bool,
+    /// When the look began that runs at this moment, if one does; the others take what there is.
+    looking: Option<Instant>,
     /// What the files were when they were read; `None`: they are read at the next look in any case.
     stamps: Option<Vec<Stamp>>,
     contents: u64,
-    /// Why the newest files make no value.
-    failed: Option<String>,
+    /// The newest files make no value.
+    failure: Option<Failure>,
+    /// The warning that the value is not used any more has been logged.
+    is_expired: bool,
+}
+
+/// Why files make no value, and since when that is so.
+struct Failure {
+    why: String,
+    since: Instant,
+    /// The hash of the bytes that made no value, if the files could be read. The same bytes are not tried again.
+    contents: Option<u64>,
 }
 
 /// By what a change of a file is seen without reading it.
@@ -76,12 +91,35 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let held = Held {
             value,
             looked: Instant::now(),
-            looking: false,
+            looking: None,
             stamps: stamps.filter(|stamps| are_settled(stamps)),
             contents: hasher.hash_one(&contents),
-            failed: None,
+            failure: None,
+            is_expired: false,
         };
-        Ok(Reloaded { what, paths, make: Box::new(make), interval, held: Mutex::new(held), hasher })
+        Ok(Reloaded { what, paths, make: Box::new(make), interval, limit: None, held: Mutex::new(held), hasher })
+    }
+
+    /// Sets the limit: while the files make no value, the last good one is used for this long.
+    pub(crate) fn believed_for(self, limit: Duration) -> Reloaded<T> {
+        Reloaded { limit: Some(limit), ..self }
+    }
+
+    /// Returns the last good value without a look at the files, or `None` if the files have made no value for longer than the
+    /// limit. A look that does not end, because the file system does not answer, counts as a failed one.
+    pub(crate) fn believed(&self) -> Option<Arc<T>> {
+        let mut held = self.lock();
+        let since = held.failure.as_ref().map(|failure| failure.since).or(held.looking);
+        let Some(limit) = self.limit.filter(|limit| since.is_some_and(|since| since.elapsed() > *limit)) else {
+            return Some(held.value.clone());
+        };
+        let is_said = std::mem::replace(&mut held.is_expired, true);
+        drop(held);
+        if !is_said {
+            let what = self.what;
+            tracing::warn!(target: "watchcore_http", "{what}: they could not be read for {limit:?}. What was read before is taken no more.");
+        }
+        None
     }
 
     /// The value as it was made last, without a look at the files.
@@ -92,39 +130,52 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     /// The value of the files as they are, or as they were at most an interval ago. Where they cannot be read in time it is
     /// the value before.
     pub(crate) async fn current(self: &Arc<Self>) -> Arc<T> {
-        if let Some(look) = Look::begin(self) {
-            // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
-            let _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await;
-        }
+        self.look_after(self.interval).await;
         self.latest()
     }
 
+    /// Looks at the files where the last look is older than `age`.
+    pub(crate) async fn look_after(self: &Arc<Self>, age: Duration) {
+        if let Some(look) = Look::begin(self, age) {
+            // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
+            let _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await;
+        }
+    }
+
     fn look(&self) {
-        let (old, contents) = {
+        let (old, contents, failed) = {
             let held = self.lock();
-            (held.stamps.clone(), held.contents)
+            (held.stamps.clone(), held.contents, held.failure.as_ref().and_then(|failure| failure.contents))
         };
         let stamps = stamps(&self.paths);
         if old.is_some() && old == stamps {
             return;
         }
-        let made = read(&self.paths).and_then(|files| {
-            let hash = self.hasher.hash_one(&files);
-            let is_new = hash != contents;
-            is_new.then(|| (self.make)(&files)).transpose().map(|value| (hash, value))
-        });
+        let made = match read(&self.paths) {
+            Err(why) => Err((why, None)),
+            Ok(files) => {
+                let hash = self.hasher.hash_one(&files);
+                if failed == Some(hash) {
+                    return;
+                }
+                let is_new = hash != contents;
+                let value = is_new.then(|| (self.make)(&files)).transpose();
+                value.map(|value| (hash, value)).map_err(|why| (why, Some(hash)))
+            }
+        };
         // A change between the two is seen by its stamps at the next look.
         let settled = stamps.filter(|stamps| are_settled(stamps));
         self.take(made, settled);
     }
 
-    fn take(&self, made: Result<(u64, Option<T>), String>, stamps: Option<Vec<Stamp>>) {
+    fn take(&self, made: Result<(u64, Option<T>), (String, Option<u64>)>, stamps: Option<Vec<Stamp>>) {
         let what = self.what;
         let mut held = self.lock();
         match made {
             Ok((contents, value)) => {
                 (held.stamps, held.contents) = (stamps, contents);
-                let had_failed = held.failed.take().is_some();
+                let had_failed = held.failure.take().is_some();
+                held.is_expired = false;
                 let Some(value) = value else { return };
                 let before = std::mem::replace(&mut held.value, Arc::new(value));
                 // Freed, and told, behind the lock.
@@ -132,12 +183,15 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 drop(before);
                 tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
             }
-            Err(why) => {
+            Err((why, contents)) => {
                 held.stamps = None;
-                if held.failed.as_ref() != Some(&why) {
-                    tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use.");
-                    held.failed = Some(why);
+                let before = held.failure.take();
+                let since = before.as_ref().map_or_else(Instant::now, |failure| failure.since);
+                if before.is_none_or(|failure| failure.why != why) {
+                    let until = self.limit.map_or(String::new(), |limit| format!(" for {limit:?}"));
+                    tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use{until}.");
                 }
+                held.failure = Some(Failure { why, since, contents });
             }
         }
     }
@@ -153,13 +207,13 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
 
 impl<T: Send + Sync + 'static> Look<T> {
-    /// `None`: somebody looks already, or did so less than an interval ago.
-    fn begin(files: &Arc<Reloaded<T>>) -> Option<Look<T>> {
+    /// `None`: somebody looks already, or did so less than `age` ago.
+    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> Option<Look<T>> {
         let mut held = files.lock();
-        if held.looking || held.looked.elapsed() < files.interval {
+        if held.looking.is_some() || held.looked.elapsed() < age {
             return None;
         }
-        held.looking = true;
+        held.looking = Some(Instant::now());
         Some(Look(files.clone()))
     }
 }
@@ -167,7 +221,7 @@ impl<T: Send + Sync + 'static> Look<T> {
 impl<T: Send + Sync + 'static> Drop for Look<T> {
     fn drop(&mut self) {
         let mut held = self.0.lock();
-        held.looking = false;
+        held.looking = None;
         held.looked = Instant::now();
     }
 }

@@ -8,7 +8,6 @@
 
 use crate::api::{Api, ApiBuilder};
 use crate::catalog::{Resource, Served};
-use crate::clients::Who;
 use crate::frame::Form;
 use crate::json::layout::{Identity, Layout};
 use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip, accepts_json, form};
@@ -109,15 +108,13 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub fn frames(data: &[u8]) {
     let params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
     let watched = Watched {
-        who: Who::Somebody,
         served: widgets(),
         namespace: Some("a"),
         name: None,
         form: Form::Json,
         old_path: false,
         watcher: None,
-        connection: None,
-        exchange: None,
+        request: &http::Request::new(()).into_parts().0,
     };
     let ended = RUNTIME.block_on(within(Duration::from_secs(10), async {
         let stream = watch::open(&API.0, watched, &params).await.unwrap_or_else(|refusal| panic!("a watch: {refusal}"));
@@ -280,7 +277,7 @@ pub fn accept(data: &[u8]) {
 pub fn layout(data: &[u8]) {
     let identity = Identity { namespace: Some("a"), name: "b" };
     let parsed: Option<Value> = serde_json::from_slice(data).ok();
-    let Some(layout) = Layout::of(data) else {
+    let Some(layout) = Layout::of(b"/w/a/b", data) else {
         assert!(!parsed.is_some_and(|value| value.is_object()), "an object without a layout: {data:?}");
         return;
     };
@@ -295,6 +292,7 @@ pub fn layout(data: &[u8]) {
     });
     assert_eq!(whole["metadata"], metadata, "{data:?}");
     assert_eq!(metadata["resourceVersion"], "42", "{data:?}");
+    assert_eq!((&metadata["name"], &metadata["namespace"]), (&json!("b"), &json!("a")), "{data:?}");
     let mut expected = parsed;
     expected["metadata"] = metadata;
     assert_eq!(whole, expected, "nothing but metadata is another: {data:?}");

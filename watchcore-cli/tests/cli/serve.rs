@@ -517,7 +517,13 @@ fn who_may_ask_is_configured() {
     assert_eq!(code(&server, "Host: localhost\r\nAuthorization: Bearer secret\r\n"), "200");
     assert_eq!(code(&server, "Host: localhost\r\nAuthorization: Bearer other\r\n"), "401");
     server.end("TERM", 0);
-    scratch.file("tokens", "no token\n");
+    let server = {
+        scratch.file("tokens", "no token\n");
+        Serving::start(command(&["serve", "--config", &closed]))
+    };
+    assert_eq!(code(&server, "Host: localhost\r\nAuthorization: Bearer secret\r\n"), "401", "nobody has a token");
+    server.end("TERM", 0);
+    std::fs::remove_file(scratch.0.join("tokens")).expect("a file");
     let ended = run(&["serve", "--config", &closed]).is(2);
     assert!(ended.err.contains(scratch.0.join("tokens").to_str().expect("UTF-8")), "{ended:?}");
 }

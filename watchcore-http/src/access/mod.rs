@@ -4,28 +4,41 @@
 //! router that is nested in another program's:
 //!
 //! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing. What the browser of a
-//!    listed page asks before it sends a request is answered here.
+//!    listed page asks before it sends a request is answered here. A token among the subprotocols of a WebSocket is put
+//!    into its header before.
 //! 2. Where somebody can be known (an [`Authenticator`], client certificates), everybody has to be: else 401. Health is
 //!    the exception: who restarts servers has no token.
 //! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
 
+mod admission;
+mod bearer;
+mod certificates;
 mod origin;
 mod tokens;
 
+pub(crate) use admission::{Admission, Verdict};
+pub(crate) use bearer::{names, words};
+pub(crate) use certificates::{Authorities, ClientCertificate, certificates, said};
 pub use tokens::Tokens;
 
 use crate::clients::{Activity, Who};
 use crate::status::Refusal;
 use axum::response::Response;
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use origin::Origins;
 use serde_json::json;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
+use std::time::Duration;
+
+/// How long files that say who may ask are believed after they could not be read any more.
+pub(crate) const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What a hook answers in its own time.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -36,7 +49,7 @@ pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// let user = watchcore_http::User::new("alice").group("readers");
 /// assert_eq!((user.name(), user.groups()), ("alice", &["readers".to_owned()][..]));
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct User {
     name: String,
     groups: Vec<String>,
@@ -64,9 +77,22 @@ pub struct User {
 pub trait Authenticator: Send + Sync + 'static {
     /// Who sends the request with this head; `None`: nobody that this one knows.
     ///
+    /// While a watch lasts that the request has opened, it is asked again with the same head
+    /// ([`recheck_interval`](crate::ApiBuilder::recheck_interval)). The watch ends when the answer is another user, nobody,
+    /// or a refusal of 401 or 403; and when there was none for four intervals, because it hangs, panics, or refuses otherwise.
+    ///
     /// # Errors
     /// What the client is answered where that cannot be found out now. Nobody else is asked then.
     fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>>;
+
+    /// The headers that [`authenticate`](Authenticator::authenticate) looks at, if it looks at nothing else of a head.
+    ///
+    /// Who opened a watch is asked for again while it lasts, with the head of its request: a copy of the whole head is kept
+    /// with each watch, and each watch is asked for by itself. Where all authenticators name their headers, only these are
+    /// kept, a recheck sees a head that has nothing else, and watches that have the same values are asked for once.
+    fn reads(&self) -> Option<&[HeaderName]> {
+        None
+    }
 }
 
 /// Decides who may do what. Without one, everybody who is known may read everything that is served.
@@ -90,7 +116,8 @@ pub trait Authenticator: Send + Sync + 'static {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Authorizer: Send + Sync + 'static {
-    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes.
+    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes. It is asked
+    /// again while a watch lasts, which ends when it denies.
     fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision>;
 }
 
@@ -127,7 +154,7 @@ pub enum Decision {
 ///     }
 /// }
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Asked {
     /// `get`, `list` or `watch` of a resource; else the method in small letters.
@@ -154,8 +181,8 @@ pub(crate) struct Peer {
     pub(crate) local: Option<SocketAddr>,
     /// Whether the connection itself has TLS.
     pub(crate) is_encrypted: bool,
-    /// Whom a verified client certificate names.
-    pub(crate) certificate: Option<User>,
+    /// The certificate that the client has shown.
+    pub(crate) certificate: Option<ClientCertificate>,
     /// Whether the server asks for client certificates: then nobody is let in unknown.
     pub(crate) asks_certificate: bool,
     /// Watches of the connection that are open.
@@ -205,6 +232,11 @@ impl Peer {
     pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
         head.extensions.get()
     }
+
+    /// Whether its certificate says who it is.
+    fn names_somebody(&self) -> bool {
+        self.certificate.as_ref().is_some_and(ClientCertificate::names_somebody)
+    }
 }
 
 impl Who {
@@ -220,43 +252,63 @@ impl Who {
 }
 
 impl Access {
-    /// Lets a request pass, and says who sends it; `None`: nobody has to be known.
+    /// Lets a request pass. Who sends it, and what the authorizers were asked, is in its extensions from here on; the first
+    /// is missing where nobody has to be known, the second where there are no authorizers.
     ///
     /// # Errors
     /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where an authorizer
     /// denies.
     pub(crate) async fn check(
         &self,
-        head: &Parts,
+        head: &mut Parts,
         is_health: bool,
-        asked: impl FnOnce() -> Result<Asked, Refusal>,
-    ) -> Result<Option<User>, Refusal> {
+        asked: impl FnOnce(&Parts) -> Result<Asked, Refusal>,
+    ) -> Result<(), Refusal> {
+        bearer::take_from_protocols(head)?;
         let peer = Peer::of(head).map(|peer| &**peer);
         let must_be_known = self.must_be_known(peer);
         self.origins.check(head, peer, must_be_known)?;
         if is_health {
-            return Ok(None);
+            return Ok(());
         }
         let user = self.user_of(head, peer).await?;
         if must_be_known && user.is_none() {
             return Err(Refusal::unauthorized("Unauthorized"));
         }
         if !self.authorizers.is_empty() {
-            let asked = asked()?;
-            let anonymous = User::anonymous();
-            let user = user.as_ref().unwrap_or(&anonymous);
-            for authorizer in &self.authorizers {
-                if let Decision::Deny(reason) = authorizer.authorize(user, &asked).await {
-                    return Err(asked.forbidden(user, &reason));
-                }
+            let asked = asked(head)?;
+            self.decide(user.as_ref(), &asked).await?;
+            head.extensions.insert(Arc::new(asked));
+        }
+        if let Some(user) = user {
+            head.extensions.insert(user);
+        }
+        Ok(())
+    }
+
+    /// Whether this user may do this; `None`: whoever asks.
+    ///
+    /// # Errors
+    /// 403 where an authorizer denies.
+    async fn decide(&self, user: Option<&User>, asked: &Asked) -> Result<(), Refusal> {
+        let anonymous = User::anonymous();
+        let user = user.unwrap_or(&anonymous);
+        for authorizer in &self.authorizers {
+            if let Decision::Deny(reason) = authorizer.authorize(user, asked).await {
+                return Err(asked.forbidden(user, &reason));
             }
         }
-        Ok(user)
+        Ok(())
     }
 
     /// What goes into the answer to a request, for the browser of a page.
     pub(crate) fn told(&self, head: &Parts) -> HeaderMap {
-        self.origins.told(head)
+        let mut told = self.origins.told(head);
+        told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if Peer::of(head).is_some_and(|peer| peer.is_encrypted) {
+            told.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+        }
+        told
     }
 
     /// The answer to a browser that asks for a page before that may, where it is one; nobody has to be known for it.
@@ -275,8 +327,10 @@ impl Access {
     }
 
     async fn user_of(&self, head: &Parts, peer: Option<&Peer>) -> Result<Option<User>, Refusal> {
-        if let Some(user) = peer.and_then(|peer| peer.certificate.clone()) {
-            return Ok(Some(user));
+        if let Some(certificate) = peer.and_then(|peer| peer.certificate.as_ref())
+            && let Some(user) = certificate.user().await?
+        {
+            return Ok(Some(user.clone()));
         }
         for authenticator in &self.authenticators {
             if let Some(user) = authenticator.authenticate(head).await? {
@@ -285,6 +339,18 @@ impl Access {
         }
         Ok(None)
     }
+}
+
+/// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told
+/// to look for. Otherwise the connection would end, and the request be counted as one whose client went.
+pub(crate) async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
+    let mut made = pin!(made);
+    // What requests share has no invariant between two calls that can panic: locks are taken over from those who did.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| made.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
 }
 
 impl Asked {

@@ -5,13 +5,17 @@
 //! rebinds to the address, so that its origin is the server's. The first shows in Origin, which a page cannot forge; the
 //! second in Host, where the page's own name stands. A page whose origin is listed may read what it is answered: its browser
 //! is told so.
+//!
+//! A page that cannot read an answer may still embed it, or measure its time and size, and the browser sends the certificate
+//! of its user with such a request. The request has no Origin, but it has Sec-Fetch-Site, which says where the page is from.
 
 use super::Peer;
+use super::bearer::bearer;
 use crate::status::Refusal;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use std::net::{IpAddr, SocketAddr};
 
 /// Names and origins that are allowed beside the server's own.
@@ -27,7 +31,8 @@ impl Origins {
     /// `peer`: the connection, if our own server accepted it. A name needs no check where everybody has to be known.
     ///
     /// # Errors
-    /// 400 where Host is malformed or there twice; 403 where it is another's, or the page is.
+    /// 400 where Host is malformed or there twice; 403 where it is another's, or the page is. A page cannot send a token with
+    /// a request that its browser has not asked for before.
     pub(super) fn check(&self, head: &Parts, peer: Option<&Peer>, is_known: bool) -> Result<(), Refusal> {
         let host = host_of(head)?;
         if let Some(host) = &host
@@ -48,6 +53,11 @@ impl Origins {
                 )));
             }
         }
+        if is_of_another_site(head) && self.listed(head).is_none() && bearer(head).is_none() {
+            return Err(Refusal::forbidden(
+                "a page of another site asks (Sec-Fetch-Site), whose origin is not listed, and without a token",
+            ));
+        }
         Ok(())
     }
 
@@ -66,6 +76,10 @@ impl Origins {
         }
         if let Some(origin) = self.listed(head) {
             told.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        } else {
+            // No page of another origin may embed what it is answered.
+            let name = HeaderName::from_static("cross-origin-resource-policy");
+            told.insert(name, HeaderValue::from_static("same-origin"));
         }
         told
     }
@@ -115,6 +129,15 @@ impl Origins {
         // Browsers leave out the same ports in both.
         matches!((authority, host), (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host.as_str()))
     }
+}
+
+/// Whether a browser says that a page of another site has made it ask. A person who follows a link to here is no such page:
+/// what they are answered fills the window, and no page sees it.
+fn is_of_another_site(head: &Parts) -> bool {
+    let says = |name: &str| head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
+    let is_own = says("sec-fetch-site").iter().all(|site| matches!(*site, b"same-origin" | b"none"));
+    let is_link = says("sec-fetch-mode") == [b"navigate"] && says("sec-fetch-dest") == [b"document"];
+    !is_own && !is_link
 }
 
 /// What the request names as its host. `None`: it names none, as no browser does.

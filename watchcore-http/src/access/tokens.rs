@@ -1,9 +1,10 @@
 //! Bearer tokens from a file.
 
-use super::{Authenticator, HookFuture, User};
+use super::bearer::bearer;
+use super::{Authenticator, BELIEVED, HookFuture, User};
 use crate::files::Reloaded;
 use crate::status::Refusal;
-use http::header;
+use http::header::{self, HeaderName};
 use http::request::Parts;
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,11 +16,17 @@ use watchcore::{Code, Error, Result};
 /// How long a token may still be taken that has left the file, or not be taken that is new in it.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// At most this many wrong lines are named in warnings; one more warning counts the others.
+const MOST_NAMED: usize = 10;
+
 /// Bearer tokens, and whose they are: a file of lines `token,name`.
 ///
-/// Empty lines and those that begin with `#` are passed over. The file is read again when it changes, within a second;
-/// while it cannot be read, or has a line that is none, the tokens before are taken. A token is compared with all of
-/// them, each in a time that does not depend on where they differ.
+/// Empty lines and those that begin with `#` are passed over. The file is read again when it changes, within a second.
+/// What it says counts, also where it says less than before: without a token in it, nobody is let in by one. A line that
+/// is none lets nobody in, and a warning names it; the other lines hold. While the file cannot be read, the tokens before
+/// are taken for a minute, and then none.
+///
+/// A token is compared with all of them, each in a time that does not depend on where they differ.
 ///
 /// ```no_run
 /// use watchcore_http::{Api, Tokens};
@@ -32,16 +39,25 @@ pub struct Tokens(Arc<Reloaded<Known>>);
 struct Known(Vec<(Vec<u8>, User)>);
 
 impl Tokens {
-    /// Reads the file for the first time.
+    /// Reads the file for the first time. Lines that are none are warnings, as they are later.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where it cannot be read, has no token, or a line that is none; the line is named, its text is
-    /// not.
+    /// INVALID_ARGUMENT where it cannot be read.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokens> {
-        let path = path.as_ref().to_path_buf();
-        let named = path.clone();
-        Reloaded::new("tokens", vec![path], INTERVAL, move |files| Known::parse(&named, &files[0]))
-            .map(|known| Tokens(Arc::new(known)))
+        Tokens::with(path.as_ref(), INTERVAL, BELIEVED)
+    }
+
+    fn with(path: &Path, interval: Duration, believed: Duration) -> Result<Tokens> {
+        let named = path.to_path_buf();
+        let make = move |files: &[Vec<u8>]| {
+            let (known, faults) = Known::parse(&files[0]);
+            for fault in faults {
+                tracing::warn!(target: "watchcore_http", "tokens: {}{fault}", named.display());
+            }
+            Ok(known)
+        };
+        Reloaded::new("tokens", vec![path.to_path_buf()], interval, make)
+            .map(|known| Tokens(Arc::new(known.believed_for(believed))))
             .map_err(|why| {
                 Error::new(Code::InvalidArgument, format!("tokens: {why}. Write a line token,name for each."))
             })
@@ -52,50 +68,58 @@ impl Authenticator for Tokens {
     fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, std::result::Result<Option<User>, Refusal>> {
         Box::pin(async move {
             let Some(token) = bearer(head) else { return Ok(None) };
-            let known = self.0.current().await;
-            Ok(known.user_of(token).cloned())
+            self.0.current().await;
+            Ok(self.0.believed().and_then(|known| known.user_of(token).cloned()))
         })
+    }
+
+    fn reads(&self) -> Option<&[HeaderName]> {
+        Some(&[header::AUTHORIZATION])
     }
 }
 
-/// The token of the header Authorization, if it is there once.
-fn bearer(head: &Parts) -> Option<&[u8]> {
-    let mut all = head.headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(one), None) = (all.next(), all.next()) else { return None };
-    let bytes = one.as_bytes();
-    let (scheme, token) = (bytes.get(..7)?, bytes.get(7..)?.trim_ascii());
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+/// Returns the token and the name in a line, or `None` for an empty line or a comment.
+fn entry(line: &[u8]) -> std::result::Result<Option<(&str, &str)>, &'static str> {
+    let line = std::str::from_utf8(line).map_err(|_| "it is not UTF-8")?.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(None);
+    }
+    let (token, name) = line.split_once(',').ok_or("it has no comma")?;
+    let (token, name) = (token.trim(), name.trim());
+    if token.is_empty() || name.is_empty() {
+        return Err("the token or the name is empty");
+    }
+    if name.contains(',') {
+        return Err("it has more than a token and a name");
+    }
+    Ok(Some((token, name)))
 }
 
 impl Known {
-    fn parse(path: &Path, file: &[u8]) -> std::result::Result<Known, String> {
-        let place = |number: usize, what: &str| format!("{}, line {}: {what}", path.display(), number + 1);
-        let text = std::str::from_utf8(file).map_err(|_| format!("{}: it is not UTF-8", path.display()))?;
+    /// Returns the tokens of a file, and its faults. A fault is the end of a sentence that begins with the path of the file, and
+    /// has no part of a token in it.
+    fn parse(file: &[u8]) -> (Known, Vec<String>) {
         // Some editors put a mark before the first token, with which nobody would send it.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let (mut known, mut seen) = (Vec::new(), HashSet::new());
-        for (number, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
+        let file = file.strip_prefix("\u{feff}".as_bytes()).unwrap_or(file);
+        let (mut known, mut seen, mut faults, mut unnamed) = (Vec::new(), HashSet::new(), Vec::new(), 0_usize);
+        for (line, number) in file.split(|byte| *byte == b'\n').zip(1..) {
+            match entry(line) {
+                Ok(None) => {}
+                Ok(Some((token, name))) if seen.insert(token) => {
+                    known.push((token.as_bytes().to_vec(), User::new(name)));
+                }
+                _ if faults.len() == MOST_NAMED => unnamed += 1,
+                Ok(Some(_)) => faults.push(format!(", line {number}: its token is in a line above, too")),
+                Err(what) => faults.push(format!(", line {number}: {what}")),
             }
-            let (token, name) = line.split_once(',').ok_or_else(|| place(number, "it has no comma"))?;
-            let (token, name) = (token.trim(), name.trim());
-            if token.is_empty() || name.is_empty() {
-                return Err(place(number, "the token or the name is empty"));
-            }
-            if name.contains(',') {
-                return Err(place(number, "it has more than a token and a name"));
-            }
-            if !seen.insert(token) {
-                return Err(place(number, "its token is in a line above, too"));
-            }
-            known.push((token.as_bytes().to_vec(), User::new(name)));
+        }
+        if unnamed > 0 {
+            faults.push(format!(": {unnamed} more lines like these"));
         }
         if known.is_empty() {
-            return Err(format!("{}: it has no token", path.display()));
+            faults.push(": it has no token, and every token is refused".to_owned());
         }
-        Ok(Known(known))
+        (Known(known), faults)
     }
 
     /// Compares with all, so that the time says nothing about which, nor how much of one, is right.
@@ -113,13 +137,13 @@ impl Known {
 mod tests {
     use super::*;
 
-    fn known(text: &str) -> std::result::Result<Known, String> {
-        Known::parse(Path::new("tokens"), text.as_bytes())
+    fn known(text: &str) -> Known {
+        Known::parse(text.as_bytes()).0
     }
 
     #[test]
     fn each_token_has_its_name() {
-        let known = known("# ours\n\nsecret, alice\r\nother,bob \n").unwrap();
+        let known = known("# ours\n\nsecret, alice\r\nother,bob \n");
         let name = |token: &str| known.user_of(token.as_bytes()).map(|user| user.name().to_owned());
         assert_eq!(name("secret").as_deref(), Some("alice"));
         assert_eq!(name("other").as_deref(), Some("bob"));
@@ -130,36 +154,54 @@ mod tests {
 
     #[test]
     fn mark_of_an_editor_is_no_token() {
-        let known = known("\u{feff}secret,alice\n").unwrap();
+        let known = known("\u{feff}secret,alice\n");
         assert_eq!(known.user_of(b"secret").map(User::name), Some("alice"));
     }
 
+    /// A wrong line is named without its token, and lets nobody in; the others do.
     #[test]
-    fn a_wrong_line_is_named_without_its_token() {
-        for (text, says) in [
-            ("a,b\nsecret\n", "line 2: it has no comma"),
-            ("secret,", "line 1: the token or the name is empty"),
-            (",b", "line 1: the token"),
-            ("secret,b,c", "line 1: it has more"),
-            ("a,b\nc,d\na,e", "line 3: its token is in a line above"),
-            ("# none", "it has no token"),
+    fn wrong_line_is_lost_alone() {
+        for (wrong, says) in [
+            ("secret", "line 2: it has no comma"),
+            ("secret,", "line 2: the token or the name is empty"),
+            (",secret", "line 2: the token or the name is empty"),
+            ("secret,b,c", "line 2: it has more than a token and a name"),
+            ("good,secret", "line 2: its token is in a line above, too"),
         ] {
-            let error = known(text).err().unwrap();
-            assert!(error.contains(says) && !error.contains("secret"), "{text:?}: {error}");
+            let (known, faults) = Known::parse(format!("good,alice\n{wrong}\nlast,carol\n").as_bytes());
+            assert!(faults.len() == 1 && faults[0].contains(says) && !faults[0].contains("secret"), "{faults:?}");
+            let names = ["good", "secret", "last"].map(|token| known.user_of(token.as_bytes()).map(User::name));
+            assert_eq!(names, [Some("alice"), None, Some("carol")], "{wrong}");
         }
+        let (known, faults) = Known::parse(b"a,b\n\xff,c\n");
+        assert!(known.user_of(b"a").is_some() && faults[0].contains("line 2: it is not UTF-8"), "{faults:?}");
+        let (_, faults) = Known::parse("wrong\n".repeat(1000).as_bytes());
+        assert_eq!(faults.len(), MOST_NAMED + 2, "named up to a bound: {faults:?}");
     }
 
     #[test]
-    fn a_bearer_is_found_in_its_header() {
-        let head = |values: &[&str]| {
-            let builder =
-                values.iter().fold(http::Request::builder(), |builder, value| builder.header("Authorization", *value));
-            builder.body(()).unwrap().into_parts().0
-        };
-        assert_eq!(bearer(&head(&["Bearer a.b"])), Some(&b"a.b"[..]));
-        assert_eq!(bearer(&head(&["bearer  a.b "])), Some(&b"a.b"[..]));
-        for values in [&[][..], &["Bearer"], &["Bearer "], &["Basic YTpi"], &["Bearer a", "Bearer a"]] {
-            assert_eq!(bearer(&head(values)), None, "{values:?}");
+    fn file_without_a_token_says_so() {
+        for text in ["", "\n", "# nobody any more\n", "wrong\n"] {
+            let (known, faults) = Known::parse(text.as_bytes());
+            assert!(known.0.is_empty() && faults.last().unwrap().contains("it has no token"), "{text:?}: {faults:?}");
         }
+    }
+
+    /// A file that is gone is no token, when it has been gone for as long as tokens are believed.
+    #[tokio::test]
+    async fn file_that_is_gone_is_no_token() {
+        let path = std::env::temp_dir().join(format!("watchcore-tokens-{}", std::process::id()));
+        std::fs::write(&path, "secret,alice\n").unwrap();
+        let tokens = Tokens::with(&path, Duration::ZERO, Duration::from_millis(50)).unwrap();
+        let head = http::Request::get("/").header("Authorization", "Bearer secret").body(()).unwrap().into_parts().0;
+        assert_eq!(tokens.authenticate(&head).await.unwrap(), Some(User::new("alice")));
+        std::fs::remove_file(&path).unwrap();
+        let gone = async {
+            while tokens.authenticate(&head).await.unwrap().is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(10), gone).await;
+        assert!(seen.is_ok(), "the token is taken for ever");
     }
 }

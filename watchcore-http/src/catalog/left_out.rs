@@ -1,6 +1,7 @@
 //! What lies below the prefix of a resource and is none of its objects.
 
 use super::Resource;
+use crate::json::Scan;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,6 +29,7 @@ impl LeftOut {
         let why = match (resource.identity(key), value) {
             (None, _) => "its key has another shape than those of the resource",
             (_, Some(value)) if value.starts_with(b"k8s\0") => "its value is in the protobuf form of storage",
+            (_, Some(value)) if is_too_deep(value) => "its value is nested too deeply",
             _ => "its value is no JSON object",
         };
         tracing::warn!(target: "watchcore_http", %resource, key = %key.escape_ascii(), why, "a value is not served");
@@ -50,9 +52,24 @@ impl LeftOut {
     }
 }
 
+fn is_too_deep(value: &[u8]) -> bool {
+    let mut scan = Scan::new(value);
+    scan.value().is_none() && scan.is_too_deep()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use watchcore::MAX_JSON_DEPTH;
+
+    #[test]
+    fn too_deep_is_no_other_fault() {
+        let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        assert!(is_too_deep(nested(MAX_JSON_DEPTH + 1).as_bytes()));
+        for other in [nested(MAX_JSON_DEPTH).as_str(), "[]", "", "{", "k8s"] {
+            assert!(!is_too_deep(other.as_bytes()), "{other}");
+        }
+    }
 
     #[test]
     fn keys_are_named_once_and_bounded() {

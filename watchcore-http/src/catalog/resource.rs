@@ -141,8 +141,8 @@ impl Resource {
     pub fn declare<'r>(cache: Builder, resources: impl IntoIterator<Item = &'r Resource>) -> Result<Builder> {
         let resources: Vec<&Resource> = resources.into_iter().collect();
         let (mut pointers, mut segments, mut prefixes) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut cache = cache.field(Attribute::extractor(LAYOUT, |_key, value| {
-            Ok::<_, std::convert::Infallible>(Layout::of(value).map(|layout| layout.to_bytes().to_vec()))
+        let mut cache = cache.field(Attribute::extractor(LAYOUT, |key, value| {
+            Ok::<_, std::convert::Infallible>(Layout::of(key, value).map(|layout| layout.to_bytes().to_vec()))
         }));
         for resource in &resources {
             resource.check()?;

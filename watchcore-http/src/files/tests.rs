@@ -88,6 +88,62 @@ async fn last_good_value_serves() {
     assert_eq!(*files.current().await, "second", "the same length, right behind the other");
 }
 
+/// A wrong passphrase costs its key derivation once, and not in each handshake.
+#[tokio::test]
+async fn wrong_files_are_tried_once() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = tries.clone();
+    let make = move |files: &[Vec<u8>]| {
+        counted.fetch_add(1, Relaxed);
+        text(files)
+    };
+    let files = Arc::new(Reloaded::new("text", vec![path.clone()], Duration::ZERO, make).unwrap());
+    for (written, tried) in [("half!", 2), ("half again!", 3), ("second", 4), ("half!", 5)] {
+        scratch.write("text", written);
+        for _ in 0..5 {
+            files.current().await;
+        }
+        assert_eq!(tries.load(Relaxed), tried, "{written}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    files.current().await;
+    scratch.write("text", "third");
+    assert_eq!((files.current().await.as_str(), tries.load(Relaxed)), ("third", 6));
+}
+
+/// What says who may ask is believed for a while only.
+#[tokio::test]
+async fn value_with_a_limit_is_not_kept() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let limit = Duration::from_millis(50);
+    let files = Arc::new(Reloaded::new("text", vec![path.clone()], Duration::ZERO, text).unwrap().believed_for(limit));
+    let believed = async || {
+        files.current().await;
+        files.believed().map(|text| text.to_string())
+    };
+    let gone = async || {
+        let gone = async {
+            while believed().await.is_some() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), gone).await.expect("it is believed for ever");
+    };
+    for second in ["second", "third"] {
+        std::fs::remove_file(&path).unwrap();
+        let from = Instant::now();
+        gone().await;
+        assert!(from.elapsed() >= limit && *files.latest() != second);
+        scratch.write("text", second);
+        assert_eq!(believed().await.as_deref(), Some(second), "it is there again");
+    }
+    scratch.write("text", "half!");
+    gone().await;
+}
+
 #[tokio::test]
 async fn what_is_no_regular_file_is_refused() {
     let scratch = Scratch::new();
@@ -148,7 +204,9 @@ fn nobody_waits_for_ever() {
         }
         text(files)
     };
-    let files = Arc::new(Reloaded::new("text", vec![path], Duration::ZERO, stuck).unwrap());
+    let files = Reloaded::new("text", vec![path], Duration::ZERO, stuck).unwrap().believed_for(Duration::ZERO);
+    let files = Arc::new(files);
+    assert!(files.believed().is_some());
     scratch.write("text", "second");
     let runtime = runtime();
     let (say, said) = mpsc::channel();
@@ -158,6 +216,7 @@ fn nobody_waits_for_ever() {
         runtime.shutdown_background();
     });
     let value = said.recv_timeout(Duration::from_secs(10));
+    assert_eq!(files.believed(), None, "who may ask is not known while nobody can read it");
     drop(go);
     assert_eq!(value.as_deref(), Ok("first"));
 }

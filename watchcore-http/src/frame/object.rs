@@ -52,7 +52,7 @@ impl<'k> Object<'k> {
         let value = kv.value()?;
         let layout = match served.layout {
             Some(number) => Layout::from_bytes(kv.attribute(number)?)?,
-            None => Layout::of(value)?,
+            None => Layout::of(kv.key(), value)?,
         };
         Some(Object { value, identity: Identity { namespace, name }, layout })
     }
@@ -84,7 +84,7 @@ impl<'k> Object<'k> {
         }
     }
 
-    /// Appends it as it is stored, with this revision.
+    /// Appends it as it is stored, with this revision, and with the name and namespace of its key.
     pub(crate) fn write(&self, revision: u64, out: &mut Vec<u8>) {
         self.layout.write(self.value, self.identity, revision, out);
     }

@@ -17,9 +17,8 @@ const NAME: &str = "Name must be unique within a namespace. Is required when cre
 const AGE: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 /// Which of the values that a walk finds are not of declared columns.
-const NAME_AT: usize = 0;
-const CREATED_AT: usize = 1;
-const DECLARED_AT: usize = 2;
+const CREATED_AT: usize = 0;
+const DECLARED_AT: usize = 1;
 
 /// The columns of a resource's tables.
 pub(crate) struct TableShape {
@@ -45,7 +44,7 @@ enum CellKind {
     Any,
     /// The stored bytes have another: the revision of the key.
     Version,
-    /// The stored bytes may have none: then the key's.
+    /// The key's, as in the object.
     Namespace,
     Name,
 }
@@ -69,7 +68,6 @@ impl TableShape {
             root: PointerTree::default(),
             only_metadata: false,
         };
-        shape.root.add("/metadata/name", NAME_AT);
         shape.root.add("/metadata/creationTimestamp", CREATED_AT);
         shape.define("Name", "string", "name", NAME);
         for (at, column) in resource.columns.iter().enumerate() {
@@ -117,7 +115,7 @@ impl TableShape {
         let places = self.places(text);
         let value = |at: usize| places[at].clone().map(|place| &text[place]);
         out.extend_from_slice(br#"{"cells":["#);
-        write_name(value(NAME_AT), object, out);
+        quoted(object.identity.name, out);
         let now = SystemTime::now();
         for (at, shown) in self.columns.iter().enumerate() {
             out.push(b',');
@@ -238,10 +236,11 @@ impl CellKind {
     fn write(self, value: Option<&[u8]>, object: &Object<'_>, revision: u64, now: SystemTime, out: &mut Vec<u8>) {
         match (self, value) {
             (CellKind::Version, _) => return quoted_number(revision, out),
-            (CellKind::Name, value) => return write_name(value, object, out),
-            (CellKind::Namespace, value) => {
-                return write_identity(value, object.identity.namespace, out);
-            }
+            (CellKind::Name, _) => return quoted(object.identity.name, out),
+            (CellKind::Namespace, _) => match object.identity.namespace {
+                Some(namespace) => return quoted(namespace, out),
+                None => return out.extend_from_slice(b"null"),
+            },
             _ => {}
         }
         let Some(value) = value.filter(|value| *value != b"null") else { return out.extend_from_slice(b"null") };
@@ -276,19 +275,6 @@ fn write_integer(value: &[u8], out: &mut Vec<u8>) {
     match number {
         Some(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
         None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// The stored name, or the key's.
-fn write_name(value: Option<&[u8]>, object: &Object<'_>, out: &mut Vec<u8>) {
-    write_identity(value, Some(object.identity.name), out);
-}
-
-fn write_identity(value: Option<&[u8]>, key: Option<&str>, out: &mut Vec<u8>) {
-    match (value, key) {
-        (Some(stored @ [b'"', _, .., b'"']), _) if stored != b"\"\"" => out.extend_from_slice(stored),
-        (_, Some(text)) => quoted(text, out),
-        (_, None) => out.extend_from_slice(b"null"),
     }
 }
 

@@ -1,18 +1,23 @@
 //! The layout of a stored object: where the parts lie that change on the way out.
 //!
-//! An object goes out as it was stored, but for `metadata.resourceVersion`, which becomes the revision of the key, and
-//! `metadata.name` and `metadata.namespace`, which are added where they are not there. In nearly every object that is
-//! one change at one place; the layout says which, in 16 bytes that a cache keeps with the value. In the others the
+//! An object goes out as it was stored, but for three members of `metadata`: `resourceVersion` becomes the revision of the
+//! key, `name` and `namespace` become those of the key. The key is what an authorizer decides by, so an object cannot
+//! claim to be another one. Nearly every object is stored with the name and namespace of its key. Then the version is the
+//! only change, at one place, and the layout says where, in 16 bytes that a cache keeps with the value. In the others the
 //! places are found anew when the object is framed ([`write_edited`]).
 
 use super::Scan;
 use std::ops::Range;
 
-const NO_NAME: u32 = 1 << 31;
-const NO_NAMESPACE: u32 = 1 << 30;
-/// There is not exactly one place for the version.
+/// The stored name is not the last segment of the key.
+const OTHER_NAME: u32 = 1 << 31;
+/// The stored namespace is not the segment before that.
+const OTHER_NAMESPACE: u32 = 1 << 30;
+/// Not every member has exactly one place.
 const ODD: u32 = 1 << 29;
-const LENGTH: u32 = ODD - 1;
+/// The object says that it has a namespace.
+const HAS_NAMESPACE: u32 = 1 << 28;
+const LENGTH: u32 = HAS_NAMESPACE - 1;
 
 /// Where things lie in the value of one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +26,7 @@ pub(crate) struct Layout {
     metadata: (u32, u32),
     /// Where the value of `resourceVersion` begins. With length 0: where the member is to be put, before others.
     version_at: u32,
-    /// Its length, and what is missing.
+    /// Its length, and what else has to change.
     version: u32,
 }
 
@@ -40,8 +45,8 @@ struct Found {
     is_object: bool,
     has_members: bool,
     versions: Vec<Range<usize>>,
-    name: Option<Range<usize>>,
-    namespace: Option<Range<usize>>,
+    names: Vec<Range<usize>>,
+    namespaces: Vec<Range<usize>>,
     /// `metadata` is there more than once.
     twice: bool,
 }
@@ -68,9 +73,9 @@ fn find(value: &[u8]) -> Option<Found> {
             if scan.is(&member, "resourceVersion") {
                 found.versions.push(value);
             } else if scan.is(&member, "name") {
-                found.name = Some(value);
+                found.names.push(value);
             } else if scan.is(&member, "namespace") {
-                found.namespace = Some(value);
+                found.namespaces.push(value);
             }
             Some(())
         })?;
@@ -80,15 +85,22 @@ fn find(value: &[u8]) -> Option<Found> {
     scan.ends().then_some(found)
 }
 
-/// Whether a member is there and says something.
-fn is_said(value: &[u8], member: &Option<Range<usize>>) -> bool {
-    member.as_ref().is_some_and(|place| !matches!(&value[place.clone()], b"\"\"" | b"null"))
+/// Whether a member is there, each time as this string. `None`: it is absent, or says nothing.
+fn says(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
+    let is_nothing = |place: &Range<usize>| matches!(&value[place.clone()], b"\"\"" | b"null");
+    match text {
+        Some(text) => !members.is_empty() && members.iter().all(|place| Scan::new(value).is(place, text)),
+        None => members.iter().all(is_nothing),
+    }
 }
 
 impl Layout {
-    /// The layout of a value; `None` where it is no JSON object.
-    pub(crate) fn of(value: &[u8]) -> Option<Layout> {
-        // Places are kept in 32 bits, lengths in 29.
+    /// The layout of the value of a key; `None` where the value is no JSON object.
+    ///
+    /// Which resource the key belongs to is not known here, so both readings of the key are compared: name and namespace
+    /// are its last two segments, or the name is the last one and there is no namespace.
+    pub(crate) fn of(key: &[u8], value: &[u8]) -> Option<Layout> {
+        // Places are kept in 32 bits, lengths in 28.
         if value.len() > LENGTH as usize {
             return None;
         }
@@ -100,11 +112,16 @@ impl Layout {
             _ => (0, 0),
         };
         let odd = found.versions.len() > 1 || !found.has_members || found.twice;
+        let mut segments = key.rsplit(|byte| *byte == b'/').map(|segment| std::str::from_utf8(segment).unwrap_or(""));
+        let (name, namespace) = (segments.next(), segments.next().unwrap_or(""));
         let mut version = length as u32;
-        for (missing, bit) in
-            [(odd, ODD), (!is_said(value, &found.name), NO_NAME), (!is_said(value, &found.namespace), NO_NAMESPACE)]
-        {
-            version |= if missing { bit } else { 0 };
+        for (holds, bit) in [
+            (odd, ODD),
+            (!says(value, &found.names, name), OTHER_NAME),
+            (!says(value, &found.namespaces, Some(namespace)), OTHER_NAMESPACE),
+            (!says(value, &found.namespaces, None), HAS_NAMESPACE),
+        ] {
+            version |= if holds { bit } else { 0 };
         }
         Some(Layout { metadata: (metadata.start as u32, metadata.end as u32), version_at: at as u32, version })
     }
@@ -128,8 +145,8 @@ impl Layout {
 
     /// Whether the version is the only change of this object.
     fn is_plain(&self, namespaced: bool) -> bool {
-        let missing = ODD | NO_NAME | if namespaced { NO_NAMESPACE } else { 0 };
-        self.version & missing == 0
+        let others = ODD | OTHER_NAME | if namespaced { OTHER_NAMESPACE } else { HAS_NAMESPACE };
+        self.version & others == 0
     }
 
     /// Where the object `metadata` lies in the value; empty where there is none.
@@ -137,7 +154,7 @@ impl Layout {
         self.metadata.0 as usize..self.metadata.1 as usize
     }
 
-    /// Appends the object with its revision, and with its name and namespace.
+    /// Appends the object with its revision, name and namespace.
     pub(crate) fn write(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
         out.reserve(value.len() + 48);
         let rest = self.begin(value, identity, revision, out);
@@ -161,8 +178,8 @@ impl Layout {
         }
         let mut whole = Vec::with_capacity(value.len() + 128);
         self.write(value, identity, revision, &mut whole);
-        match Layout::of(&whole) {
-            Some(edited) => out.extend_from_slice(&whole[edited.metadata()]),
+        match find(&whole).and_then(|found| found.metadata) {
+            Some(metadata) => out.extend_from_slice(&whole[metadata]),
             None => out.extend_from_slice(b"{}"),
         }
     }
@@ -219,18 +236,19 @@ fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut V
         quoted_number(revision, &mut version);
         edits.push((place.clone(), version));
     }
-    for (name, place, text) in
-        [("name", &found.name, Some(identity.name)), ("namespace", &found.namespace, identity.namespace)]
+    for (name, places, text) in
+        [("name", &found.names, Some(identity.name)), ("namespace", &found.namespaces, identity.namespace)]
     {
-        let Some(text) = text.filter(|_| !is_said(value, place)) else { continue };
-        match place {
-            Some(place) => {
-                let mut quotes = Vec::new();
-                quoted(text, &mut quotes);
-                edits.push((place.clone(), quotes));
-            }
-            None => member(name, Some(text), &mut added),
+        if says(value, places, text) {
+            continue;
         }
+        if places.is_empty() {
+            member(name, text, &mut added);
+        }
+        // An object that has no namespace says so with an empty one: to Go the two are the same.
+        let mut quotes = Vec::new();
+        quoted(text.unwrap_or_default(), &mut quotes);
+        edits.extend(places.iter().map(|place| (place.clone(), quotes.clone())));
     }
     if found.versions.is_empty() {
         member("resourceVersion", None, &mut added);

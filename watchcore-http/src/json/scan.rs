@@ -14,12 +14,13 @@ pub(crate) struct Scan<'t> {
     text: &'t [u8],
     at: usize,
     depth: usize,
+    is_too_deep: bool,
 }
 
 impl<'t> Scan<'t> {
     /// Before the first byte.
     pub(crate) fn new(text: &'t [u8]) -> Scan<'t> {
-        Scan { text, at: 0, depth: 0 }
+        Scan { text, at: 0, depth: 0, is_too_deep: false }
     }
 
     /// The next byte that is no white space.
@@ -41,6 +42,11 @@ impl<'t> Scan<'t> {
     /// Whether there is nothing left but white space.
     pub(crate) fn ends(&mut self) -> bool {
         self.peek().is_none()
+    }
+
+    /// Whether the text was given up because it is nested more than [`MAX_JSON_DEPTH`] deep.
+    pub(crate) fn is_too_deep(&self) -> bool {
+        self.is_too_deep
     }
 
     /// Where it stands.
@@ -182,7 +188,8 @@ impl<'t> Scan<'t> {
     fn enter(&mut self, bracket: u8) -> Option<()> {
         self.take(bracket)?;
         self.depth += 1;
-        (self.depth <= MAX_JSON_DEPTH).then_some(())
+        self.is_too_deep = self.depth > MAX_JSON_DEPTH;
+        (!self.is_too_deep).then_some(())
     }
 
     /// Behind the closing bracket, which was looked at.
@@ -233,9 +240,9 @@ impl<'t> Scan<'t> {
         Some(())
     }
 
-    /// Whether a string of the text, with its quotes, is this one when its escapes are resolved.
-    pub(crate) fn is(&self, string: &Range<usize>, expected: &str) -> bool {
-        let inner = &self.text[string.start + 1..string.end - 1];
+    /// Whether a value of the text is this string when its escapes are resolved.
+    pub(crate) fn is(&self, value: &Range<usize>, expected: &str) -> bool {
+        let [b'"', inner @ .., b'"'] = &self.text[value.clone()] else { return false };
         // An escape is longer than what it stands for.
         let is_longer = inner.len() > expected.len();
         if !is_longer && inner != expected.as_bytes() {
@@ -244,7 +251,7 @@ impl<'t> Scan<'t> {
         if memchr::memchr(b'\\', inner).is_none() {
             return !is_longer;
         }
-        serde_json::from_slice::<String>(&self.text[string.clone()]).is_ok_and(|resolved| resolved == expected)
+        serde_json::from_slice::<String>(&self.text[value.clone()]).is_ok_and(|resolved| resolved == expected)
     }
 }
 

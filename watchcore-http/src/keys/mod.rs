@@ -9,10 +9,7 @@ mod list;
 mod params;
 mod watch;
 
-use crate::access::Peer;
 use crate::api::ApiState;
-use crate::clients::Who;
-use crate::exchange::Exchange;
 use crate::frame::Frames;
 use crate::resources::list::Taker;
 use crate::resources::watch::{deadline, not_ready};
@@ -101,8 +98,7 @@ fn open(
     is_sent: bool,
     watch: &KeysWatch,
 ) -> Result<WatchStream, Refusal> {
-    let mut place = state.open.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
-    place.account(Exchange::of(request));
+    let place = state.open.open(request)?;
     let name = watcher(request).map_or_else(|| "keys".to_owned(), |watcher| format!("keys {watcher}"));
     let start = watch.after.map_or(Start::State, Start::After);
     let subscription = cache

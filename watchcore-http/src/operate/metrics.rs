@@ -102,6 +102,8 @@ fn of_open(state: &ApiState, registry: &mut Registry) {
     );
     add("watches_open", "Watches that are open.", ReadingValue::Gauge(state.open.count() as u64));
     add("watches_refused", "Watches that were refused, at a limit or at the end.", ReadingValue::Counter(refused));
+    let revoked = ReadingValue::Counter(state.open.revoked());
+    add("watches_revoked", "Watches that were ended because their user may not watch any more.", revoked);
     add("watch_events", "Events that were framed for watches.", ReadingValue::Counter(events));
     add("watch_bytes", "Bytes that were framed for watches.", ReadingValue::Counter(bytes));
 }

@@ -10,11 +10,10 @@
 mod markup;
 mod sample;
 
-use crate::access::Peer;
 use crate::api::ApiState;
 use crate::clients::{Who, soon};
 use crate::digest::sha256;
-use crate::exchange::Exchange;
+use crate::lines;
 use crate::resources::watch::deadline;
 use crate::status::Refusal;
 use crate::transport::sse;
@@ -31,6 +30,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::{Instant, timeout_at};
+use watchcore::Error;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -89,7 +89,6 @@ pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Respon
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
 }
@@ -108,17 +107,33 @@ fn events_of(page: &str) -> String {
 /// # Errors
 /// 429 where there are as many watches as there may be.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let mut place = state.open.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
-    place.account(Exchange::of(request));
+    let mut place = state.open.open(request)?;
+    let revocation = place.revocation().clone();
     let deadline = Instant::now() + deadline(None, &state.limits);
     place.ends_at(deadline);
-    let events = stream::unfold((subscribe(state), place), move |(mut samples, place)| async move {
-        // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
-        timeout_at(deadline, samples.changed()).await.ok()?.ok()?;
-        let sample = samples.borrow_and_update().clone();
-        Some((Ok::<_, Infallible>(sample), (samples, place)))
+    let begin = Some((subscribe(state), place, revocation));
+    let events = stream::unfold(begin, move |viewing| async move {
+        let (mut samples, place, revocation) = viewing?;
+        tokio::select! {
+            biased;
+            error = revocation.revoked() => Some((Ok::<_, Infallible>(revoked(error)), None)),
+            // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
+            changed = timeout_at(deadline, samples.changed()) => {
+                changed.ok()?.ok()?;
+                let sample = samples.borrow_and_update().clone();
+                Some((Ok(sample), Some((samples, place, revocation))))
+            }
+        }
     });
     Ok(sse::with_head(Body::from_stream(events)))
+}
+
+/// What a viewer is told who may not look any more.
+fn revoked(error: &Error) -> Bytes {
+    let mut event = b"event: ERROR\ndata: ".to_vec();
+    lines::error(&mut event, None, error.code(), error.message(), 0, None);
+    event.push(b'\n');
+    Bytes::from(event)
 }
 
 /// The samples, from now on; the first viewer starts the task that takes them.

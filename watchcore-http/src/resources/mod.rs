@@ -9,8 +9,6 @@ pub(crate) mod watch;
 use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::clients::Who;
-use crate::exchange::Exchange;
 use crate::request::{self, Params, form};
 use crate::status::Refusal;
 use crate::transport;
@@ -55,7 +53,6 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     let params = Params::parse(parts.uri.query())?;
     let form = form(&parts.headers, &params)?;
     if params.watch || path.old_watch {
-        let peer = parts.extensions.get::<Arc<Peer>>();
         let upgrade = transport::websocket::Upgrade::of(parts)?;
         let watched = watch::Watched {
             served,
@@ -64,9 +61,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             form,
             old_path: path.old_watch,
             watcher: watcher(parts),
-            who: Who::of(parts),
-            connection: peer.map(|peer| &peer.watches),
-            exchange: Exchange::of(parts),
+            request: parts,
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {

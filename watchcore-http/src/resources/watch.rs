@@ -3,14 +3,12 @@
 use super::{WAIT, consistent};
 use crate::api::{ApiState, Limits};
 use crate::catalog::Served;
-use crate::clients::Who;
-use crate::exchange::Exchange;
 use crate::frame::{Form, ResourceFraming};
 use crate::request::{Params, Selection, StateWait, WatchFrom};
 use crate::status::Refusal;
 use crate::watch::{PIECE_BYTES, WatchStream};
+use http::request::Parts;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, OnLag, Start, State};
@@ -25,26 +23,21 @@ pub(crate) struct Watched<'r> {
     pub(crate) old_path: bool,
     /// Who watches, for people: the name of the subscription has it.
     pub(crate) watcher: Option<String>,
-    /// In whose share it counts.
-    pub(crate) who: Who,
-    /// The watches of the connection that asks, where that is known.
-    pub(crate) connection: Option<&'r Arc<AtomicUsize>>,
     /// The request, which is logged when the watch ends.
-    pub(crate) exchange: Option<&'r Arc<Exchange>>,
+    pub(crate) request: &'r Parts,
 }
 
 /// Opens a watch: everything that can be refused is refused here, before the response begins, but for a revision that
 /// has left the window, which is told as the first event.
 pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params) -> Result<WatchStream, Refusal> {
-    let Watched { served, namespace, name, form, old_path, watcher, who, connection, exchange } = watched;
+    let Watched { served, namespace, name, form, old_path, watcher, request } = watched;
     let start = if old_path { params.old_watch_start()? } else { params.watch_start()? };
     let selection = Selection::of(served, namespace, name, params)?;
     let cache = &served.cache;
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
-    let mut place = state.open.admit(&who, connection)?;
-    place.account(exchange);
+    let place = state.open.open(request)?;
     let begin = start_of(cache, &start.from).await?;
     let after = match begin {
         Start::After(revision) => revision,

@@ -9,6 +9,7 @@ use super::answer::until_cut;
 use super::clock::Connection;
 use super::handler::{Handler, Taken, Takeover};
 use super::socket::Socket;
+use super::worded::Worded;
 use crate::access::Peer;
 use crate::clients::Activity;
 use crate::figures::Reason;
@@ -70,14 +71,18 @@ async fn serve(accepted: Accepted, shared: Arc<Shared>) {
         activity: Some(activity.clone()),
     };
     if let Some(tls) = &shared.tls {
-        let accepting = async { tokio_rustls::TlsAcceptor::from(tls.current().await).accept(stream).await };
+        let accepting = async {
+            let made = tls.current().await;
+            let stream = tokio_rustls::TlsAcceptor::from(made.config.clone()).accept(stream).await?;
+            Ok::<_, std::io::Error>((stream, made))
+        };
         let accepted = tokio::select! {
             accepted = Box::pin(accepting) => accepted,
             () = activity.closes() => return,
         };
         activity.shakes_hands(false);
-        let stream = match accepted {
-            Ok(stream) => stream,
+        let (stream, made) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 shared.figures().refused(Reason::handshake);
                 tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
@@ -86,7 +91,7 @@ async fn serve(accepted: Accepted, shared: Arc<Shared>) {
         };
         let session = stream.get_ref().1;
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        peer.certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
+        peer.certificate = tls.shown(session, made);
         if peer.certificate.is_some() {
             activity.is_known();
         }
@@ -205,7 +210,7 @@ where
         .header_read_timeout(None::<Duration>)
         .max_header_size(limits.header_bytes)
         .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
-    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), handler).with_upgrades());
+    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(Worded::new(socket)), handler).with_upgrades());
     let mut is_closing = false;
     loop {
         tokio::select! {
@@ -214,7 +219,7 @@ where
             taken = poll_fn(|_| take(&takeover, &activity)) => {
                 // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
                 let parts = Pin::into_inner(connection).into_parts();
-                return Ok(parts.map(|parts| (parts.io.into_inner(), parts.read_buf, Box::new(taken))));
+                return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, Box::new(taken))));
             }
             () = activity.closes(), if !is_closing => {
                 // One that has said nothing yet has nothing to be answered.

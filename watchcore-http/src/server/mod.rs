@@ -18,13 +18,13 @@ mod descriptors;
 mod handler;
 mod socket;
 mod tls;
+mod worded;
 
 pub use tls::Tls;
 
 use crate::api::{Api, Limits};
 use crate::clients::ClientPlaces;
 use crate::figures::Figures;
-use crate::files::Reloaded;
 use axum::Router;
 use clock::Clock;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -267,7 +267,7 @@ struct Shared {
     router: Router,
     /// Watches of HTTP/1.1 leave hyper.
     direct: bool,
-    tls: Option<Arc<Reloaded<rustls::ServerConfig>>>,
+    tls: Option<tls::Certificates>,
     asks_certificate: bool,
     /// Who asks has to be known.
     must_be_known: bool,

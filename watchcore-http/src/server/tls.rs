@@ -1,14 +1,18 @@
-//! Certificates: those of the server, read again when they change, and what those of clients say.
+//! Certificates: those of the server, read again when they change, and who may show one to it.
 
-use crate::access::User;
+use crate::access::{Authorities, BELIEVED, ClientCertificate, certificates, said};
 use crate::files::Reloaded;
+use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::der::pem::PemLabel;
+use pkcs8::der::{Error as DerError, SecretDocument};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
@@ -17,20 +21,51 @@ use watchcore::{Code, Error, Result};
 /// They are looked at in each handshake, and read again when they have changed: a certificate is renewed by replacing
 /// the files. While they make no pair, because only one of the two is replaced yet, the pair before serves.
 ///
+/// The files that say who may connect, `client_ca` and `client_crl`, are looked at also while connections last. A request
+/// on an open connection is 401, and an open watch ends, when the certificate of the client has ended, was revoked, or
+/// its authority has left the file. While these files cannot be read, what they said before holds for a minute; then
+/// nobody is known by a certificate.
+///
 /// ```
-/// let tls = watchcore_http::Tls::new("server.crt", "server.key").client_ca("ca.crt");
+/// let tls = watchcore_http::Tls::new("server.crt", "server.key").client_ca("ca.crt").client_crl("ca.crl");
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tls {
     certificate: PathBuf,
     key: PathBuf,
+    passphrase: Option<PathBuf>,
     client_ca: Option<PathBuf>,
+    client_crl: Option<PathBuf>,
+}
+
+/// The certificates of a running server, read again when their files change.
+pub(super) struct Certificates {
+    pair: Arc<Reloaded<SingleCertAndKey>>,
+    authorities: Option<Arc<Reloaded<Authorities>>>,
+    /// The newest configuration, with the values that it was made of.
+    made: Mutex<Made>,
+}
+
+/// A configuration for handshakes, and the values that it was made of.
+#[derive(Clone)]
+pub(super) struct Made {
+    pub(super) config: Arc<ServerConfig>,
+    pair: Arc<SingleCertAndKey>,
+    authorities: Option<Arc<Authorities>>,
 }
 
 impl Tls {
     /// The chain of certificates, the server's own first, and its private key (PKCS#8, PKCS#1 or SEC1).
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
-        Tls { certificate: certificate.into(), key: key.into(), client_ca: None }
+        let (certificate, key) = (certificate.into(), key.into());
+        Tls { certificate, key, passphrase: None, client_ca: None, client_crl: None }
+    }
+
+    /// The file of the passphrase with which the key is encrypted: PKCS#8 (`ENCRYPTED PRIVATE KEY`), as
+    /// `openssl pkcs8 -topk8` writes it. A line feed at its end is no part of the passphrase.
+    pub fn key_passphrase_file(mut self, path: impl Into<PathBuf>) -> Tls {
+        self.passphrase = Some(path.into());
+        self
     }
 
     /// Certificates that sign those of clients. A client that shows one of these is the user that its common name
@@ -41,87 +76,206 @@ impl Tls {
         self
     }
 
+    /// Lists of the certificates that the authorities have revoked (CRL, PEM). It has one of each authority that has
+    /// signed a certificate of a client, or one between the two: a certificate whose authority has no list there is
+    /// refused, and so is one whose list is past its time of the next update.
+    pub fn client_crl(mut self, path: impl Into<PathBuf>) -> Tls {
+        self.client_crl = Some(path.into());
+        self
+    }
+
     pub(super) fn asks_certificate(&self) -> bool {
         self.client_ca.is_some()
     }
 
     /// # Errors
     /// INVALID_ARGUMENT where the files cannot be read, or are no pair.
-    pub(super) fn load(&self) -> Result<Arc<Reloaded<ServerConfig>>> {
+    pub(super) fn load(&self) -> Result<Certificates> {
+        self.load_believing(BELIEVED)
+    }
+
+    /// Loads the files; `believed` is the limit for authorities and revocations that cannot be read any more.
+    fn load_believing(&self, believed: Duration) -> Result<Certificates> {
+        let failed = |why: String| Error::new(Code::InvalidArgument, format!("TLS: {why}. Give files in PEM."));
         let mut paths = vec![self.certificate.clone(), self.key.clone()];
-        paths.extend(self.client_ca.clone());
+        paths.extend(self.passphrase.clone());
         let named = paths.clone();
-        Reloaded::new("certificates of the server", paths, Duration::ZERO, move |files| config(&named, files))
-            .map(Arc::new)
-            .map_err(|why| Error::new(Code::InvalidArgument, format!("TLS: {why}. Give files in PEM.")))
-    }
-}
-
-fn config(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<ServerConfig, String> {
-    let in_file = |at: usize, what: String| format!("{}: {what}", name_of(paths, at));
-    let chain = certificates(&files[0]).map_err(|why| in_file(0, why))?;
-    let key = PrivateKeyDer::from_pem_slice(&files[1])
-        .map_err(|error| in_file(1, format!("no private key: {}", said(&error))))?;
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    let builder = match files.get(2) {
-        None => builder.with_no_client_auth(),
-        Some(file) => {
-            let mut roots = rustls::RootCertStore::empty();
-            for certificate in certificates(file).map_err(|why| in_file(2, why))? {
-                roots.add(certificate).map_err(|error| in_file(2, error.to_string()))?;
+        let make = move |files: &[Vec<u8>]| pair(&named, files);
+        let pair = Reloaded::new("certificates of the server", paths, Duration::ZERO, make).map_err(failed)?;
+        let authorities = match (&self.client_ca, &self.client_crl) {
+            (None, None) => None,
+            (None, Some(crl)) => {
+                return Err(failed(format!("{}: revocations without the authorities of clients", crl.display())));
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(|error| in_file(2, error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            (Some(ca), crl) => {
+                let paths = std::iter::once(ca).chain(crl).cloned().collect();
+                Some(Arc::new(Authorities::of_files(paths).map_err(failed)?.believed_for(believed)))
+            }
+        };
+        let made = Made::new(
+            pair.latest(),
+            authorities.as_ref().map(|authorities| authorities.latest()),
+            self.asks_certificate(),
+        )
+        .map_err(|error| failed(error.to_string()))?;
+        Ok(Certificates { pair: Arc::new(pair), authorities, made: Mutex::new(made) })
+    }
+}
+
+impl Certificates {
+    /// The configuration that the files make at this moment.
+    pub(super) async fn current(&self) -> Made {
+        let pair = self.pair.current().await;
+        let authorities = match &self.authorities {
+            Some(authorities) => {
+                authorities.current().await;
+                authorities.believed()
+            }
+            None => None,
+        };
+        // Nothing in here panics between two changes that belong together.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if !made.is_of(&pair, authorities.as_ref()) {
+            match Made::new(pair, authorities, self.authorities.is_some()) {
+                Ok(newer) => *made = newer,
+                // The protocol versions do not fit the provider, which no file can cause.
+                Err(error) => tracing::error!(target: "watchcore_http", "TLS: {error}"),
+            }
         }
+        made.clone()
+    }
+
+    /// The certificate that a client has shown in a handshake of this configuration.
+    pub(super) fn shown(&self, session: &rustls::ServerConnection, made: Made) -> Option<ClientCertificate> {
+        let (chain, authorities) = (session.peer_certificates()?, self.authorities.clone()?);
+        Some(ClientCertificate::new(chain, authorities, made.authorities?))
+    }
+}
+
+impl Made {
+    fn new(
+        pair: Arc<SingleCertAndKey>,
+        authorities: Option<Arc<Authorities>>,
+        asks_certificate: bool,
+    ) -> std::result::Result<Made, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?;
+        let builder = match &authorities {
+            Some(authorities) => builder.with_client_cert_verifier(authorities.verifier().clone()),
+            // Either there are no authorities, or their files could not be read for too long. Clients are then known by a
+            // token or not at all.
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(pair.clone());
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        if asks_certificate {
+            // A session that is resumed is not verified again: a client's certificate would outlive its end.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Made { config: Arc::new(config), pair, authorities })
+    }
+
+    fn is_of(&self, pair: &Arc<SingleCertAndKey>, authorities: Option<&Arc<Authorities>>) -> bool {
+        let same = match (&self.authorities, authorities) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        same && Arc::ptr_eq(&self.pair, pair)
+    }
+}
+
+/// The server's own certificate with its key.
+fn pair(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<SingleCertAndKey, String> {
+    let in_file = |at: usize, what: String| format!("{}: {what}", paths[at].display());
+    let chain = certificates(&files[0]).map_err(|why| in_file(0, why))?;
+    let key = match encrypted_key(&files[1]) {
+        Some(document) => {
+            let Some(passphrase) = files.get(2) else {
+                return Err(in_file(1, "the private key is encrypted, and no file of its passphrase is given".into()));
+            };
+            decrypted(&document.map_err(|why| in_file(1, why))?, passphrase).map_err(|why| in_file(1, why))?
+        }
+        None => PrivateKeyDer::from_pem_slice(&files[1])
+            .map_err(|error| in_file(1, format!("no private key: {}", said(&error))))?,
     };
-    let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| format!("{} and {} are no pair: {error}", name_of(paths, 0), name_of(paths, 1)))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    if files.len() > 2 {
-        // A session that is resumed is not verified again: a client's certificate would outlive its end.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+    let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
+        .map_err(|error| format!("{} and {} are no pair: {error}", paths[0].display(), paths[1].display()))?;
+    Ok(SingleCertAndKey::from(pair))
+}
+
+/// An encrypted key in a text in PEM. `None`: the first section of the text is something else.
+fn encrypted_key(pem: &[u8]) -> Option<std::result::Result<SecretDocument, String>> {
+    let text = std::str::from_utf8(pem).ok()?;
+    let begin = format!("-----BEGIN {}-----", EncryptedPrivateKeyInfoRef::PEM_LABEL);
+    let text = &text[text.find(&begin)?..];
+    // The text of an error may have a part of the key in it.
+    let parsed = SecretDocument::from_pem(text).map(|(_, document)| document);
+    Some(parsed.map_err(|_: DerError| "the encrypted private key cannot be read as PEM".to_owned()))
+}
+
+fn decrypted(document: &SecretDocument, passphrase: &[u8]) -> std::result::Result<PrivateKeyDer<'static>, String> {
+    let info = EncryptedPrivateKeyInfoRef::try_from(document.as_bytes())
+        .map_err(|_| "the private key is encrypted in another form than PKCS#8 with PBES2".to_owned())?;
+    let passphrase = passphrase.strip_suffix(b"\n").unwrap_or(passphrase);
+    let passphrase = passphrase.strip_suffix(b"\r").unwrap_or(passphrase);
+    let key = info.decrypt(passphrase).map_err(|_| "the passphrase does not decrypt the private key".to_owned())?;
+    Ok(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    use rustls::pki_types::CertificateDer;
+
+    /// Waits until the authorities of clients are believed, or no more.
+    async fn until(certificates: &Certificates, believed: bool) -> Made {
+        let seen = async {
+            loop {
+                let made = certificates.current().await;
+                if made.authorities.is_some() == believed {
+                    return made;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), seen).await.expect("the authorities are believed for ever")
     }
-    Ok(config)
-}
 
-fn name_of(paths: &[PathBuf], at: usize) -> String {
-    paths.get(at).map(|path| path.display().to_string()).unwrap_or_default()
-}
-
-fn certificates(pem: &[u8]) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
-    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match all {
-        Ok(all) if all.is_empty() => Err("no certificate in it".into()),
-        Ok(all) => Ok(all),
-        Err(error) => Err(format!("no certificate: {}", said(&error))),
+    /// Who may connect is not known when nobody can read who signs them: handshakes ask for no certificate, and one that was
+    /// shown before is nobody's.
+    #[tokio::test]
+    async fn authorities_that_are_gone_know_nobody() {
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.distinguished_name.push(DnType::CommonName, "alice");
+        let own = parameters.signed_by(&key, &authority).unwrap();
+        let directory = std::env::temp_dir().join(format!("watchcore-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (certificate, key) = (write("crt", &own.pem()), write("key", &key.serialize_pem()));
+        let ca = write("ca", &authority.pem());
+        let tls = Tls::new(certificate, key).client_ca(&ca);
+        let certificates = tls.load_believing(Duration::from_millis(30)).unwrap();
+        let made = until(&certificates, true).await;
+        let authorities = certificates.authorities.clone().unwrap();
+        let chain = [CertificateDer::from(own.der().to_vec())];
+        let shown = ClientCertificate::new(&chain, authorities, made.authorities.unwrap());
+        assert_eq!(shown.user().await.unwrap().map(|user| user.name()), Some("alice"));
+        std::fs::remove_file(&ca).unwrap();
+        until(&certificates, false).await;
+        assert_eq!(shown.user().await.unwrap_err().code(), 401);
+        write("ca", &authority.pem());
+        until(&certificates, true).await;
+        assert!(shown.user().await.is_ok(), "it is there again");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
-}
-
-/// What is wrong in a file. The text of the error itself has the line that is wrong in it, and in a file whose line ends
-/// were lost that line is the whole key: it must not stand in a log.
-fn said(error: &pem::Error) -> &'static str {
-    match error {
-        pem::Error::IllegalSectionStart { .. } => "a line that begins a section has more in it than -----BEGIN …-----",
-        pem::Error::MissingSectionEnd { .. } => "a section has no line -----END …----- of its own",
-        pem::Error::Base64Decode(_) => "a section is no base64",
-        pem::Error::NoItemsFound => "there is none in it that is not encrypted",
-        _ => "it cannot be read as PEM",
-    }
-}
-
-/// Whom a verified certificate names: its common name, in the groups of its organizations. `None`: it has no name.
-pub(super) fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
-    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let subject = certificate.subject();
-    let name = subject.iter_common_name().find_map(|name| name.as_str().ok()).filter(|name| !name.is_empty())?;
-    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
-    Some(groups.fold(User::new(name), User::group))
 }

@@ -14,12 +14,13 @@
 //! | who ends it | what the client sees |
 //! | --- | --- |
 //! | the watch | close 1000, or 1001 where the server shuts down |
+//! | the user, who is gone or may not any more | close 1008, behind an ERROR that says which |
 //! | the client | its close frame, answered |
 //! | a message of more than 4 KiB | close 1009 |
 //! | frames that are none, text that is none | close 1002, close 1007 |
 //! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` | the end of the connection |
 
-use crate::access::Peer;
+use crate::access::{Peer, names, words};
 use crate::clients::{Account, Activity, Answered};
 use crate::frame::Frame;
 use crate::status::Refusal;
@@ -30,7 +31,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::future::{Future, poll_fn};
@@ -64,6 +65,8 @@ pub(crate) struct Upgrade {
     accept: HeaderValue,
     /// Its connection, which may be cut off, and what counts of it.
     counted: Option<(Arc<Activity>, Arc<Answered>)>,
+    /// The first subprotocol that the client offers: a browser gives up where it offers some and none is chosen.
+    protocol: Option<HeaderValue>,
 }
 
 impl Upgrade {
@@ -98,13 +101,15 @@ impl Upgrade {
             let answered = account.answer(Box::new(activity.clone()));
             (activity, answered)
         });
-        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, counted }))
+        let protocol =
+            words(headers, header::SEC_WEBSOCKET_PROTOCOL).next().and_then(|word| HeaderValue::from_str(word).ok());
+        Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, counted, protocol }))
     }
 
     /// The response to it; behind that the connection is the watch's, until one of them ends. `open` says whether the
     /// server shuts down; a client that takes nothing for `stall` is left.
     pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>, stall: Duration) -> Response {
-        let Upgrade { upgrade, accept, counted } = self;
+        let Upgrade { upgrade, accept, counted, protocol } = self;
         tokio::spawn(async move {
             let upgraded = match upgrade.await {
                 Ok(upgraded) => TokioIo::new(upgraded),
@@ -128,6 +133,9 @@ impl Upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        if let Some(protocol) = protocol {
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+        }
         response
     }
 }
@@ -138,12 +146,6 @@ pub(crate) struct SocketClient {
     pub(crate) stall: Duration,
     /// What was not taken counts here, on a connection of our own.
     pub(crate) answered: Option<Arc<Answered>>,
-}
-
-/// Whether a header that lists words has this one.
-fn names(headers: &HeaderMap, header: header::HeaderName, word: &str) -> bool {
-    let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|listed| listed.trim().eq_ignore_ascii_case(word))
 }
 
 /// How a connection ends.
@@ -192,7 +194,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
             heard = socket.next() => hear(socket, heard, taker.stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
                 let sent = send(socket, &mut frames, taker).await;
-                sent.and(if progress == Progress::Ended { Err(end_of(open)) } else { Ok(false) })
+                sent.and(if progress == Progress::Ended { Err(end_of(open, &stream)) } else { Ok(false) })
             }
             () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
                 // It may have said so while something was sent.
@@ -213,7 +215,10 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// How a watch that has ended is closed.
-fn end_of(open: &OpenWatches) -> Ending {
+fn end_of(open: &OpenWatches, stream: &WatchStream) -> Ending {
+    if let Some(error) = stream.revoked() {
+        return Ending::Close(CloseCode::Policy, error.code().reason());
+    }
     match open.is_draining() {
         true => Ending::Close(CloseCode::Away, "the server is shutting down"),
         false => Ending::Close(CloseCode::Normal, ""),

@@ -4,8 +4,10 @@
 //! why but what its framing put into the last frames. The life of one: docs/internals/http.md.
 
 mod open;
+mod recheck;
 
 pub(crate) use open::{OpenWatch, OpenWatches};
+pub(crate) use recheck::Recheck;
 
 use crate::frame::Frame;
 use futures_core::Stream;
@@ -147,6 +149,11 @@ impl WatchStream {
 
     fn fill(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let (had, mut events) = (out.len(), 0);
+        // Events that were taken before the revocation are not framed any more.
+        if let (Some(error), false) = (self.open.revocation().error(), matches!(self.source, Source::Ended)) {
+            self.framing.failed(error, out);
+            return Poll::Ready(Progress::Ended);
+        }
         loop {
             events += self.batch.len();
             if let Some(progress) = self.frame_batch(out, had) {
@@ -179,12 +186,22 @@ impl WatchStream {
                     self.framing.failed(&error, out);
                     return Poll::Ready(Progress::Ended);
                 }
-                Poll::Ready(None) => return Poll::Ready(Progress::Ended),
+                Poll::Ready(None) => {
+                    if let Some(error) = self.open.revocation().error() {
+                        self.framing.failed(error, out);
+                    }
+                    return Poll::Ready(Progress::Ended);
+                }
                 Poll::Pending if self.overdue => {}
                 Poll::Pending if out.len() > had => return Poll::Ready(Progress::More),
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// The error with which the stream has to end, if its user is gone or may not watch any more.
+    pub(crate) fn revoked(&self) -> Option<&Error> {
+        self.open.revocation().error()
     }
 
     /// Frames what is left of the batch, or a piece of it; `None`: there is nothing left, and room for more.

@@ -1,14 +1,19 @@
 //! Which watches are open, how many may be, and how all of them end.
 
+use super::recheck::Recheck;
+use crate::access::{Admission, Peer, Verdict};
 use crate::clients::{ClientPlace, ClientPlaces, Full, Who};
 use crate::exchange::Exchange;
 use crate::status::Refusal;
+use http::request::Parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use watchcore::{Closer, Subscription};
+use watchcore::{Closer, Error, Subscription};
 
 /// The least and the most time between two looks at all watches.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -24,11 +29,16 @@ pub(crate) struct OpenWatches {
     events: AtomicU64,
     bytes: AtomicU64,
     refused: AtomicU64,
+    revoked: AtomicU64,
+    /// The hooks that judge open watches again; `None` in tests.
+    recheck: Option<Recheck>,
 }
 
 #[derive(Default)]
 struct Open {
     watches: HashMap<u64, Entry>,
+    /// The task that judges them, if there is one.
+    judging: Option<AbortHandle>,
     next: u64,
     /// A task looks after them.
     is_looked_after: bool,
@@ -60,12 +70,18 @@ fn said(full: Full, who: &Who) -> String {
     }
 }
 
-/// An open watch, as the service sees it.
+/// An open watch, as all of them are seen.
 struct Entry {
-    /// Closes it, once its subscription stands.
+    /// What closes it, once its subscription stands.
     closer: Option<Closer>,
     /// When its deadline has passed for so long that its transport asks no more.
     until: Option<Instant>,
+    /// The admission, if hooks can be asked about it again, and the time of their last yes.
+    admission: Option<Arc<Admission>>,
+    confirmed: Instant,
+    /// The number of passes since then in which a hook was asked and did not answer.
+    missed: u32,
+    revocation: Arc<Revocation>,
     connection: Option<Arc<AtomicUsize>>,
     _place: ClientPlace,
 }
@@ -78,27 +94,132 @@ impl Drop for Entry {
     }
 }
 
+/// The order to end a watch, because its user is gone or may not watch any more. The entry and the stream share it.
+#[derive(Default)]
+pub(crate) struct Revocation {
+    error: OnceLock<Error>,
+    revoked: Notify,
+}
+
+impl Revocation {
+    /// The error that the client is told, once the watch has to end.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        self.error.get()
+    }
+
+    /// Waits until the watch has to end. At most one task waits, for `notify_one` wakes one.
+    pub(crate) async fn revoked(&self) -> &Error {
+        loop {
+            // An error that is set between the check and the wait leaves a permit.
+            match self.error.get() {
+                Some(error) => return error,
+                None => self.revoked.notified().await,
+            }
+        }
+    }
+}
+
 /// A place among the open watches. It goes back when the watch ends, or this is dropped.
 pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
+    revocation: Arc<Revocation>,
     /// The request that opened it is done when it is.
     exchange: Option<Arc<Exchange>>,
 }
 
 impl OpenWatches {
     /// At most `limit` watches in all, and `of_connection` of one connection; each may be left unasked for `grace` behind
-    /// its deadline.
+    /// its deadline. The users of open watches are not looked up anew.
+    #[cfg(test)]
     pub(crate) fn new(limit: usize, of_connection: usize, grace: Duration) -> Arc<OpenWatches> {
-        Arc::new(OpenWatches {
+        Arc::new(OpenWatches::of(limit, of_connection, grace, None))
+    }
+
+    /// The same, and the users of open watches are looked up anew.
+    pub(crate) fn rechecked(limit: usize, of_connection: usize, grace: Duration, recheck: Recheck) -> Arc<OpenWatches> {
+        Arc::new(OpenWatches::of(limit, of_connection, grace, Some(recheck)))
+    }
+
+    fn of(limit: usize, of_connection: usize, grace: Duration, recheck: Option<Recheck>) -> OpenWatches {
+        OpenWatches {
             places: ClientPlaces::new(limit),
             of_connection,
             grace,
+            recheck,
             open: Mutex::default(),
             events: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-        })
+            revoked: AtomicU64::new(0),
+        }
+    }
+
+    /// A place for the watch that a request asks for, if there is one. The request is done, and logged, when it is.
+    pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
+        let mut place = self.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
+        place.exchange = Exchange::of(request).cloned();
+        if let Some(exchange) = &place.exchange {
+            exchange.watches();
+        }
+        let Some(recheck) = &self.recheck else { return Ok(place) };
+        let Some(admission) = Admission::of(request, &recheck.access).map(Arc::new) else { return Ok(place) };
+        let mut open = self.lock();
+        if let Some(entry) = open.watches.get_mut(&place.number) {
+            entry.admission = Some(admission);
+        }
+        // The task ends with the runtime that it was started on, and the service may go on upon another runtime.
+        if open.judging.as_ref().is_none_or(AbortHandle::is_finished) {
+            open.judging = Some(recheck.start(self));
+        }
+        drop(open);
+        Ok(place)
+    }
+
+    /// The watches to judge in this pass. Watches whose hooks did not answer come last, so that they do not use up the time
+    /// of the others. `None` where no watch has an admission: the task that judges them ends.
+    pub(super) fn to_judge(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
+        let mut open = self.lock();
+        let judged = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
+        let mut all: Vec<_> = open.watches.iter().filter_map(judged).collect();
+        if all.is_empty() {
+            // Set under the lock, so that the next watch starts a new task.
+            open.judging = None;
+            return None;
+        }
+        drop(open);
+        all.sort_by_key(|(missed, _)| *missed);
+        Some(all.into_iter().map(|(_, watch)| watch).collect())
+    }
+
+    /// Applies a verdict. Returns the error with which the watch ends, if this call has ended it.
+    pub(super) fn judged(&self, number: u64, verdict: Verdict) -> Option<Error> {
+        let mut open = self.lock();
+        let entry = open.watches.get_mut(&number)?;
+        let is_asked = !matches!(verdict, Verdict::Unasked(_));
+        let error = match verdict {
+            Verdict::Stays => {
+                (entry.confirmed, entry.missed) = (Instant::now(), 0);
+                return None;
+            }
+            Verdict::Ends(error) => error,
+            Verdict::Unknown(error) | Verdict::Unasked(error) => {
+                entry.missed += u32::from(is_asked);
+                let limit = self.recheck.as_ref().map(Recheck::most_unconfirmed);
+                limit.is_some_and(|limit| entry.confirmed.elapsed() >= limit).then_some(error)?
+            }
+        };
+        // A watch is ended once; its transport may need a while to notice.
+        entry.revocation.error.set(error.clone()).ok()?;
+        let (closer, revocation) = (entry.closer.clone(), entry.revocation.clone());
+        drop(open);
+        self.revoked.fetch_add(1, Relaxed);
+        // Outside of the lock, because closing wakes the watch, which may leave at once and take the lock.
+        revocation.revoked.notify_one();
+        if let Some(closer) = closer {
+            closer.close();
+        }
+        Some(error)
     }
 
     /// A place for a client, if there is one. `connection` counts those of the connection that asks.
@@ -129,12 +250,22 @@ impl OpenWatches {
         }
         let number = open.next;
         open.next += 1;
-        let entry = Entry { closer: None, until: None, connection: connection.cloned(), _place: place };
+        let revocation = Arc::<Revocation>::default();
+        let entry = Entry {
+            closer: None,
+            until: None,
+            admission: None,
+            confirmed: Instant::now(),
+            missed: 0,
+            revocation: revocation.clone(),
+            connection: connection.cloned(),
+            _place: place,
+        };
         open.watches.insert(number, entry);
         if !std::mem::replace(&mut open.is_looked_after, true) {
             tokio::spawn(look_after(Arc::downgrade(self)));
         }
-        Ok(OpenWatch { all: self.clone(), number, exchange: None })
+        Ok(OpenWatch { all: self.clone(), number, revocation, exchange: None })
     }
 
     /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they go when their
@@ -154,7 +285,7 @@ impl OpenWatches {
                 None => std::future::pending().await,
             }
             // Outside of the lock: closing wakes the watch, which may go at once.
-            let closer = self.lock().watches.get(&number).and_then(|watch| watch.closer.clone());
+            let closer = self.lock().watches.get(&number).and_then(|entry| entry.closer.clone());
             if let Some(closer) = closer {
                 closer.close();
             }
@@ -191,6 +322,11 @@ impl OpenWatches {
         (self.events.load(Relaxed), self.bytes.load(Relaxed), self.refused.load(Relaxed))
     }
 
+    /// The number of watches that were ended because their user is gone or may not watch any more.
+    pub(crate) fn revoked(&self) -> u64 {
+        self.revoked.load(Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         // Nothing in here panics between two changes that belong together.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -198,26 +334,23 @@ impl OpenWatches {
 }
 
 impl OpenWatch {
-    /// From now on a drain ends this subscription; at once, if it began meanwhile.
+    /// From now on a drain or a revocation ends this subscription; at once, if it began meanwhile.
     pub(crate) fn follow(&mut self, subscription: &Subscription) {
         let closer = subscription.closer();
         let mut open = self.all.lock();
-        if let Some(watch) = open.watches.get_mut(&self.number) {
-            watch.closer = Some(closer.clone());
+        if let Some(entry) = open.watches.get_mut(&self.number) {
+            entry.closer = Some(closer.clone());
         }
-        let draining = open.draining;
+        let ends = open.draining || self.revocation.error().is_some();
         drop(open);
-        if draining {
+        if ends {
             closer.close();
         }
     }
 
-    /// The request that asked is logged when this is dropped, with what was framed.
-    pub(crate) fn account(&mut self, exchange: Option<&Arc<Exchange>>) {
-        if let Some(exchange) = exchange {
-            exchange.watches();
-        }
-        self.exchange = exchange.cloned();
+    /// The order to end this watch.
+    pub(crate) fn revocation(&self) -> &Arc<Revocation> {
+        &self.revocation
     }
 
     /// It ends by itself at its deadline, as long as its transport asks. Behind that it is ended from outside.

@@ -1,8 +1,8 @@
 //! Who asks, and who may: tokens, hooks, names and origins. The certificates of clients are in `tls`.
 
 use crate::support::certificates::{Authority, Files, install};
-use crate::support::ground::{Face, NODES, SHOP, WIDGETS, widget_key};
-use crate::support::{Ground, eventually, figure, get, request, token_from};
+use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node_key, widget, widget_key};
+use crate::support::{Ground, Watching, eventually, figure, get, request, token_from};
 use std::sync::{Arc, Mutex};
 use watchcore_http::{ApiBuilder, Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
@@ -72,12 +72,15 @@ async fn tokens_change_under_the_server() {
     files.write("tokens", "new,alice\n");
     eventually("the new token", || async { (code("new").await == 200).then_some(()) }).await;
     assert_eq!(code("secret").await, 401, "the old one is gone");
-    files.write("tokens", "a line without a comma\n");
-    for _ in 0..3 {
-        assert_eq!(code("new").await, 200, "a wrong file: what was read before stays");
+    files.write("tokens", "a line without a comma\nnew,alice\nother,bob\n");
+    eventually("the other token", || async { (code("other").await == 200).then_some(()) }).await;
+    assert_eq!(code("new").await, 200, "a wrong line is lost alone");
+    for less in ["", "# nobody any more\n", "new;alice\n", "new,\n"] {
+        files.write("tokens", less);
+        eventually(less, || async { (code("new").await == 401).then_some(()) }).await;
+        files.write("tokens", "new,alice\n");
+        eventually("the token again", || async { (code("new").await == 200).then_some(()) }).await;
     }
-    files.write("tokens", "newer,alice\n");
-    eventually("the newer token", || async { (code("newer").await == 200).then_some(()) }).await;
 }
 
 /// Notes what it is asked, and denies what the test says.
@@ -200,6 +203,33 @@ async fn token_reaches_no_other_namespace() {
     }
 }
 
+/// An authorizer decides by the key. An object that says it is another one goes out as the object of its key, in each form.
+#[tokio::test]
+async fn objects_cannot_claim_another_namespace() {
+    const TABLE: (&str, &str) = ("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    const METADATA: (&str, &str) = ("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+    for declared in [true, false] {
+        let builder = Ground::builder().api(|api| api.authorizer(Noting::default()));
+        let ground = if declared { builder } else { builder.undeclared() }.start().await;
+        ground.put(&widget_key("shop/a"), widget("vault/claimed", "red").to_string().replace("uid-claimed", "uid"));
+        for target in [SHOP.to_owned(), format!("{SHOP}/a"), format!("{SHOP}?watch=1"), WIDGETS.into()] {
+            for accept in [("Accept", "application/json"), TABLE, METADATA] {
+                let text = match target.contains("watch") {
+                    true => Watching::open_with(ground.address, &target, &[accept]).await.event().await.to_string(),
+                    false => request(ground.address, "GET", &target, &[accept]).await.text(),
+                };
+                let says = [r#""name":"a""#, r#""namespace":"shop""#];
+                assert!(says.iter().all(|part| text.contains(part)), "{target} {accept:?}: {text}");
+                assert!(!text.contains("vault") && !text.contains("claimed"), "{target} {accept:?}: {text}");
+            }
+        }
+        let open = Ground::builder().start().await;
+        open.put(&node_key("n1"), r#"{"metadata":{"name":"n2","namespace":"vault"}}"#);
+        let metadata = &get(open.address, &format!("{NODES}/n1")).await.json()["metadata"];
+        assert_eq!((&metadata["name"], &metadata["namespace"]), (&"n1".into(), &"".into()));
+    }
+}
+
 /// Panics when it is asked, or behind it.
 struct Panicking;
 
@@ -317,6 +347,75 @@ async fn foreign_hosts_and_origins_are_refused() {
                 let headers: Vec<_> = upgrade.into_iter().chain([("Origin", origin)]).collect();
                 client.request("GET", &target, &headers).await;
                 assert_eq!(client.head().await.unwrap().code, code, "{face:?} {target} {origin}");
+            }
+        }
+    }
+}
+
+/// A browser is told that an answer is what its type says, and that no page of another origin may embed it.
+#[tokio::test]
+async fn answers_are_safe_in_a_browser() {
+    const LISTED: &str = "https://ops.example";
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let service = move |api: ApiBuilder| api.origin(LISTED).authenticator(tokens);
+        let ground = Ground::builder().face(face).api(service).start().await;
+        for path in PATHS.into_iter().chain(["/livez", "/readyz"]) {
+            // A watch has no end.
+            let method = if path.contains("watch") { "POST" } else { "GET" };
+            for headers in [&[][..], &[("Authorization", "Bearer secret")]] {
+                let answer = request(ground.address, method, path, headers).await;
+                assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{face:?} {path}");
+                assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"), "{face:?} {path}");
+                assert_eq!(answer.header("strict-transport-security"), None, "{path}: nothing is encrypted");
+            }
+            let of_listed = request(ground.address, method, path, &[("Origin", LISTED)]).await;
+            assert_eq!(of_listed.header("cross-origin-resource-policy"), None, "{path}: a listed page may have it");
+        }
+        let long = format!("/{}", "a".repeat(20_000));
+        if face == Face::Own {
+            let answer = get(ground.address, &long).await;
+            assert_eq!((answer.code(), answer.header("x-content-type-options")), (414, Some("nosniff")));
+        }
+    }
+}
+
+/// A page of another site can make a browser ask, with the certificate of its user, and without an Origin: an image, a
+/// script. The browser says where it comes from.
+#[tokio::test]
+async fn pages_of_other_sites_are_refused() {
+    const LISTED: (&str, &str) = ("Origin", "https://ops.example");
+    const BEARER: (&str, &str) = ("Authorization", "Bearer secret");
+    let site = |site| ("Sec-Fetch-Site", site);
+    let (navigate, document) = (("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document"));
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let open = Ground::builder().face(face).api(|api| api.origin(LISTED.1)).start().await;
+        let closed = Ground::builder().face(face).api(|api| api.origin(LISTED.1).authenticator(tokens)).start().await;
+        for (headers, code, of_closed) in [
+            (&[site("same-origin")][..], 200, 401),
+            (&[site("none")], 200, 401),
+            (&[site("same-site")], 403, 403),
+            (&[site("cross-site")], 403, 403),
+            (&[site("cross-site"), site("none")], 403, 403),
+            (&[site("cross-site"), LISTED], 200, 401),
+            (&[site("cross-site"), LISTED, BEARER], 200, 200),
+            (&[site("cross-site"), BEARER], 200, 200),
+            (&[site("cross-site"), ("Authorization", "Basic c2VjcmV0Og==")], 403, 403),
+            (&[site("cross-site"), navigate, document], 200, 401),
+            (&[site("cross-site"), navigate, ("Sec-Fetch-Dest", "iframe")], 403, 403),
+            (&[site("cross-site"), ("Sec-Fetch-Mode", "no-cors"), document], 403, 403),
+        ] {
+            for path in [WIDGETS, "/v1/keys?prefix=/registry/", "/metrics", "/"] {
+                assert_eq!(
+                    request(open.address, "GET", path, headers).await.code(),
+                    code,
+                    "{face:?} {path} {headers:?}"
+                );
+                let answer = request(closed.address, "GET", path, headers).await;
+                assert_eq!(answer.code(), of_closed, "{face:?} {path} {headers:?}");
             }
         }
     }

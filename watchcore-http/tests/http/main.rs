@@ -11,6 +11,7 @@ mod newest;
 mod operate;
 mod page;
 mod parameters;
+mod revocation;
 mod shutdown;
 mod sockets;
 mod stalled;

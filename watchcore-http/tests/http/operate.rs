@@ -212,6 +212,7 @@ async fn metrics_are_text_of_prometheus() {
             "watch_lag_max_seconds",
             "watches_open",
             "watches_refused_total",
+            "watches_revoked_total",
         ]
     );
     for name in ["watchcore_revision", "watchcore_objects", "watchcore_subscriptions", "watchcore_events_total"] {

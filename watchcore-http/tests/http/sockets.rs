@@ -221,6 +221,44 @@ async fn long_url_is_414() {
     }
 }
 
+/// An answer that says with a Status why it is none, whoever refused the request.
+fn is_status(said: &str, reason: &str) {
+    let (head, body) = said.split_once("\r\n\r\n").expect("a head");
+    let status: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    assert_eq!((&status["kind"], &status["reason"]), (&"Status".into(), &reason.into()), "{said:?}");
+    let length = format!("content-length: {}", body.len());
+    for line in [
+        "content-type: application/json",
+        "x-content-type-options: nosniff",
+        "cache-control: no-cache, private",
+        &length,
+    ] {
+        assert!(head.lines().any(|said| said == line), "{line} is not in {head:?}");
+    }
+}
+
+/// hyper refuses what it cannot parse by itself, with an empty answer: that gets a Status, too, behind other answers as well.
+#[tokio::test]
+async fn refusals_of_hyper_are_status() {
+    let (_ground, server) = limited(|_| ()).await;
+    let wide = format!("GET / HTTP/1.1\r\nHost: localhost\r\nWide: {}\r\n\r\n", "a".repeat(40_000));
+    let many = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "Many: a\r\n".repeat(300));
+    for (bytes, reason) in [
+        ("nonsense\r\n\r\n", "BadRequest"),
+        ("GET /livez HTTP/1.1\r\nHost: localhost\r\nBad Header: 1\r\n\r\n", "BadRequest"),
+        (&*wide, "RequestHeaderFieldsTooLarge"),
+        (&*many, "RequestHeaderFieldsTooLarge"),
+    ] {
+        let mut client = Client::connect(server.address()).await;
+        assert_eq!(client.answer("GET", "/livez", &[]).await.code(), 200);
+        client.send(bytes).await;
+        let head = client.head().await.expect("an answer");
+        let body = String::from_utf8(client.body(&head).await).unwrap();
+        is_status(&format!("{}\r\n\r\n{body}", head.text.trim_end()), reason);
+        assert!(head.header("connection") == Some("close") && client.rest().await.is_empty(), "{}", head.text);
+    }
+}
+
 #[tokio::test]
 async fn malformed_requests_are_refused() {
     let (ground, server) = limited(|_| ()).await;
@@ -239,6 +277,9 @@ async fn malformed_requests_are_refused() {
         client.shutdown().await.unwrap();
         let said = closed(&mut client).await;
         assert_eq!(said.split(' ').nth(1), Some(code), "{bytes:?}: {said:?}");
+        if code == "400" {
+            is_status(&said, "BadRequest");
+        }
     }
     assert!(refused(&ground, "malformed").await >= 4.0);
     let mut client = TcpStream::connect(server.address()).await.unwrap();

@@ -1,12 +1,18 @@
 //! Certificates: those of the server, which change under it, and those of clients.
 
-use crate::support::certificates::{Authority, Files, client, connect, der, get, install, shown};
+use crate::support::certificates::{Authority, Files, Pair, client, connect, der, get, install, later, shown};
 use crate::support::ground::{Face, WIDGETS};
 use crate::support::{Ground, eventually, figure, within};
 use bytes::Bytes;
-use std::time::Duration;
+use pkcs8::PrivateKeyInfoRef;
+use pkcs8::der::pem::LineEnding;
+use pkcs8::pkcs5::pbes2::Parameters;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use watchcore_http::{ApiBuilder, Limits, Server, Tls, Tokens};
 
 async fn served(api: impl FnOnce(ApiBuilder) -> ApiBuilder + Send + 'static, tls: Tls) -> (Ground, Server) {
@@ -25,6 +31,7 @@ async fn both_protocols_are_negotiated() {
     for protocols in [&["http/1.1"][..], &[]] {
         let (code, said) = get(server.address(), &client(&authority, None, protocols), WIDGETS, "").await.unwrap();
         assert!(code == 200 && said.contains(r#""name":"a""#), "{said}");
+        assert!(said.contains("strict-transport-security: max-age=31536000\r\n"), "{said}");
     }
     let stream = connect(server.address(), &client(&authority, None, &["h2", "http/1.1"])).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -144,6 +151,122 @@ async fn client_ca_changes_under_the_server() {
     assert_eq!(get(server.address(), &of_new, WIDGETS, "").await.unwrap().0, 200);
 }
 
+/// The code of one more answer on a connection that is open.
+async fn asked_again(stream: &mut TlsStream<TcpStream>) -> u16 {
+    stream.write_all(format!("GET {WIDGETS}?limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&said);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+            if body.len() == length.parse::<usize>().unwrap() {
+                return head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+            }
+        }
+        assert!(within("an answer", stream.read_buf(&mut said)).await.unwrap() > 0, "the connection is closed");
+    }
+}
+
+/// Asks on an open connection until its certificate is refused.
+async fn refused_at_last(stream: &mut TlsStream<TcpStream>) {
+    let asks = async {
+        while asked_again(stream).await != 401 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within("401", asks).await;
+}
+
+/// A connection lasts longer than what its handshake has found: each request looks again.
+#[tokio::test]
+async fn open_connection_loses_its_certificate() {
+    let (authority, other, files) = (Authority::new("ca"), Authority::new("other"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ca = files.write("ca.crt", authority.pem());
+    let crl = files.write("ca.crl", authority.revoke(&[], later()));
+    let (_ground, server) = served(|api| api, Tls::new(certificate, key).client_ca(ca).client_crl(crl)).await;
+    let [alice, bob] = ["alice", "bob"].map(|name| authority.sign(name, &[]));
+    let soon = SystemTime::now() + Duration::from_secs(2);
+    let short = authority.sign_until("short", &[], soon);
+    let open = async |pair: &Pair| connect(server.address(), &client(&authority, Some(pair), &[])).await.unwrap();
+    let (mut of_alice, mut of_bob, mut of_short) = (open(&alice).await, open(&bob).await, open(&short).await);
+    for stream in [&mut of_alice, &mut of_bob, &mut of_short] {
+        assert_eq!(asked_again(stream).await, 200);
+    }
+    refused_at_last(&mut of_short).await;
+    assert!(SystemTime::now() >= soon, "before its end");
+    files.write("ca.crl", authority.revoke(&[&alice], later()));
+    refused_at_last(&mut of_alice).await;
+    assert_eq!(asked_again(&mut of_bob).await, 200, "another one was revoked");
+    files.write("ca.crl", "no list");
+    assert_eq!(asked_again(&mut of_bob).await, 200, "the list before holds for a while");
+    files.write("ca.crl", authority.revoke(&[], later()));
+    let stream = connect(server.address(), &client(&authority, Some(&bob), &["h2"])).await.unwrap();
+    let (streams, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut streams: h2::client::SendRequest<Bytes> = within("streams", streams.ready()).await.unwrap();
+    let mut over_http2 = async || {
+        let request = http::Request::get(format!("https://localhost{WIDGETS}")).body(()).unwrap();
+        within("an answer", streams.send_request(request, true).unwrap().0).await.unwrap().status().as_u16()
+    };
+    assert_eq!(over_http2().await, 200);
+    files.write("ca.crt", other.pem());
+    refused_at_last(&mut of_bob).await;
+    assert_eq!(over_http2().await, 401, "each stream looks again");
+}
+
+#[tokio::test]
+async fn revoked_certificates_do_not_connect() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ca = files.write("ca.crt", authority.pem());
+    let [alice, bob] = ["alice", "bob"].map(|name| authority.sign(name, &[]));
+    let crl = files.write("ca.crl", authority.revoke(&[&alice], later()));
+    let (_ground, server) = served(|api| api, Tls::new(certificate, key).client_ca(ca).client_crl(crl)).await;
+    let code = async |pair: &Pair| get(server.address(), &client(&authority, Some(pair), &[]), WIDGETS, "").await;
+    assert!(code(&alice).await.is_err() && code(&bob).await.unwrap().0 == 200);
+    files.write("ca.crl", authority.revoke(&[&bob], later()));
+    assert!(code(&bob).await.is_err() && code(&alice).await.unwrap().0 == 200, "the next handshake has the new list");
+    files.write("ca.crl", authority.revoke(&[], SystemTime::now() - Duration::from_secs(1)));
+    assert!(code(&alice).await.is_err(), "a list that has ended may lack somebody");
+    files.write("ca.crl", Authority::new("other").revoke(&[], later()));
+    assert!(code(&alice).await.is_err(), "a list of another authority");
+    files.write("ca.crl", authority.revoke(&[], later()));
+    assert_eq!(code(&alice).await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn encrypted_key_needs_its_passphrase() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let pair = authority.sign("server", &[]);
+    let (certificate, _) = install(&files, &pair);
+    let plain = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+    let parameters = Parameters::generate_pbkdf2_sha256_aes256cbc(1000, b"some salt", [7; 16]).unwrap();
+    let encrypted = PrivateKeyInfoRef::try_from(plain.secret_der()).unwrap();
+    let encrypted = encrypted.encrypt_with_params(parameters, "open sesame").unwrap();
+    let encrypted = encrypted.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).unwrap();
+    let key = files.write("encrypted.key", encrypted.as_bytes());
+    let passphrase = files.write("passphrase", "open sesame\n");
+    let tls = Tls::new(&certificate, &key).key_passphrase_file(&passphrase);
+    let (ground, server) = served(|api| api, tls.clone()).await;
+    assert_eq!(get(server.address(), &client(&authority, None, &[]), WIDGETS, "").await.unwrap().0, 200);
+    let start = async |tls| Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.err();
+    files.write("passphrase", "open says me\n");
+    for (tls, says) in [
+        (tls, "the passphrase does not decrypt the private key"),
+        (Tls::new(&certificate, &key), "no file of its passphrase is given"),
+        (Tls::new(&certificate, &key).key_passphrase_file(files.path("missing")), "missing"),
+    ] {
+        let error = start(tls).await.unwrap_or_else(|| panic!("it starts although {says}"));
+        assert!(error.message().contains(says) && !error.message().contains("open say"), "{error}");
+    }
+    let key = files.write("plain.key", &pair.key);
+    assert!(
+        start(Tls::new(&certificate, key).key_passphrase_file(&passphrase)).await.is_none(),
+        "a plain key needs none"
+    );
+}
+
 #[tokio::test]
 async fn handshakes_have_a_time() {
     let (authority, files) = (Authority::new("ca"), Files::new());
@@ -182,6 +305,11 @@ async fn wrong_files_are_errors() {
         (Tls::new(&key, &certificate), "server.key"),
         (Tls::new(&certificate, &foreign), "are no pair"),
         (Tls::new(&certificate, &key).client_ca(&empty), "no certificate in it"),
+        (
+            Tls::new(&certificate, &key).client_ca(&certificate).client_crl(&empty),
+            "no revocation list (X509 CRL) in it",
+        ),
+        (Tls::new(&certificate, &key).client_crl(&empty), "revocations without the authorities"),
     ] {
         let started = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await;
         let error = started.err().unwrap_or_else(|| panic!("it starts although {says}"));

@@ -3,6 +3,8 @@
 use crate::support::certificates::{Authority, Files, client, connect, install};
 use crate::support::ground::{Face, SHOP, WIDGETS};
 use crate::support::{BOUND, Client, Ground, get, within};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -13,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
-use watchcore_http::{Server, Tls};
+use watchcore_http::{Server, Tls, Tokens};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -56,6 +58,37 @@ async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<
     };
     assert!(message(socket).await.is_none());
     code
+}
+
+/// A page cannot set a header of a WebSocket: it offers its token as a subprotocol, beside one that the server chooses.
+#[tokio::test]
+async fn token_may_be_a_subprotocol() {
+    let token = |text: &str| format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(text));
+    let files = Files::new();
+    let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+    let ground = Ground::builder().face(Face::Own).api(|api| api.authenticator(tokens)).start().await;
+    let target = format!("{WIDGETS}?watch=1");
+    let asked = async |protocols: &str| {
+        let mut client = Client::connect(ground.address).await;
+        let headers = [&HANDSHAKE[..], &[("Sec-WebSocket-Protocol", protocols)]].concat();
+        client.request("GET", &target, &headers).await;
+        client.head().await.expect("an answer")
+    };
+    let secret = token("secret");
+    for protocols in [format!("{secret}, v1.watch"), format!("v1.watch,{secret}"), format!("{secret},v1.watch,other")] {
+        let head = asked(&protocols).await;
+        assert_eq!((head.code, head.header("sec-websocket-protocol")), (101, Some("v1.watch")), "{}", head.text);
+        assert!(!head.text.contains(&secret) && !head.text.contains("secret"), "{}", head.text);
+    }
+    for protocols in ["v1.watch", &secret, &format!("{},v1.watch", token("wrong")), &format!("{secret},{secret},a")] {
+        let head = asked(protocols).await;
+        assert_eq!((head.code, head.header("sec-websocket-protocol")), (401, None), "{protocols}: {}", head.text);
+    }
+    let mut request = format!("ws://{}{target}", ground.address).into_client_request().unwrap();
+    request.headers_mut().insert("sec-websocket-protocol", format!("{secret}, v1.watch").parse().unwrap());
+    let (mut socket, _) = within("a WebSocket", connect_async(request)).await.expect("a client takes what is chosen");
+    ground.put_widget("shop/a", "red");
+    assert_eq!(told(&mut socket).await["type"], "ADDED");
 }
 
 /// A connection that was upgraded by hand, for frames that no client would send.
@@ -119,21 +152,25 @@ async fn every_path_of_a_watch_upgrades() {
     let mut request = format!("ws://{}{SHOP}?watch=1", ground.address).into_client_request().unwrap();
     request.headers_mut().insert("Accept", table.parse().unwrap());
     request.headers_mut().insert("Sec-WebSocket-Protocol", "base64.binary.k8s.io".parse().unwrap());
-    // No protocol is chosen: the client of these tests would fail, a browser goes on.
-    let refused = connect_async(request).await.expect_err("a client that insists on its protocol");
-    assert!(refused.to_string().contains("SubProtocol"), "{refused}");
+    let (mut socket, _) = connect_async(request).await.expect("a client that insists on its protocol");
+    assert_eq!(told(&mut socket).await["object"]["kind"], "Table");
 }
 
 #[tokio::test]
-async fn subprotocols_are_passed_over() {
+async fn first_subprotocol_is_chosen() {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
     let mut headers = HANDSHAKE.to_vec();
-    headers.push(("Sec-WebSocket-Protocol", "base64.binary.k8s.io, other"));
-    let mut client = Client::connect(ground.address).await;
-    client.request("GET", &format!("{SHOP}?watch=1"), &headers).await;
-    let head = client.head().await.expect("an answer");
-    assert_eq!((head.code, head.header("sec-websocket-protocol")), (101, None));
+    for (offered, chosen) in
+        [("base64.binary.k8s.io", "base64.binary.k8s.io"), (" , one, other", "one"), ("one,other", "one")]
+    {
+        headers.truncate(HANDSHAKE.len());
+        headers.push(("Sec-WebSocket-Protocol", offered));
+        let mut client = Client::connect(ground.address).await;
+        client.request("GET", &format!("{SHOP}?watch=1"), &headers).await;
+        let head = client.head().await.expect("an answer");
+        assert_eq!((head.code, head.header("sec-websocket-protocol")), (101, Some(chosen)));
+    }
 }
 
 #[tokio::test]

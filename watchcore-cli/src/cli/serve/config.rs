@@ -49,7 +49,9 @@ pub(crate) struct Config {
 pub(crate) struct TlsSection {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+    pub(crate) key_passphrase_file: Option<PathBuf>,
     pub(crate) client_ca: Option<PathBuf>,
+    pub(crate) client_crl: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -145,7 +147,7 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 47] = [
+const EXAMPLES: [(&str, &str); 49] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
@@ -159,7 +161,9 @@ const EXAMPLES: [(&str, &str); 47] = [
     ("tls", "[tls]"),
     ("tls.certificate", r#"certificate = "server.crt""#),
     ("tls.key", r#"key = "server.key""#),
+    ("tls.key_passphrase_file", r#"key_passphrase_file = "passphrase""#),
     ("tls.client_ca", r#"client_ca = "ca.crt""#),
+    ("tls.client_crl", r#"client_crl = "ca.crl""#),
     ("auth", "[auth]"),
     ("auth.tokens", r#"tokens = "tokens""#),
     ("limits", "[limits]"),

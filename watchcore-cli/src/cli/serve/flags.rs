@@ -30,9 +30,15 @@ pub(crate) struct Flags {
     /// The private key of it (PEM, PKCS#8)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
+    /// The passphrase of the private key, where that is encrypted (PKCS#8)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_key_passphrase_file: Option<PathBuf>,
     /// Authorities (PEM): a client with a certificate of theirs is authenticated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Certificates that the authorities have revoked (CRL, PEM), one list of each; read again when it changes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tls_client_crl: Option<PathBuf>,
     /// Bearer tokens that authenticate, a line each: token,name; read again when it changes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tokens: Option<PathBuf>,

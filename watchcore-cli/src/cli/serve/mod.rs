@@ -117,11 +117,17 @@ async fn serving(
 ) -> Result<(), Stop> {
     let mut builder = Server::builder(api).address(settings.listen.to_string()).insecure(settings.insecure_listen);
     if let Some(files) = &settings.tls {
-        let tls = Tls::new(&files.certificate, &files.key);
-        builder = builder.tls(match &files.client_ca {
-            Some(client_ca) => tls.client_ca(client_ca),
-            None => tls,
-        });
+        let mut tls = Tls::new(&files.certificate, &files.key);
+        if let Some(path) = &files.key_passphrase {
+            tls = tls.key_passphrase_file(path);
+        }
+        if let Some(path) = &files.client_ca {
+            tls = tls.client_ca(path);
+        }
+        if let Some(path) = &files.client_crl {
+            tls = tls.client_crl(path);
+        }
+        builder = builder.tls(tls);
     }
     let server = builder.start().await?;
     let mut feeder = source::feeder(&settings.access)?.history(settings.history);

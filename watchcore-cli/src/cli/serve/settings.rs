@@ -59,7 +59,9 @@ pub(crate) struct Settings {
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+    pub(crate) key_passphrase: Option<PathBuf>,
     pub(crate) client_ca: Option<PathBuf>,
+    pub(crate) client_crl: Option<PathBuf>,
 }
 
 /// A cache, and the resources that it is prepared for.
@@ -163,17 +165,29 @@ impl Merge<'_> {
         let certificate = self.path(flags.tls_certificate.as_ref(), section.map(|tls| &tls.certificate));
         let key = self.path(flags.tls_key.as_ref(), section.map(|tls| &tls.key));
         let client_ca = self.path(flags.tls_client_ca.as_ref(), section.and_then(|tls| tls.client_ca.as_ref()));
+        let client_crl = self.path(flags.tls_client_crl.as_ref(), section.and_then(|tls| tls.client_crl.as_ref()));
+        let key_passphrase =
+            self.path(flags.tls_key_passphrase_file.as_ref(), section.and_then(|tls| tls.key_passphrase_file.as_ref()));
+        let others = [
+            ("--tls-client-ca", client_ca.is_some()),
+            ("--tls-client-crl", client_crl.is_some()),
+            ("--tls-key-passphrase-file", key_passphrase.is_some()),
+        ];
         let missing = |given: &str, other: &str| {
             let what =
                 format!("{given} without {other}: TLS needs the server's certificate and its private key. Give both");
             Err(Failure::new(Code::InvalidArgument, what))
         };
         match (certificate, key) {
-            (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key, client_ca })),
+            (Some(certificate), Some(key)) => {
+                Ok(Some(TlsFiles { certificate, key, key_passphrase, client_ca, client_crl }))
+            }
             (Some(_), None) => missing("--tls-certificate", "--tls-key"),
             (None, Some(_)) => missing("--tls-key", "--tls-certificate"),
-            (None, None) if client_ca.is_some() => missing("--tls-client-ca", "--tls-certificate and --tls-key"),
-            (None, None) => Ok(None),
+            (None, None) => match others.iter().find(|(_, is_given)| *is_given) {
+                Some((given, _)) => missing(given, "--tls-certificate and --tls-key"),
+                None => Ok(None),
+            },
         }
     }
 

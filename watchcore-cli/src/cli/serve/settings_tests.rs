@@ -17,7 +17,9 @@ origins = ["https://ops.example", "http://localhost:3000"]
 [tls]
 certificate = "server.crt"
 key = "/run/server.key"
+key_passphrase_file = "passphrase"
 client_ca = "ca.crt"
+client_crl = "ca.crl"
 
 [auth]
 tokens = "tokens"
@@ -128,7 +130,8 @@ fn every_key_of_the_file_is_taken() {
     let beside = |name: &str| PathBuf::from(format!("/etc/watchcore/{name}"));
     let tls = settings.tls.as_ref().expect("TLS");
     assert_eq!((&tls.certificate, &tls.key), (&beside("server.crt"), &PathBuf::from("/run/server.key")));
-    assert_eq!(tls.client_ca, Some(beside("ca.crt")));
+    assert_eq!((&tls.client_ca, &tls.client_crl), (&Some(beside("ca.crt")), &Some(beside("ca.crl"))));
+    assert_eq!(tls.key_passphrase, Some(beside("passphrase")));
     assert_eq!(settings.tokens, Some(beside("tokens")));
     let limits = &settings.limits;
     let counts = [limits.watches, limits.watches_per_connection, limits.connections, limits.header_bytes];
@@ -195,6 +198,8 @@ fn options_go_before_the_file() {
         tls_certificate: Some("other.crt".into()),
         tls_key: Some("other.key".into()),
         tls_client_ca: Some("other-ca.crt".into()),
+        tls_client_crl: Some("other-ca.crl".into()),
+        tls_key_passphrase_file: Some("other-passphrase".into()),
         tokens: Some("other-tokens".into()),
         bookmark_interval: Some(Duration::from_secs(1)),
         grace_period: Some(Duration::from_secs(2)),
@@ -214,6 +219,7 @@ fn options_go_before_the_file() {
     let tls = settings.tls.as_ref().expect("TLS");
     let here = |name: &str| PathBuf::from(name);
     assert_eq!((&tls.certificate, &tls.key), (&here("other.crt"), &here("other.key")), "beside the process");
+    assert_eq!((&tls.client_crl, &tls.key_passphrase), (&Some(here("other-ca.crl")), &Some(here("other-passphrase"))));
     assert_eq!((&tls.client_ca, &settings.tokens), (&Some(here("other-ca.crt")), &Some(here("other-tokens"))));
     assert_eq!((settings.bookmark_interval, settings.grace_period.as_secs()), (Some(Duration::from_secs(1)), 2));
     assert_eq!((settings.stale_limit, settings.history), (Some(Duration::from_secs(3)), 0));
@@ -350,6 +356,14 @@ fn options_that_lack_one_another_are_refused() {
         (
             Flags { tls_client_ca: some("a"), ..Flags::default() },
             "--tls-client-ca without --tls-certificate and --tls-key",
+        ),
+        (
+            Flags { tls_client_crl: some("a"), ..Flags::default() },
+            "--tls-client-crl without --tls-certificate and --tls-key",
+        ),
+        (
+            Flags { tls_key_passphrase_file: some("a"), ..Flags::default() },
+            "--tls-key-passphrase-file without --tls-certificate and --tls-key",
         ),
         (
             Flags { resource: vec![given("a", "/a/"), given("a", "/b/")], ..Flags::default() },

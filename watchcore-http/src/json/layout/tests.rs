@@ -4,8 +4,14 @@ use serde_json::{Value, json};
 
 const WEB: Identity<'static> = Identity { namespace: Some("shop"), name: "web" };
 
+/// The key of an object of a resource whose prefix is `/w/`.
+fn key(identity: Identity<'_>) -> String {
+    let namespace = identity.namespace.map_or(String::new(), |namespace| format!("{namespace}/"));
+    format!("/w/{namespace}{}", identity.name)
+}
+
 fn written(value: &str, identity: Identity<'_>) -> String {
-    let layout = Layout::of(value.as_bytes()).expect("an object");
+    let layout = Layout::of(key(identity).as_bytes(), value.as_bytes()).expect("an object");
     assert_eq!(Layout::from_bytes(&layout.to_bytes()), Some(layout));
     let mut out = Vec::new();
     layout.write(value.as_bytes(), identity, 42, &mut out);
@@ -14,7 +20,8 @@ fn written(value: &str, identity: Identity<'_>) -> String {
 
 fn metadata(value: &str, identity: Identity<'_>) -> Value {
     let mut out = Vec::new();
-    Layout::of(value.as_bytes()).unwrap().write_metadata(value.as_bytes(), identity, 42, &mut out);
+    let layout = Layout::of(key(identity).as_bytes(), value.as_bytes()).unwrap();
+    layout.write_metadata(value.as_bytes(), identity, 42, &mut out);
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -47,6 +54,33 @@ fn missing_names_come_from_the_key() {
     }
     let empty = r#"{"metadata":{"name":"","namespace":null,"resourceVersion":""}}"#;
     assert_eq!(metadata(empty, WEB), json!({"name": "web", "namespace": "shop", "resourceVersion": "42"}));
+}
+
+/// A key is what an authorizer decides by: whatever an object says of itself, it goes out as what its key names.
+#[test]
+fn other_names_become_those_of_the_key() {
+    for stored in [
+        r#"{"metadata":{"name":"other","namespace":"shop"}}"#,
+        r#"{"metadata":{"name":"web","namespace":"vault"}}"#,
+        r#"{"metadata":{"name":"other","namespace":"vault","resourceVersion":"7"}}"#,
+        r#"{"metadata":{"name":"web","name":"other","namespace":"vault","namespace":"shop"}}"#,
+        r#"{"metadata":{"name":7,"namespace":["shop"]}}"#,
+        r#"{"metadata":{"n\u0061me":"other","namespace":"shop"}}"#,
+    ] {
+        let out = written(stored, WEB);
+        assert!(!out.contains("other") && !out.contains("vault"), "{out}");
+        let out: Value = serde_json::from_str(&out).unwrap();
+        let whole = json!({"name": "web", "namespace": "shop", "resourceVersion": "42"});
+        assert_eq!((&out["metadata"], metadata(stored, WEB)), (&whole, whole.clone()), "{stored}");
+    }
+    // The same name in another spelling stays as it was stored.
+    let escaped = r#"{"metadata":{"resourceVersion":"42","name":"w\u0065b","namespace":"shop"}}"#;
+    assert_eq!(written(escaped, WEB), escaped);
+    let node = Identity { namespace: None, name: "n1" };
+    for said in ["\"vault\"", "7"] {
+        let claims = format!(r#"{{"metadata":{{"name":"n1","namespace":{said}}}}}"#);
+        assert_eq!(metadata(&claims, node), json!({"name": "n1", "namespace": "", "resourceVersion": "42"}));
+    }
 }
 
 /// Go takes the last of members with one name.
@@ -95,10 +129,10 @@ fn what_is_no_object_has_no_layout() {
         "{a:1}",
         &deep,
     ] {
-        assert_eq!(Layout::of(text.as_bytes()), None, "{text:?}");
+        assert_eq!(Layout::of(b"/w/web", text.as_bytes()), None, "{text:?}");
     }
-    assert_eq!(Layout::of(b"k8s\0\x0a"), None);
-    assert_eq!(Layout::of(b"{\"a\":\"\xff\"}"), None);
+    assert_eq!(Layout::of(b"/w/web", b"k8s\0\x0a"), None);
+    assert_eq!(Layout::of(b"/w/web", b"{\"a\":\"\xff\"}"), None);
 }
 
 fn values() -> impl Strategy<Value = Value> {
@@ -132,7 +166,7 @@ proptest! {
     fn objects_are_edited_as_trees_would_be(value in values(), pretty: bool) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
         let Value::Object(mut expected) = value else {
-            prop_assert_eq!(Layout::of(text.as_bytes()), None);
+            prop_assert_eq!(Layout::of(b"/w/web", text.as_bytes()), None);
             return Ok(());
         };
         let metadata = expected.entry("metadata").or_insert(Value::Null);
@@ -140,9 +174,7 @@ proptest! {
             *metadata = json!({});
         }
         for (name, said) in [("name", "web"), ("namespace", "shop")] {
-            if metadata[name].is_null() || metadata[name] == "" {
-                metadata[name] = json!(said);
-            }
+            metadata[name] = json!(said);
         }
         metadata["resourceVersion"] = json!("42");
         prop_assert_eq!(serde_json::from_str::<Value>(&written(&text, WEB)).unwrap(), Value::Object(expected));
@@ -155,7 +187,7 @@ proptest! {
         let theirs = serde_json::from_slice::<serde_json::Map<String, Value>>(&text).is_ok();
         // A number or an escape that serde_json cannot hold (1e999, half of a surrogate) is grammatical all the same.
         if theirs {
-            prop_assert!(Layout::of(&text).is_some(), "{}", String::from_utf8_lossy(&text));
+            prop_assert!(Layout::of(b"/w/web", &text).is_some(), "{}", String::from_utf8_lossy(&text));
         }
     }
 }

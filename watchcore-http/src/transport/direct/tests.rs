@@ -44,9 +44,7 @@ impl Ground {
             form: Form::Json,
             old_path: false,
             watcher: None,
-            who: Who::Somebody,
-            connection: None,
-            exchange: None,
+            request: &http::Request::new(()).into_parts().0,
         };
         open(state, watched, &params).await.unwrap()
     }

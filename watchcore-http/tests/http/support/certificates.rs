@@ -1,14 +1,18 @@
 //! An authority of certificates, the files of a server, and clients of TLS.
 
 use super::within;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -51,6 +55,12 @@ pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 pub(crate) struct Pair {
     pub(crate) certificate: String,
     pub(crate) key: String,
+    serial: u64,
+}
+
+/// An hour from now.
+pub(crate) fn later() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(3600)
 }
 
 impl Authority {
@@ -67,8 +77,17 @@ impl Authority {
 
     /// A certificate for localhost, by its common name, in these organizations.
     pub(crate) fn sign(&self, name: &str, organizations: &[&str]) -> Pair {
+        self.sign_until(name, organizations, later())
+    }
+
+    /// A certificate that ends at this moment.
+    pub(crate) fn sign_until(&self, name: &str, organizations: &[&str], end: SystemTime) -> Pair {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        let serial = SERIAL.fetch_add(1, Relaxed);
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        parameters.serial_number = Some(SerialNumber::from(serial));
+        parameters.not_after = date_time_ymd(1970, 1, 1) + end.duration_since(UNIX_EPOCH).unwrap();
         parameters.distinguished_name = rcgen::DistinguishedName::new();
         if !name.is_empty() {
             parameters.distinguished_name.push(DnType::CommonName, name);
@@ -78,7 +97,28 @@ impl Authority {
             parameters.distinguished_name.push(DnType::OrganizationName, *organization);
         }
         let certificate = parameters.signed_by(&key, &self.0).unwrap();
-        Pair { certificate: certificate.pem(), key: key.serialize_pem() }
+        Pair { certificate: certificate.pem(), key: key.serialize_pem(), serial }
+    }
+
+    /// The list of what it has revoked, which ends at this moment.
+    pub(crate) fn revoke(&self, revoked: &[&Pair], end: SystemTime) -> String {
+        let at = |time: SystemTime| date_time_ymd(1970, 1, 1) + time.duration_since(UNIX_EPOCH).unwrap();
+        let begin = at(UNIX_EPOCH + Duration::from_secs(1));
+        let revoked = revoked.iter().map(|pair| RevokedCertParams {
+            serial_number: SerialNumber::from(pair.serial),
+            revocation_time: begin,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: begin,
+            next_update: at(end),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).unwrap().pem().unwrap()
     }
 }
 
@@ -93,7 +133,7 @@ pub(crate) fn client(trusts: &Authority, shows: Option<&Pair>, protocols: &[&str
         .with_root_certificates(roots);
     let mut config = match shows {
         None => builder.with_no_client_auth(),
-        Some(Pair { certificate, key }) => {
+        Some(Pair { certificate, key, .. }) => {
             let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
             builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
         }

@@ -1,0 +1,251 @@
+//! Why an open watch was let in, and the check whether it would be let in again.
+//!
+//! A request is authenticated once, and the watch that it opens lasts for up to an hour. So the watch keeps an
+//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::judge`] asks the
+//! same authenticators and authorizers again about all watches of one user. Each distinct credential and each distinct
+//! question is asked once, however many watches share it.
+
+use super::{Access, Asked, Peer, User, unless_it_panics};
+use crate::exchange::Exchange;
+use axum::extract::OriginalUri;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request, Uri};
+use hyper::upgrade::OnUpgrade;
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use watchcore::{Code, Error};
+
+/// Questions about one user that are asked at a time.
+const AT_ONCE: usize = 16;
+
+/// The credential and the question with which a watch was let in.
+pub(crate) struct Admission {
+    /// The user that the authenticators named; `None` where nobody has to be known.
+    user: Option<User>,
+    credential: Credential,
+    /// The question to the authorizers; `None` where there are none.
+    asked: Option<Arc<Asked>>,
+}
+
+/// The part of a request that authenticates its user. All texts are copies, because the parts of a request share the read
+/// buffer of their connection, and a watch would keep that alive.
+enum Credential {
+    /// Nobody has to be known.
+    Nobody,
+    /// The certificate of the connection.
+    Certificate(Arc<Peer>),
+    /// The headers that the authenticators read.
+    Headers(Vec<(HeaderName, HeaderValue)>),
+    /// The whole head: an authenticator does not say which headers it reads.
+    Head(Box<Parts>),
+}
+
+/// The identity of a credential. Authenticators give one answer for all credentials with the same identity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum SameCredential<'a> {
+    Nobody,
+    /// The address of the connection's peer, which the admission keeps there.
+    Certificate(usize),
+    Headers(&'a [(HeaderName, HeaderValue)]),
+    /// The address of the head: each is another.
+    Head(usize),
+}
+
+/// Whether a watch may last.
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    Stays,
+    /// The user is gone (UNAUTHENTICATED), or may not watch any more (PERMISSION_DENIED).
+    Ends(Error),
+    /// A hook hung, panicked or failed; the error says which.
+    Unknown(Error),
+    /// The pass was over before the hooks were asked.
+    Unasked(Error),
+}
+
+/// The user whom a credential names now, or the verdict on its watches.
+type Recognized = Result<Option<User>, Verdict>;
+
+impl Admission {
+    /// The admission of a request that was let in. `None` where no hook was asked about it, so that no answer can change.
+    pub(crate) fn of(request: &Parts, access: &Access) -> Option<Admission> {
+        let user = request.extensions.get::<User>().cloned();
+        let asked = request.extensions.get::<Arc<Asked>>().cloned();
+        let credential = Credential::of(request, access);
+        let is_asked = asked.is_some() || !matches!(credential, Credential::Nobody);
+        is_asked.then_some(Admission { user, credential, asked })
+    }
+
+    /// The user that the authenticators named.
+    pub(crate) fn user(&self) -> Option<&User> {
+        self.user.as_ref()
+    }
+}
+
+impl Credential {
+    fn of(request: &Parts, access: &Access) -> Credential {
+        if let Some(peer) = Peer::of(request).filter(|peer| peer.names_somebody()) {
+            return Credential::Certificate(peer.clone());
+        }
+        if access.authenticators.is_empty() {
+            return Credential::Nobody;
+        }
+        let mut names = Vec::new();
+        for authenticator in &access.authenticators {
+            match authenticator.reads() {
+                Some(read) => names.extend_from_slice(read),
+                None => return Credential::Head(Box::new(copy_of(request))),
+            }
+        }
+        names.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        names.dedup();
+        let values = |name: &HeaderName| -> Vec<_> {
+            request.headers.get_all(name).iter().map(|value| (name.clone(), copy(value))).collect()
+        };
+        Credential::Headers(names.iter().flat_map(values).collect())
+    }
+
+    fn same(&self) -> SameCredential<'_> {
+        match self {
+            Credential::Nobody => SameCredential::Nobody,
+            Credential::Certificate(peer) => SameCredential::Certificate(Arc::as_ptr(peer).addr()),
+            Credential::Headers(headers) => SameCredential::Headers(headers),
+            Credential::Head(head) => SameCredential::Head((&raw const **head).addr()),
+        }
+    }
+}
+
+/// Copies a value out of the read buffer of its connection.
+fn copy(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+fn copy_of_uri(uri: &Uri) -> Uri {
+    uri.to_string().parse().unwrap_or_default()
+}
+
+/// Copies the head of a request, without the extensions that belong to its answer.
+fn copy_of(request: &Parts) -> Parts {
+    let mut head = Request::new(()).into_parts().0;
+    head.method = request.method.clone();
+    head.uri = copy_of_uri(&request.uri);
+    head.version = request.version;
+    head.headers = request.headers.iter().map(|(name, value)| (name.clone(), copy(value))).collect();
+    head.extensions = request.extensions.clone();
+    head.extensions.remove::<Arc<Exchange>>();
+    head.extensions.remove::<OnUpgrade>();
+    if let Some(OriginalUri(uri)) = head.extensions.remove::<OriginalUri>() {
+        head.extensions.insert(OriginalUri(copy_of_uri(&uri)));
+    }
+    head
+}
+
+/// Asks each distinct question once, some at a time, and returns the answers that came within `limit`.
+async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
+    questions: Vec<Q>,
+    ask: impl Fn(Q) -> F,
+    limit: Duration,
+) -> HashMap<Q, A> {
+    let mut asked = HashSet::new();
+    let distinct = questions.into_iter().filter(|question| asked.insert(*question));
+    let asking = stream::iter(distinct).map(|question| ask(question).map(move |answer| (question, answer)));
+    let mut asking = pin!(asking.buffer_unordered(AT_ONCE));
+    let (mut answers, begin) = (HashMap::new(), Instant::now());
+    while let Ok(Some((question, answer))) = timeout(limit.saturating_sub(begin.elapsed()), asking.next()).await {
+        answers.insert(question, answer);
+    }
+    answers
+}
+
+impl Access {
+    /// Judges the watches of one user. The hooks are asked in the order of the slice. Each call has `patience` to answer, and
+    /// all calls together three times as long.
+    pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], patience: Duration) -> Vec<Verdict> {
+        let credentials: HashMap<_, _> =
+            admissions.iter().map(|admission| (admission.credential.same(), &admission.credential)).collect();
+        let order = admissions.iter().map(|admission| admission.credential.same()).collect();
+        let known = ask_all(order, |same| self.user_again(credentials[&same], patience), patience * 3).await;
+        let questions = admissions.iter().filter_map(|admission| {
+            let user = known.get(&admission.credential.same())?.as_ref().ok()?;
+            Some((user.as_ref(), admission.asked.as_deref()?))
+        });
+        let decide = |(user, asked)| self.decide_again(user, asked, patience);
+        let decided = ask_all(questions.collect(), decide, patience * 3).await;
+        let verdict = |admission: &Arc<Admission>| match known.get(&admission.credential.same()) {
+            None => Verdict::Unasked(unknown("hooks are slow")),
+            Some(Err(verdict)) => verdict.clone(),
+            // The token has been given to another user, so the user of the watch has lost it.
+            Some(Ok(user)) if user.as_ref().map(User::name) != admission.user().map(User::name) => {
+                Verdict::Ends(gone())
+            }
+            Some(Ok(user)) => match &admission.asked {
+                None => Verdict::Stays,
+                Some(asked) => {
+                    let decided = decided.get(&(user.as_ref(), &**asked));
+                    decided.cloned().unwrap_or_else(|| Verdict::Unasked(unknown("hooks are slow")))
+                }
+            },
+        };
+        admissions.iter().map(verdict).collect()
+    }
+
+    async fn user_again(&self, credential: &Credential, patience: Duration) -> Recognized {
+        let made;
+        let (head, peer) = match credential {
+            Credential::Nobody => return Ok(None),
+            Credential::Certificate(peer) => {
+                made = Request::new(()).into_parts().0;
+                (&made, Some(&**peer))
+            }
+            Credential::Headers(headers) => {
+                let mut request = Request::new(());
+                for (name, value) in headers {
+                    request.headers_mut().append(name, value.clone());
+                }
+                made = request.into_parts().0;
+                (&made, None)
+            }
+            Credential::Head(head) => (&**head, None),
+        };
+        match answered(self.user_of(head, peer), patience).await.map_err(Verdict::Unknown)? {
+            Ok(Some(user)) => Ok(Some(user)),
+            Ok(None) => Err(Verdict::Ends(gone())),
+            Err(refusal) => Err(match refusal.code() {
+                401 => Verdict::Ends(gone()),
+                403 => Verdict::Ends(Error::new(Code::PermissionDenied, refusal.message())),
+                _ => Verdict::Unknown(unknown(refusal.message())),
+            }),
+        }
+    }
+
+    async fn decide_again(&self, user: Option<&User>, asked: &Asked, patience: Duration) -> Verdict {
+        match answered(self.decide(user, asked), patience).await {
+            Ok(Ok(())) => Verdict::Stays,
+            Ok(Err(refusal)) => Verdict::Ends(Error::new(Code::PermissionDenied, refusal.message())),
+            Err(error) => Verdict::Unknown(error),
+        }
+    }
+}
+
+/// The answer of a hook, or the error that it hung or panicked.
+async fn answered<T>(hook: impl Future<Output = T>, patience: Duration) -> Result<T, Error> {
+    match timeout(patience, unless_it_panics(hook)).await {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(unknown("a hook panicked")),
+        Err(_) => Err(unknown("a hook does not answer")),
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Code::Unauthenticated, "Unauthorized")
+}
+
+fn unknown(why: &str) -> Error {
+    Error::new(Code::Unavailable, format!("who watches could not be found out again: {why}"))
+}

@@ -1,0 +1,197 @@
+//! Revocation: open watches end when their user is gone, or may not watch any more.
+//!
+//! One task for all watches of an [`Api`](crate::Api) judges them each interval. It begins with the first watch that can be
+//! judged, and ends with the last. A pass takes all of them, sorts them by the user who opened them, and asks about some
+//! users at a time: a hook that hangs for one user does not keep the others from being judged.
+//!
+//! A watch ends at once where the answer is no. Where there is none, because a hook hangs, panics or has an error of its
+//! own, the watch lasts until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default. A request whose hook
+//! fails is refused at once; the watch gets the minute so that a short failure does not end all watches together.
+
+use super::open::OpenWatches;
+use crate::access::{Access, Admission, User, Verdict};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet, consume_budget};
+use tokio::time::sleep;
+use watchcore::Error;
+
+/// Users that are asked about at a time.
+const AT_ONCE: usize = 64;
+
+/// A watch lasts for this many intervals without being confirmed.
+const MOST_MISSED: u32 = 4;
+
+/// A hook has this part of an interval to answer.
+const PATIENCE: u32 = 3;
+
+/// The hooks that judge open watches, and how often they do.
+pub(crate) struct Recheck {
+    pub(crate) access: Arc<Access>,
+    /// The time from the end of one pass to the beginning of the next.
+    pub(crate) interval: Duration,
+}
+
+impl Recheck {
+    /// The time for which a watch lasts without being confirmed.
+    pub(super) fn most_unconfirmed(&self) -> Duration {
+        self.interval.saturating_mul(MOST_MISSED)
+    }
+
+    /// Starts the task.
+    pub(super) fn start(&self, all: &Arc<OpenWatches>) -> AbortHandle {
+        let (all, access, interval) = (Arc::downgrade(all), self.access.clone(), self.interval);
+        tokio::spawn(run(all, access, interval)).abort_handle()
+    }
+}
+
+async fn run(all: Weak<OpenWatches>, access: Arc<Access>, interval: Duration) {
+    loop {
+        sleep(interval).await;
+        let Some(all) = all.upgrade() else { return };
+        let Some(watches) = all.to_judge() else { return };
+        pass(&all, &access, watches, interval / PATIENCE).await;
+    }
+}
+
+/// The watches of one user: their numbers, and by what each was admitted.
+type OfUser = (Vec<u64>, Vec<Arc<Admission>>);
+
+async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, Arc<Admission>)>, patience: Duration) {
+    let mut users: HashMap<Option<User>, OfUser> = HashMap::new();
+    for (number, admission) in watches {
+        let (numbers, admissions) = users.entry(admission.user().cloned()).or_default();
+        numbers.push(number);
+        admissions.push(admission);
+        // Yields now and then, so that the watches of this thread are not held up.
+        consume_budget().await;
+    }
+    let (mut judging, mut unknown) = (JoinSet::new(), Vec::new());
+    for (user, (numbers, admissions)) in users {
+        if judging.len() >= AT_ONCE {
+            unknown.extend(judging.join_next().await.and_then(Result::ok).flatten());
+        }
+        let (all, access) = (all.clone(), access.clone());
+        judging.spawn(async move {
+            let verdicts = access.judge(&admissions, patience).await;
+            let (mut ended, mut why, mut unknown) = (0, None, None);
+            for (number, verdict) in numbers.into_iter().zip(verdicts) {
+                if let Verdict::Unknown(error) = &verdict {
+                    unknown.get_or_insert_with(|| error.clone());
+                }
+                if let Some(error) = all.judged(number, verdict) {
+                    ended += 1;
+                    why = Some(error);
+                }
+                consume_budget().await;
+            }
+            if let Some(why) = &why {
+                report(user.as_ref(), ended, why);
+            }
+            unknown
+        });
+    }
+    // If the runtime ends and drops the pass, the set aborts the tasks.
+    while let Some(judged) = judging.join_next().await {
+        unknown.extend(judged.ok().flatten());
+    }
+    if let Some(why) = unknown.first() {
+        let (users, why) = (unknown.len(), why.message());
+        tracing::warn!(target: "watchcore_http", users, why, "whether open watches may last is not known");
+    }
+}
+
+fn report(user: Option<&User>, ended: usize, why: &Error) {
+    let (user, why) = (user.map_or("system:anonymous", User::name), why.message());
+    tracing::info!(target: "watchcore_http", user, watches = ended, why, "watches are ended: their user may not watch any more");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Authenticator, HookFuture};
+    use crate::status::Refusal;
+    use http::request::Parts;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    const INTERVAL: Duration = Duration::from_secs(15);
+
+    /// Knows everybody, and counts how often it is asked; but for /hangs, where it never answers.
+    #[derive(Clone, Default)]
+    struct Counting(Arc<AtomicUsize>);
+
+    impl Authenticator for Counting {
+        fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>> {
+            let hangs = head.uri.path() == "/hangs";
+            self.0.fetch_add(1, SeqCst);
+            Box::pin(async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok(Some(User::new("alice")))
+            })
+        }
+    }
+
+    fn watches(counting: &Counting) -> Arc<OpenWatches> {
+        let access = Access { authenticators: vec![Box::new(counting.clone())], ..Access::default() };
+        OpenWatches::rechecked(100, 100, Duration::MAX, Recheck { access: Arc::new(access), interval: INTERVAL })
+    }
+
+    fn request(path: &str) -> Parts {
+        let mut head = http::Request::get(path).body(()).unwrap().into_parts().0;
+        head.extensions.insert(User::new("alice"));
+        head
+    }
+
+    /// The task begins with the first watch and ends behind the last, and does so again.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_asked_about_no_watch() {
+        let counting = Counting::default();
+        let all = watches(&counting);
+        for round in 1..3 {
+            let place = all.open(&request("/")).unwrap();
+            sleep(INTERVAL + INTERVAL / 2).await;
+            assert_eq!(counting.0.load(SeqCst), round, "once an interval");
+            drop(place);
+            sleep(INTERVAL * 10).await;
+            assert_eq!(counting.0.load(SeqCst), round, "nobody watches");
+        }
+    }
+
+    /// A service outlives a runtime that it is used on.
+    #[test]
+    fn rechecks_go_on_upon_another_runtime() {
+        let counting = Counting::default();
+        let all = watches(&counting);
+        let mut places = Vec::new();
+        for round in 0..2 {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                places.push(all.open(&request("/")).unwrap());
+                let before = counting.0.load(SeqCst);
+                sleep(INTERVAL + INTERVAL / 2).await;
+                assert!(counting.0.load(SeqCst) > before, "round {round}");
+            });
+        }
+    }
+
+    /// A question that is never answered keeps no other from being asked, of the same user either; it ends its own watch
+    /// after a minute.
+    #[tokio::test(start_paused = true)]
+    async fn hook_that_hangs_holds_up_nobody() {
+        let all = watches(&Counting::default());
+        let hangs: Vec<_> = (0..30).map(|_| all.open(&request("/hangs")).unwrap()).collect();
+        let others: Vec<_> = (0..50).map(|_| all.open(&request("/")).unwrap()).collect();
+        let revoked = |places: &[crate::watch::OpenWatch]| {
+            places.iter().filter(|place| place.revocation().error().is_some()).count()
+        };
+        sleep(INTERVAL * MOST_MISSED).await;
+        assert_eq!(revoked(&hangs), 0, "a minute is forgiven");
+        sleep(INTERVAL * 3).await;
+        assert_eq!((revoked(&hangs), revoked(&others)), (30, 0));
+        assert_eq!(all.revoked(), 30);
+    }
+}
