@@ -163,6 +163,7 @@ where
         match payload {
             Payload::Added(new) | Payload::Modified { new, .. } => self.put(new),
             Payload::Deleted(last) => self.remove(last),
+            Payload::DeletedUnknown(key) => self.given.remove(&key).map(Payload::Deleted),
             mark @ (Payload::Synced | Payload::Bookmark | Payload::Error(_)) => Some(mark),
         }
     }

@@ -339,7 +339,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
     fn fail(&mut self, error: Error) {
         if error.code() == watchcore::Code::Lagged {
             let lost = (error.lost_to() + 1).saturating_sub(error.lost_from());
-            self.reader.lost += lost;
+            self.reader.skip(lost, error.lost_to());
             if self.options.skips(&error, self.reader.in_state) {
                 return;
             }

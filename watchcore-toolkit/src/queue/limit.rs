@@ -109,8 +109,9 @@ impl<K: Eq + Hash + Clone + Send + Sync> ExponentialLimiter<K> {
 
 impl<K: Eq + Hash + Clone + Send + Sync> RateLimiter<K> for ExponentialLimiter<K> {
     fn delay(&self, key: &K, _: Instant) -> Duration {
-        let factor = 1u32.checked_shl(self.count(key)).unwrap_or(u32::MAX);
-        self.first.checked_mul(factor).map_or(self.most, |delay| delay.min(self.most))
+        let failures = self.count(key).min(1000) as i32;
+        let delay = Duration::try_from_secs_f64(self.first.as_secs_f64() * 2f64.powi(failures));
+        delay.map_or(self.most, |delay| delay.min(self.most))
     }
 
     fn forget(&self, key: &K) {

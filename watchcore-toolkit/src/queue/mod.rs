@@ -128,7 +128,7 @@ pub struct QueueStats {
     pub processing: usize,
     /// Keys whose delay is not over.
     pub delayed: usize,
-    /// Calls that added a key, also one that was there already; delayed ones count when they are due.
+    /// Keys that were added, without those that were there already; delayed ones count when they are due.
     pub added: u64,
     /// Failures that were counted: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
     pub retries: u64,

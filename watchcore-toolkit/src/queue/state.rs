@@ -58,11 +58,7 @@ impl<K: Eq + Hash> QueueState<K> {
 
     /// Adds a key. True: there is one more to take.
     pub(super) fn add(&mut self, key: &Arc<K>) -> bool {
-        if self.shut_down {
-            return false;
-        }
-        self.added += 1;
-        self.enqueue(key)
+        !self.shut_down && self.enqueue(key)
     }
 
     fn enqueue(&mut self, key: &Arc<K>) -> bool {
@@ -70,9 +66,11 @@ impl<K: Eq + Hash> QueueState<K> {
             // Queued: once is enough. Processing: its worker may have read the object already, so it comes again after it.
             if *state == KeyState::Processing {
                 *state = KeyState::ProcessingAgain;
+                self.added += 1;
             }
             return false;
         }
+        self.added += 1;
         self.keys.insert(Arc::clone(key), KeyState::Queued);
         self.order.push_back(Arc::clone(key));
         true
@@ -121,7 +119,6 @@ impl<K: Eq + Hash> QueueState<K> {
             }
             let key = first.remove();
             let due = self.due.remove_entry(&key);
-            self.added += 1;
             moved += usize::from(self.enqueue(&key));
             self.removed.extend(due.map(|(key, _)| key));
             self.removed.push(key);
