@@ -179,7 +179,7 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
 }
 
 impl<W, P> PredicateFilter<W, P> {
-    /// What was deleted passes, and is another one where it is made again.
+    /// A deletion passes, and forgets the key: an object that is made again is another one.
     fn forget(&mut self, key: &[u8]) -> bool {
         self.seen.remove(key);
         if self.seen.capacity() > 4 * self.seen.len().max(64) {

@@ -20,7 +20,7 @@ const BATCH: usize = 128;
 /// A subscription, and what its consumer knows.
 pub(super) struct LogReader<O> {
     subscription: Subscription,
-    /// What was given; `None` under the policies that need not know it.
+    /// The objects that were given; `None` under the policies that need not know it.
     pub(super) known: Option<Known<O>>,
     /// Under the policies that know nothing: the last good value of each key whose newest one was refused. The log has an
     /// older value no more when the key goes.
@@ -44,7 +44,7 @@ pub(super) struct LogReader<O> {
     held: Batch,
 }
 
-/// What is known of the state that a watch begins behind, and that its consumer is not given.
+/// How much the reader knows of the state that the watch begins behind, and that its consumer is not given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartState {
     /// All of it, or there is nothing that need be known.
@@ -199,7 +199,7 @@ impl<O: FromKeyValue> LogReader<O> {
         self.is_between_states() && (is_mark || event.revision() <= self.position.revision)
     }
 
-    /// What a consumer is given of an event.
+    /// Makes the typed event of an event of the log.
     fn make(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         let made = match event.kind() {
             Kind::Added | Kind::Modified | Kind::Put => self.put(event, refusals)?,
@@ -247,7 +247,7 @@ impl<O: FromKeyValue> LogReader<O> {
         })
     }
 
-    /// What was deleted, with its last known value: nothing, where the consumer was never given one.
+    /// Makes the event of a deletion, with the last known value; `None` where the consumer was never given one.
     fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         if let Some(known) = &mut self.known {
             let last = known.remove(event.key());

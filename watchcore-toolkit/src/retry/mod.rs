@@ -124,14 +124,14 @@ enum RetryState<S: WatchSource> {
     Ended,
 }
 
-/// What is to be tried when a delay is over.
+/// The attempt that follows a delay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Open,
     List,
 }
 
-/// What a stop reaches: the consumer, and the watch below.
+/// A stop ends the wait of the consumer, and the watch below.
 #[derive(Default)]
 struct RetryStop {
     signal: Signal,
@@ -314,7 +314,7 @@ impl<S: WatchSource> RetryWatch<S> {
         self.state = RetryState::Ended;
     }
 
-    /// What comes of an error, wherever it comes.
+    /// Decides what follows an error, wherever it comes.
     fn failed(&mut self, attempt: Attempt, status: Status) {
         self.last_status = Some(status.clone());
         if status.error().is_some_and(Error::is_fatal) {

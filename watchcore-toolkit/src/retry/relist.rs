@@ -13,7 +13,7 @@ pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
     resumed.epoch == listed.epoch && listed.revision < resumed.revision
 }
 
-/// What the policy to list needs of its objects, for a watch of any.
+/// The policy to list, with its object type erased.
 pub(super) trait Relist<O>: Send {
     fn list(&mut self) -> ListingFuture<O>;
 
@@ -26,7 +26,7 @@ pub(super) trait Relist<O>: Send {
     /// The revision of the last change of an event's object; 0 where that is not known.
     fn own_revision(&self, event: &WatchEvent<O>) -> u64;
 
-    /// What becomes of an event that is about to be given: `None` where it was given already.
+    /// Makes an event relative to what was given; `None` where the consumer was given it already.
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>>;
 
     /// The events that lead from what was given to the listing: deletes first, then puts in the order of their revisions.
