@@ -1,7 +1,7 @@
 //! Keys of the program as handles, so that no table below a lock calls the program's `Eq` or `Hash`.
 //!
 //! [`Interner::intern`] finds the one handle that lives for all equal keys, or makes it. It hashes the key before it takes the
-//! interner's lock, and compares it behind the lock, with the handles of the same hash that it has taken out. It looks again until
+//! interner's lock, and compares it behind the lock, with one handle of the same hash after the other. It looks again until
 //! there is none left with which the key was not compared; then its own handle is entered, below the same lock. The handles that
 //! were compared are held until then, so none of them goes meanwhile and comes back as another one. From there on a
 //! handle is hashed by a number and compared by its address.
@@ -71,10 +71,11 @@ impl<K> Entries<K> {
     /// The fewest entries that are swept.
     const FEW: usize = 64;
 
-    /// The live handles of a hash that are not among `seen`.
-    fn unseen(&self, hash: u64, seen: &[KeyHandle<K>]) -> Vec<KeyHandle<K>> {
-        let live = self.table.iter_hash(hash).filter(|entry| entry.0 == hash).filter_map(|entry| entry.1.upgrade());
-        live.map(KeyHandle).filter(|handle| !seen.contains(handle)).collect()
+    /// A live handle of a hash that is not among `seen`.
+    fn unseen(&self, hash: u64, seen: &[KeyHandle<K>]) -> Option<KeyHandle<K>> {
+        let is_seen = |entry: &Weak<HashedKey<K>>| seen.iter().any(|handle| entry.as_ptr() == Arc::as_ptr(&handle.0));
+        let mut unseen = self.table.iter_hash(hash).filter(|entry| entry.0 == hash && !is_seen(&entry.1));
+        unseen.find_map(|entry| entry.1.upgrade()).map(KeyHandle)
     }
 
     fn enter(&mut self, handle: &KeyHandle<K>) {
@@ -96,8 +97,12 @@ impl<K: Eq + Hash> Interner<K> {
 
     /// The handle of a key.
     pub(super) fn intern(&self, key: K) -> KeyHandle<K> {
-        let made = KeyHandle(Arc::new(HashedKey { hash: self.hasher.hash_one(&key), key }));
-        self.search(made.0.hash, &made, Some(&made)).unwrap_or(made)
+        let hash = self.hasher.hash_one(&key);
+        // A key that is there takes no memory.
+        self.search(hash, &key, None).unwrap_or_else(|| {
+            let made = KeyHandle(Arc::new(HashedKey { hash, key }));
+            self.search(hash, &made, Some(&made)).unwrap_or(made)
+        })
     }
 
     /// The handle of a key, if there is one.
@@ -110,20 +115,17 @@ impl<K: Eq + Hash> Interner<K> {
         let mut seen = Vec::new();
         loop {
             let mut entries = self.entries.lock();
-            let unseen = entries.unseen(hash, &seen);
-            if unseen.is_empty() {
+            let Some(handle) = entries.unseen(hash, &seen) else {
                 if let Some(new) = new {
                     entries.enter(new);
                 }
                 return None;
-            }
+            };
             drop(entries);
-            for handle in unseen {
-                if *handle == *key {
-                    return Some(handle);
-                }
-                seen.push(handle);
+            if *handle == *key {
+                return Some(handle);
             }
+            seen.push(handle);
         }
     }
 }
