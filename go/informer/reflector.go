@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"reflect"
@@ -62,15 +63,15 @@ const DefaultPageSize = 500
 //	|          | any other error, no revision               | the backoff                                    | List                         |
 //	| Watch(R) | Added, Modified, Deleted with a revision   | R moves with what is proven whole; given when  | Watch(R)                     |
 //	|          |                                            | the position has reached its own revision      |                              |
-//	|          | Bookmark                                   | R moves                                        | Watch(R)                     |
+//	|          | Bookmark, Synced with a revision           | R moves                                        | Watch(R)                     |
 //	|          | the end, io.EOF, with a newer revision or  |                                                | Watch(R)                     |
 //	|          | after a second                             |                                                |                              |
-//	|          | the end otherwise, or inside a revision    | the backoff                                    | Watch(R); the third in a row |
-//	|          |                                            |                                                | without a newer one: List    |
+//	|          | the end otherwise, or inside a revision;   | the backoff                                    | Watch(R); the third in a row |
+//	|          | no watch                                   |                                                | without a newer one: List    |
 //	|          | 410, events that do not fit, a Bookmark    | at once where the last list that came so is    | List                         |
 //	|          | below R                                    | 30 s ago, else the backoff                     |                              |
 //	|          | 429, 503, no connection                    | the backoff, or what Retry-After asks for      | Watch(R)                     |
-//	|          | any other 5xx                              | the backoff, or what Retry-After asks for      | Watch(R); the third in a row |
+//	|          | any other 5xx, a panic of the source       | the backoff, or what Retry-After asks for      | Watch(R); the third in a row |
 //	|          |                                            |                                                | without a newer one: List    |
 //	|          | any other error, no revision, unknown type | the backoff                                    | List                         |
 //	| any      | Stop                                       |                                                | end                          |
@@ -79,8 +80,8 @@ const DefaultPageSize = 500
 // before it in the same revision (Event.ObjectRevision) had a lower one. An event whose Revision is its own proves nothing
 // by itself, so a watch that ends there is opened at the revision before: what was given comes again, and is no event.
 //
-// Each failure is reported to Options.OnError. A panic of the source, of its watch or of key, and the end of the goroutine that calls
-// them, is any other error. WaitUntil works where the source's bookmarks, or
+// Each failure is reported to Options.OnError. A panic of the source, of its watch or of key, or one that ends the goroutine which
+// calls it, is an error 500. A list that has a key twice, or an object above its own revision, has failed. WaitUntil works where the source's bookmarks, or
 // changes, come so far. A revision is whole where the source says which events are of it, by Event.ObjectRevision; of one that
 // gives several events the same Revision and nothing else the first shows that revision, and the rest follows.
 //
@@ -154,7 +155,7 @@ func (e *held[T]) repeats(old *Object[T]) bool {
 	}
 	// The position is all that is known, and the object may have been changed by the revision behind it, of which more is
 	// to come. An update too many is told, a change is never lost.
-	return reflect.ValueOf(&old.Value).Elem().Comparable() && any(old.Value) == any(e.Object)
+	return isEqual(&old.Value, &e.Object)
 }
 
 func (r *reflector[T]) say(doing string, failed error) {
@@ -234,7 +235,7 @@ func (r *reflector[T]) list() {
 }
 
 // listed is what a request and its pages give.
-func (r *reflector[T]) listed(request ListRequest) (objects []*Object[T], revision uint64, err error) {
+func (r *reflector[T]) listed(request ListRequest) (objects map[string]*Object[T], revision uint64, err error) {
 	var all pages[T]
 	for {
 		page, err := call(r.in.ctx, func(ctx context.Context) (ListPage[T], error) { return r.source.List(ctx, request) }, nil)
@@ -254,7 +255,7 @@ func (r *reflector[T]) listed(request ListRequest) (objects []*Object[T], revisi
 	if all.revision == 0 && (r.at.Revision > 0 || len(all.items) > 0) {
 		return nil, 0, errors.New("the list has no revision: a watch cannot begin behind it")
 	}
-	objects, err = r.objects(all.items)
+	objects, err = r.objects(all.items, all.revision)
 	return objects, all.revision, err
 }
 
@@ -264,25 +265,33 @@ func lacksRevision(err error) bool {
 	return coded && verdict.LacksRevision(s.Code)
 }
 
-func (r *reflector[T]) objects(items []watch.Item[T]) ([]*Object[T], error) {
-	objects := make([]*Object[T], 0, len(items))
+// objects are those of a list, by their keys.
+func (r *reflector[T]) objects(items []watch.Item[T], revision uint64) (map[string]*Object[T], error) {
+	objects := make(map[string]*Object[T], len(items))
 	for _, item := range items {
-		key, err := r.keyOf("list", item.Object)
-		if err != nil {
+		key, err := r.keyOf(item.Object, func(err error) { r.fail("list", err) })
+		switch {
+		case err != nil:
 			return nil, err
+		case item.Revision > revision:
+			return nil, fmt.Errorf("the list of revision %d has %q of revision %d", revision, key, item.Revision)
+		case objects[key] != nil:
+			return nil, fmt.Errorf("the list has %q twice", key)
 		}
-		objects = append(objects, &Object[T]{Key: key, Value: item.Object, Revision: item.Revision})
+		objects[key] = &Object[T]{Key: key, Value: item.Object, Revision: item.Revision}
 	}
 	return objects, nil
 }
 
-func (r *reflector[T]) keyOf(doing string, object T) (key string, err error) {
-	err = guarded("the function for keys", func() { key = r.key(object) }, func(err error) { r.relist(doing, err) })
+// keyOf is the key of an object; ended is told where the function for keys ends the goroutine.
+func (r *reflector[T]) keyOf(object T, ended func(error)) (key string, err error) {
+	err = guarded("the function for keys", func() { key = r.key(object) }, ended)
 	return key, err
 }
 
-// replace makes the listed state the store's.
-func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
+// replace makes the listed state the store's. A listed object that does not say its revision is the one that is there where the
+// values are equal; otherwise it has that of the list.
+func (r *reflector[T]) replace(listed map[string]*Object[T], revision uint64) {
 	s := r.in.store
 	epoch := max(r.at.Epoch, 1)
 	another := revision < r.at.Revision
@@ -290,58 +299,77 @@ func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
 		epoch++
 	}
 	r.at, r.behind = watchcore.Position{Epoch: epoch, Revision: revision}, revision
-	first := !r.in.HasSynced()
-	if !first {
+	if r.in.HasSynced() {
 		r.in.resyncs.Add(1)
 	}
-	there := make(map[string]struct{}, len(objects))
-	for _, o := range objects {
-		there[o.Key] = struct{}{}
-	}
-	if !first {
-		for old := range s.work.objects.All() {
-			if _, is := there[old.Key]; !is {
-				s.remove(s.kinds.objects.Hash(old.Key), old.Key, r.at)
-			}
+	for old := range s.work.objects.All() {
+		if listed[old.Key] == nil {
+			s.remove(s.kinds.objects.Hash(old.Key), old.Key, r.at)
 		}
-		slices.SortStableFunc(objects, func(a, b *Object[T]) int { return cmp.Compare(a.Revision, b.Revision) })
 	}
-	for _, o := range objects {
+	for _, o := range slices.SortedFunc(maps.Values(listed), byRevision) {
 		hash := s.kinds.objects.Hash(o.Key)
+		old := s.known(hash, o.Key)
 		// Revisions of two histories say nothing about each other. Behind this all objects are of one.
-		if old := s.known(hash, o.Key); !another && old != nil && old.Revision == o.Revision && o.Revision != 0 {
+		if old != nil && !another && (old.Revision == o.Revision || o.Revision == 0 && isEqual(&old.Value, &o.Value)) {
 			continue
 		}
+		o.Revision = cmp.Or(o.Revision, revision)
 		r.in.decoded.Add(1)
 		s.put(hash, o, r.at)
 	}
 	r.commit()
 }
 
+// byRevision orders objects as they came about; those of one revision by key.
+func byRevision[T any](a, b *Object[T]) int {
+	return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
+}
+
+// isEqual compares values whose type can be compared.
+func isEqual[T any](a, b *T) bool {
+	return reflect.ValueOf(a).Elem().Comparable() && any(*a) == any(*b)
+}
+
 // watch opens a watch and reads it to its end.
 func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
 	r.drop()
-	began, newest, after := r.in.clock.Now(), r.at.Revision, r.behind
-	r.reached = after
-	err := r.read(after)
-	if r.in.ctx.Err() != nil {
+	a := &attempt{began: r.in.clock.Now(), newest: r.at.Revision, behind: r.behind}
+	r.reached = a.behind
+	if err := r.read(a); r.in.ctx.Err() == nil {
+		r.ended(a, err)
+	}
+}
+
+// attempt is what was known when a watch was asked for. A server may answer the request with its first event, so the time
+// until its answer is a part of the watch's.
+type attempt struct {
+	began          time.Time
+	newest, behind uint64 // the newest revision, and the one that the watch begins behind
+	over           bool   // ended has seen to it: a watch may end the goroutine that reads it, and then the one that stops it
+}
+
+// ended is what follows a watch that has ended by an error.
+func (r *reflector[T]) ended(a *attempt, err error) {
+	if a.over {
 		return
 	}
+	a.over = true
 	inside := len(r.held) > 0 // of a revision of which more was to come; the next watch brings it again
 	r.drop()
-	if r.at.Revision > newest {
+	if r.at.Revision > a.newest {
 		r.fruitless.Reset()
 	}
 	if errors.Is(err, watch.ErrEnded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		switch {
-		case r.at.Revision > newest:
+		case r.at.Revision > a.newest:
 		case inside:
 			r.fruitlessWatch(errors.New("the watch ended inside a revision"))
-		case r.in.clock.Now().Sub(began) < verdict.Short:
+		case r.in.clock.Now().Sub(a.began) < verdict.Short:
 			r.fruitlessWatch(errors.New("the watch ended within a second without a change"))
-		case r.reached < newest: // it began inside a revision, which had to come again
-			r.gone(misfit("revision %d was seen, and the source says that it is at %d", newest, r.reached))
+		case r.reached < a.newest: // it began inside a revision, which had to come again
+			r.gone(misfit("revision %d was seen, and the source says that it is at %d", a.newest, r.reached))
 		}
 		return
 	}
@@ -352,17 +380,18 @@ func (r *reflector[T]) watch() {
 		r.fail("watch", err)
 	case verdict.Failed:
 		r.fruitlessWatch(err)
-	default:
-		r.relist("watch", err)
+	default: // a list mends what is missing
+		r.watching = false
+		r.fail("watch", err)
 	}
 }
 
-// verdictOf is what an error of a watch says about its revision. A panic is no answer of a server.
+// verdictOf is what an error of a watch says about its revision. A panic is as an error 500.
 func verdictOf(err error) verdict.Verdict {
 	var connection net.Error
 	switch s, coded := watch.StatusOf(err); {
 	case errors.Is(err, watchcore.ErrPanic):
-		return verdict.Wrong
+		return verdict.Failed
 	case coded:
 		return verdict.Of(s.Code)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &connection):
@@ -372,28 +401,28 @@ func verdictOf(err error) verdict.Verdict {
 }
 
 // read opens a watch, and takes its events until it ends: why it did.
-func (r *reflector[T]) read(after uint64) error {
-	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, after) },
+func (r *reflector[T]) read(a *attempt) error {
+	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, a.behind) },
 		func(late watch.Interface[T]) {
 			if late != nil {
-				stop(late, r.in.report)
+				r.stop(late, r.in.report)
 			}
 		})
 	if err == nil && w == nil {
-		err = io.EOF
+		err = &watch.Status{Code: 500, Message: "the source gave neither a watch nor an error"}
 	}
 	if err != nil {
 		return err
 	}
-	ended := func(err error) { r.relist("watch", err) }
-	defer stop(w, ended)
+	ended := func(err error) { r.ended(a, err) }
+	defer r.stop(w, ended)
 	for err == nil {
 		var e watch.Event[T]
 		if panicked := guarded("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); panicked != nil {
 			err = panicked
 		}
 		if err == nil {
-			err = r.take(e, after)
+			err = r.take(e, a)
 		}
 	}
 	return err
@@ -420,23 +449,25 @@ func (r *reflector[T]) fruitlessWatch(err error) {
 	r.fail("watch", err)
 }
 
-// stop stops a watch, and tells failed where that panics, or ends the goroutine.
-func stop[T any](w watch.Interface[T], failed func(error)) {
-	if err := guarded("the stop of the source's watch", w.Stop, failed); err != nil {
-		failed(err)
+// stop stops a watch. A panic is reported, and costs nothing else; ended is told where it ends the goroutine.
+func (r *reflector[T]) stop(w watch.Interface[T], ended func(error)) {
+	if err := guarded("the stop of the source's watch", w.Stop, ended); err != nil {
+		r.in.report(err)
 	}
 }
 
-// take is one event of a watch that was opened behind a revision.
-func (r *reflector[T]) take(e watch.Event[T], after uint64) error {
+// take is one event of a watch.
+func (r *reflector[T]) take(e watch.Event[T], a *attempt) error {
 	switch e.Type {
 	case watch.Error:
 		if e.Err == nil {
 			return errors.New("an Error event without an error")
 		}
 		return e.Err
-	case watch.Synced:
-		return nil
+	case watch.Synced: // nobody has asked for a state: it is a Bookmark, where it has a revision
+		if e.Type = watch.Bookmark; e.Revision == 0 {
+			return nil
+		}
 	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
 	default:
 		return fmt.Errorf("an event of type %q is unknown", e.Type)
@@ -446,13 +477,13 @@ func (r *reflector[T]) take(e watch.Event[T], after uint64) error {
 	}
 	r.reached = max(r.reached, e.Revision, e.ObjectRevision)
 	if e.Type == watch.Bookmark {
-		if e.Revision < after {
+		if e.Revision < a.behind {
 			// A restored backup that lets a watch begin in its future: nothing would come until it is there.
-			return misfit("the watch begins behind %d, and the source says that it is at %d", after, e.Revision)
+			return misfit("the watch begins behind %d, and the source says that it is at %d", a.behind, e.Revision)
 		}
 		r.behind = max(r.behind, e.Revision)
 	} else {
-		key, err := r.keyOf("watch", e.Object)
+		key, err := r.keyOf(e.Object, func(err error) { r.ended(a, err) })
 		if err != nil {
 			return err
 		}
@@ -489,19 +520,19 @@ func misfit(format string, args ...any) error {
 	return &watch.Status{Code: http.StatusGone, Message: fmt.Sprintf(format, args...)}
 }
 
-// give puts the events of what is a whole revision now. One of an old revision whose object is not there does not fit: the
-// object was deleted since, or had never come.
+// give puts the events of what is a whole revision now. One of an old revision does not fit, unless the object is as it says or
+// newer: everything up to there was said to have been given.
 func (r *reflector[T]) give() error {
 	s := r.in.store
 	for i := range r.held {
 		e := &r.held[i]
 		hash := s.kinds.objects.Hash(e.key)
 		switch old := s.known(hash, e.key); {
-		case e.repeats(old):
+		case e.repeats(old), e.old && e.Type == watch.Deleted && old == nil:
+		case e.old:
+			return misfit("an event %s of revision %d does not fit what is there, at %d", e.Type, e.own(), r.at.Revision)
 		case e.Type == watch.Deleted:
 			s.remove(hash, e.key, r.at)
-		case e.old && old == nil:
-			return misfit("an event %s of revision %d does not fit what is there, at %d", e.Type, e.own(), r.at.Revision)
 		default:
 			r.in.decoded.Add(1)
 			s.put(hash, &Object[T]{Key: e.key, Value: e.Object, Revision: e.own()}, r.at)
@@ -523,12 +554,6 @@ func (r *reflector[T]) report(doing string, err error) {
 	err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, err)
 	r.say("could not be "+map[string]string{"list": "listed", "watch": "watched"}[doing], err)
 	r.in.report(err)
-}
-
-// relist is a failure behind which a list mends what is missing.
-func (r *reflector[T]) relist(doing string, err error) {
-	r.watching = false
-	r.fail(doing, err)
 }
 
 // fail reports a failure, behind which there is a pause.

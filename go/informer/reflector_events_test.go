@@ -26,7 +26,6 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 		"no revision":  {Type: watch.Added, Object: "b=1"},
 		"unknown type": {Type: "MOVED", Object: "b=1", Revision: 11},
 		"no error":     {Type: watch.Error},
-		"no key":       {Type: watch.Added, Object: "panic", Revision: 11},
 	} {
 		s := newServer(t)
 		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))

@@ -271,11 +271,15 @@ type broken struct {
 func (b broken) Next(context.Context) (watch.Event[string], error) { return b.next() }
 func (b broken) Stop()                                             { b.stop() }
 
-// A watch that panics or ends the goroutine that reads or stops it is an error as any other: reported, the backoff,
-// a list.
+// A watch, or a function for keys, that panics or ends the goroutine that reads or stops it is an error 500: reported, the
+// backoff, another watch, and a list after the third in a row.
 func TestRF26BrokenWatchIsAnError(t *testing.T) {
 	quit := func() (watch.Event[string], error) { return watch.Event[string]{}, watch.ErrEnded }
+	bad := func() (watch.Event[string], error) {
+		return watch.Event[string]{Type: watch.Added, Object: "panic", Revision: 11}, nil
+	}
 	for what, w := range map[string]broken{
+		"no key":               {next: bad, stop: func() {}},
 		"Next panics":          {next: func() (watch.Event[string], error) { panic("a bad watch") }, stop: func() {}},
 		"Next ends":            {next: func() (watch.Event[string], error) { runtime.Goexit(); panic(0) }, stop: func() {}},
 		"Stop panics":          {next: quit, stop: func() { panic("a bad stop") }},
@@ -285,14 +289,19 @@ func TestRF26BrokenWatchIsAnError(t *testing.T) {
 	} {
 		s := newServer(t)
 		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))
-		s.watches = append(s.watches, func() (watch.Interface[string], error) { return w, nil })
+		for range 3 {
+			s.watches = append(s.watches, func() (watch.Interface[string], error) { return w, nil })
+		}
 		in, clock, reported := s.informer(options{})
-		bounded.Eventually(t, what, func() bool { return clock.Armed() == 1 })
-		want(t, what, s.questions(), "list0 watch10")
-		clock.Advance(time.Minute)
+		asked := "list0"
+		for range 3 {
+			asked += " watch10"
+			bounded.Eventually(t, what, func() bool { return clock.Armed() == 1 && s.questions() == asked })
+			clock.Advance(time.Minute)
+		}
 		check(t, in.WaitUntil(bounded.Context(t), 20))
 		s.fake()
-		want(t, what, s.questions(), "list0 watch10 list10 watch20")
+		want(t, what, s.questions(), asked+" list10 watch20")
 		for _, err := range reported.all() {
 			if !errors.Is(err, watchcore.ErrPanic) && !strings.Contains(err.Error(), "within a second") {
 				t.Fatal(what, err)

@@ -220,6 +220,8 @@ func (w *sourceWatch[T]) event(e watchcore.Event) (given watch.Event[*Object[T]]
 	given.Type = watch.Deleted
 	if value := e.PrevValue(); value != nil && w.source.decode(o, value) {
 		given.Old, given.HasOld = o, true
+	} else {
+		given.FinalStateUnknown = true
 	}
 	return given, false
 }

@@ -58,6 +58,9 @@ func seen(t testing.TB, w watch.Interface[object], n int) string {
 		if e.Err != nil {
 			line = "ERROR " + fmt.Sprint(watch.IsGone(e.Err))
 		}
+		if e.FinalStateUnknown {
+			line += " unknown"
+		}
 		lines = append(lines, line)
 	}
 	return strings.Join(lines, "\n")
@@ -82,7 +85,7 @@ func TestRW30CacheIsASource(t *testing.T) {
 		"ADDED /a2=1 at 2 behind 2",
 		"MODIFIED /a3=good at 4 behind 4",
 		"DELETED /a1=2 at 5 behind 4 was 2",
-		"DELETED /a3= at 6 behind 6"))
+		"DELETED /a3= at 6 behind 6 unknown"))
 	want(t, "refused", refused.Load(), 4) // two values, each of them once more as the one before
 	s.cache.Close()
 	want(t, "the end", seen(t, w, 1), "ERROR false")

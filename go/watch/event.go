@@ -17,7 +17,7 @@ const (
 	// Modified: the object changed. Event.Object is its new state, Event.Old the former one
 	// where it is known.
 	Modified EventType = "MODIFIED"
-	// Deleted: the object is gone. Event.Object is the last state that is known of it.
+	// Deleted: the object is gone. Event.Object is the last state that is known of it, or its key alone (FinalStateUnknown).
 	Deleted EventType = "DELETED"
 	// Synced: everything that existed when the watch began has been given. It has no object.
 	Synced EventType = "SYNCED"
@@ -37,6 +37,9 @@ type Event[T any] struct {
 	// Old is the state before, where HasOld is set.
 	Old    T
 	HasOld bool
+	// FinalStateUnknown is set in a Deleted whose last state nobody knows, because its value could not be decoded: Object has
+	// its key and nothing else. It is client-go's DeletedFinalStateUnknown.
+	FinalStateUnknown bool
 	// Revision is the position behind this event: a watch that begins after it goes on with the
 	// next one. 0 where the source has no positions.
 	Revision uint64

@@ -21,7 +21,7 @@ type FilterFunc[T any] func(in Event[T]) (out Event[T], keep bool)
 //	| not kept  | not kept  | none                                             |
 //
 // So the function is also asked about the old state: with the event as it is and Object the old one.
-// It should go by the object alone. Where an event does not know its old state (HasOld) the row
+// It should go by the object alone. It is not asked about a Deleted whose last state is unknown, which passes. Where an event does not know its old state (HasOld) the row
 // cannot be found: use [FilterByKey], which remembers. A function that changes Type has
 // decided by itself, and the table does not apply.
 //
@@ -35,7 +35,8 @@ func Filter[T any](w Interface[T], f FilterFunc[T]) Puller[T] {
 
 // FilterByKey is Filter for a watch whose events do not know the old state: it remembers by key what
 // passed. It keeps one object for each key that its consumer has, and goes by what the consumer
-// was given, also where the watch has lost events, or where the function changed a type.
+// was given, also where the watch has lost events, or where the function changed a type. A Deleted whose last state is unknown
+// comes with what was given.
 func FilterByKey[T any, K comparable](w Interface[T], key func(T) K, f FilterFunc[T]) Puller[T] {
 	return newDerived(w, &keyedFilter[T, K]{f: f, key: key, given: make(map[K]T)})
 }
@@ -51,6 +52,9 @@ type filter[T any] struct {
 }
 
 func (f *filter[T]) apply(in Event[T]) (Event[T], bool) {
+	if in.FinalStateUnknown {
+		return in, true
+	}
 	out, now := f.f(in)
 	if in.Type == Deleted || now && out.Type != in.Type {
 		return out, now
@@ -102,6 +106,12 @@ func (f *keyedFilter[T, K]) apply(in Event[T]) (Event[T], bool) {
 
 // decide is what the consumer is given, who has the old state if there was one before.
 func (f *keyedFilter[T, K]) decide(in Event[T], old T, before bool) (Event[T], bool) {
+	if in.FinalStateUnknown {
+		if before {
+			in.Object, in.Old, in.HasOld, in.FinalStateUnknown = old, old, true, false
+		}
+		return in, before
+	}
 	out, now := f.f(in)
 	switch {
 	case now && out.Type != in.Type:

@@ -57,7 +57,8 @@ func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 // A listing without a revision is a failed attempt, but for an empty one at the beginning: behind it comes everything.
 //
 // It keeps one object for each key that the consumer was given. What existed before the watch began and
-// never changed was not given, so it comes as Added.
+// never changed was not given, so it comes as Added. The types and old values of all events are relative to that: Modified where
+// the key was given before, and from the first list on Added where it was not.
 func RelistOnGone[T any](lister Lister[T], key func(T) string) GonePolicy[T] {
 	return GonePolicy[T]{lister, key}
 }
@@ -80,6 +81,25 @@ func (r *RetryWatcher[T]) repeats(e Event[T]) bool {
 		return !given && (r.complete || r.deleted[key])
 	}
 	return given && e.ObjectRevision != 0 && old.revision == e.ObjectRevision
+}
+
+// relative is an event with its type, and its old value, relative to what the consumer was given, where that is known.
+func (r *RetryWatcher[T]) relative(e Event[T]) Event[T] {
+	if r.known == nil || !e.hasObject() {
+		return e
+	}
+	old, given := r.known[r.options.OnGone.key(e.Object)]
+	switch {
+	case e.Type == Deleted && given && e.FinalStateUnknown:
+		e.Object, e.Old, e.HasOld, e.FinalStateUnknown = old.object, old.object, true, false
+	case e.Type == Deleted:
+	case given:
+		e.Type, e.Old, e.HasOld = Modified, old.object, true
+	case r.complete:
+		var none T
+		e.Type, e.Old, e.HasOld = Added, none, false
+	}
+	return e
 }
 
 // remember records what was given.

@@ -68,7 +68,7 @@ func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
 		{Type: watch.Deleted, Object: object{"gone", 4}, Old: object{"gone", 4}, HasOld: true, Revision: 6, ObjectRevision: 20, Lost: 14},
 		{Type: watch.Modified, Object: object{"changed", 15}, Old: object{"changed", 3}, HasOld: true, Revision: 6, ObjectRevision: 15},
 		{Type: watch.Added, Object: object{"new", 19}, Revision: 20, ObjectRevision: 19},
-		{Type: watch.Modified, Object: object{"new", 21}, Revision: 21},
+		{Type: watch.Modified, Object: object{"new", 21}, Old: object{"new", 19}, HasOld: true, Revision: 21},
 	} {
 		want(t, "event", take[object](t, w), expected)
 	}

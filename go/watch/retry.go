@@ -46,8 +46,9 @@ func (f SourceFunc[T]) Watch(ctx context.Context, after uint64) (Interface[T], e
 //	|       | an error that says Fatal() of itself              | Error is given                             | end                              |
 //	|       | 429, 503, io.EOF, no connection                   |                                            | Open, after the delay            |
 //	|       | neither watch nor error, any other error          |                                            | a fruitless attempt              |
-//	| Read  | Added, Modified, Deleted, Synced with a revision  | given; then the resume point moves         | Read                             |
-//	|       | Bookmark with a revision                          | not given; the resume point moves          | Read                             |
+//	| Read  | Added, Modified, Deleted with a revision          | given; then the resume point moves         | Read                             |
+//	|       | Bookmark, Synced with a revision                  | not given; the resume point moves          | Read                             |
+//	|       | Synced without a revision                         | not given                                  | Read                             |
 //	|       | no revision, a type that is not known             | Error 500 is given                         | end                              |
 //	|       | a revision below the resume point                 | as 410: the source has another history     |                                  |
 //	|       | Error 410, StopOnGone                             | Error is given                             | end                              |
@@ -297,8 +298,16 @@ func (r *RetryWatcher[T]) attempt() next {
 
 // read is the state Read: done where it is left.
 func (r *RetryWatcher[T]) read(e Event[T]) (n next, done bool) {
+	// Whether the event is given or not, the next one that is given says it.
+	r.carry += e.Lost
+	e.Lost = 0
 	switch e.Type {
-	case Added, Modified, Deleted, Synced, Bookmark:
+	case Synced: // a state was not asked for: it is a Bookmark, where it has a revision
+		if e.Type = Bookmark; e.Revision > 0 {
+			return r.read(e)
+		}
+		return next{}, false
+	case Added, Modified, Deleted, Bookmark:
 		// Behind an empty state of revision 0 the position stays 0 inside of the first revision.
 		if e.Revision == 0 && (e.ObjectRevision == 0 || r.last.Load() > 0) {
 			return r.end(&Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}), true
@@ -307,9 +316,7 @@ func (r *RetryWatcher[T]) read(e Event[T]) (n next, done bool) {
 			return r.failed("read", &Status{Code: 410, Message: fmt.Sprintf(
 				"the watch is at %d, and the source says that it is at %d", last, e.Revision)}), true
 		}
-		if e.Type == Bookmark || r.repeats(e) {
-			r.carry += e.Lost
-		} else if !r.give(e) {
+		if e.Type != Bookmark && !r.repeats(e) && !r.give(r.relative(e)) {
 			return next{state: stateEnd}, true
 		}
 		r.last.Store(e.Revision)

@@ -58,6 +58,10 @@ func TestContractRowsOfTheQueue(t *testing.T) {
 				line.Expect(t, fmt.Sprint(queue.Len()), key)
 			case "delayed":
 				line.Expect(t, fmt.Sprint(queue.Status().Delayed), key)
+			case "added":
+				line.Expect(t, fmt.Sprint(queue.Status().Added), key)
+			case "shutdown":
+				queue.ShutDown()
 			case "failures":
 				line.Expect(t, fmt.Sprint(queue.NumRequeues(key)), line.Words[2])
 			default:

@@ -62,6 +62,7 @@ type Queue[K comparable] struct {
 
 	delayed delays[K]
 	due     map[K]*delay[K]
+	numbers uint64         // of the delays: of several that are due at a time the first one comes first
 	limited map[K]struct{} // they have asked the limiter, and no worker has taken them since
 	earlier chan struct{}  // one token: the first delay has changed
 	timing  bool           // a goroutine waits for the first delay
@@ -199,7 +200,7 @@ func (q *Queue[K]) settle() {
 	}
 }
 
-// ShutDown takes no more keys, drops those whose time has not come, and lets the rest be taken; then every Get
+// ShutDown takes no more keys, drops those whose time has not come by then, and lets the rest be taken; then every Get
 // answers that it is over. Idempotent; it does not wait.
 func (q *Queue[K]) ShutDown() {
 	q.mu.Lock()
@@ -207,6 +208,7 @@ func (q *Queue[K]) ShutDown() {
 	if q.closed {
 		return
 	}
+	q.moveDue()
 	q.closed = true
 	for r := range q.runs {
 		r.first = context.Cause(r.ctx)
@@ -265,9 +267,11 @@ func (q *Queue[K]) AddRateLimited(key K) {
 	}
 	asked := false
 	defer func() {
-		if !asked { // the limiter panicked, or ended the goroutine
-			q.mu.Lock()
-			defer q.mu.Unlock()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if asked {
+			q.requeued++
+		} else { // the limiter panicked, or ended the goroutine
 			delete(q.limited, key)
 		}
 	}()
@@ -287,7 +291,6 @@ func (q *Queue[K]) claim(key K) bool {
 		return false
 	}
 	q.limited[key] = struct{}{}
-	q.requeued++
 	return true
 }
 
@@ -325,16 +328,22 @@ func (q *Queue[K]) Status() Status {
 
 // delay is a key whose time has not come.
 type delay[K comparable] struct {
-	key   K
-	due   time.Time
-	place int
+	key    K
+	due    time.Time
+	number uint64
+	place  int
 }
 
 // delays is a heap, the first due first.
 type delays[K comparable] []*delay[K]
 
-func (d delays[K]) Len() int           { return len(d) }
-func (d delays[K]) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
+func (d delays[K]) Len() int { return len(d) }
+func (d delays[K]) Less(i, j int) bool {
+	if d[i].due.Equal(d[j].due) {
+		return d[i].number < d[j].number
+	}
+	return d[i].due.Before(d[j].due)
+}
 func (d delays[K]) Swap(i, j int) {
 	d[i], d[j] = d[j], d[i]
 	d[i].place, d[j].place = i, j
@@ -365,12 +374,13 @@ func (q *Queue[K]) AddAfter(key K, after time.Duration) {
 		return
 	}
 	at := q.clock.Now().Add(after)
+	q.numbers++
 	if one := q.due[key]; one == nil {
-		one = &delay[K]{key: key, due: at}
+		one = &delay[K]{key: key, due: at, number: q.numbers}
 		q.due[key] = one
 		heap.Push(&q.delayed, one)
 	} else if at.Before(one.due) {
-		one.due = at
+		one.due, one.number = at, q.numbers
 		heap.Fix(&q.delayed, one.place)
 	} else {
 		return
@@ -390,16 +400,21 @@ func (q *Queue[K]) nudge() {
 	}
 }
 
+// moveDue adds the keys whose time has come. With the lock.
+func (q *Queue[K]) moveDue() {
+	now := q.clock.Now()
+	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
+		one := heap.Pop(&q.delayed).(*delay[K])
+		delete(q.due, one.key)
+		q.add(one.key)
+	}
+}
+
 // time adds delayed keys as their times come, until there are none.
 func (q *Queue[K]) time() {
 	for {
 		q.mu.Lock()
-		now := q.clock.Now()
-		for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
-			one := heap.Pop(&q.delayed).(*delay[K])
-			delete(q.due, one.key)
-			q.add(one.key)
-		}
+		q.moveDue()
 		if len(q.delayed) == 0 {
 			q.timing = false
 			q.mu.Unlock()

@@ -60,6 +60,9 @@ pub enum Payload<O> {
     },
     /// An object went, or left the filter: its last known value.
     Deleted(O),
+    /// An object went, and no value of it is known, because its last one could not be decoded: its key. This consumer may have
+    /// been given the object before. It is client-go's `DeletedFinalStateUnknown`.
+    DeletedUnknown(Vec<u8>),
     /// The initial state is complete. Comes once, in a watch that begins with a state.
     Synced,
     /// Everything up to the event's position was delivered.
@@ -110,6 +113,11 @@ impl<O> WatchEvent<O> {
         WatchEvent::new(Payload::Deleted(last))
     }
 
+    /// An object went of which no value is known.
+    pub fn deleted_unknown(key: impl Into<Vec<u8>>) -> WatchEvent<O> {
+        WatchEvent::new(Payload::DeletedUnknown(key.into()))
+    }
+
     /// The initial state is complete.
     pub fn synced() -> WatchEvent<O> {
         WatchEvent::new(Payload::Synced)
@@ -144,7 +152,7 @@ impl<O> WatchEvent<O> {
     pub fn object(&self) -> Option<&O> {
         match &self.payload {
             Payload::Added(object) | Payload::Modified { new: object, .. } | Payload::Deleted(object) => Some(object),
-            Payload::Synced | Payload::Bookmark | Payload::Error(_) => None,
+            Payload::DeletedUnknown(_) | Payload::Synced | Payload::Bookmark | Payload::Error(_) => None,
         }
     }
 
@@ -161,7 +169,7 @@ impl<O> WatchEvent<O> {
         match &self.payload {
             Payload::Added(_) => "ADDED",
             Payload::Modified { .. } => "MODIFIED",
-            Payload::Deleted(_) => "DELETED",
+            Payload::Deleted(_) | Payload::DeletedUnknown(_) => "DELETED",
             Payload::Synced => "SYNCED",
             Payload::Bookmark => "BOOKMARK",
             Payload::Error(_) => "ERROR",
@@ -174,6 +182,7 @@ impl<O> WatchEvent<O> {
             Payload::Added(object) => Payload::Added(change(object)),
             Payload::Modified { old, new } => Payload::Modified { old: old.map(&mut change), new: change(new) },
             Payload::Deleted(object) => Payload::Deleted(change(object)),
+            Payload::DeletedUnknown(key) => Payload::DeletedUnknown(key),
             Payload::Synced => Payload::Synced,
             Payload::Bookmark => Payload::Bookmark,
             Payload::Error(status) => Payload::Error(status),

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 /// How many events one poll passes over at most before it lets others run.
 pub(crate) const BUDGET: usize = 256;
 
-/// What a function makes of each event: see [`crate::WatchExt::filter_events`].
+/// A watch whose events a function changes, or leaves out: see [`crate::WatchExt::filter_events`].
 ///
 /// ```
 /// use std::task::Poll;
@@ -125,7 +125,7 @@ impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
 pub struct ObjectFilter<W: Watch, P> {
     watch: W,
     predicate: P,
-    /// What was given and is there.
+    /// The objects that were given and are there.
     given: KeyedTable<W::Object>,
     lost: u64,
     ended: bool,
@@ -141,7 +141,7 @@ where
         ObjectFilter { watch, predicate, given: KeyedTable::new(), lost: 0, ended: false }
     }
 
-    /// What the consumer is to be given of an object that is there.
+    /// Translates a new version of an object for the consumer.
     fn put(&mut self, new: W::Object) -> Option<Payload<W::Object>> {
         if (self.predicate)(&new) {
             return Some(match self.given.insert(new.clone()) {
@@ -153,7 +153,7 @@ where
         Some(Payload::Deleted(old))
     }
 
-    /// What it is to be given of one that went.
+    /// Translates a deletion for the consumer.
     fn remove(&mut self, last: W::Object) -> Option<Payload<W::Object>> {
         let given = self.given.remove(&last.object_key())?;
         Some(Payload::Deleted(if (self.predicate)(&last) { last } else { given }))
@@ -163,6 +163,7 @@ where
         match payload {
             Payload::Added(new) | Payload::Modified { new, .. } => self.put(new),
             Payload::Deleted(last) => self.remove(last),
+            Payload::DeletedUnknown(key) => self.given.remove(&key).map(Payload::Deleted),
             mark @ (Payload::Synced | Payload::Bookmark | Payload::Error(_)) => Some(mark),
         }
     }

@@ -119,7 +119,7 @@ impl<O: Keyed + ?Sized> Keyed for std::sync::Arc<O> {
     }
 }
 
-/// What ends a watch that goes by keys, at an object that has none of its own.
+/// The error that ends a watch which goes by keys, at an object that has none of its own.
 pub(crate) fn refused_without_key(what: &str, object: Option<&impl Keyed>) -> Option<Error> {
     let refused = object.is_some_and(|object| !object.has_own_key());
     refused.then(|| {

@@ -1,4 +1,4 @@
-//! What the objects of a cache are: key-values, or what its decoder made of them.
+//! The objects of a cache: key-values, or the values that its decoder made of them.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use watchcore::{Code, Error, KeyValue, Result};
 
-/// What a typed watch makes of a key-value: a [`KeyValue`] as it is, or an [`Object`] of the cache's decoder.
+/// The conversion of a typed watch: from a key-value to itself, or to an [`Object`] of the cache's decoder.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};

@@ -93,7 +93,7 @@ impl<W: Watch> Stream for Touched<W> {
             let lost = self.lost + event.lost;
             let passes = match &event.payload {
                 Payload::Added(_) | Payload::Modified { .. } | Payload::Error(_) => true,
-                Payload::Deleted(_) => self.deletes,
+                Payload::Deleted(_) | Payload::DeletedUnknown(_) => self.deletes,
                 Payload::Synced | Payload::Bookmark => false,
             };
             self.lost = if passes { 0 } else { lost };
@@ -171,15 +171,21 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
                     }
                 }
             }
-            Payload::Deleted(last) => {
-                self.seen.remove(&*last.object_key());
-                if self.seen.capacity() > 4 * self.seen.len().max(64) {
-                    self.seen.shrink_to(2 * self.seen.len());
-                }
-                true
-            }
+            Payload::Deleted(last) => self.forget(&last.object_key()),
+            Payload::DeletedUnknown(key) => self.forget(key),
             Payload::Synced | Payload::Bookmark | Payload::Error(_) => true,
         }
+    }
+}
+
+impl<W, P> PredicateFilter<W, P> {
+    /// A deletion passes, and forgets the key: an object that is made again is another one.
+    fn forget(&mut self, key: &[u8]) -> bool {
+        self.seen.remove(key);
+        if self.seen.capacity() > 4 * self.seen.len().max(64) {
+            self.seen.shrink_to(2 * self.seen.len());
+        }
+        true
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Held<O> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct UntilError<O> {
-    /// What ended it.
+    /// The reason of the end.
     pub end: UntilEnd,
     /// The last event that was looked at.
     pub last: Option<Box<WatchEvent<O>>>,
@@ -69,7 +69,7 @@ pub struct UntilError<O> {
     pub conditions: usize,
 }
 
-/// What ended a wait.
+/// The reason why a wait ended.
 ///
 /// ```
 /// use std::time::Duration;

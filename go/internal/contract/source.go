@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"watchcore/internal/bounded"
 	"watchcore/internal/handclock"
@@ -25,7 +26,7 @@ type Page struct {
 type Source struct {
 	t       testing.TB
 	mu      sync.Mutex
-	lists   []Page
+	lists   []func() Page
 	watches []func() (*Fed, error)
 	open    *Fed
 	asked   []string
@@ -39,9 +40,9 @@ func (s *Source) List(asked string) Page {
 	if len(s.lists) == 0 {
 		return Page{Err: &watch.Status{Code: 503, Message: "no more lists"}}
 	}
-	page := s.lists[0]
+	answer := s.lists[0]
 	s.lists = s.lists[1:]
-	return page
+	return answer()
 }
 
 // Watch answers a watch, and writes down what was asked. It is a watch.Source's.
@@ -77,33 +78,42 @@ func (s *Source) waits() bool {
 func (s *Source) addList(words []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	add := func(page Page) { s.lists = append(s.lists, func() Page { return page }) }
 	switch words[0] {
+	case "panic":
+		s.lists = append(s.lists, func() Page { panic("as the row says") })
 	case "error":
-		s.lists = append(s.lists, Page{Err: failure(s.t, words)})
-		return
+		add(Page{Err: failure(s.t, words)})
 	case "many":
 		for n := range Number(s.t, words[1]) {
-			s.lists = append(s.lists, Page{Revision: Number(s.t, words[2]), Continue: fmt.Sprint(n)})
+			add(Page{Revision: Number(s.t, words[2]), Continue: fmt.Sprint(n)})
 		}
-		return
+	default:
+		page := Page{Revision: Number(s.t, words[0])}
+		if at := slices.Index(words, "more"); at >= 0 {
+			page.Continue, words = words[at+1], words[:at]
+		}
+		for _, text := range words[1:] {
+			object, own, _ := strings.Cut(text, "@")
+			page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: Number(s.t, own)})
+		}
+		add(page)
 	}
-	page := Page{Revision: Number(s.t, words[0])}
-	if at := slices.Index(words, "more"); at >= 0 {
-		page.Continue, words = words[at+1], words[:at]
-	}
-	for _, text := range words[1:] {
-		object, own, _ := strings.Cut(text, "@")
-		page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: Number(s.t, own)})
-	}
-	s.lists = append(s.lists, page)
 }
 
-func (s *Source) addWatch(words []string) {
+func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := func() (*Fed, error) { return nil, nil }
+	var slow time.Duration
+	if len(words) > 0 && words[0] == "slow" {
+		slow, words = Duration(s.t, words[1]), words[2:]
+	}
+	var answer func() (*Fed, error)
 	switch {
+	case len(words) > 0 && words[0] == "panic":
+		answer = func() (*Fed, error) { panic("as the row says") }
 	case len(words) > 0 && words[0] == "none":
+		answer = func() (*Fed, error) { return nil, nil }
 	case len(words) > 0 && words[0] == "error":
 		err := failure(s.t, words)
 		answer = func() (*Fed, error) { return nil, err }
@@ -112,7 +122,12 @@ func (s *Source) addWatch(words []string) {
 		w.feed(s.t, words)
 		answer = func() (*Fed, error) { return w, nil }
 	}
-	s.watches = append(s.watches, answer)
+	s.watches = append(s.watches, func() (*Fed, error) {
+		if slow > 0 {
+			clock.Advance(slow)
+		}
+		return answer()
+	})
 }
 
 // failure is `error 410 [after 5s]`.
@@ -129,6 +144,7 @@ type Fed struct {
 	mu      sync.Mutex
 	events  []watch.Event[string]
 	ended   bool
+	panics  bool
 	waiting bool          // its reader has everything
 	changed chan struct{} // closed when there is more
 }
@@ -142,7 +158,7 @@ func (w *Fed) idle() bool {
 	return w.waiting
 }
 
-// feed is `EVENT... [then end|stay|error 410]`.
+// feed is `EVENT... [then end|stay|panic|error 410]`.
 func (w *Fed) feed(t testing.TB, words []string) {
 	then := []string{"stay"}
 	if at := slices.Index(words, "then"); at >= 0 {
@@ -155,6 +171,9 @@ func (w *Fed) feed(t testing.TB, words []string) {
 	if then[0] == "error" {
 		events = append(events, watch.Event[string]{Type: watch.Error, Err: failure(t, then)})
 	}
+	w.mu.Lock()
+	w.panics = then[0] == "panic"
+	w.mu.Unlock()
 	w.push(events, then[0] == "end")
 }
 
@@ -169,19 +188,23 @@ func (w *Fed) push(events []watch.Event[string], ends bool) {
 	w.changed = make(chan struct{})
 }
 
-var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted}
+var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted, "?": watch.Deleted}
 
-// event is `+/a=1@11/10`, `~/a=2@12`, `-/a@13` or `bookmark@20`; behind the last slash of a number, the position.
+// event is `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; behind the last slash of a number, the position.
 func event(t testing.TB, text string) watch.Event[string] {
 	if revision, is := strings.CutPrefix(text, "bookmark@"); is {
 		return watch.Event[string]{Type: watch.Bookmark, Revision: Number(t, revision)}
+	}
+	if revision, is := strings.CutPrefix(text, "synced@"); is {
+		return watch.Event[string]{Type: watch.Synced, Revision: Number(t, revision)}
 	}
 	object, numbers, _ := strings.Cut(text, "@")
 	own, position, two := strings.Cut(numbers, "/")
 	if !two {
 		position = own
 	}
-	return watch.Event[string]{Type: types[object[:1]], Object: object[1:], Revision: Number(t, position), ObjectRevision: Number(t, own)}
+	return watch.Event[string]{Type: types[object[:1]], Object: object[1:], FinalStateUnknown: object[0] == '?',
+		Revision: Number(t, position), ObjectRevision: Number(t, own)}
 }
 
 // Next is the next event.
@@ -189,6 +212,9 @@ func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.events) == 0 && !w.ended {
+		if w.panics {
+			panic("as the row says")
+		}
 		w.waiting = true
 		changed := w.changed
 		w.mu.Unlock()
@@ -243,7 +269,7 @@ func Run(t *testing.T, lines []Line, start func(source *Source, clock *handclock
 		case "list":
 			source.addList(rest)
 		case "watch":
-			source.addWatch(rest)
+			source.addWatch(rest, clock)
 		case "start":
 			m = start(source, clock)
 		case "send":
@@ -288,7 +314,7 @@ func Run(t *testing.T, lines []Line, start func(source *Source, clock *handclock
 	}
 }
 
-// Shown is `+/a=1`, `~/a=2`, `-/a`, `error:410`; with what was lost before it, `!3`.
+// Shown is `+/a=1`, `~/a=2`, `-/a=2`, `?/a`, `error:410`; with what was lost before it, `!3`.
 func Shown(e watch.Event[string]) string {
 	text := strings.ToLower(string(e.Type))
 	switch e.Type {
@@ -297,7 +323,10 @@ func Shown(e watch.Event[string]) string {
 	case watch.Modified:
 		text = "~" + e.Object
 	case watch.Deleted:
-		text = "-" + Key(e.Object)
+		text = "-" + e.Object
+		if e.FinalStateUnknown {
+			text = "?" + e.Object
+		}
 	case watch.Error:
 		if s, coded := watch.StatusOf(e.Err); coded {
 			text = fmt.Sprint("error:", s.Code)

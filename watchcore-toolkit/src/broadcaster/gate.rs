@@ -77,9 +77,9 @@ pub(super) struct Gate<S> {
     line: Mutex<Line<S>>,
 }
 
-/// What the lock is for.
+/// The state below the lock.
 pub(super) struct Line<S> {
-    /// What publishing changes.
+    /// The state that publishing changes.
     pub(super) state: S,
     /// The last number that was published.
     pub(super) last: u64,
@@ -161,7 +161,7 @@ impl<S> Line<S> {
 #[derive(Default)]
 pub(super) struct Ticket(Option<u64>);
 
-/// What became of a number.
+/// The fate of a number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entered<R, E> {
     /// It was published, or refused.

@@ -195,6 +195,7 @@ fn transposed<O>(event: WatchEvent<Option<O>>) -> Option<WatchEvent<O>> {
         // What is unknown stays unknown.
         Payload::Modified { old, new } => Payload::Modified { old: old.flatten(), new: new? },
         Payload::Deleted(object) => Payload::Deleted(object?),
+        Payload::DeletedUnknown(key) => Payload::DeletedUnknown(key),
         Payload::Synced => Payload::Synced,
         Payload::Bookmark => Payload::Bookmark,
         Payload::Error(status) => Payload::Error(status),

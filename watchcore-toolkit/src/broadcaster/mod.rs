@@ -68,7 +68,7 @@ pub struct Broadcaster<T> {
     keys: Option<Keys<T>>,
 }
 
-/// What the broadcaster and its watchers share.
+/// The state that the broadcaster and its watchers share.
 struct Shared<T> {
     gate: Gate<Option<ObjectLog<T>>>,
     /// The number of the last object, stored before it can be read: who finds one in the log finds its number here.

@@ -1,4 +1,4 @@
-//! What a broadcaster and a watch of it are asked for.
+//! Options of a broadcaster, and of a watch of it.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// See the module. Numbers are those of the events: 1, 2, 3.
 pub(super) struct DropQueue {
-    /// What it holds at most.
+    /// The most events that it holds.
     places: u64,
     /// Everything below this number was looked at.
     looked: u64,

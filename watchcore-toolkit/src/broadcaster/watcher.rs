@@ -47,19 +47,19 @@ pub struct BroadcastWatch<T> {
     /// The number of the last event that was taken.
     pub(super) taken: u64,
     ended: bool,
-    /// What ended it, and is to be given.
+    /// The error that ended it, and is to be given.
     failed: Option<Error>,
     ends: Arc<Ends<T>>,
     stopper: Stopper,
 }
 
-/// What happens to what comes when it is behind.
+/// The rule for new events where the watcher is behind.
 pub(super) enum Rule {
     Wait(Arc<Seat>),
     Drop(DropQueue),
 }
 
-/// What a stop ends: the consumer's wait, and the publishers'.
+/// A stop ends the wait of the consumer, and those of publishers.
 struct Ends<T> {
     shared: Arc<Shared<T>>,
     closer: Closer,
@@ -189,7 +189,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         self.ends.leave();
     }
 
-    /// What comes behind the last object.
+    /// The event behind the last object.
     fn last(&mut self) -> Option<WatchEvent<Object<T>>> {
         self.end();
         let status = self.shared.failed.get()?.clone();

@@ -56,6 +56,13 @@ pub trait Handler<O>: Send + 'static {
         let _ = (last, origin);
     }
 
+    /// An object went whose last value could not be decoded, and no value of it is kept: its key. The handler may have been given
+    /// the object before. Only under [`OnLag::Stop`] and [`OnLag::SkipToOldest`], where nothing is kept of what was given: behind a
+    /// skip.
+    fn deleted_unknown(&mut self, key: &[u8], origin: Origin) {
+        let _ = (key, origin);
+    }
+
     /// Every object of the initial state has been handled. Called once.
     fn synced(&mut self) {}
 
@@ -76,6 +83,9 @@ type OneCall<O> = Box<dyn FnMut(&O, Origin) + Send>;
 /// Called with an object as it was and as it is.
 type TwoCall<O> = Box<dyn FnMut(&O, &O, Origin) + Send>;
 
+/// Called with a key.
+type KeyCall = Box<dyn FnMut(&[u8], Origin) + Send>;
+
 /// A handler made of functions.
 ///
 /// ```
@@ -92,6 +102,7 @@ pub struct HandlerFns<O> {
     added: OneCall<O>,
     updated: TwoCall<O>,
     deleted: OneCall<O>,
+    deleted_unknown: KeyCall,
     synced: Box<dyn FnMut() + Send>,
 }
 
@@ -102,6 +113,7 @@ impl<O> HandlerFns<O> {
             added: Box::new(|_, _| {}),
             updated: Box::new(|_, _, _| {}),
             deleted: Box::new(|_, _| {}),
+            deleted_unknown: Box::new(|_, _| {}),
             synced: Box::new(|| {}),
         }
     }
@@ -119,6 +131,11 @@ impl<O> HandlerFns<O> {
     /// Called as [`Handler::deleted`].
     pub fn on_deleted(self, call: impl FnMut(&O, Origin) + Send + 'static) -> HandlerFns<O> {
         HandlerFns { deleted: Box::new(call), ..self }
+    }
+
+    /// Called as [`Handler::deleted_unknown`], with the key.
+    pub fn on_deleted_unknown(self, call: impl FnMut(&[u8], Origin) + Send + 'static) -> HandlerFns<O> {
+        HandlerFns { deleted_unknown: Box::new(call), ..self }
     }
 
     /// Called as [`Handler::synced`].
@@ -144,6 +161,10 @@ impl<O: 'static> Handler<O> for HandlerFns<O> {
 
     fn deleted(&mut self, last: &O, origin: Origin) {
         (self.deleted)(last, origin);
+    }
+
+    fn deleted_unknown(&mut self, key: &[u8], origin: Origin) {
+        (self.deleted_unknown)(key, origin);
     }
 
     fn synced(&mut self) {

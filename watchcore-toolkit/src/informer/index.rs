@@ -391,6 +391,7 @@ impl<O: FromKeyValue> Keeper<O> {
                 .ok()
                 .and_then(|kv| self.entries.remove(kv.key()))
                 .map(|old| (Some(old), None)),
+            Payload::DeletedUnknown(key) => self.entries.remove(&key).map(|old| (Some(old), None)),
             Payload::Synced => {
                 self.synced = true;
                 None

@@ -108,6 +108,7 @@ impl<H> Work<H> {
                 self.call(Some(new), |handler| handler.updated(old, new, origin))
             }
             Payload::Deleted(last) => self.call(Some(last), |handler| handler.deleted(last, origin)),
+            Payload::DeletedUnknown(key) => self.call(None, |handler| handler.deleted_unknown(key, origin)),
             Payload::Synced => {
                 if !self.shared.turn.begin(None) {
                     return false;

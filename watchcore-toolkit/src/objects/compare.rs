@@ -20,20 +20,20 @@ pub(super) struct Comparison<O> {
     found: Found<O>,
 }
 
-/// What a comparison has found until now.
+/// The findings of a comparison until now.
 struct Found<O> {
     /// Whether equal modification revisions mean equal versions.
     same_epoch: bool,
-    /// What the consumer was given, less what the walk has found.
+    /// The objects that the consumer was given, without those that the walk has found.
     before: Known<O>,
-    /// What it will have been given.
+    /// The objects that the consumer has behind the difference.
     after: Known<O>,
     puts: Vec<(Option<O>, O)>,
     /// Values that could not be decoded.
     failures: Vec<(KeyValue, Error)>,
 }
 
-/// What the consumer is to be given to know the state at `position`.
+/// The events that lead the consumer to the state at `position`.
 pub(super) struct Difference<O> {
     pub(super) position: Position,
     pub(super) deletes: Vec<O>,

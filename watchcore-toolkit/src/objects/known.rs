@@ -1,4 +1,4 @@
-//! What a consumer has been given: a table of counted objects.
+//! The table of counted objects that a consumer was given.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// What a table of objects goes by.
+/// An object with the key that a table finds it by.
 pub(crate) trait KeyOf {
     fn key_of(&self) -> &[u8];
 }

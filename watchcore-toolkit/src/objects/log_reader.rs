@@ -11,7 +11,7 @@ use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use watchcore::{Batch, Error, Event, Kind, Phase, Position, Subscription};
+use watchcore::{Batch, Error, Event, KeyValue, Kind, Phase, Position, Subscription};
 
 /// Events of one poll. A batch is turned into objects at once and released, so that a consumer that stops in the middle
 /// holds no part of the log; it knows that many events more than it has handed out, at most.
@@ -20,13 +20,16 @@ const BATCH: usize = 128;
 /// A subscription, and what its consumer knows.
 pub(super) struct LogReader<O> {
     subscription: Subscription,
-    /// What was given; `None` under the policies that need not know it.
+    /// The objects that were given; `None` under the policies that need not know it.
     pub(super) known: Option<Known<O>>,
     /// Under the policies that know nothing: the last good value of each key whose newest one was refused. The log has an
     /// older value no more when the key goes.
     last_good: Known<O>,
     /// Behind the last event that was made.
     pub(super) position: Position,
+    /// The reader has not seen what changed up to here: it was opened behind it, or has skipped it. The consumer may have been
+    /// given objects from there which the reader does not know. `None`: it began with a state, and has seen all.
+    unseen: Option<Position>,
     /// Revisions that were lost before the next event.
     pub(super) lost: u64,
     /// Whether the initial state is still coming.
@@ -41,7 +44,7 @@ pub(super) struct LogReader<O> {
     held: Batch,
 }
 
-/// What is known of the state that a watch begins behind, and that its consumer is not given.
+/// How much the reader knows of the state that the watch begins behind, and that its consumer is not given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartState {
     /// All of it, or there is nothing that need be known.
@@ -69,6 +72,7 @@ impl<O: FromKeyValue> LogReader<O> {
             known,
             last_good: Known::new(),
             position,
+            unseen: Some(position),
             lost: 0,
             in_state: false,
             silent: false,
@@ -80,7 +84,7 @@ impl<O: FromKeyValue> LogReader<O> {
 
     /// One that begins with a state.
     pub(super) fn of_state(self) -> LogReader<O> {
-        LogReader { in_state: true, ..self }
+        LogReader { in_state: true, unseen: None, ..self }
     }
 
     /// One whose initial state is noted and not given.
@@ -91,6 +95,12 @@ impl<O: FromKeyValue> LogReader<O> {
     /// One that begins behind a state of which so much is known.
     pub(super) fn behind(self, start: StartState) -> LogReader<O> {
         LogReader { start, ..self }
+    }
+
+    /// So many revisions were lost, up to this one.
+    pub(super) fn skip(&mut self, lost: u64, to: u64) {
+        self.lost += lost;
+        self.unseen = Some(Position { epoch: self.position.epoch, revision: to });
     }
 
     pub(super) fn subscription(&self) -> &Subscription {
@@ -189,11 +199,11 @@ impl<O: FromKeyValue> LogReader<O> {
         self.is_between_states() && (is_mark || event.revision() <= self.position.revision)
     }
 
-    /// What a consumer is given of an event.
+    /// Makes the typed event of an event of the log.
     fn make(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         let made = match event.kind() {
             Kind::Added | Kind::Modified | Kind::Put => self.put(event, refusals)?,
-            Kind::Deleted | Kind::Delete => WatchEvent::deleted(self.delete(event, refusals)?),
+            Kind::Deleted | Kind::Delete => self.delete(event, refusals)?,
             Kind::Bookmark if event.ends_initial_state() => {
                 self.in_state = false;
                 return (!std::mem::take(&mut self.silent)).then(WatchEvent::synced);
@@ -237,23 +247,30 @@ impl<O: FromKeyValue> LogReader<O> {
         })
     }
 
-    /// The last known value of what was deleted: nothing, where the consumer was never given one.
-    fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<O> {
+    /// Makes the event of a deletion, with the last known value; `None` where the consumer was never given one.
+    fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         if let Some(known) = &mut self.known {
             let last = known.remove(event.key());
             if last.is_some() || self.start == StartState::Known {
-                return last;
+                return last.map(WatchEvent::deleted);
             }
         }
         let last = event.prev().or(event.kv())?;
+        let good = self.last_good.remove(event.key());
         match object_of::<O>(last) {
-            Ok(last) => Some(last),
-            // Without a good one the consumer was never given this key, unless that was in what it has lost.
-            Err(error) => self.last_good.remove(event.key()).or_else(|| {
+            Ok(last) => Some(WatchEvent::deleted(last)),
+            Err(error) => good.map(WatchEvent::deleted).or_else(|| {
                 refusals.report(last, &error);
-                None
+                self.may_be_given(last).then(|| WatchEvent::deleted_unknown(event.key()))
             }),
         }
+    }
+
+    /// Whether the consumer may have been given an object of a key whose newest values were all refused. Not where the reader has
+    /// seen all of them, from the first one on.
+    fn may_be_given(&self, last: &KeyValue) -> bool {
+        self.unseen
+            .is_some_and(|unseen| last.create_revision() <= unseen.revision || self.position.epoch != unseen.epoch)
     }
 
     /// Keeps the value that the consumer was given last of a key whose new value is refused, where nothing else does.

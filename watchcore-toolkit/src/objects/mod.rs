@@ -23,7 +23,7 @@ pub use options::ObjectWatchBuilder;
 
 pub(crate) use known::{KeyOf, Known};
 
-use crate::clock::Delay;
+use crate::clock::{Clock, Delay, delay_from};
 use crate::event::{Origin, Status, WatchEvent};
 use crate::foreign::guard;
 use crate::object::{Conversion, FromKeyValue};
@@ -38,6 +38,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 use watchcore::{Cache, Closer, Error, KeyValue, Lag, Position};
 
 type Refused = Box<dyn FnMut(&KeyValue, &Error) + Send>;
@@ -77,14 +78,16 @@ pub struct ObjectWatch<O: FromKeyValue> {
     /// The position of the last [`WatchStep::Whole`].
     marked: Position,
     backlog: Backlog<O>,
-    /// Until the next resync, where one was asked for. `None` while one is handed out: its period counts from the end.
+    /// Until the next resync, where one was asked for. `None` while one is handed out.
     resync: Option<Delay>,
+    /// Resyncs are due at the multiples of their period behind this.
+    began: Instant,
     refusals: Refusals,
     handle: Arc<WatchHandle>,
     stopper: Stopper,
 }
 
-/// What a poll of a watch gives.
+/// The answer of a watch's poll.
 pub(crate) enum WatchStep<O> {
     Event(WatchEvent<O>),
     /// The events until here are a whole state, everything up to this position: no revision, difference or initial state is
@@ -101,7 +104,7 @@ enum WatchState<O> {
     Ended,
 }
 
-/// What is handed out beside the log, piece by piece.
+/// Events that are handed out beside the log, piece by piece.
 enum Backlog<O> {
     Nothing,
     Difference { left: DifferenceLeft<O>, position: Position, synced: bool },
@@ -113,7 +116,7 @@ struct DifferenceLeft<O> {
     puts: std::vec::IntoIter<(Option<O>, O)>,
 }
 
-/// What others have of a watch.
+/// The part of a watch that other threads reach.
 pub(crate) struct WatchHandle {
     /// Of the subscription that it reads now.
     closer: Lock<Closer>,
@@ -201,7 +204,7 @@ impl WatchHandle {
 }
 
 impl<O: FromKeyValue> ObjectWatch<O> {
-    /// What a watch may be asked for.
+    /// Options of a watch.
     pub fn builder(cache: &Cache) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder::new(cache)
     }
@@ -221,7 +224,8 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             known: AtomicU64::new(0),
         });
         let refusals = Refusals { call: options.refused.take(), handle: Arc::clone(&handle) };
-        let resync = options.resync.map(|period| options.clock.delay(period));
+        let began = if options.resync.is_some() { options.clock.now() } else { Instant::now() };
+        let resync = options.resync.map(|period| next_resync(&*options.clock, began, period));
         let stopper = {
             let handle = Arc::clone(&handle);
             Stopper::new(move || handle.stop())
@@ -234,6 +238,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             marked: Position::default(),
             backlog: Backlog::Nothing,
             resync,
+            began,
             refusals,
             handle,
             stopper,
@@ -307,13 +312,13 @@ impl<O: FromKeyValue> ObjectWatch<O> {
 
     /// Whether a resync was due: then it has begun, where there is something to give again.
     ///
-    /// The period of the next one begins when this is asked again, behind the last object of this one. So between two resyncs
-    /// the log is read, however long the consumer takes for one.
+    /// The time of the next one is found when this is asked again, behind the last object of this one: those that were due
+    /// meanwhile are left out, and between two resyncs the log is read, however long the consumer takes for one.
     fn poll_resync(&mut self, context: &mut Context<'_>) -> bool {
         let Some(period) = self.options.resync else { return false };
         // The clock is the program's. One that panics costs the watch its resyncs, and no event.
         let polled = guard("the clock of a watch", || {
-            let delay = self.resync.get_or_insert_with(|| self.options.clock.delay(period));
+            let delay = self.resync.get_or_insert_with(|| next_resync(&*self.options.clock, self.began, period));
             Pin::new(delay).poll(context)
         });
         match polled {
@@ -335,11 +340,11 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         true
     }
 
-    /// What comes of an error of the subscription.
+    /// Decides what follows an error of the subscription.
     fn fail(&mut self, error: Error) {
         if error.code() == watchcore::Code::Lagged {
             let lost = (error.lost_to() + 1).saturating_sub(error.lost_from());
-            self.reader.lost += lost;
+            self.reader.skip(lost, error.lost_to());
             if self.options.skips(&error, self.reader.in_state) {
                 return;
             }
@@ -435,6 +440,14 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         }
         step
     }
+}
+
+/// Until the next multiple of a period.
+fn next_resync(clock: &dyn Clock, began: Instant, period: Duration) -> Delay {
+    let now = clock.now();
+    let (passed, period) = (now.saturating_duration_since(began).as_nanos(), period.as_nanos().max(1));
+    let wait = u64::try_from(period - passed % period).unwrap_or(u64::MAX);
+    delay_from(clock, now, Duration::from_nanos(wait))
 }
 
 impl<O: FromKeyValue> ObjectWatch<O> {

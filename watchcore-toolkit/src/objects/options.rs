@@ -14,7 +14,7 @@ use watchcore::{
     Cache, Code, Error, Filter, KeyValue, OnLag, Range, Read, ReadOptions, Result, Snapshot, Start, Subscription,
 };
 
-/// What a typed watch is asked for. Made by [`ObjectWatch::builder`].
+/// Options of a typed watch, made by [`ObjectWatch::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,8 +110,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     }
 
     /// Every so often each object that it was given comes again, Modified with old and new the same, with
-    /// [`crate::Origin::Resync`]. At least one second; less is taken as that. The period counts from the last object of the
-    /// resync before, so that changes come in between, however long a consumer takes for all of them.
+    /// [`crate::Origin::Resync`]. At least one second; less is taken as that. A resync is due at the multiples of its period,
+    /// counted from the opening. One that is due while another is handed out is left out, and changes come in between,
+    /// however long a consumer takes for all of them.
     pub fn resync_period(self, period: Duration) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { resync: Some(period.max(Duration::from_secs(1))), ..self }
     }

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use super::interned::{Interner, KeyHandle};
 use crate::sync::Lock;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Says how long a key waits before it is tried again. Several threads call it at a time, and none of them holds a lock of the
@@ -80,53 +80,52 @@ impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
 pub struct ExponentialLimiter<K> {
     first: Duration,
     most: Duration,
-    failures: Lock<HashMap<Arc<K>, u32>>,
+    keys: Interner<K>,
+    failures: Lock<HashMap<KeyHandle<K>, u32>>,
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync> ExponentialLimiter<K> {
     /// `first` after the first failure, `most` at most.
     pub fn new(first: Duration, most: Duration) -> ExponentialLimiter<K> {
-        ExponentialLimiter { first, most, failures: Lock::default() }
+        ExponentialLimiter { first, most, keys: Interner::new(), failures: Lock::default() }
     }
 
     /// Counts a failure: how many there were before.
     fn count(&self, key: &K) -> u32 {
-        if let Some(failures) = self.failures.lock().get_mut(key) {
-            *failures = failures.saturating_add(1);
-            return *failures - 1;
-        }
-        // A key is cloned and dropped outside of the lock.
-        let key = Arc::new(key.clone());
+        // A key that has failed before is not cloned.
+        let key = self.keys.find(key).unwrap_or_else(|| self.keys.intern(key.clone()));
         let mut all = self.failures.lock();
-        let failures = all.entry(Arc::clone(&key)).or_default();
+        let failures = all.entry(key.clone()).or_default();
         let before = *failures;
         *failures = before.saturating_add(1);
         drop(all);
-        drop(key);
         before
     }
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync> RateLimiter<K> for ExponentialLimiter<K> {
     fn delay(&self, key: &K, _: Instant) -> Duration {
-        let factor = 1u32.checked_shl(self.count(key)).unwrap_or(u32::MAX);
-        self.first.checked_mul(factor).map_or(self.most, |delay| delay.min(self.most))
+        let failures = self.count(key).min(1000) as i32;
+        let delay = Duration::try_from_secs_f64(self.first.as_secs_f64() * 2f64.powi(failures));
+        delay.map_or(self.most, |delay| delay.min(self.most))
     }
 
     fn forget(&self, key: &K) {
+        let Some(key) = self.keys.find(key) else { return };
         let mut failures = self.failures.lock();
-        let removed = failures.remove_entry(key);
+        // The key is dropped behind the lock: this call has a count of it.
+        failures.remove(&key);
         // Ten thousand keys that failed together leave no room behind when they have succeeded.
         if failures.capacity() > 4 * failures.len().max(64) {
             let room = 2 * failures.len().max(32);
             failures.shrink_to(room);
         }
         drop(failures);
-        drop(removed);
+        drop(key);
     }
 
     fn requeues(&self, key: &K) -> u32 {
-        self.failures.lock().get(key).copied().unwrap_or(0)
+        self.keys.find(key).and_then(|key| self.failures.lock().get(&key).copied()).unwrap_or(0)
     }
 }
 

@@ -10,11 +10,12 @@
 //! # Threads
 //!
 //! All keys are below one lock. No thread holds it while it waits, or while it calls the program: a waker, the limiter, the
-//! clock, the drop of a key. A queue has no thread: where
+//! clock, a key. A queue has no thread: where
 //! keys are delayed, all who wait share one timer, and who it wakes moves what is due and sets it again before he leaves.
 
 #![forbid(unsafe_code)]
 
+mod interned;
 mod limit;
 mod state;
 
@@ -24,6 +25,7 @@ use crate::clock::{Clock, Delay, SystemClock};
 use crate::foreign::{Guarded, Notify, guard};
 use crate::park;
 use crate::sync::{Lock, LockGuard};
+use interned::{Interner, KeyHandle};
 use state::QueueState;
 use std::fmt;
 use std::hash::Hash;
@@ -70,6 +72,7 @@ pub struct WorkQueue<K: Eq + Hash + Clone + Send + Sync + 'static> {
 
 struct QueueShared<K> {
     state: Lock<QueueState<K>>,
+    keys: Interner<K>,
     limiter: Box<dyn RateLimiter<K>>,
     /// Notified once for each key that there is to take, and by all that ends a wait for one.
     came: Notify,
@@ -80,7 +83,7 @@ struct QueueShared<K> {
     clock: Arc<dyn Clock>,
 }
 
-impl<K: Eq + Hash> QueueShared<K> {
+impl<K> QueueShared<K> {
     fn lock(&self) -> LockGuard<'_, QueueState<K>> {
         self.state.lock()
     }
@@ -128,7 +131,7 @@ pub struct QueueStats {
     pub processing: usize,
     /// Keys whose delay is not over.
     pub delayed: usize,
-    /// Calls that added a key, also one that was there already; delayed ones count when they are due.
+    /// Keys that were added, without those that were there already; delayed ones count when they are due.
     pub added: u64,
     /// Failures that were counted: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
     pub retries: u64,
@@ -171,6 +174,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueueBuilder<K> {
     pub fn build(self) -> WorkQueue<K> {
         let shared = QueueShared {
             state: Lock::new(QueueState::new()),
+            keys: Interner::new(),
             came: Notify::new(),
             drained: Notify::new(),
             timer: Lock::new(None),
@@ -200,13 +204,12 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         WorkQueueBuilder { limiter: Box::new(LongestDelay::new(both)), clock: Arc::new(SystemClock) }
     }
 
-    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens. Its `Eq` and `Hash` are called below
-    /// the queue's lock, and must not call the queue.
+    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens.
     pub fn add(&self, key: K) {
-        self.add_counted(&Arc::new(key));
+        self.add_counted(&self.shared.keys.intern(key));
     }
 
-    fn add_counted(&self, key: &Arc<K>) {
+    fn add_counted(&self, key: &KeyHandle<K>) {
         if self.shared.with(|state| state.add(key)) {
             self.shared.came.notify_additional(1);
         }
@@ -214,10 +217,10 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
 
     /// Adds a key when the time has passed. A key that is delayed already keeps the earlier time.
     pub fn add_after(&self, key: K, delay: Duration) {
-        self.add_counted_after(&Arc::new(key), delay);
+        self.add_counted_after(&self.shared.keys.intern(key), delay);
     }
 
-    fn add_counted_after(&self, key: &Arc<K>, delay: Duration) {
+    fn add_counted_after(&self, key: &KeyHandle<K>, delay: Duration) {
         if delay.is_zero() {
             return self.add_counted(key);
         }
@@ -235,10 +238,10 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     /// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure
     /// is counted nor a token taken, however often it is added until a worker takes it.
     pub fn add_rate_limited(&self, key: K) {
-        self.fail(&Arc::new(key));
+        self.fail(&self.shared.keys.intern(key));
     }
 
-    fn fail(&self, key: &Arc<K>) {
+    fn fail(&self, key: &KeyHandle<K>) {
         let Some(claim) = Claim::of(self, key) else { return };
         let delay = self.shared.limiter.delay(key, self.shared.clock.now());
         self.shared.lock().retries += 1;
@@ -426,7 +429,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    fn done(&self, key: &Arc<K>) {
+    fn done(&self, key: &KeyHandle<K>) {
         let (again, drained) = self.shared.with(|state| {
             let again = state.done(key);
             (again, state.shut_down && state.is_drained())
@@ -443,11 +446,11 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
 /// The right of a key to ask the limiter. Dropped without [`Claim::keep`], by a limiter that panics, it is given back.
 struct Claim<'a, K: Eq + Hash + Clone + Send + Sync + 'static> {
     queue: &'a WorkQueue<K>,
-    key: Option<&'a Arc<K>>,
+    key: Option<&'a KeyHandle<K>>,
 }
 
 impl<'a, K: Eq + Hash + Clone + Send + Sync + 'static> Claim<'a, K> {
-    fn of(queue: &'a WorkQueue<K>, key: &'a Arc<K>) -> Option<Claim<'a, K>> {
+    fn of(queue: &'a WorkQueue<K>, key: &'a KeyHandle<K>) -> Option<Claim<'a, K>> {
         let is_granted = queue.shared.lock().claim(key);
         // Made only where it was granted: its drop gives the right back.
         is_granted.then(|| Claim { queue, key: Some(key) })
@@ -515,7 +518,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> fmt::Debug for WorkQueue<K> {
 pub struct WorkItem<K: Eq + Hash + Clone + Send + Sync + 'static> {
     queue: WorkQueue<K>,
     /// Taken only by drop.
-    key: Option<Arc<K>>,
+    key: Option<KeyHandle<K>>,
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkItem<K> {
@@ -568,6 +571,6 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Drop for WorkItem<K> {
 
 impl<K: Eq + Hash + Clone + Send + Sync + fmt::Debug + 'static> fmt::Debug for WorkItem<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkItem").field(&self.key).finish()
+        f.debug_tuple("WorkItem").field(&self.key.as_deref()).finish()
     }
 }

@@ -1,14 +1,12 @@
 //! What a queue knows of its keys: everything below its lock, without waiting and without time of its own.
 //!
-//! Keys are counted, so that none is cloned or dropped below the lock: what leaves a table is returned, or gathered in
-//! `removed`, which the caller drops behind the lock. Only `Eq` and `Hash` of a key run below it, for no table can be searched
-//! without them.
+//! Keys are handles (`interned`), so that nothing of the program's runs below the lock. What leaves a table is returned, or
+//! gathered in `removed`, which the caller drops behind the lock.
 
 #![forbid(unsafe_code)]
 
+use super::interned::KeyHandle;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::hash::Hash;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Where a key stands that is in the queue or has a worker.
@@ -23,23 +21,23 @@ enum KeyState {
 }
 
 pub(super) struct QueueState<K> {
-    keys: HashMap<Arc<K>, KeyState>,
-    order: VecDeque<Arc<K>>,
+    keys: HashMap<KeyHandle<K>, KeyState>,
+    order: VecDeque<KeyHandle<K>>,
     /// By when it is due; the number tells apart what is due at the same time.
-    delayed: BTreeMap<(Instant, u64), Arc<K>>,
-    due: HashMap<Arc<K>, (Instant, u64)>,
+    delayed: BTreeMap<(Instant, u64), KeyHandle<K>>,
+    due: HashMap<KeyHandle<K>, (Instant, u64)>,
     /// Keys that have asked the limiter and that no worker has taken since: they wait for it already.
-    limited: HashSet<Arc<K>>,
+    limited: HashSet<KeyHandle<K>>,
     next_number: u64,
     /// Left the tables, and is to be dropped behind the lock.
-    removed: Vec<Arc<K>>,
+    removed: Vec<KeyHandle<K>>,
     pub(super) shut_down: bool,
     processing: usize,
     pub(super) added: u64,
     pub(super) retries: u64,
 }
 
-impl<K: Eq + Hash> QueueState<K> {
+impl<K> QueueState<K> {
     pub(super) fn new() -> QueueState<K> {
         QueueState {
             keys: HashMap::new(),
@@ -57,29 +55,27 @@ impl<K: Eq + Hash> QueueState<K> {
     }
 
     /// Adds a key. True: there is one more to take.
-    pub(super) fn add(&mut self, key: &Arc<K>) -> bool {
-        if self.shut_down {
-            return false;
-        }
-        self.added += 1;
-        self.enqueue(key)
+    pub(super) fn add(&mut self, key: &KeyHandle<K>) -> bool {
+        !self.shut_down && self.enqueue(key)
     }
 
-    fn enqueue(&mut self, key: &Arc<K>) -> bool {
+    fn enqueue(&mut self, key: &KeyHandle<K>) -> bool {
         if let Some(state) = self.keys.get_mut(key) {
             // Queued: once is enough. Processing: its worker may have read the object already, so it comes again after it.
             if *state == KeyState::Processing {
                 *state = KeyState::ProcessingAgain;
+                self.added += 1;
             }
             return false;
         }
-        self.keys.insert(Arc::clone(key), KeyState::Queued);
-        self.order.push_back(Arc::clone(key));
+        self.added += 1;
+        self.keys.insert(key.clone(), KeyState::Queued);
+        self.order.push_back(key.clone());
         true
     }
 
     /// Adds a key later. A key that is delayed already keeps the earlier time. True: the earliest time has changed.
-    pub(super) fn add_at(&mut self, key: &Arc<K>, at: Instant) -> bool {
+    pub(super) fn add_at(&mut self, key: &KeyHandle<K>, at: Instant) -> bool {
         if self.shut_down {
             return false;
         }
@@ -90,25 +86,25 @@ impl<K: Eq + Hash> QueueState<K> {
         self.removed.extend(before.and_then(|before| self.delayed.remove(&before)));
         self.next_number += 1;
         let place = (at, self.next_number);
-        self.delayed.insert(place, Arc::clone(key));
-        self.due.insert(Arc::clone(key), place);
+        self.delayed.insert(place, key.clone());
+        self.due.insert(key.clone(), place);
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
     /// Whether the key may ask the limiter. False: it waits already, in the queue or for what the limiter said before. A key
     /// that is only delayed may ask, because the limiter's time may be earlier.
-    pub(super) fn claim(&mut self, key: &Arc<K>) -> bool {
+    pub(super) fn claim(&mut self, key: &KeyHandle<K>) -> bool {
         let is_queued = self.keys.get(key) == Some(&KeyState::Queued);
-        !self.shut_down && !is_queued && self.limited.insert(Arc::clone(key))
+        !self.shut_down && !is_queued && self.limited.insert(key.clone())
     }
 
     /// The limiter has not answered: the key may ask again.
-    pub(super) fn unclaim(&mut self, key: &K) {
+    pub(super) fn unclaim(&mut self, key: &KeyHandle<K>) {
         self.removed.extend(self.limited.take(key));
     }
 
     /// What has left the tables since this was asked: for the caller to drop behind the lock.
-    pub(super) fn take_removed(&mut self) -> Vec<Arc<K>> {
+    pub(super) fn take_removed(&mut self) -> Vec<KeyHandle<K>> {
         std::mem::take(&mut self.removed)
     }
 
@@ -121,7 +117,6 @@ impl<K: Eq + Hash> QueueState<K> {
             }
             let key = first.remove();
             let due = self.due.remove_entry(&key);
-            self.added += 1;
             moved += usize::from(self.enqueue(&key));
             self.removed.extend(due.map(|(key, _)| key));
             self.removed.push(key);
@@ -138,7 +133,7 @@ impl<K: Eq + Hash> QueueState<K> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
 
-    pub(super) fn take(&mut self) -> Option<Arc<K>> {
+    pub(super) fn take(&mut self) -> Option<KeyHandle<K>> {
         let key = self.order.pop_front()?;
         *self.keys.get_mut(&key).expect("what is in order has a state") = KeyState::Processing;
         self.removed.extend(self.limited.take(&key));
@@ -148,19 +143,16 @@ impl<K: Eq + Hash> QueueState<K> {
     }
 
     /// A worker is done with a key that it took. True: there is one more to take.
-    pub(super) fn done(&mut self, key: &Arc<K>) -> bool {
+    pub(super) fn done(&mut self, key: &KeyHandle<K>) -> bool {
         let Some(state) = self.keys.get_mut(key) else { return false };
         self.processing -= 1;
         if *state == KeyState::ProcessingAgain {
             *state = KeyState::Queued;
-            self.order.push_back(Arc::clone(key));
+            self.order.push_back(key.clone());
             return true;
         }
-        if let Some((removed, _)) = self.keys.remove_entry(key)
-            && !Arc::ptr_eq(&removed, key)
-        {
-            self.removed.push(removed);
-        }
+        // The caller has the same key: nothing is dropped here.
+        self.keys.remove(key);
         false
     }
 
@@ -203,21 +195,23 @@ impl<K: Eq + Hash> QueueState<K> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::interned::Interner;
     use super::*;
     use std::time::Duration;
 
     /// A burst of delayed keys that come due one by one, and are taken at once, leaves no room behind.
     #[test]
     fn burst_of_delayed_keys_leaves_no_room() {
-        let mut state = QueueState::new();
+        let (mut state, keys) = (QueueState::new(), Interner::new());
         let begin = Instant::now();
         for key in 0..10_000 {
-            state.add_at(&Arc::new(key), begin + Duration::from_millis(key));
+            state.add_at(&keys.intern(key), begin + Duration::from_millis(key));
         }
         for key in 0..10_000 {
             assert_eq!(state.move_due(begin + Duration::from_millis(key)), 1);
-            assert_eq!(state.take().as_deref(), Some(&key));
-            state.done(&Arc::new(key));
+            let taken = state.take().unwrap();
+            assert_eq!(*taken, key);
+            state.done(&taken);
             state.take_removed();
         }
         assert!(state.due.capacity() < 1000, "room for {} keys", state.due.capacity());

@@ -226,8 +226,8 @@ impl Gathering {
         }
     }
 
-    pub(super) fn delete(&mut self, entry: &Entry) {
-        self.entries.remove(&entry.key);
+    pub(super) fn delete(&mut self, key: &[u8]) {
+        self.entries.remove(key);
     }
 
     pub(super) fn len(&self) -> usize {

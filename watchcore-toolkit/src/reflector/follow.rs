@@ -23,12 +23,11 @@ const MARGIN: Duration = Duration::from_secs(30);
 pub(super) const BUDGET: u64 = 256;
 
 impl<L: ListerWatcher> Reflector<L> {
-    /// Follows a watch to its end.
-    pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration) -> Outcome<Step> {
+    /// Follows a watch to its end. It began when it was asked for: a server may answer with its first event.
+    pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration, began: Instant) -> Outcome<Step> {
         self.enter(ReflectorState::Watching);
         self.feed.writer.set_state(SourceState::Fresh);
-        let began = self.options.clock.now();
-        let mut quiet = Silence { since: began, most: timeout + MARGIN, delay: None };
+        let mut quiet = Silence { since: self.options.clock.now(), most: timeout + MARGIN, delay: None };
         let mut asking = Asking::default();
         let mut events = 0u64;
         let (from, newest) = (self.feed.resume, self.feed.newest());
@@ -102,12 +101,12 @@ impl<L: ListerWatcher> Reflector<L> {
         let taken = match event.payload {
             Payload::Added(entry) | Payload::Modified { new: entry, .. } => self.feed.take(entry, false, position),
             Payload::Deleted(entry) => self.feed.take(entry, true, position),
-            Payload::Bookmark | Payload::Synced => {
-                if position != 0 && position < from {
-                    return Some(went_back(from, position));
-                }
-                return self.feed.progress(position).err().map(Status::from);
-            }
+            Payload::DeletedUnknown(key) => self.feed.take(Entry::new(key, "", 0), true, position),
+            // A state was not asked for, so Synced is a bookmark, where it has a revision.
+            Payload::Synced if position == 0 => return None,
+            Payload::Bookmark if position == 0 => return Some(without_revision(name)),
+            Payload::Bookmark | Payload::Synced if position < from => return Some(went_back(from, position)),
+            Payload::Bookmark | Payload::Synced => return self.feed.progress(position).err().map(Status::from),
             Payload::Error(status) => return Some(status),
         };
         match taken {
@@ -116,6 +115,7 @@ impl<L: ListerWatcher> Reflector<L> {
                 self.links.status.update(|all| all.outside += 1);
                 None
             }
+            Ok(Taken::Misfit) if position == 0 => Some(without_revision(name)),
             Ok(Taken::Misfit) => Some(Status::new(
                 410,
                 format!(
@@ -159,6 +159,11 @@ impl<L: ListerWatcher> Reflector<L> {
 /// A restored backup that lets a watch begin in its future: nothing would come until it is there.
 fn went_back(known: u64, reached: u64) -> Status {
     Status::new(410, format!("revision {known} was seen, and the source says that it is at {reached}"))
+}
+
+/// An event that does not say where it is: no watch could be resumed behind it.
+fn without_revision(name: &str) -> Status {
+    Status::new(400, format!("an event {name} has no revision"))
 }
 
 /// The question for the newest revision, where somebody wants to read at it.

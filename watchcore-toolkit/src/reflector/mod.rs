@@ -92,14 +92,14 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// | | 410, 504: again from any revision, once without delay; 429, 503, no answer in time, the end: backoff | State |
 /// | | any other 5xx: backoff; the third in a row | State; List |
 /// | | any other error: the source cannot do this | List, for good |
-/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with what is proven whole | Watch(R') |
+/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark, Synced with a revision: `progress`; the resume point moves with what is proven whole | Watch(R') |
 /// | | end of the stream after a newer revision, or after a second without one: watch again from R | Watch(R) |
 /// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
 /// | | an end within a second without a newer revision, an end inside a revision, an answer without a watch: a fruitless attempt | below |
 /// | | 410, events that do not fit, a bookmark below R: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
 /// | | 429, 503 (also at open), no answer in time: backoff, and no new list | Watch(R) |
-/// | | any other 5xx: a fruitless attempt | below |
-/// | | any other error: backoff | List |
+/// | | any other 5xx, a panic of the source: a fruitless attempt | below |
+/// | | any other error, an event without a revision: backoff | List |
 /// | a fruitless attempt | the first and the second in a row: backoff | Watch(R) |
 /// | | the third without a newer revision: backoff | List |
 /// | any | stop, or the cache was closed | end |
@@ -371,18 +371,22 @@ impl<L: ListerWatcher> Reflector<L> {
         Ok(Step::List(self.next_list(), false))
     }
 
-    /// Puts a list into the cache.
+    /// Puts a list into the cache, which refuses one that has a key twice, or an object above its own revision.
     async fn listed(&mut self, pages: ListedPages) -> Outcome<Step> {
-        match self.feed.replace(pages.revision, &pages.entries) {
-            Ok((outside, was_loaded)) => {
-                self.synced(pages.revision, outside, was_loaded);
-                Ok(Step::Watch)
+        let is_placed = pages.revision > 0 || (self.feed.newest() == 0 && pages.entries.is_empty());
+        let status = if is_placed {
+            match self.feed.replace(pages.revision, &pages.entries) {
+                Ok((outside, was_loaded)) => {
+                    self.synced(pages.revision, outside, was_loaded);
+                    return Ok(Step::Watch);
+                }
+                Err(error) => error.into(),
             }
-            Err(error) => {
-                self.back_off("a list", Some(error.into())).await?;
-                Ok(Step::List(self.next_list(), false))
-            }
-        }
+        } else {
+            Status::new(500, "the list has no revision: a watch cannot begin behind it")
+        };
+        self.back_off("a list", Some(status)).await?;
+        Ok(Step::List(self.next_list(), false))
     }
 
     /// Which state the next list is of: none that is older than what readers have seen.
@@ -428,7 +432,10 @@ impl<L: ListerWatcher> Reflector<L> {
         let opening = asked("the source, asked for a watch,", || self.source.watch(request));
         let status = match self.answered(opening).await? {
             Ok(Some(mut watch)) => match self.gather(&mut watch).await? {
-                Ok(()) => return self.follow(watch, timeout).await,
+                Ok(()) => {
+                    let began = self.options.clock.now();
+                    return self.follow(watch, timeout, began).await;
+                }
                 Err(status) => status,
             },
             Ok(None) => None,
@@ -503,7 +510,7 @@ impl<L: ListerWatcher> Reflector<L> {
             let Some(event) = event else { return Ok(Err(None)) };
             match event.payload {
                 Payload::Added(entry) | Payload::Modified { new: entry, .. } => gathering.put(entry),
-                Payload::Deleted(entry) => gathering.delete(&entry),
+                Payload::Deleted(Entry { key, .. }) | Payload::DeletedUnknown(key) => gathering.delete(&key),
                 Payload::Bookmark => {}
                 Payload::Error(status) => return Ok(Err(Some(status))),
                 Payload::Synced => {
@@ -524,11 +531,12 @@ impl<L: ListerWatcher> Reflector<L> {
     /// Opens a watch behind the resume point, and follows it.
     async fn watch(&mut self) -> Outcome<Step> {
         self.enter(ReflectorState::Opening);
+        let began = self.options.clock.now();
         let request = self.request(self.feed.resume, false);
         let timeout = request.timeout;
         let opening = asked("the source, asked for a watch,", || self.source.watch(request));
         match self.answered(opening).await? {
-            Ok(Some(watch)) => self.follow(watch, timeout).await,
+            Ok(Some(watch)) => self.follow(watch, timeout, began).await,
             Ok(None) => self.fruitless_watch(Status::new(503, "the source gave no watch")).await,
             Err(status) => self.watch_failed(status).await,
         }

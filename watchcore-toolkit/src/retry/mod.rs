@@ -67,10 +67,10 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// | | 429, 503, no answer in time | Open, after the delay and not before its Retry-After |
 /// | | no watch, any other error | a fruitless attempt |
 /// | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
-/// | | Bookmark | not given; the resume point moves |
-/// | | one of these without a revision | Error 500, end |
-/// | | one of these below the resume point | as 410: the source has another history |
-/// | | Synced | not given: a state was not asked for |
+/// | | Bookmark, Synced with a revision | not given; the resume point moves |
+/// | | another one without a revision | Error 500, end |
+/// | | a revision below the resume point | as 410: the source has another history |
+/// | | Synced without a revision | not given |
 /// | | Error 410, policy Stop | Error, end |
 /// | | Error 410, policy Relist | List |
 /// | | Error of a cache that is closed or broken for good | Error, end |
@@ -124,14 +124,14 @@ enum RetryState<S: WatchSource> {
     Ended,
 }
 
-/// What is to be tried when a delay is over.
+/// The attempt that follows a delay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Open,
     List,
 }
 
-/// What a stop reaches: the consumer, and the watch below.
+/// A stop ends the wait of the consumer, and the watch below.
 #[derive(Default)]
 struct RetryStop {
     signal: Signal,
@@ -314,7 +314,7 @@ impl<S: WatchSource> RetryWatch<S> {
         self.state = RetryState::Ended;
     }
 
-    /// What comes of an error, wherever it comes.
+    /// Decides what follows an error, wherever it comes.
     fn failed(&mut self, attempt: Attempt, status: Status) {
         self.last_status = Some(status.clone());
         if status.error().is_some_and(Error::is_fatal) {
@@ -411,7 +411,8 @@ impl<S: WatchSource> RetryWatch<S> {
         let event = event.with_lost(0);
         match event.payload {
             Payload::Error(status) => self.failed(Attempt::Open, status),
-            Payload::Synced => {}
+            // A state was not asked for: it is a bookmark, where it has a revision.
+            Payload::Synced if event.position == Position::default() => {}
             // Behind an empty state of revision 0 the position stays 0 inside of the first revision.
             _ if event.position == Position::default() && !self.is_of_first_revision(&event) => self.fail(Status::new(
                 500,
@@ -424,7 +425,7 @@ impl<S: WatchSource> RetryWatch<S> {
                     Status::new(410, format!("the watch is at {resume}, and the source says that it is at {at}")),
                 );
             }
-            Payload::Bookmark => self.resume = event.position,
+            Payload::Bookmark | Payload::Synced => self.resume = event.position,
             _ => {
                 let position = event.position;
                 let event = match &mut self.relist {

@@ -13,7 +13,7 @@ pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
     resumed.epoch == listed.epoch && listed.revision < resumed.revision
 }
 
-/// What the policy to list needs of its objects, for a watch of any.
+/// The policy to list, with its object type erased.
 pub(super) trait Relist<O>: Send {
     fn list(&mut self) -> ListingFuture<O>;
 
@@ -26,7 +26,7 @@ pub(super) trait Relist<O>: Send {
     /// The revision of the last change of an event's object; 0 where that is not known.
     fn own_revision(&self, event: &WatchEvent<O>) -> u64;
 
-    /// What becomes of an event that is about to be given: `None` where it was given already.
+    /// Makes an event relative to what was given; `None` where the consumer was given it already.
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>>;
 
     /// The events that lead from what was given to the listing: deletes first, then puts in the order of their revisions.
@@ -73,27 +73,37 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
 
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>> {
         let position = event.position;
-        if let Payload::Deleted(last) = &event.payload {
-            let key = last.object_key();
-            if self.given.get(&key).is_none() && (self.is_whole || self.deleted.contains(&*key)) {
-                return None;
-            }
+        let is_repeat = |key: &[u8]| self.given.get(key).is_none() && (self.is_whole || self.deleted.contains(key));
+        match &event.payload {
+            Payload::Deleted(last) if is_repeat(&last.object_key()) => return None,
+            Payload::DeletedUnknown(key) if is_repeat(key) => return None,
+            _ => {}
         }
         if position != self.deleted_at {
             self.deleted.clear();
             self.deleted_at = position;
         }
         let payload = match event.payload {
-            Payload::Added(new) | Payload::Modified { new, .. } => match self.given.insert(new.clone()) {
-                Some(old) if old.is_same(&new) => return None,
-                Some(old) => Payload::Modified { old: Some(old), new },
-                None => Payload::Added(new),
-            },
+            Payload::Added(ref new) | Payload::Modified { ref new, .. } => {
+                let new = new.clone();
+                match self.given.insert(new.clone()) {
+                    Some(old) if old.is_same(&new) => return None,
+                    Some(old) => Payload::Modified { old: Some(old), new },
+                    None if self.is_whole => Payload::Added(new),
+                    // The consumer may have it from before: the source's own word is all that is known.
+                    None => event.payload,
+                }
+            }
             Payload::Deleted(last) => {
                 let key = last.object_key();
                 self.given.remove(&key);
                 self.deleted.insert(key.into_owned());
                 Payload::Deleted(last)
+            }
+            Payload::DeletedUnknown(key) => {
+                let last = self.given.remove(&key);
+                self.deleted.insert(key.clone());
+                last.map_or(Payload::DeletedUnknown(key), Payload::Deleted)
             }
             other => other,
         };

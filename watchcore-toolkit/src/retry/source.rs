@@ -1,4 +1,4 @@
-//! What can be watched from a position, and listed.
+//! Sources that can be watched from a position, and listed.
 
 #![forbid(unsafe_code)]
 

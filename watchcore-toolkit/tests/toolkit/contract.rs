@@ -64,10 +64,12 @@ fn entry(text: &str) -> Entry {
     Entry::new(key, value, number(revision))
 }
 
-/// `+/a=1@11/10`, `~/a=2@12`, `-/a@13`, `bookmark@20`; behind the last slash of a number, the position.
+/// `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20`, `synced@20`; behind the last slash of a number, the position.
 fn event(text: &str) -> WatchEvent<Entry> {
-    if let Some(revision) = text.strip_prefix("bookmark@") {
-        return WatchEvent::bookmark(number(revision));
+    match text.split_once('@') {
+        Some(("bookmark", revision)) => return WatchEvent::bookmark(number(revision)),
+        Some(("synced", revision)) => return WatchEvent::synced().at(number(revision)),
+        _ => {}
     }
     let (object, numbers) = text.split_once('@').unwrap_or((text, "0"));
     let (own, position) = numbers.split_once('/').unwrap_or((numbers, numbers));
@@ -76,6 +78,7 @@ fn event(text: &str) -> WatchEvent<Entry> {
         "+" => WatchEvent::added(entry),
         "~" => WatchEvent::modified(None, entry),
         "-" => WatchEvent::deleted(entry),
+        "?" => WatchEvent::deleted_unknown(entry.key),
         other => panic!("{other} is no event"),
     };
     event.at(number(position))
@@ -89,11 +92,12 @@ pub(crate) struct Fed(Arc<Mutex<FedState>>);
 struct FedState {
     events: VecDeque<WatchEvent<Entry>>,
     ended: bool,
+    panics: bool,
     waker: Option<Waker>,
 }
 
 impl Fed {
-    /// `EVENT... [then end|stay|error 410]`.
+    /// `EVENT... [then end|stay|panic|error 410]`.
     fn feed(&self, words: &[&str]) {
         let (events, then) = match words.iter().position(|word| *word == "then") {
             Some(at) => (&words[..at], &words[at + 1..]),
@@ -102,6 +106,7 @@ impl Fed {
         let mut events: Vec<_> = events.iter().map(|text| event(text)).collect();
         match then[0] {
             "stay" | "end" => {}
+            "panic" => self.0.lock().unwrap().panics = true,
             "error" => events.push(WatchEvent::error(error(then))),
             other => panic!("then {other}?"),
         }
@@ -127,6 +132,10 @@ impl futures_core::Stream for Fed {
         match state.events.pop_front() {
             Some(event) => Poll::Ready(Some(event)),
             None if state.ended => Poll::Ready(None),
+            None if state.panics => {
+                drop(state);
+                panic!("as the row says")
+            }
             None => {
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
@@ -147,60 +156,85 @@ impl Watch for Fed {
 #[derive(Clone, Default)]
 struct Source(Arc<Mutex<SourceState>>);
 
+/// An answer of a source, or its panic.
+type Answer<T> = Box<dyn FnOnce() -> Result<T, Status> + Send>;
+
 #[derive(Default)]
 struct SourceState {
-    lists: VecDeque<Result<ListPage, Status>>,
-    watches: VecDeque<Result<Option<Fed>, Status>>,
+    lists: VecDeque<Answer<ListPage>>,
+    watches: VecDeque<Answer<Option<Fed>>>,
     open: Option<Fed>,
     asked: Vec<String>,
 }
 
 impl Source {
-    /// `list 10 /a=1@3 [more TOKEN]`, `list many 1000 10`, `list error 410`.
+    /// `list 10 /a=1@3 [more TOKEN]`, `list many 1000 10`, `list error 410`, `list panic`.
     fn add_list(&self, words: &[&str]) {
-        let mut state = self.0.lock().unwrap();
-        if words[0] == "error" {
-            return state.lists.push_back(Err(error(words)));
+        let add = |answer: Answer<ListPage>| self.0.lock().unwrap().lists.push_back(answer);
+        match words[0] {
+            "panic" => add(Box::new(|| panic!("as the row says"))),
+            "error" => {
+                let status = error(words);
+                add(Box::new(|| Err(status)));
+            }
+            "many" => {
+                for at in 0..number(words[1]) {
+                    let page = ListPage::new(number(words[2]), []).continued(at.to_string());
+                    add(Box::new(|| Ok(page)));
+                }
+            }
+            revision => {
+                let more = words.iter().position(|word| *word == "more");
+                let entries = words[1..more.unwrap_or(words.len())].iter().map(|text| entry(text));
+                let page = ListPage::new(number(revision), entries);
+                let page = if let Some(at) = more { page.continued(words[at + 1]) } else { page };
+                add(Box::new(|| Ok(page)));
+            }
         }
-        if words[0] == "many" {
-            let revision = number(words[2]);
-            return state
-                .lists
-                .extend((0..number(words[1])).map(|at| Ok(ListPage::new(revision, []).continued(at.to_string()))));
-        }
-        let more = words.iter().position(|word| *word == "more");
-        let page =
-            ListPage::new(number(words[0]), words[1..more.unwrap_or(words.len())].iter().map(|text| entry(text)));
-        state.lists.push_back(Ok(match more {
-            Some(at) => page.continued(words[at + 1]),
-            None => page,
-        }));
     }
 
-    fn add_watch(&self, words: &[&str]) {
-        let answer = match words.first() {
-            Some(&"error") => Err(error(words)),
-            Some(&"none") => Ok(None),
+    /// `watch EVENT...`, `watch error 410`, `watch none`, `watch panic`; `slow 2s` before it: the clock moves before it answers.
+    fn add_watch(&self, words: &[&str], clock: &Arc<ManualClock>) {
+        let (slow, words) = match words {
+            ["slow", time, rest @ ..] => (duration(time), rest),
+            _ => (Duration::ZERO, words),
+        };
+        let answer: Answer<Option<Fed>> = match words.first() {
+            Some(&"panic") => Box::new(|| panic!("as the row says")),
+            Some(&"error") => {
+                let status = error(words);
+                Box::new(|| Err(status))
+            }
+            Some(&"none") => Box::new(|| Ok(None)),
             _ => {
                 let fed = Fed::default();
                 fed.feed(words);
-                Ok(Some(fed))
+                Box::new(|| Ok(Some(fed)))
             }
         };
+        let clock = Arc::clone(clock);
+        let answer = Box::new(move || {
+            clock.advance(slow);
+            answer()
+        });
         self.0.lock().unwrap().watches.push_back(answer);
     }
 
     fn page(&self, asked: String) -> Result<ListPage, Status> {
         let mut state = self.0.lock().unwrap();
         state.asked.push(asked);
-        state.lists.pop_front().unwrap_or_else(|| Err(Status::new(503, "no more lists")))
+        let answer = state.lists.pop_front();
+        drop(state);
+        answer.map_or_else(|| Err(Status::new(503, "no more lists")), |answer| answer())
     }
 
     fn open(&self, from: u64) -> Result<Option<Fed>, Status> {
         let mut state = self.0.lock().unwrap();
         state.asked.push(format!("watch@{from}"));
-        let answer = state.watches.pop_front().unwrap_or_else(|| Ok(Some(Fed::default())));
-        state.open = answer.as_ref().ok().cloned().flatten();
+        let answer = state.watches.pop_front();
+        drop(state);
+        let answer = answer.map_or_else(|| Ok(Some(Fed::default())), |answer| answer());
+        self.0.lock().unwrap().open = answer.as_ref().ok().cloned().flatten();
         answer
     }
 }
@@ -292,13 +326,17 @@ impl Machine {
     }
 }
 
-/// `+/a=1`, `~/a=2`, `-/a`, `error:410`; with what was lost before it, `!3`.
+/// `+/a=1`, `~/a=2`, `-/a=2`, `?/a`, `error:410`; with what was lost before it, `!3`.
 fn shown(event: &WatchEvent<Entry>) -> String {
-    let of = |entry: &Entry| String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value[..]].concat()).into_owned();
+    let of = |entry: &Entry| {
+        let between: &[u8] = if entry.value.is_empty() { b"" } else { b"=" };
+        String::from_utf8_lossy(&[&entry.key[..], between, &entry.value[..]].concat()).into_owned()
+    };
     let text = match &event.payload {
         Payload::Added(new) => format!("+{}", of(new)),
         Payload::Modified { new, .. } => format!("~{}", of(new)),
-        Payload::Deleted(last) => format!("-{}", String::from_utf8_lossy(&last.key)),
+        Payload::Deleted(last) => format!("-{}", of(last)),
+        Payload::DeletedUnknown(key) => format!("?{}", String::from_utf8_lossy(key)),
         Payload::Error(status) => format!("error:{}", status.code()),
         _ => event.name().to_lowercase(),
     };
@@ -314,7 +352,7 @@ fn run_source(lines: &[Line<'_>]) {
         let rest = &line.words[1..];
         match line.words[0] {
             "list" => source.add_list(rest),
-            "watch" => source.add_watch(rest),
+            "watch" => source.add_watch(rest, &clock),
             "start" => machine = Some(Machine::start(&run, source.clone(), &clock)),
             "send" => source.0.lock().unwrap().open.as_ref().expect("a watch is open").feed(rest),
             "advance" => clock.advance(duration(rest[0])),
@@ -349,7 +387,7 @@ fn run_queue(lines: &[Line<'_>]) {
     let queue = WorkQueue::builder().clock(clock.clone()).limiter(LongestDelay::new(both)).build();
     let mut taken: Vec<WorkItem<String>> = Vec::new();
     for line in &lines[1..] {
-        let key = || line.words[1].to_owned();
+        let key = || line.words.get(1).copied().unwrap_or_default().to_owned();
         let mut held = || taken.remove(taken.iter().position(|item| **item == line.words[1]).expect("it was taken"));
         match line.words[0] {
             "add" => queue.add(key()),
@@ -370,6 +408,8 @@ fn run_queue(lines: &[Line<'_>]) {
             "advance" => clock.advance(duration(line.words[1])),
             "ready" => line.expect(queue.len() as u64, line.number(1)),
             "delayed" => line.expect(queue.stats().delayed as u64, line.number(1)),
+            "added" => line.expect(queue.stats().added, line.number(1)),
+            "shutdown" => drop(queue.shut_down()),
             "failures" => line.expect(u64::from(queue.requeues(&key())), line.number(2)),
             other => panic!("{}:{}: {other} is no word of a queue", line.file, line.number),
         }

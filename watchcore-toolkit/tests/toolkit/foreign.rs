@@ -348,6 +348,7 @@ impl Drop for Loud {
 
 impl PartialEq for Loud {
     fn eq(&self, other: &Loud) -> bool {
+        call(&self.1);
         self.0 == other.0
     }
 }
@@ -356,11 +357,12 @@ impl Eq for Loud {}
 
 impl Hash for Loud {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        call(&self.1);
         self.0.hash(state);
     }
 }
 
-/// A key may call its queue where it is cloned and dropped; so may the clock.
+/// A key may call its queue where it is cloned, dropped, hashed or compared; so may the clock.
 #[test]
 fn fault_key_calls_the_queue() {
     thread_local! {
@@ -375,6 +377,7 @@ fn fault_key_calls_the_queue() {
             move || {
                 if !INSIDE.replace(true) {
                     queue.len();
+                    queue.requeues(&Loud(9, Calls::default()));
                     INSIDE.set(false);
                 }
             }
@@ -392,6 +395,7 @@ fn fault_key_calls_the_queue() {
         item.retry();
         queue.get(BOUND).unwrap().unwrap().retry_after(Duration::from_secs(1));
         queue.get(BOUND).unwrap().unwrap().forget();
+        assert_eq!(queue.requeues(&key(3)), 1);
         queue.forget(&key(3));
         queue.add_after(key(4), Duration::from_secs(9));
         queue.shut_down();

@@ -3,9 +3,10 @@
 use crate::support::{BOUND, Journal, Text, delete, lap, put, small_cache, until, wide_cache};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason};
+use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Writer};
 use watchcore_toolkit::{
     Handler, HandlerFns, HandlerOptions, HandlerState, Informer, ManualClock, Origin, Registration, Status,
 };
@@ -30,6 +31,10 @@ impl Handler<Text> for Log {
 
     fn deleted(&mut self, last: &Text, _: Origin) {
         self.0.write(format!("- {}", of(last)));
+    }
+
+    fn deleted_unknown(&mut self, key: &[u8], _: Origin) {
+        self.0.write(format!("? {}", String::from_utf8_lossy(key)));
     }
 
     fn synced(&mut self) {
@@ -298,6 +303,38 @@ fn rf_14_every_policy_gives_the_last_good_value() {
         assert_eq!(journal.lines(), lines, "{policy:?}");
         drop(registration);
     }
+}
+
+/// What a handler with SkipToOldest has missed may be the last good value of an object: where its deletion comes, so does its key.
+/// No deletion is given of an object that the handler cannot have been given.
+#[test]
+fn rf_14_deletion_behind_a_skip_has_its_key() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "good");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let journal = Arc::new(Journal::default());
+    let options = HandlerOptions::new().on_lag(OnLag::SkipToOldest);
+    let (registration, run) = informer.handler(Log(Arc::clone(&journal)), options).unwrap();
+    let mut run = std::pin::pin!(run);
+    // A poll makes so many calls at most, and there is nothing else to wait for.
+    let mut poll = || (0..50).all(|_| run.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(poll());
+    let bad = |writer: &mut Writer, key: &str| {
+        let revision = writer.position().revision + 1;
+        writer.apply(revision, [Change::put(key, b"\xff")]).unwrap();
+    };
+    bad(&mut writer, "/a");
+    lap(&mut writer, "/z");
+    bad(&mut writer, "/late");
+    delete(&mut writer, "/late");
+    bad(&mut writer, "/a");
+    delete(&mut writer, "/a");
+    put(&mut writer, "/end", "1");
+    assert!(poll());
+    let lines = journal.lines().into_iter().filter(|line| !line.contains("/z"));
+    assert_eq!(lines.collect::<Vec<_>>(), ["initial + /a=good", "synced", "lost 1", "? /a", "+ /end=1"]);
+    drop(registration);
 }
 
 /// A removal returns at once though a callback runs; one that waits returns when none does.

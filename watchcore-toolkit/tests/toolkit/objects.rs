@@ -460,6 +460,23 @@ fn si_01_resync_gives_what_was_given() {
     assert_eq!(again, ["~ /a=2>2", "~ /b=1>1"]);
 }
 
+/// Resyncs keep to the multiples of their period, whenever the one before was taken; those that were missed are left out.
+#[test]
+fn si_01_resync_at_multiples_of_its_period() {
+    let cache = wide_cache();
+    let clock = ManualClock::new();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let wanted = ObjectWatch::<Text>::builder(&cache).resync_period(Duration::from_secs(30));
+    let mut watch = wanted.clock(Arc::new(clock.clone())).open().unwrap();
+    assert_eq!(lines(&mut watch, 2), ["+ /a=1", "synced"]);
+    // At 30 s one is due, and taken at 50 s; at 60 s the next one. Of those at 90 s and 120 s one is taken, at 140 s.
+    for (seconds, is_due) in [(29, false), (21, true), (9, false), (1, true), (80, true), (9, false), (1, true)] {
+        clock.advance(Duration::from_secs(seconds));
+        assert_eq!(watch.try_recv().is_ready(), is_due, "after {seconds} s more");
+        assert!(watch.try_recv().is_pending());
+    }
+}
+
 /// A resync whose handling takes as long as its period does not keep changes away, and none begins after a stop.
 #[test]
 fn si_01_long_resync_lets_changes_through() {

@@ -1,7 +1,7 @@
 //! A watch that survives its server: the table of its states, row by row.
 
 use crate::script::{Answer, ScriptWatch, Server, Woken, drain};
-use crate::support::{Text, lap, line, next, put, small_cache};
+use crate::support::{Text, delete, lap, line, next, put, small_cache};
 use futures_core::Stream;
 use std::future::{pending, ready};
 use std::pin::Pin;
@@ -394,6 +394,24 @@ fn rf_14_refused_value_of_a_list_is_no_deletion() {
     assert!(watch.lists() > 1, "it was overtaken");
     put(&mut writer, "/a", "2");
     assert_eq!(line(&next(&mut watch)), "~ /a=1>2");
+}
+
+/// A deletion of what was refused before the watch began is given all the same: its consumer may have the object from before.
+#[test]
+fn rw_35_deleted_value_that_was_refused() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    writer.apply(2, [Change::put("/a", b"\xff")]).unwrap();
+    let source = CacheSource::<Text>::new(&cache);
+    let mut alone = RetryWatch::open(source.clone(), 2).unwrap();
+    let mut listing = RetryWatch::builder(source.clone(), 1).relist(source).open().unwrap();
+    writer.apply(3, [Change::put("/b", b"\xff")]).unwrap();
+    delete(&mut writer, "/b");
+    delete(&mut writer, "/a");
+    put(&mut writer, "/end", "1");
+    assert_eq!([(); 2].map(|()| line(&next(&mut alone))), ["? /a", "+ /end=1"]);
+    assert_eq!([(); 2].map(|()| line(&next(&mut listing))), ["- /a=1", "+ /end=1"]);
 }
 
 /// Over a cache: its history, what it left behind as a difference, and the end of the cache.

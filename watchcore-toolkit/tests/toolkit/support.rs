@@ -60,6 +60,7 @@ pub(crate) fn line(event: &WatchEvent<Text>) -> String {
         Modified { old: Some(old), new } => format!("~ {}>{}", of(old), **new),
         Modified { old: None, new } => format!("~ {} of unknown", of(new)),
         Deleted(last) => format!("- {}", of(last)),
+        DeletedUnknown(key) => format!("? {}", String::from_utf8_lossy(key)),
         Synced => "synced".into(),
         Bookmark => "bookmark".into(),
         Error(status) => format!("error {}", status.code()),
