@@ -12,7 +12,7 @@ mod unread;
 pub(crate) use activity::{Activity, Answering, State};
 pub(crate) use places::{ClientPlace, ClientPlaces, Full};
 pub(crate) use turns::{Turns, is_large, soon};
-pub(crate) use unread::{Account, Answered, Holder, Made, Unread, UnreadBytes};
+pub(crate) use unread::{Account, Answered, Holder, MadeBytes, Unread, UnreadBytes};
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -197,9 +197,9 @@ impl Drop for Account {
 
 impl Answered {
     /// These bytes were made.
-    pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> Made {
+    pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> MadeBytes {
         self.add(bytes);
-        Made { answered: self.clone(), left: bytes }
+        MadeBytes { answered: self.clone(), left: bytes }
     }
 
     fn add(&self, bytes: usize) {
@@ -274,12 +274,12 @@ impl Drop for Answered {
 }
 
 /// Bytes that were made of an answer, and not handed out; they go when this is dropped.
-pub(crate) struct Made {
+pub(crate) struct MadeBytes {
     answered: Arc<Answered>,
     left: usize,
 }
 
-impl Made {
+impl MadeBytes {
     /// So many more were made.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.left += bytes;
@@ -293,7 +293,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for MadeBytes {
     fn drop(&mut self) {
         if self.left > 0 {
             self.answered.sub(self.left);
@@ -352,13 +352,13 @@ mod tests {
     }
 
     /// An answer with so many bytes, and whether it was cut off.
-    fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (Made, Arc<AtomicBool>) {
+    fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (MadeBytes, Arc<AtomicBool>) {
         let flag = Arc::new(AtomicBool::new(false));
         let answered = unread.account(&user(name)).answer(Box::new(Flag(flag.clone())));
         (answered.made(bytes), flag)
     }
 
-    fn hand_out(made: &mut Made, bytes: usize) -> UnreadBytes {
+    fn hand_out(made: &mut MadeBytes, bytes: usize) -> UnreadBytes {
         made.hand_out(Bytes::from(vec![0; bytes]))
     }
 

@@ -1,6 +1,6 @@
 //! The body of an answer on a connection of our own: handed out in pieces, counted until the client has taken them.
 
-use crate::clients::{Account, Activity, Answering, Holder, Made, UnreadBytes};
+use crate::clients::{Account, Activity, Answering, Holder, MadeBytes, UnreadBytes};
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame as BodyFrame, SizeHint};
@@ -69,7 +69,7 @@ pub(super) struct Answer {
     rest: Bytes,
     /// What the body is to give yet, and counts already.
     said: usize,
-    made: Made,
+    made: MadeBytes,
     activity: Arc<Activity>,
     /// On HTTP/2 a body is not asked as long as its client gives no room. `None`: HTTP/1.1, where the socket says so.
     unasked: Option<bool>,

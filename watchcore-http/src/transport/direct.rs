@@ -4,7 +4,7 @@
 //! response. So the connection is taken apart, and what is left is this: the head is written, then frames as they are,
 //! then the last chunk. In between the socket is read only to notice that the client goes, or sends its next request.
 
-use crate::clients::{Answered, Made};
+use crate::clients::{Answered, MadeBytes};
 use crate::frame::Frame;
 use crate::watch::{Progress, WatchStream};
 use bytes::{Buf, Bytes, BytesMut};
@@ -37,7 +37,7 @@ pub(crate) struct Direct<I> {
     ahead: BytesMut,
     /// The frames count as long as they are here.
     answered: Arc<Answered>,
-    made: Option<Made>,
+    made: Option<MadeBytes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -161,7 +161,7 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
 struct ListBody {
     /// Made before the response head went out.
     first: Bytes,
-    rest: Arc<Mutex<Rest>>,
+    rest: Arc<Mutex<ListRest>>,
     /// Many keys may have been visited for what was made last: others have their turn before more is made.
     rests: bool,
     /// The task that watches the time.
@@ -169,7 +169,7 @@ struct ListBody {
 }
 
 /// What is left of a list.
-enum Rest {
+enum ListRest {
     Bytes(Box<ListBytes>),
     Nothing,
     /// Its time was over.
@@ -178,28 +178,28 @@ enum Rest {
 
 impl ListBody {
     fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
-        let rest = Arc::new(Mutex::new(Rest::Bytes(Box::new(bytes))));
+        let rest = Arc::new(Mutex::new(ListRest::Bytes(Box::new(bytes))));
         let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
         ListBody { first, rest, rests: false, watcher }
     }
 }
 
-fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
+fn lock(rest: &Mutex<ListRest>) -> MutexGuard<'_, ListRest> {
     // A panic in the middle of a piece drops the body; what is left is not asked for again.
     rest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Cuts a list off once its time is over.
-async fn cut_off(rest: Weak<Mutex<Rest>>, taker: Taker) {
+async fn cut_off(rest: Weak<Mutex<ListRest>>, taker: Taker) {
     let Taker { reader, longest, .. } = taker;
     tokio::time::sleep(longest).await;
     let Some(rest) = rest.upgrade() else { return };
     let mut left = lock(&rest);
-    if let Rest::Bytes(bytes) = std::mem::replace(&mut *left, Rest::Cut) {
+    if let ListRest::Bytes(bytes) = std::mem::replace(&mut *left, ListRest::Cut) {
         drop(left);
         tracing::info!(target: "watchcore_http", who = %reader.who, ?longest, made = bytes.pieces.made(), "a list is cut off: its client takes too long for it");
     } else {
-        *left = Rest::Nothing;
+        *left = ListRest::Nothing;
     }
 }
 
@@ -213,7 +213,7 @@ impl http_body::Body for ListBody {
     ) -> Poll<Option<Result<BodyFrame<Bytes>, io::Error>>> {
         let ListBody { first, rest, rests, .. } = self.get_mut();
         let mut rest = lock(rest);
-        if matches!(*rest, Rest::Cut) {
+        if matches!(*rest, ListRest::Cut) {
             let why = "the list was cut off: its client took too long for it";
             return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         }
@@ -224,13 +224,13 @@ impl http_body::Body for ListBody {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let Rest::Bytes(bytes) = &mut *rest else { return Poll::Ready(None) };
+        let ListRest::Bytes(bytes) = &mut *rest else { return Poll::Ready(None) };
         let made = bytes.next();
         // A transport that has room for more than was made asks again at once.
         let is_little = made.as_ref().is_ok_and(|made| (1..PIECE / 2).contains(&made.len()));
         let is_over = bytes.is_over() || made.is_err();
         if is_over {
-            *rest = Rest::Nothing;
+            *rest = ListRest::Nothing;
         }
         *rests = is_little && !is_over;
         match made {
@@ -246,7 +246,7 @@ impl http_body::Body for ListBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && matches!(*lock(&self.rest), Rest::Nothing)
+        self.first.is_empty() && matches!(*lock(&self.rest), ListRest::Nothing)
     }
 }
 
