@@ -97,11 +97,12 @@ impl fmt::Display for Start {
             Start::State => f.write_str("state"),
             Start::StateAtLeast(revision) => write!(f, "state-at-least:{revision}"),
             Start::AfterIn(position) => write!(f, "after:{position}"),
+            Start::Within(revision) => write!(f, "within:{revision}"),
         }
     }
 }
 
-/// `now`, `after:R` or `after:EPOCH:R`, `state` or `state-at-least:R`.
+/// `now`, `after:R` or `after:EPOCH:R`, `within:R`, `state` or `state-at-least:R`.
 ///
 /// ```
 /// use watchcore::Start;
@@ -121,11 +122,12 @@ impl FromStr for Start {
             None if text == "state" => Ok(Start::State),
             Some(("after", position)) if position.contains(':') => position.parse().map(Start::AfterIn),
             Some(("after", after)) => revision(after).map(Start::After),
+            Some(("within", within)) => revision(within).map(Start::Within),
             Some(("state-at-least", least)) => revision(least).map(Start::StateAtLeast),
             _ => Err(unknown(
                 "start",
                 text,
-                ["now", "after:R", "after:EPOCH:R", "state", "state-at-least:R"].into_iter(),
+                ["now", "after:R", "after:EPOCH:R", "within:R", "state", "state-at-least:R"].into_iter(),
             )),
         }
     }
@@ -159,6 +161,7 @@ mod tests {
         again(SubscriptionState::ALL);
         again(OnLag::ALL);
         again(&[Start::Now, Start::After(u64::MAX), Start::State, Start::StateAtLeast(0)]);
+        again(&[Start::Within(7)]);
         again(&[Start::AfterIn(Position { epoch: 1 << 32, revision: 7 })]);
         // Larger than any revision: whoever asks for it is told so, as after `after:R`.
         again(&[Position::default(), Position { epoch: u64::MAX, revision: u64::MAX }]);

@@ -154,6 +154,8 @@ pub(crate) struct Ring {
     /// The oldest revision of the window: one above the last that left it, or the first listing (docs/CONTRACT.md,
     /// rows 1.13 to 1.15).
     pub(super) oldest_revision: AtomicU64,
+    /// The newest revision of several events of which some have left the window (0: none).
+    pub(super) torn_revision: AtomicU64,
     pub(super) epochs: Published<Epochs>,
     /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
     pub(super) newest_mark: AtomicU64,
@@ -196,6 +198,7 @@ impl Ring {
             token: Published::new(One::new(token, &mut System)),
             oldest_seq: AtomicU64::new(slots),
             oldest_revision: AtomicU64::new(epochs.listing + 1),
+            torn_revision: AtomicU64::new(0),
             epochs: Published::new(epochs),
             newest_mark: AtomicU64::new(0),
             oldest_opened: Count::new(ages.now()),
@@ -311,6 +314,13 @@ impl Ring {
         self.oldest_revision.load(Acquire)
     }
 
+    /// Whether a revision has several events of which some have left the window; to be asked after
+    /// [`Ring::oldest_seq`], which says that something left. Relaxed: that load (Acquire) is the partner of the store in
+    /// `evict`, which comes before the store of `oldest_seq`.
+    pub(crate) fn is_torn(&self, revision: u64) -> bool {
+        revision != 0 && self.torn_revision.load(Relaxed) == revision && self.oldest_revision() == revision + 1
+    }
+
     /// The oldest revision of the window as a reader at `head` sees it, which it loaded before.
     pub(crate) fn oldest_at(&self, head: u64, pin: &Guard) -> Oldest {
         let revision = self.oldest_revision();
@@ -384,7 +394,7 @@ impl Ring {
 
     /// The segment of `seq` for as long as the pin: no count moves, so readers on many threads share no line that
     /// any of them writes. `None` where it has left.
-    fn peek<'g>(&self, seq: u64, pin: &'g Guard) -> Option<&'g Segment> {
+    pub(crate) fn peek<'g>(&self, seq: u64, pin: &'g Guard) -> Option<&'g Segment> {
         let base = self.base_of(seq);
         // Twice: as in `locate`.
         for _ in 0..2 {

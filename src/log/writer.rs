@@ -315,7 +315,12 @@ impl RingWriter {
         let epoch_view = self.epochs.at(u64::MAX);
         let end = segment.end(ring.head());
         if end > base && end > epoch_view.since_seq {
-            let left = segment.event(end - 1).revision();
+            let last = segment.event(end - 1);
+            let left = last.revision();
+            // Relaxed: published by the store of `oldest_seq` below; partner: `Ring::is_torn`.
+            if !(last.is_first() && last.is_last()) {
+                ring.torn_revision.store(left, Relaxed);
+            }
             let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
             ring.oldest_revision.store(oldest, Release);
         }

@@ -33,6 +33,8 @@ use crate::wake::Interest;
 pub(super) struct FutureStart {
     /// Ticket of the consistent read that says whether the revision exists, until it has answered.
     ticket: Option<u64>,
+    /// It begins at the first event of the revision, where that has several.
+    within: bool,
     /// Where its cursor stands: at the head at which the wait began.
     pub(super) began_at: u64,
     /// The head at which it was last seen that the revision is not reached: nothing below that concerns it.
@@ -44,12 +46,12 @@ type Beginning = (u64, u64);
 
 impl Awake<'_> {
     /// Waits from `head` on until the cache has reached the revision of `at`.
-    pub(super) fn await_future(&mut self, head: u64, at: Position) {
+    pub(super) fn await_future(&mut self, head: u64, at: Position, within: bool) {
         let inner = self.inner();
         let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
         inner.wake_source();
         self.live(head, at);
-        let start = FutureStart { ticket, began_at: head, looked_to: head };
+        let start = FutureStart { ticket, within, began_at: head, looked_to: head };
         self.own.enter(SubscriptionPhase::Future(Box::new(start)));
     }
 
@@ -67,12 +69,14 @@ impl Awake<'_> {
     /// Looks whether the revision was reached. True: it begins, and there may be events.
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
+            let within = matches!(self.own.phase(), SubscriptionPhase::Future(start) if start.within);
+            // The last position that was delivered stays the asked one: bookmarks count from there.
+            let (seq, position) = self.first_event((seq, Position { epoch, ..self.position() }), within)?;
             // The consumer has the state of its revision: only now is it there to be recorded.
             if !self.seed(seq) {
                 return Err(Halt::Lost(self.loss()));
             }
-            // The last position that was delivered stays the asked one: bookmarks count from there.
-            self.cursor.begin_at(seq, Position { epoch, ..self.position() });
+            self.cursor.begin_at(seq, position);
             self.own.enter(SubscriptionPhase::Live);
             return Ok(true);
         }

@@ -76,6 +76,9 @@ use own::Own;
 /// let saved = cache.position().to_string(); // in a file, or a client's hands
 /// writer.apply(3, [Change::put("/a", "3")])?;
 /// assert_eq!(polled(Start::AfterIn(saved.parse()?))?, 1);
+/// assert_eq!(polled(Start::Within(3))?, 0); // whoever has an event of revision 3 has all of it
+/// writer.apply(4, [Change::put("/b", "4"), Change::put("/c", "4")])?;
+/// assert_eq!(polled(Start::Within(4))?, 2); // and of revision 4 may have one of two
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +88,9 @@ pub enum Start {
     Now,
     /// History above this revision, then live. COMPACTED where it is below the window less one.
     After(u64),
+    /// As `After`, for a consumer that may have received only some of the events of this revision: where the revision has
+    /// more than one event, all of them come again. COMPACTED, too, where these have left the window.
+    Within(u64),
     /// The whole matching state as Added in key order, a mark, then live.
     State,
     /// Waits until the cache reached this revision, then as `State`.

@@ -298,8 +298,10 @@ impl SubscribeBuilder {
         if inner.is_closing() {
             return Err(say::closed("subscribe"));
         }
-        if let Start::After(revision) | Start::StateAtLeast(revision) | Start::AfterIn(Position { revision, .. }) =
-            self.options.start.start
+        if let Start::After(revision)
+        | Start::Within(revision)
+        | Start::StateAtLeast(revision)
+        | Start::AfterIn(Position { revision, .. }) = self.options.start.start
         {
             say::check_asked("subscribe at", revision, || inner.position().revision)?;
         }

@@ -57,25 +57,35 @@ impl Awake<'_> {
                 cold.phase = SubscriptionPhase::Revision { until };
                 cold.start = Some(Box::new(options.clone()));
             }
-            Start::After(revision) => self.begin_after(Position { epoch: 0, revision })?,
-            Start::AfterIn(position) => self.begin_after(position)?,
+            Start::After(revision) => self.begin_after(Position { epoch: 0, revision }, false)?,
+            Start::AfterIn(position) => self.begin_after(position, false)?,
+            Start::Within(revision) => self.begin_after(Position { epoch: 0, revision }, true)?,
         }
         Ok(())
     }
 
-    fn begin_after(&mut self, asked: Position) -> Step<()> {
+    /// `within`: at the first event of the revision, where it has several.
+    fn begin_after(&mut self, asked: Position, within: bool) -> Step<()> {
         let found = self.inner().resolve("subscribe after", asked, true)?;
         let position = Position { epoch: found.epoch, ..asked };
         if found.future {
-            self.await_future(found.seq, position);
+            self.await_future(found.seq, position, within);
             return Ok(());
         }
-        let seeded = self.seed(found.seq);
-        self.live(found.seq, position);
+        let (seq, position) = self.first_event((found.seq, position), within)?;
+        let seeded = self.seed(seq);
+        self.live(seq, position);
         if !seeded {
             return Err(self.inner().compacted("subscribe after", asked.revision).into());
         }
         Ok(())
+    }
+
+    /// Where a start at `above` begins, which is the first event above a revision and the position of that: with `within`
+    /// at the first event of the revision, where it has several.
+    pub(super) fn first_event(&self, above: (u64, Position), within: bool) -> Step<(u64, Position)> {
+        let first = if within { self.inner().first_within(above.1)? } else { None };
+        Ok(first.unwrap_or(above))
     }
 
     /// Where the cache became Ready: at its first listing, or where the history behind that ended.

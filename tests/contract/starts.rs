@@ -1,6 +1,7 @@
 //! Section 2: where a subscription begins.
 
 use crate::tools::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use watchcore::*;
@@ -35,6 +36,78 @@ fn after_filters_history() {
     writer.apply(3, [Change::put("/a", "3")]).unwrap();
     let mut one = cache.subscribe(Start::After(0)).key("/a").open().unwrap();
     assert_eq!(drain(&mut one), ["1 ADDED /a=1", "2 DELETED /a was 1", "3 ADDED /a=3"]);
+}
+
+/// A consumer that has the first of three events of revision 2 gets all three again, whether the cache has that revision
+/// already or not; one that has the only event of a revision gets what follows.
+#[test]
+fn within_repeats_a_revision_of_several() {
+    let three = || ["/a", "/b", "/c"].map(|key| Change::put(key, "2"));
+    let (cache, mut writer) = embedded();
+    let mut early = cache.subscribe(Start::Within(2)).open().unwrap();
+    let mut alone = cache.subscribe(Start::Within(3)).open().unwrap();
+    write(&mut writer, [1]);
+    writer.apply(2, three()).unwrap();
+    write(&mut writer, [3, 4]);
+    assert_eq!(revisions(&mut early), [2, 2, 2, 3, 4]);
+    assert_eq!(revisions(&mut alone), [4]);
+    let within = |revision| cache.subscribe(Start::Within(revision)).open().unwrap();
+    for (revision, expected) in [(0, &[1, 2, 2, 2, 3, 4][..]), (1, &[2, 2, 2, 3, 4]), (2, &[2, 2, 2, 3, 4]), (3, &[4])]
+    {
+        assert_eq!(revisions(&mut within(revision)), expected, "within {revision}");
+    }
+    assert_eq!(within(2).position().revision, 1);
+    let mut one = cache.subscribe(Start::Within(2)).key("/b").open().unwrap();
+    assert_eq!(drain(&mut one), ["2 ADDED /b=2"]);
+    // Compacted to it: its events are in the log for who stands below them.
+    writer.compact(2).unwrap();
+    assert_eq!(revisions(&mut within(2)), [2, 2, 2, 3, 4]);
+    compacted(cache.subscribe(Start::Within(1)).open(), 1, 3, 4);
+}
+
+/// Where an event of a revision of several has left the window, nobody can go on within it; one event that has left is
+/// had by whoever has the revision.
+#[test]
+fn within_is_compacted_where_events_left() {
+    let (cache, mut writer) = tiny();
+    let (mut seen, mut before) = (BTreeSet::new(), cache.oldest());
+    let events = |revision: u64| if revision.is_multiple_of(3) { 4 } else { 1 };
+    for revision in 1..400 {
+        let keys: Vec<String> = (0..events(revision)).map(|at| format!("/{at}")).collect();
+        writer.apply(revision, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+        if std::mem::replace(&mut before, cache.oldest()) == cache.oldest() {
+            continue;
+        }
+        let left = cache.oldest() - 1;
+        let open = cache.subscribe(Start::Within(left)).open();
+        match events(left) {
+            1 => assert!(revisions(&mut open.unwrap()).into_iter().is_sorted()),
+            _ => compacted(open, left, left + 1, revision),
+        }
+        assert_eq!(cache.subscribe(Start::After(left)).open().unwrap().position().revision, left);
+        seen.insert(events(left));
+    }
+    assert_eq!(seen, [1, 4].into(), "revisions of one and of several events have left last");
+    // One that is longer than the log stays until it is followed.
+    let keys: Vec<String> = (0..300).map(|at| format!("/{at}")).collect();
+    writer.apply(400, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+    assert_eq!(revisions(&mut cache.subscribe(Start::Within(400)).open().unwrap()), [400; 300]);
+}
+
+/// A resync is one revision, and comes again as a whole; a reset begins a history, of which nobody has a part.
+#[test]
+fn within_repeats_the_bracket_of_a_resync() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [4, 5]);
+    writer.resync(10, [record("/j", "9", 9, 9, 1), record("/k", "9", 4, 9, 4)], ResyncReason::Compacted).unwrap();
+    let expected = drain(&mut cache.subscribe(Start::After(5)).open().unwrap());
+    let mut within = cache.subscribe(Start::Within(10)).open().unwrap();
+    assert_eq!(within.position().revision, 5);
+    assert_eq!(drain(&mut within), expected);
+    compacted(cache.subscribe(Start::Within(9)).open(), 9, 1, 10);
+    writer.resync(7, [record("/j", "1", 6, 6, 1), record("/k", "1", 6, 6, 1)], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(drain(&mut cache.subscribe(Start::Within(7)).open().unwrap()), [""; 0]);
+    compacted(cache.subscribe(Start::Within(10)).open(), 10, 8, 7);
 }
 
 #[test]
