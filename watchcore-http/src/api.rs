@@ -403,10 +403,10 @@ fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::res
 
 async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::result::Result<Response, Refusal> {
     if parts.method != Method::GET && parts.method != Method::HEAD {
-        return Err(Refusal::read_only(&parts.method));
+        return Err(resources::not_written(&state, route, &parts.method));
     }
     match route {
-        Route::Health(which) => Ok(operate::health(&state, which, &parts)),
+        Route::Health(which) => Ok(operate::health(&state, which, &parts).await),
         Route::Metrics => operate::metrics(state, &parts).await,
         Route::CoreVersions => discovery::answer(state, DiscoveryPath::CoreVersions, parts).await,
         Route::Groups => discovery::answer(state, DiscoveryPath::Groups, parts).await,
@@ -418,6 +418,7 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await
         }
+        Route::Subresource { .. } => Err(resources::no_subresource(&state, route)),
         Route::Page => page::page(state, &parts).await,
         Route::PageEvents => page::events(&state, &parts),
         Route::Keys => keys::answer(&state, &parts).await,

@@ -67,6 +67,23 @@ impl Refusal {
         refusal
     }
 
+    /// 405: a resource is not written here, in the words of Kubernetes.
+    pub(crate) fn not_supported(verb: &str, group: &str, plural: &str) -> Refusal {
+        let dot = if group.is_empty() { "" } else { "." };
+        let message = format!("{verb} is not supported on resources of kind \"{plural}{dot}{group}\"");
+        let mut refusal = Refusal::new(405, "MethodNotAllowed", message);
+        if !group.is_empty() {
+            refusal.detail("group", json!(group));
+        }
+        refusal.detail("kind", json!(plural));
+        refusal
+    }
+
+    /// 400: a continue token that is none, or of another list.
+    pub(crate) fn bad_token(error: &Error) -> Refusal {
+        Refusal::bad_request(format!("invalid continue token: continue key is not valid: {}", error.message()))
+    }
+
     /// 405: this server only reads.
     pub fn read_only(method: &http::Method) -> Refusal {
         Refusal::new(

@@ -11,7 +11,7 @@ const (
 	began          = "each server's history begins where it began to watch"
 	readOnly       = "it only reads"
 	window         = "what the log of the cache no longer has is 410, also where etcd still has it"
-	bothCauses     = "all causes are named, and before the token is looked at"
+	overAtOnce     = "a watch whose time is over is the client's mistake: 400, not an event of code 500"
 )
 
 var asks = []ask{
@@ -41,8 +41,20 @@ var asks = []ask{
 	{name: "refused: match without version", target: "widgets" + query("resourceVersionMatch", "Exact")},
 	{name: "refused: unknown match", target: "widgets" + query("resourceVersion", "1", "resourceVersionMatch", "Newest")},
 	{name: "refused: exact at 0", target: "widgets" + query("resourceVersion", "0", "resourceVersionMatch", "Exact")},
-	{name: "refused: match with continue", target: "widgets" + query("continue", "abc", "resourceVersion", "1", "resourceVersionMatch", "Exact"), ours: map[string]string{"details.causes*": bothCauses, "message": bothCauses}},
-	{name: "refused: version with continue", target: "widgets" + query("continue", "abc", "resourceVersion", "1", "limit", "1"), ours: map[string]string{"*": bothCauses}},
+	{name: "refused: match with continue", target: "widgets" + query("continue", "abc", "resourceVersion", "1", "resourceVersionMatch", "Exact")},
+	{name: "refused: version with continue", target: "widgets" + query("continue", "{TOKEN}", "resourceVersion", "1", "limit", "1")},
+	{name: "refused: damaged token with a version", target: "widgets" + query("continue", "abc", "resourceVersion", "1", "limit", "1"), ours: map[string]string{"message": wording}},
+	{name: "refused: token with initial events", target: "widgets" + query("continue", "abc", "resourceVersion", "1", "sendInitialEvents", "true")},
+	{name: "list, token", target: "widgets" + query("continue", "{TOKEN}", "limit", "1")},
+	{name: "list, token at 0", target: "widgets" + query("continue", "{TOKEN}", "resourceVersion", "0", "limit", "1"), ours: map[string]string{"items*": limitHolds, "metadata*": limitHolds}},
+	{name: "list, negative numbers", target: "gizmos" + query("limit", "-1", "timeoutSeconds", "-1")},
+	{name: "get, numbers that are none", target: "namespaces/default/widgets/{NAME}" + query("limit", "abc", "timeoutSeconds", "-1")},
+	{name: "refused: namespace of a cluster's object", target: "gizmos" + query("fieldSelector", "metadata.namespace=default")},
+	{name: "refused: watch, token", target: "gizmos" + query("watch", "1", "continue", "abc")},
+	{name: "refused: watch, token at 0", target: "gizmos" + query("watch", "1", "continue", "abc", "resourceVersion", "0")},
+	{name: "refused: watch, old path, initial events", target: "/apis/matrix.test/v1/watch/gizmos" + query("sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan")},
+	{name: "refused: watch, old path, token", target: "/apis/matrix.test/v1/watch/gizmos" + query("watch", "1", "continue", "abc")},
+	{name: "refused: watch, negative time", target: "gizmos" + query("watch", "1", "timeoutSeconds", "-1"), ours: map[string]string{"*": overAtOnce}},
 	{name: "refused: damaged token", target: "widgets" + query("continue", "abc", "limit", "1"), ours: map[string]string{"message": wording}},
 	{name: "refused: version of a list", target: "widgets" + query("resourceVersion", "abc"), ours: map[string]string{"message": wording}},
 	{name: "refused: label selector", target: "widgets" + query("labelSelector", "color in red"), ours: map[string]string{"message": wording}},
@@ -64,6 +76,8 @@ var asks = []ask{
 	{name: "get, absent, cluster", target: "gizmos/nobody"},
 	{name: "get, metadata", target: "namespaces/default/widgets/{NAME}", accept: metadata},
 	{name: "get, table", target: "namespaces/default/widgets/{NAME}", accept: tables, ours: map[string]string{"columnDefinitions*": described}},
+	{name: "get, subresource", target: "namespaces/default/widgets/{NAME}/status"},
+	{name: "get, subresource, cluster", target: "gizmos/nobody/scale/more"},
 	{name: "unknown resource", target: "nothings", ours: map[string]string{"*": otherServer}},
 	{name: "unknown version", target: "/apis/matrix.test/v9/widgets", ours: map[string]string{"*": otherServer}},
 
@@ -92,6 +106,7 @@ var asks = []ask{
 	{name: "watch, metadata, end mark", target: "widgets" + query("watch", "1", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan",
 		"allowWatchBookmarks", "true", "fieldSelector", "metadata.name={NAME}"), accept: metadata, events: 2},
 	{name: "watch, compacted", target: "gizmos" + query("watch", "1", "resourceVersion", "1"), events: 1, ours: map[string]string{"event 0 object.message": began}},
+	{name: "watch, state of the future", target: "gizmos" + query("watch", "1", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "resourceVersion", "{FUTURE}"), events: 1},
 	{name: "watch, ends by itself", target: "gizmos" + query("watch", "1", "resourceVersion", "{R}", "timeoutSeconds", "1")},
 	{name: "watch, old path", target: "/apis/matrix.test/v1/watch/gizmos" + query("resourceVersion", "{OLD}"), events: 2},
 

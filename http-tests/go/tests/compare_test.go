@@ -17,7 +17,8 @@ import (
 )
 
 // An ask is a request that both servers get. In its path, query and answer, {R} is etcd's revision, {OLD} one at which
-// there were fewer objects, {FUTURE} one that does not come, {NAME} a widget in the namespace default.
+// there were fewer objects, {FUTURE} one that does not come, {NAME} a widget in the namespace default, {TOKEN} the server's
+// own token behind the first widget.
 type ask struct {
 	name   string
 	target string // below /apis/matrix.test/v1 where it does not begin with a slash
@@ -46,6 +47,9 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, world.Patience)
 	defer cancel()
+	if strings.Contains(target, "{TOKEN}") {
+		target = strings.ReplaceAll(target, "{TOKEN}", url.QueryEscape(token(ctx, t, base)))
+	}
 	response := open(ctx, t, base+target, one.accept)
 	defer response.Body.Close()
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
@@ -70,6 +74,22 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 		flatten(prefix, "", document, found)
 	}
 	return found
+}
+
+// token is a server's continue token behind its first widget.
+func token(ctx context.Context, t *testing.T, base string) string {
+	t.Helper()
+	response := open(ctx, t, base+"/apis/matrix.test/v1/widgets?limit=1", "")
+	defer response.Body.Close()
+	var list struct {
+		Metadata struct {
+			Continue string `json:"continue"`
+		} `json:"metadata"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Metadata.Continue
 }
 
 func flatten(prefix, path string, value any, into answer) {

@@ -36,14 +36,22 @@ struct Shown<'e> {
 struct Difference {
     from: u64,
     to: u64,
+    /// The client resumes at `to`: all that it may lack are objects of that revision, of which it has one.
+    resumes: bool,
     /// Objects of `to`.
     held: Vec<Frame>,
     held_bytes: usize,
 }
 
 impl Difference {
-    fn new(resync: &Resync) -> Difference {
-        Difference { from: resync.from, to: resync.to, held: Vec::new(), held_bytes: 0 }
+    fn new(resync: &Resync, resumed: Option<&Resumed>) -> Difference {
+        let resumes = resumed.is_some_and(|resumed| resumed.at == resync.to);
+        Difference { from: resync.from, to: resync.to, resumes, held: Vec::new(), held_bytes: 0 }
+    }
+
+    /// What goes out behind all others.
+    fn into_last(self) -> Vec<Frame> {
+        if self.resumes && self.held.len() == 1 { Vec::new() } else { self.held }
     }
 
     /// Whether the frame of a change waits for the others.
@@ -79,12 +87,34 @@ pub(crate) struct ResourceFraming {
     /// The last revision that a bookmark would not tell anybody: where the watch began, or that of the last one.
     told: u64,
     difference: Option<Difference>,
+    resumed: Option<Resumed>,
+}
+
+/// The revision of which a client may have only some objects: that of the last event that it got before its connection
+/// broke. Its subscription gives that revision again, where it has several events.
+struct Resumed {
+    at: u64,
+    /// An event of it has come.
+    has_begun: bool,
 }
 
 impl ResourceFraming {
     /// A watch that begins at revision `begin`.
     pub(crate) fn new(served: Arc<Served>, form: Form, bookmarks: bool, end_mark: bool, begin: u64) -> ResourceFraming {
-        ResourceFraming { served, form, bookmarks, end_mark, told: begin, difference: None }
+        ResourceFraming { served, form, bookmarks, end_mark, told: begin, difference: None, resumed: None }
+    }
+
+    /// For a subscription that begins within `begin` ([`Start::Within`](watchcore::Start)).
+    pub(crate) fn within_begin(mut self) -> ResourceFraming {
+        self.resumed = Some(Resumed { at: self.told, has_begun: false });
+        self
+    }
+
+    /// Whether an event is the only one of its revision that the client is to see, and the client resumes there: then it
+    /// has it.
+    fn is_known(&mut self, event: &Event, is_last: bool) -> bool {
+        let resumed = self.resumed.as_mut().filter(|resumed| resumed.at == event.revision());
+        resumed.is_some_and(|resumed| !std::mem::replace(&mut resumed.has_begun, true) && is_last)
     }
 
     /// The frame of a change, where it goes out.
@@ -127,7 +157,7 @@ impl ResourceFraming {
         })
     }
 
-    fn bookmark(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
+    fn bookmark_at(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
         self.told = revision;
         Frame::new(AROUND, |out| {
             begin("BOOKMARK", out);
@@ -167,10 +197,9 @@ impl Framing for ResourceFraming {
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
         match event.kind() {
             Kind::Bookmark => {
-                let end = event.ends_initial_state();
-                let wanted = if end { self.end_mark } else { self.bookmarks };
-                if wanted {
-                    out.push(self.bookmark(event.revision(), end));
+                // The only one that the subscription gives: those of the interval are the clock's.
+                if self.end_mark {
+                    out.push(self.bookmark_at(event.revision(), true));
                 } else {
                     self.told = self.told.max(event.revision());
                 }
@@ -190,8 +219,9 @@ impl Framing for ResourceFraming {
                     return false;
                 }
                 let begun = event.resync().filter(|resync| resync.phase == Phase::Begin);
-                let before = std::mem::replace(&mut self.difference, begun.as_ref().map(Difference::new));
-                out.extend(before.into_iter().flat_map(|difference| difference.held));
+                let begun = begun.map(|resync| Difference::new(&resync, self.resumed.as_ref()));
+                let before = std::mem::replace(&mut self.difference, begun);
+                out.extend(before.into_iter().flat_map(Difference::into_last));
             }
             _ => {
                 let frame = self.change(event);
@@ -202,6 +232,7 @@ impl Framing for ResourceFraming {
                             return false;
                         }
                     }
+                    Some(difference) if difference.resumes => {}
                     _ => out.extend(frame),
                 }
             }
@@ -209,13 +240,27 @@ impl Framing for ResourceFraming {
         true
     }
 
+    fn event_of_revision(&mut self, event: &Event, is_last: bool, out: &mut Vec<Frame>) -> bool {
+        let is_change = !matches!(event.kind(), Kind::Bookmark | Kind::Resync);
+        if is_change && self.difference.is_none() && self.is_known(event, is_last) {
+            return true;
+        }
+        self.event(event, out)
+    }
+
     fn failed(&mut self, error: &Error, out: &mut Vec<Frame>) {
         out.push(refused(&Refusal::from(error)));
     }
 
+    fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
+        if self.bookmarks && position.revision >= self.told {
+            out.push(self.bookmark_at(position.revision, false));
+        }
+    }
+
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>) {
         if self.bookmarks && position.revision > self.told {
-            out.push(self.bookmark(position.revision, false));
+            out.push(self.bookmark_at(position.revision, false));
         }
     }
 }

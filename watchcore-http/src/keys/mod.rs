@@ -54,7 +54,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     };
     let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
     Ok(match upgrade {
-        Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
+        Some(upgrade) => upgrade.respond(stream.without_blanks(), state.open.clone(), state.limits.stall),
         None if is_sent => sse::respond(stream),
         None => transport::respond(stream, LINES),
     })
@@ -105,8 +105,6 @@ fn open(
         .subscribe(start)
         .filter(filter)
         .name(name)
-        .bookmarks(watch.bookmarks)
-        .bookmark_interval(state.bookmark_interval)
         // A client that goes on from the revision of its last event has to have all of it: a watch ends behind a batch.
         // Of server-sent events the last of a revision has an id, so it has to be known when it is framed.
         .whole_revisions(true)
@@ -117,7 +115,7 @@ fn open(
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
     let deadline = deadline(watch.timeout, &state.limits);
-    Ok(WatchStream::new(subscription, framing, Some(deadline), place))
+    Ok(WatchStream::new(subscription, framing, Some(deadline), place).pulse(cache, state.bookmark_interval))
 }
 
 #[cfg(test)]

@@ -45,18 +45,17 @@ impl LineFraming {
         })
     }
 
+    fn bookmark_at(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
+        self.told = revision;
+        self.frame("BOOKMARK", Some(revision), LINE, |out| lines::bookmark(out, None, revision, ends_initial_state))
+    }
+
     /// What is said of an event, with the id that it has if its revision ends with it.
     fn said(&mut self, event: &Event, id: Option<u64>) -> Option<Frame> {
         let revision = event.revision();
         if event.kind() == Kind::Bookmark {
-            let ends = event.ends_initial_state();
-            if !ends && (!self.bookmarks || revision <= self.told) {
-                return None;
-            }
-            self.told = revision;
-            return Some(self.frame("BOOKMARK", Some(revision), LINE, |out| {
-                lines::bookmark(out, None, revision, ends);
-            }));
+            // The only one that the subscription gives: those of the interval are the clock's.
+            return Some(self.bookmark_at(revision, true));
         }
         if let Some(resync) = event.resync() {
             self.in_difference = resync.phase == Phase::Begin;
@@ -116,10 +115,19 @@ impl Framing for LineFraming {
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>) {
         let revision = position.revision;
         if self.bookmarks && !self.in_difference && revision > self.told {
-            out.push(self.frame("BOOKMARK", Some(revision), LINE, |out| {
-                lines::bookmark(out, None, revision, false);
-            }));
+            out.push(self.bookmark_at(revision, false));
         }
+    }
+
+    fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
+        let revision = position.revision;
+        if self.bookmarks && !self.in_difference && revision >= self.told {
+            out.push(self.bookmark_at(revision, false));
+        }
+    }
+
+    fn blank(&self) -> &'static [u8] {
+        if self.is_sent { b": keep-alive\n\n" } else { b" " }
     }
 }
 

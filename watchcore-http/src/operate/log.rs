@@ -82,7 +82,7 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
         Ok(Route::OpenApi(_)) => "/openapi",
         Ok(Route::CoreVersions) => "/api",
         Ok(Route::Groups | Route::Group(_) | Route::Resources(_)) => "/apis",
-        Err(_) => "unknown",
+        Ok(Route::Subresource { .. }) | Err(_) => "unknown",
     };
     (method, ResourceLabels::path(path))
 }

@@ -1,14 +1,16 @@
 //! The parameters of a request, and which may stand together.
 //!
-//! A query is read into [`Params`] once: what is malformed is refused there, as 400. What its parameters mean together
-//! depends on what the path asks for, so the handler of a list, of one object, or of a watch asks for its start:
-//! [`Params::list_start`], [`Params::get_start`], [`Params::watch_start`]. These refuse what must not stand together, as
-//! 422, in the words of Kubernetes.
+//! A query is read into [`Params`] once; what is no text is refused there, as 400. What its parameters mean depends on
+//! what the path asks for, so the handler of a list, of one object, or of a watch asks for its start:
+//! [`Params::list_start`], [`Params::get_start`], [`Params::watch_start`]. The first and the last refuse numbers that are
+//! none, as 400, and what must not stand together, as 422, in the words of Kubernetes; who asks for one object is asked
+//! for nothing but its revision.
 
 use crate::frame::Included;
 use crate::status::{Cause, Refusal};
 use percent_encoding::percent_decode;
 use std::time::Duration;
+use watchcore::token_revision;
 
 /// What the query of a request asks for. Parameters that are not known are ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,13 +18,17 @@ pub(crate) struct Params {
     pub(crate) watch: bool,
     /// `None`: absent, or the empty string, which means the same everywhere.
     pub(crate) resource_version: Option<String>,
-    /// 0: no limit.
+    /// 0, as a negative one: no limit.
     pub(crate) limit: usize,
     pub(crate) continue_token: Option<String>,
     pub(crate) label_selector: Option<String>,
     pub(crate) field_selector: Option<String>,
     /// `None`: absent, or 0, which means the same as with Kubernetes.
     pub(crate) timeout: Option<Duration>,
+    /// `timeoutSeconds` is negative: a list does not look at it, and a watch would be over.
+    is_over: bool,
+    /// Which number is none.
+    malformed: Option<String>,
     pub(crate) bookmarks: bool,
     pub(crate) pretty: bool,
     pub(crate) included: Included,
@@ -100,7 +106,7 @@ impl Params {
     /// there first.
     ///
     /// # Errors
-    /// 400 where a parameter is malformed: a number that is none, an escape that is none, text that is not UTF-8.
+    /// 400 where a parameter is malformed: an escape that is none, text that is not UTF-8.
     pub(crate) fn parse(query: Option<&str>) -> Result<Params, Refusal> {
         let query = KnownParameters::parse(query.unwrap_or_default())?;
         let included = query.text("includeObject");
@@ -110,14 +116,19 @@ impl Params {
             Some("Object") => Some(Included::Object),
             Some(_) => None,
         };
+        let (limit, seconds) = (query.number("limit"), query.number("timeoutSeconds"));
+        let malformed = limit.as_ref().err().or(seconds.as_ref().err()).cloned();
+        let (limit, seconds) = (limit.unwrap_or(0), seconds.unwrap_or(0));
         Ok(Params {
             watch: query.boolean("watch") == Some(true),
             resource_version: query.text(VERSION),
-            limit: usize::try_from(query.number("limit")?).unwrap_or(usize::MAX),
+            limit: usize::try_from(limit.max(0)).unwrap_or(usize::MAX),
             continue_token: query.text("continue"),
             label_selector: query.text("labelSelector"),
             field_selector: query.text("fieldSelector"),
-            timeout: Some(query.number("timeoutSeconds")?).filter(|seconds| *seconds > 0).map(Duration::from_secs),
+            timeout: u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs),
+            is_over: seconds < 0,
+            malformed,
             bookmarks: query.boolean("allowWatchBookmarks") == Some(true),
             pretty: query.boolean("pretty") == Some(true),
             unknown_included: included.filter(|_| known.is_none()),
@@ -130,8 +141,36 @@ impl Params {
     /// Which state a list is answered from.
     ///
     /// # Errors
-    /// 422 where parameters must not stand together; 400 where the revision is no number.
+    /// 422 where parameters must not stand together; 400 where a number is none, and where a token has a revision beside it.
     pub(crate) fn list_start(&self) -> Result<ListStart, Refusal> {
+        self.check_list()?;
+        if let Some(token) = &self.continue_token {
+            if self.resource_version.as_deref().is_some_and(|version| version != "0") {
+                token_revision(token).map_err(|error| Refusal::bad_token(&error))?;
+                let message = "specifying resource version is not allowed when using continue";
+                return Err(Refusal::bad_request(message));
+            }
+            return Ok(ListStart::Continue(token.clone()));
+        }
+        let version_match = self.version_match.as_deref();
+        let exact = version_match == Some(EXACT) || (version_match.is_none() && self.limit > 0);
+        Ok(match self.revision()? {
+            None => ListStart::Consistent,
+            Some(0) => ListStart::Any,
+            Some(revision) if exact => ListStart::Exact(revision),
+            Some(revision) => ListStart::AtLeast(revision),
+        })
+    }
+
+    /// # Errors
+    /// 400 where a number is none.
+    fn well_formed(&self) -> Result<(), Refusal> {
+        self.malformed.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
+    }
+
+    /// What must not stand together in a list, and in a watch whose path alone says that it is one.
+    fn check_list(&self) -> Result<(), Refusal> {
+        self.well_formed()?;
         let version_match = self.version_match.as_deref();
         let zero = self.resource_version.as_deref() == Some("0");
         let mut causes = Vec::new();
@@ -158,20 +197,7 @@ impl Params {
         if self.initial_events.is_some() {
             causes.push(Cause::forbidden(INITIAL, "sendInitialEvents is forbidden for list"));
         }
-        if self.continue_token.is_some() && self.resource_version.is_some() && !zero {
-            causes.push(Cause::forbidden(VERSION, "specifying resource version is not allowed when using continue"));
-        }
-        refuse(&causes)?;
-        if let Some(token) = &self.continue_token {
-            return Ok(ListStart::Continue(token.clone()));
-        }
-        let exact = version_match == Some(EXACT) || (version_match.is_none() && self.limit > 0);
-        Ok(match self.revision()? {
-            None => ListStart::Consistent,
-            Some(0) => ListStart::Any,
-            Some(revision) if exact => ListStart::Exact(revision),
-            Some(revision) => ListStart::AtLeast(revision),
-        })
+        refuse(&causes)
     }
 
     /// Which state one object is answered from. Of the parameters only the revision has a say in it.
@@ -195,6 +221,7 @@ impl Params {
     /// 422 where parameters must not stand together; 400 where the revision is no number.
     pub(crate) fn watch_start(&self) -> Result<WatchStart, Refusal> {
         self.check_watch()?;
+        self.check_time()?;
         let revision = self.revision()?;
         let defaulted = self.version_match.is_none() && revision.unwrap_or(0) == 0;
         let state = self.initial_events.unwrap_or(defaulted);
@@ -207,7 +234,12 @@ impl Params {
     /// # Errors
     /// As [`Params::watch_start`].
     pub(crate) fn old_watch_start(&self) -> Result<WatchStart, Refusal> {
-        self.check_watch()?;
+        if self.watch {
+            self.check_watch()?
+        } else {
+            self.check_list()?
+        }
+        self.check_time()?;
         let revision = self.revision()?;
         let from = match (self.initial_events, revision) {
             (None, None | Some(0)) => WatchFrom::State(StateWait::None),
@@ -227,17 +259,30 @@ impl Params {
         }
     }
 
+    /// A watch whose time is over before it begins. Kubernetes answers it with an ERROR event of code 500.
+    fn check_time(&self) -> Result<(), Refusal> {
+        match self.is_over {
+            true => Err(Refusal::bad_request("parameter timeoutSeconds is negative: the watch would be over at once")),
+            false => Ok(()),
+        }
+    }
+
     fn check_watch(&self) -> Result<(), Refusal> {
-        let version_match = self.version_match.as_deref();
+        self.well_formed()?;
+        // One that says nothing begins as one that asks for its initial state: what is forbidden there is so here.
+        let from_now = matches!(self.resource_version.as_deref(), None | Some("0"));
+        let defaulted = from_now && self.version_match.is_none() && self.initial_events.is_none();
+        let version_match = if defaulted { Some(NOT_OLDER) } else { self.version_match.as_deref() };
+        let asks_for_state = defaulted || self.initial_events.is_some();
         let mut causes = Vec::new();
-        if self.initial_events.is_some() && version_match != Some(NOT_OLDER) {
+        if asks_for_state && version_match != Some(NOT_OLDER) {
             causes.push(Cause::forbidden(
                 MATCH,
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
         if let Some(asked) = version_match {
-            if self.initial_events.is_none() {
+            if !asks_for_state {
                 causes.push(Cause::forbidden(
                     MATCH,
                     "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
@@ -327,15 +372,10 @@ impl KnownParameters {
         self.get(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// A number that is not negative, in 63 bits as with Kubernetes; 0 where it is absent.
-    fn number(&self, name: &str) -> Result<u64, Refusal> {
+    /// A number of 64 bits with its sign, as with Kubernetes; 0 where it is absent. Why it is none.
+    fn number(&self, name: &str) -> Result<i64, String> {
         let Some(value) = self.get(name) else { return Ok(0) };
-        value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
-            Refusal::bad_request(format!(
-                "parameter {name} is malformed: {value:?} is no number from 0 to {}",
-                i64::MAX
-            ))
-        })
+        value.parse().map_err(|_| format!("parameter {name} is malformed: {value:?} is no number up to {}", i64::MAX))
     }
 }
 

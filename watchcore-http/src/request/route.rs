@@ -32,6 +32,13 @@ pub(crate) enum Route {
         name: Option<String>,
         old_watch: bool,
     },
+    /// Something behind the name of an object. There is none of it, and the answer names the object.
+    Subresource {
+        version: Version,
+        plural: String,
+        namespace: Option<String>,
+        name: String,
+    },
 }
 
 /// A group and a version of it; `""` is the core group.
@@ -90,7 +97,10 @@ impl Route {
             [plural, name] => (None, plural, Some(name)),
             ["namespaces", namespace, plural] => (Some(namespace), plural, None),
             ["namespaces", namespace, plural, name] => (Some(namespace), plural, Some(name)),
-            _ => return Err(Refusal::no_such_path()),
+            ["namespaces", namespace, plural, name, ..] => {
+                return Ok(Route::subresource(version, plural, Some(namespace), name));
+            }
+            [plural, name, ..] => return Ok(Route::subresource(version, plural, None, name)),
         };
         let text = |segment: Option<&&str>| segment.map(|segment| (*segment).to_owned());
         Ok(Route::Objects {
@@ -100,6 +110,13 @@ impl Route {
             name: text(name),
             old_watch,
         })
+    }
+}
+
+impl Route {
+    fn subresource(version: Version, plural: &str, namespace: Option<&str>, name: &str) -> Route {
+        let (plural, namespace, name) = (plural.into(), namespace.map(str::to_owned), name.into());
+        Route::Subresource { version, plural, namespace, name }
     }
 }
 
@@ -157,9 +174,17 @@ mod tests {
 
     #[test]
     fn other_paths_are_not_served() {
-        for path in ["/api/v1/a/b/c", "/x", "//", "/api//pods", "/api/v1/pods/..", "/api/v1/pods/a%2Fb", "/v1/keys/a"] {
+        for path in ["/x", "//", "/api//pods", "/api/v1/pods/..", "/api/v1/pods/a%2Fb", "/v1/keys/a"] {
             assert_eq!(Route::of(path).unwrap_err().code(), 404, "{path}");
         }
+        let behind = Route::of("/api/v1/namespaces/shop/pods/x/log/y");
+        assert!(
+            matches!(behind, Ok(Route::Subresource { plural, namespace: Some(_), name, .. }) if plural == "pods" && name == "x")
+        );
+        let behind = Route::of("/api/v1/nodes/x/status");
+        assert!(
+            matches!(behind, Ok(Route::Subresource { plural, namespace: None, name, .. }) if plural == "nodes" && name == "x")
+        );
         assert_eq!(Route::of("/api/v1/pods/%ff").unwrap_err().code(), 400);
         assert_eq!(Route::of("/"), Ok(Route::Page));
         assert_eq!(one_spelling("/"), Some("/".into()));

@@ -130,7 +130,7 @@ impl FieldDemands {
     fn add(&mut self, served: &Served, term: FieldTerm) -> Result<(), Refusal> {
         match term.name.as_str() {
             "metadata.name" => self.name.require(term.equal, term.value),
-            "metadata.namespace" => self.namespace.require(term.equal, term.value),
+            "metadata.namespace" if served.resource.namespaced => self.namespace.require(term.equal, term.value),
             name => {
                 let field = served.resource.fields.iter().find(|field| field.name == name);
                 let attribute = field

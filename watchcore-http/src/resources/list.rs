@@ -145,7 +145,7 @@ pub(crate) async fn page_of(
 /// What is wrong with a continue token.
 fn token_refused(error: Error) -> Refusal {
     match (error.code(), error.continue_token()) {
-        (Code::InvalidArgument, _) => Refusal::bad_request(format!("continue key is not valid: {}", error.message())),
+        (Code::InvalidArgument, _) => Refusal::bad_token(&error),
         (Code::Compacted, Some(token)) => Refusal::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \
              without the continue parameter, or use the continue token in this response to retrieve the remainder of \

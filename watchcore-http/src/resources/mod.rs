@@ -9,13 +9,13 @@ pub(crate) mod watch;
 use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::request::{self, Params, form};
+use crate::request::{self, Params, Route, form};
 use crate::status::Refusal;
 use crate::transport;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderValue, Method, header};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
-            Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
+            Some(upgrade) => upgrade.respond(stream.without_blanks(), state.open.clone(), state.limits.stall),
             None => transport::respond(stream, "application/json"),
         });
     }
@@ -74,6 +74,38 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         return get::get(served, path.namespace.as_deref(), name, &params, form, taker).await;
     }
     list::list(served, path.namespace.as_deref(), &params, form, taker).await
+}
+
+/// The answer to a request for something behind the name of an object: Kubernetes looks for that and does not find it.
+pub(crate) fn no_subresource(state: &ApiState, route: Route) -> Refusal {
+    let Route::Subresource { version, plural, namespace, name } = route else { return Refusal::no_such_path() };
+    let path = ObjectPath { version, plural, namespace, name: Some(name), old_watch: false };
+    match (path.served(state), &path.name) {
+        (Ok(served), Some(name)) => Refusal::no_such_object(&served.resource.group, &served.resource.plural, name),
+        (refused, _) => refused.err().unwrap_or_else(Refusal::no_such_path),
+    }
+}
+
+/// The answer to a request that would write, in the verb that Kubernetes has for it.
+pub(crate) fn not_written(state: &ApiState, route: Route, method: &Method) -> Refusal {
+    let Route::Objects { version, plural, namespace, name, old_watch } = route else {
+        return match route {
+            Route::Subresource { .. } => no_subresource(state, route),
+            _ => Refusal::read_only(method),
+        };
+    };
+    let verb = match (method, &name) {
+        (&Method::POST, _) => "create",
+        (&Method::PUT, _) => "update",
+        (&Method::PATCH, _) => "patch",
+        (&Method::DELETE, Some(_)) => "delete",
+        (&Method::DELETE, None) => "deletecollection",
+        _ => return Refusal::read_only(method),
+    };
+    match (ObjectPath { version, plural, namespace, name, old_watch }).served(state) {
+        Ok(served) => Refusal::not_supported(verb, &served.resource.group, &served.resource.plural),
+        Err(refusal) => refusal,
+    }
 }
 
 /// Who watches, for people: the user, and where from, as far as that is known.

@@ -1,17 +1,17 @@
 //! The watch of a resource: from what was asked for to a stream.
 
-use super::{WAIT, consistent};
+use super::WAIT;
 use crate::api::{ApiState, Limits};
 use crate::catalog::Served;
 use crate::frame::{Form, ResourceFraming};
 use crate::request::{Params, Selection, StateWait, WatchFrom};
 use crate::status::Refusal;
-use crate::watch::{PIECE_BYTES, WatchStream};
+use crate::watch::{OpenWatch, PIECE_BYTES, WatchStream};
 use http::request::Parts;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Cache, Code, OnLag, Start, State};
+use watchcore::{Cache, Code, Error, OnLag, Start, State};
 
 /// What is watched.
 pub(crate) struct Watched<'r> {
@@ -28,7 +28,7 @@ pub(crate) struct Watched<'r> {
 }
 
 /// Opens a watch: everything that can be refused is refused here, before the response begins, but for a revision that
-/// has left the window, which is told as the first event.
+/// has left the window or does not come, which is told as the first event.
 pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params) -> Result<WatchStream, Refusal> {
     let Watched { served, namespace, name, form, old_path, watcher, request } = watched;
     let start = if old_path { params.old_watch_start()? } else { params.watch_start()? };
@@ -38,12 +38,19 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         return Err(not_ready(cache));
     }
     let place = state.open.open(request)?;
-    let begin = start_of(cache, &start.from).await?;
+    let begin = start_of(cache, &start.from).await;
     let after = match begin {
-        Start::After(revision) => revision,
+        Ok(Start::After(revision) | Start::Within(revision)) => revision,
         _ => cache.position().revision,
     };
-    let framing = ResourceFraming::new(served.clone(), form, params.bookmarks, start.end_mark, after);
+    let mut framing = ResourceFraming::new(served.clone(), form, params.bookmarks, start.end_mark, after);
+    if matches!(begin, Ok(Start::Within(_))) {
+        framing = framing.within_begin();
+    }
+    let begin = match begin {
+        Ok(begin) => begin,
+        Err(error) => return told_as_event(error, framing, place),
+    };
     let deadline = deadline(params.timeout.filter(|timeout| !timeout.is_zero()), &state.limits);
     let label = match watcher {
         Some(watcher) => format!("{} {watcher}", served.resource.plural),
@@ -58,49 +65,45 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         // revisions, and that is behind a batch.
         .whole_revisions(true)
         .initial_batch_bytes(PIECE_BYTES)
-        .bookmarks(params.bookmarks)
-        .bookmark_interval(state.bookmark_interval)
         .open();
     match subscription {
-        Ok(subscription) => Ok(WatchStream::new(subscription, framing, Some(deadline), place)),
-        Err(error) if error.code() == Code::Compacted => Ok(WatchStream::refused(error, framing, place)),
-        Err(error) => Err(Refusal::from(&error)),
+        Ok(subscription) => {
+            Ok(WatchStream::new(subscription, framing, Some(deadline), place).pulse(cache, state.bookmark_interval))
+        }
+        Err(error) => told_as_event(error, framing, place),
+    }
+}
+
+/// Errors of the start that Kubernetes tells as the first event, and not as the answer: its watch of the cache begins
+/// before it waits.
+fn told_as_event(error: Error, framing: ResourceFraming, place: OpenWatch) -> Result<WatchStream, Refusal> {
+    match error.code() {
+        Code::Compacted | Code::FutureRevision | Code::Timeout => Ok(WatchStream::refused(error, framing, place)),
+        _ => Err(Refusal::from(&error)),
     }
 }
 
 /// Where the subscription begins, after what is waited for: all of it together as long as a list waits.
-async fn start_of(cache: &Cache, from: &WatchFrom) -> Result<Start, Refusal> {
+async fn start_of(cache: &Cache, from: &WatchFrom) -> watchcore::Result<Start> {
     let deadline = Instant::now() + WAIT;
+    let left = || deadline.saturating_duration_since(Instant::now());
     Ok(match from {
         WatchFrom::State(wait) => {
             let least = match wait {
                 StateWait::None => None,
-                StateWait::Consistent => Some(consistent(cache, deadline).await?),
+                StateWait::Consistent => Some(cache.consistent_revision_async(left()).await?),
                 StateWait::AtLeast(revision) => Some(*revision),
             };
             if let Some(revision) = least {
-                await_revision(cache, revision, deadline).await?;
+                cache.wait_until_async(revision, left()).await?;
             }
             Start::State
         }
-        WatchFrom::After(revision) => Start::After(*revision),
-        WatchFrom::AfterConsistent => Start::After(consistent(cache, deadline).await?),
+        // A client that was cut inside a revision has some of its objects, and names it as the last one that it has.
+        WatchFrom::After(revision) => Start::Within(*revision),
+        WatchFrom::AfterConsistent => Start::After(cache.consistent_revision_async(left()).await?),
         WatchFrom::Now => Start::Now,
     })
-}
-
-/// Waits until the cache has reached a revision.
-///
-/// # Errors
-/// 504 where it has not by then.
-async fn await_revision(cache: &Cache, revision: u64, deadline: Instant) -> Result<(), Refusal> {
-    match cache.wait_until_async(revision, deadline.saturating_duration_since(Instant::now())).await {
-        Ok(_) => Ok(()),
-        Err(error) if matches!(error.code(), Code::Timeout | Code::FutureRevision) => {
-            Err(Refusal::too_large_revision(revision, cache.position().revision))
-        }
-        Err(error) => Err(Refusal::from(&error)),
-    }
 }
 
 /// 503: there is nothing to serve yet; or there is no more, whoever tries again, and nobody is told to.

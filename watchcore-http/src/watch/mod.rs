@@ -5,18 +5,19 @@
 
 mod open;
 mod recheck;
+mod timer;
 
 pub(crate) use open::{OpenWatch, OpenWatches};
 pub(crate) use recheck::Recheck;
 
 use crate::frame::Frame;
 use futures_core::Stream;
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep};
-use watchcore::{Batch, Code, Error, Event, Position, Subscription};
+use timer::{Due, WatchTimer};
+use tokio::time::Instant;
+use watchcore::{Batch, Cache, Code, Error, Event, Position, Subscription};
 
 /// At most so much is framed at a time: what a client that does not read costs beside its batch. To be said of the
 /// subscription, too ([`SubscribeBuilder::initial_batch_bytes`](watchcore::SubscribeBuilder::initial_batch_bytes)).
@@ -42,6 +43,18 @@ pub(crate) trait Framing: Send + 'static {
 
     /// Appends what is said at the deadline, where the stream stands at `position`; then it ends.
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>);
+
+    /// Appends the bookmark of each interval where the client asked for bookmarks, the stream standing at `position`: also
+    /// one that says nothing new, for it says that the watch is alive.
+    fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
+        let _ = (position, out);
+    }
+
+    /// Bytes that every client passes over. White space before a JSON text: readers of JSON skip it, and readers of lines
+    /// have it at the begin of their next line, for an empty line would be one that is no JSON.
+    fn blank(&self) -> &'static [u8] {
+        b" "
+    }
 }
 
 /// The events of one subscription as frames.
@@ -51,9 +64,14 @@ pub(crate) struct WatchStream {
     /// Events that were taken and not framed yet, from `next` on.
     batch: Batch,
     next: usize,
-    deadline: Option<Pin<Box<Sleep>>>,
-    /// The deadline was found to have passed: what the next poll finds is the last.
-    overdue: bool,
+    timer: WatchTimer,
+    /// What it watches, where it has a pulse.
+    cache: Option<Cache>,
+    /// What the clock says goes out behind what the next poll of the subscription finds: so that what was there before it
+    /// goes out also where nobody polled in between, and the position is that of now.
+    due: Option<Due>,
+    /// Frames of the last poll that are no events.
+    blanks: usize,
     open: OpenWatch,
 }
 
@@ -102,19 +120,34 @@ impl WatchStream {
     ) -> WatchStream {
         open.follow(&subscription);
         // A moment that the clock cannot hold is no deadline.
-        let deadline = deadline
-            .and_then(|after| Instant::now().checked_add(after))
-            .inspect(|at| open.ends_at(*at))
-            .map(|at| Box::pin(tokio::time::sleep_until(at)));
+        if let Some(at) = deadline.and_then(|after| Instant::now().checked_add(after)) {
+            open.ends_at(at);
+        }
         WatchStream {
             source: Source::Open(subscription),
             framing: Box::new(framing),
             batch: Batch::default(),
             next: 0,
-            deadline,
-            overdue: false,
+            timer: WatchTimer::new(deadline),
+            cache: None,
+            due: None,
+            blanks: 0,
             open,
         }
+    }
+
+    /// With a bookmark each `interval` where its client asked for that, and with bytes that say nothing where nothing else
+    /// went out for a while: so nobody on the way takes it for dead.
+    pub(crate) fn pulse(mut self, cache: &Cache, interval: Duration) -> WatchStream {
+        self.timer.pulse(interval);
+        self.cache = Some(cache.clone());
+        self
+    }
+
+    /// For a transport that says by itself that it is alive.
+    pub(crate) fn without_blanks(mut self) -> WatchStream {
+        self.timer.leave_silence();
+        self
     }
 
     /// A stream that says why it has nothing, and ends: it has no place, and its time is over from the beginning on.
@@ -125,8 +158,10 @@ impl WatchStream {
             framing: Box::new(framing),
             batch: Batch::default(),
             next: 0,
-            deadline: Some(Box::pin(tokio::time::sleep(Duration::ZERO))),
-            overdue: false,
+            timer: WatchTimer::new(Some(Duration::ZERO)),
+            cache: None,
+            due: None,
+            blanks: 0,
             open,
         }
     }
@@ -136,8 +171,11 @@ impl WatchStream {
     pub(crate) fn poll_frames(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let had = out.len();
         let progress = self.fill(context, out);
+        if out.len() > had {
+            self.timer.sent();
+        }
         let bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
-        self.open.sent(out.len() - had, bytes);
+        self.open.sent(out.len() - had - std::mem::take(&mut self.blanks), bytes);
         if progress == Poll::Ready(Progress::Ended) {
             // What it holds of the log goes now, and its place, whenever the transport is done with its last bytes.
             self.batch = Batch::default();
@@ -171,14 +209,32 @@ impl WatchStream {
                 }
                 Source::Ended => return Poll::Ready(Progress::Ended),
             };
-            // Behind a whole batch, so that the position that it says has gone out; and one batch later than it passed,
-            // so that what was there before it goes out even where nobody polled in between.
-            if let Some(deadline) = &mut self.deadline
-                && deadline.as_mut().poll(context).is_ready()
-                && std::mem::replace(&mut self.overdue, true)
-            {
-                self.framing.deadline(subscription.position(), out);
-                return Poll::Ready(Progress::Ended);
+            // Behind a whole batch, so that the position that it says has gone out.
+            let position = subscription.position();
+            match self.due.take() {
+                Some(Due::End) => {
+                    self.framing.deadline(position, out);
+                    return Poll::Ready(Progress::Ended);
+                }
+                Some(Due::Bookmark) => {
+                    // In the initial state there is no position yet, and a start in the future has one that is not there yet.
+                    let current = self.cache.as_ref().map_or(0, |cache| cache.position().revision);
+                    if (1..=current).contains(&position.revision) {
+                        self.framing.bookmark(position, out);
+                    }
+                }
+                None => {}
+                Some(Due::Blank) => {
+                    if out.len() == had {
+                        let blank = self.framing.blank();
+                        out.push(Frame::new(blank.len(), |out| out.extend_from_slice(blank)));
+                        self.blanks += 1;
+                    }
+                    self.timer.sent();
+                }
+            }
+            if let Poll::Ready(due) = self.timer.poll(context) {
+                self.due = Some(due);
             }
             match poll_batch(subscription, context) {
                 Poll::Ready(Some(Ok(batch))) => (self.batch, self.next) = (batch, 0),
@@ -192,7 +248,7 @@ impl WatchStream {
                     }
                     return Poll::Ready(Progress::Ended);
                 }
-                Poll::Pending if self.overdue => {}
+                Poll::Pending if self.due.is_some() => {}
                 Poll::Pending if out.len() > had => return Poll::Ready(Progress::More),
                 Poll::Pending => return Poll::Pending,
             }

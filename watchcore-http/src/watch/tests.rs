@@ -23,6 +23,52 @@ impl Framing for Keys {
     fn failed(&mut self, _: &Error, _: &mut Vec<Frame>) {}
 
     fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
+
+    fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
+        out.push(Frame::new(64, |bytes| bytes.extend_from_slice(format!("@{}", position.revision).as_bytes())));
+    }
+}
+
+/// A watch is never silent for longer than half a minute, and has its bookmark each interval, whether it is idle or busy;
+/// what breaks the silence is no event.
+#[tokio::test(start_paused = true)]
+async fn silence_ends_and_bookmarks_come_in_time() {
+    for blanks in [true, false] {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(1, [Change::put("/a", "1")]).unwrap();
+        let mut stream = stream(cache.subscribe(Start::Now)).pulse(&cache, Duration::from_secs(60));
+        if !blanks {
+            stream = stream.without_blanks();
+        }
+        let begin = Instant::now();
+        let mut next = async || {
+            let mut out = Vec::new();
+            let progress = std::future::poll_fn(|context| stream.poll_frames(context, &mut out)).await;
+            assert_eq!(progress, Progress::More);
+            (
+                begin.elapsed().as_secs(),
+                out.iter().map(|frame| String::from_utf8(frame.payload().to_vec()).unwrap()).collect::<String>(),
+            )
+        };
+        let mut told = Vec::new();
+        while told.last().is_none_or(|(at, _)| *at < 120) {
+            told.push(next().await);
+        }
+        let expected: &[(u64, &str)] = match blanks {
+            true => &[(30, " "), (60, "@1"), (90, " "), (120, "@1")],
+            false => &[(60, "@1"), (120, "@1")],
+        };
+        assert!(told.iter().map(|(at, text)| (*at, text.as_str())).eq(expected.iter().copied()), "{told:?}");
+        // An event each 20 s: silence never is as long as that, and the bookmark comes all the same.
+        let mut told = Vec::new();
+        for revision in 2..=5 {
+            tokio::time::advance(Duration::from_secs(20)).await;
+            writer.apply(revision, [Change::put("/a", "x")]).unwrap();
+            told.push(next().await.1);
+        }
+        assert_eq!(told, ["/ax", "/ax", "/ax@4", "/ax"], "the bookmark stands behind what was there before it");
+    }
 }
 
 /// What a client that never reads has in hand: one piece, and nothing of the cache.

@@ -195,7 +195,11 @@ async fn token_reaches_no_other_namespace() {
                 let path = format!("{west}?continue={}{limit}", token_from(&first, next));
                 let answer = get(ground.address, &path).await;
                 assert_eq!(answer.status(), (400, "BadRequest".into()), "{face:?} {next}: {}", answer.text());
-                assert!(answer.message().starts_with("continue key is not valid"), "{}", answer.message());
+                assert!(
+                    answer.message().starts_with("invalid continue token: continue key is not valid"),
+                    "{}",
+                    answer.message()
+                );
             }
         }
         let path = format!("{west}?continue={}", token_from(&first, &widget_key("west/")));

@@ -207,7 +207,11 @@ async fn tokens_are_of_their_list() {
         let answer = list(&ground, path, &query).await;
         assert_eq!(answer.status(), (400, "BadRequest".into()), "{path}?{query}");
         if !query.contains("%ff") {
-            assert!(answer.message().starts_with("continue key is not valid"), "{query}: {}", answer.message());
+            assert!(
+                answer.message().starts_with("invalid continue token: continue key is not valid"),
+                "{query}: {}",
+                answer.message()
+            );
         }
     }
     let other = Ground::builder().cache(|cache| cache.name("other")).start().await;

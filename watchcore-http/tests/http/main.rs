@@ -1,6 +1,8 @@
 //! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
 
 mod access;
+mod alive;
+mod beside;
 mod discovery;
 mod hostile;
 mod keys;
@@ -11,6 +13,7 @@ mod newest;
 mod operate;
 mod page;
 mod parameters;
+mod resumed;
 mod revocation;
 mod shutdown;
 mod sockets;

@@ -100,3 +100,32 @@ async fn watch_above_etcd_ends_with_504() {
     assert_eq!(watching.told().await, "ERROR 504 Timeout");
     watching.ended().await;
 }
+
+/// Before a cache that has lost etcd counts as stale, reads of the newest state fail: that is said where each check is
+/// listed, and fails nothing.
+#[tokio::test]
+async fn failing_consistent_reads_are_named() {
+    let ground = fed().await;
+    let verbose = async || get(ground.address, "/readyz?verbose").await;
+    let silent = verbose().await;
+    assert_eq!(silent.code(), 200, "{}", silent.text());
+    let line = "\n[-]consistent-reads of cache /registry/ failed, which alone does not fail the server: ";
+    assert!(silent.text().contains(line) && silent.text().ends_with("readyz check passed\n"), "{}", silent.text());
+    assert_eq!(get(ground.address, "/readyz").await.text(), "ok");
+    let before = ground.writer().demand().consistent;
+    let answered = tokio::join!(verbose(), async {
+        let ticket = asked(&ground, before).await;
+        ground.writer().serve_consistent(ticket, 1);
+    })
+    .0;
+    assert!(answered.text().contains("\n[+]consistent-reads of cache /registry/ ok\n"), "{}", answered.text());
+}
+
+/// The state of a watch waits for what etcd has, and says in its first event that etcd does not answer.
+#[tokio::test]
+async fn watch_that_waits_in_vain_is_told() {
+    let ground = fed().await;
+    let mut watching = Watching::open(ground.address, &format!("{WIDGETS}?watch=1")).await;
+    assert_eq!(watching.told().await, "ERROR 504 Timeout");
+    watching.ended().await;
+}

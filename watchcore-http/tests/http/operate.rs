@@ -26,7 +26,12 @@ async fn healthy_is_ok() {
         let head = request(ground.address, "HEAD", "/readyz", &[]).await;
         assert_eq!((head.code(), head.body.len()), (200, 0));
         let verbose = get(ground.address, "/readyz?verbose").await.text();
-        assert_eq!(verbose, format!("[+]ping ok\n[+]cache {PREFIX} ok\n[+]shutdown ok\nreadyz check passed\n"));
+        assert_eq!(
+            verbose,
+            format!(
+                "[+]ping ok\n[+]cache {PREFIX} ok\n[+]shutdown ok\n[+]consistent-reads of cache {PREFIX} ok\nreadyz check passed\n"
+            )
+        );
         let verbose = get(ground.address, "/livez?verbose=true").await.text();
         assert_eq!(verbose, format!("[+]ping ok\n[+]cache {PREFIX} ok\nlivez check passed\n"));
     }

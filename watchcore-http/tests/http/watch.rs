@@ -79,14 +79,16 @@ async fn state_of_a_future_revision_waits_for_it() {
 }
 
 #[tokio::test]
-async fn state_of_a_revision_that_does_not_come_is_504() {
+async fn state_of_a_revision_that_does_not_come_is_an_event() {
     let ground = filled().await;
-    let answer =
-        get(ground.address, &format!("{WIDGETS}?watch=1&sendInitialEvents=true&resourceVersion=99&{LIST}")).await;
-    assert_eq!(answer.status(), (504, "Timeout".into()));
-    assert_eq!(answer.message(), "Timeout: Too large resource version: 99, current: 4");
-    assert_eq!(answer.json()["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
-    assert_eq!(answer.json()["details"]["retryAfterSeconds"], 1);
+    let mut watching = watch(&ground, &format!("sendInitialEvents=true&resourceVersion=99&{LIST}")).await;
+    let error = watching.event().await;
+    assert_eq!((&error["type"], &error["object"]["code"]), (&json!("ERROR"), &json!(504)), "{error}");
+    let status = &error["object"];
+    assert_eq!(status["message"], "Timeout: Too large resource version: 99, current: 4");
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    assert_eq!(status["details"]["retryAfterSeconds"], 1);
+    watching.ended().await;
 }
 
 #[tokio::test]

@@ -17,11 +17,11 @@ use tokio_tungstenite::tungstenite::protocol::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
 use watchcore_http::{Server, Tls, Tokens};
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1";
 
-async fn open(ground: &Ground, target: &str) -> Socket {
+pub(crate) async fn open(ground: &Ground, target: &str) -> Socket {
     let opened = within("a WebSocket", connect_async(format!("ws://{}{target}", ground.address))).await;
     opened.unwrap_or_else(|error| panic!("{target}: {error}")).0
 }
@@ -37,7 +37,7 @@ async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream
 }
 
 /// The next message, which is text that is one object of JSON.
-async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
+pub(crate) async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
     match message(socket).await {
         Some(Message::Text(text)) => {
             assert!(!text.ends_with('\n'), "a message, not a line: {text:?}");

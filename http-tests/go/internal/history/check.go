@@ -4,7 +4,7 @@ import "fmt"
 
 // Check compares what a client was told with what happened, up to the end of both: nil where each change was told once,
 // as what it was for this client and in its order, but for those that a later list of the client contains and those of a
-// gap.
+// gap. A revision of several changes may be told again, whole as far as it had been told: to a client that resumes there.
 func (h *History) Check(log *Log) error {
 	changes, gaps := h.scope(log.Prefix)
 	w := &walk{changes: changes, gaps: gaps, have: map[string]int64{}}
@@ -34,6 +34,8 @@ type walk struct {
 	have    map[string]int64
 	next    int
 	told    map[int]bool
+	// Changes of a revision that is told again and that are still to come.
+	again map[int]bool
 	// A list without a revision has been read: where it belongs is found when the next event comes.
 	floating bool
 	started  bool
@@ -58,6 +60,7 @@ func (w *walk) take(entry Entry) error {
 
 func (w *walk) list(entry Entry) error {
 	w.started = true
+	w.again = nil
 	w.have = make(map[string]int64, len(entry.Items))
 	for key, revision := range entry.Items {
 		w.have[key] = revision
@@ -100,8 +103,49 @@ func (w *walk) land(before int64) error {
 	}
 	w.floating = false
 	w.next = w.above(before - 1)
-	if w.inGap() == nil {
-		return w.compare(before - 1)
+	if w.inGap() != nil {
+		return nil
+	}
+	err := w.compare(before - 1)
+	// Or at that revision, which is then told again.
+	if last := w.above(before); err != nil && last-w.next > 1 && w.compare(before) == nil {
+		w.next = last
+		return nil
+	}
+	return err
+}
+
+// repeat takes a change that was told before, where it is one of several of its revision and that is the last one told.
+func (w *walk) repeat(entry Entry) (bool, error) {
+	from, to := w.above(entry.Revision-1), w.above(entry.Revision)
+	at := from
+	for at < to && w.changes[at].Key != entry.Key {
+		at++
+	}
+	was := at < to && to-from > 1 && (w.told[at] || to == w.next)
+	if !was {
+		return false, w.whole()
+	}
+	if !w.again[at] {
+		// The connection may have broken here, too.
+		w.again = map[int]bool{}
+		for i := from; i < to; i++ {
+			if w.told[i] || to == w.next {
+				w.again[i] = true
+			}
+		}
+	}
+	delete(w.again, at)
+	if w.changes[at].Deleted != (entry.Type == "DELETED") {
+		return true, fmt.Errorf("told again as %s", entry.Type)
+	}
+	return true, nil
+}
+
+// whole says whether what was told again was told as far as before.
+func (w *walk) whole() error {
+	if len(w.again) > 0 {
+		return fmt.Errorf("lost: a revision was told again, and %d changes of it were not", len(w.again))
 	}
 	return nil
 }
@@ -140,6 +184,9 @@ func (w *walk) event(entry Entry) error {
 	if gap := w.inGap(); gap != nil {
 		return w.eventInGap(gap, entry)
 	}
+	if again, err := w.repeat(entry); again || err != nil {
+		return err
+	}
 	if w.next == len(w.changes) {
 		return fmt.Errorf("doubled: all %d changes had been told", len(w.changes))
 	}
@@ -156,9 +203,6 @@ func (w *walk) event(entry Entry) error {
 	}
 	for i := w.next; i < len(w.changes) && w.changes[i].Revision == revision; i++ {
 		if w.changes[i].Key == entry.Key {
-			if w.told[i] {
-				return fmt.Errorf("doubled within its revision")
-			}
 			return w.apply(i, entry)
 		}
 	}
@@ -248,6 +292,9 @@ func (w *walk) finish() error {
 		return err
 	}
 	if err := w.leave(last); err != nil {
+		return err
+	}
+	if err := w.whole(); err != nil {
 		return err
 	}
 	if w.next < len(w.changes) {

@@ -42,10 +42,12 @@ fn list_by_table(version: &str, matched: &str, limit: &str, token: &str, initial
         has_match && has_token,
         matched == "Other",
         matched == "Exact" && version == "0",
-        has_token && version == "7",
     ];
     if forbidden.contains(&true) {
         return Err(422);
+    }
+    if has_token && version == "7" {
+        return Err(400);
     }
     Ok(match (version, matched, limit, token) {
         (_, _, _, "t") => ListStart::Continue("t".into()),
@@ -78,6 +80,7 @@ fn watches_begin_as_the_table_says() {
                 for initial in ["-", "true", "false", ""] {
                     for bookmarks in ["-", "true", "false"] {
                         let query = query(&[
+                            ("watch", "1"),
                             ("resourceVersion", version),
                             ("resourceVersionMatch", matched),
                             ("continue", token),
@@ -88,9 +91,12 @@ fn watches_begin_as_the_table_says() {
                         let code = |refusal: Refusal| refusal.code();
                         let expected = watch_by_table(version, matched, token, initial, bookmarks);
                         assert_eq!(params.watch_start().map_err(code), expected, "{query}");
-                        let old = expected.map(|start| match (initial, version) {
-                            ("-", "-" | "") => WatchFrom::State(StateWait::None),
-                            _ => start.from,
+                        // With `watch` in the query the old path is one of a watch.
+                        let old = watch_by_table(version, matched, token, initial, bookmarks).map(|start| {
+                            match (initial, version) {
+                                ("-", "-" | "") => WatchFrom::State(StateWait::None),
+                                _ => start.from,
+                            }
                         });
                         let old = old.map(|from| WatchStart { from, end_mark: false });
                         assert_eq!(params.old_watch_start().map_err(code), old, "{query}");
@@ -113,7 +119,7 @@ fn watch_by_table(
         initial == "-" && has_match,
         initial != "-" && matched != "NotOlderThan",
         has_match && matched != "NotOlderThan",
-        has_match && token == "t",
+        (has_match || initial == "-" && ["-", "", "0"].contains(&version)) && token == "t",
     ];
     if forbidden.contains(&true) {
         return Err(422);

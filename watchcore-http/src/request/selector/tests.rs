@@ -164,7 +164,9 @@ proptest! {
         let of_value = if prepared { of_value } else { Vec::new() };
         let of_value: Vec<Term> = of_value.into_iter().filter(|term| namespaced || term.0 != "odd").collect();
         let label_terms = if prepared { label_terms } else { Vec::new() };
-        let terms: Vec<Term> = of_key.into_iter().chain(of_value).collect();
+        // Objects without namespaces have no such field: see `objects_without_namespaces_have_no_such_field`.
+        let of_key = of_key.into_iter().filter(|term| namespaced || term.0 != "metadata.namespace");
+        let terms: Vec<Term> = of_key.chain(of_value).collect();
         let namespace = path_namespace.as_deref().filter(|_| namespaced);
         let labels = label_terms.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(",");
         let params = params(&rendered(&terms), &labels);
@@ -218,7 +220,7 @@ fn known_names_become_keys() {
             (widgets, Some("shop"), None, "", Filter::any().prefix("/registry/widgets/shop/")),
             (widgets, None, None, "", Filter::any().prefix("/registry/widgets/")),
             (nodes, None, None, "metadata.name=a", key("/registry/nodes/a")),
-            (nodes, None, Some("a"), "metadata.namespace=", key("/registry/nodes/a")),
+            (nodes, None, Some("a"), "", key("/registry/nodes/a")),
         ];
         for (served, namespace, name, selector, expected) in cases {
             let selection = Selection::of(served, namespace, name, &params(selector, "")).unwrap();
@@ -230,6 +232,15 @@ fn known_names_become_keys() {
         }
         let with_label = Selection::of(widgets, Some("shop"), None, &params("", "app")).unwrap();
         assert!(!with_label.only_range);
+    }
+}
+
+#[test]
+fn objects_without_namespaces_have_no_such_field() {
+    let catalog = catalog(true);
+    for selector in ["metadata.namespace=", "metadata.namespace!=a", "metadata.name=a,metadata.namespace==a"] {
+        let refusal = Selection::of(served(&catalog, false), None, None, &params(selector, "")).unwrap_err();
+        assert_eq!((refusal.code(), refusal.message()), (400, "field label not supported: metadata.namespace"));
     }
 }
 

@@ -277,9 +277,12 @@ impl Watching {
         Watching { client, head, unread: Vec::new(), chunks: Vec::new() }
     }
 
-    /// The next line, with its line feed. `None`: the stream has ended.
+    /// The next line, with its line feed and without the blanks that keep a silent watch alive. `None`: the stream has
+    /// ended.
     pub(crate) async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
+            let blanks = self.unread.iter().take_while(|byte| **byte == b' ').count();
+            self.unread.drain(..blanks);
             if let Some(at) = self.unread.iter().position(|b| *b == b'\n') {
                 return Some(self.unread.drain(..=at).collect());
             }

@@ -1,0 +1,85 @@
+//! Watches that have nothing to say: rows HW-15 and HW-44 of docs/HTTP.md.
+
+use crate::support::client::Watching;
+use crate::support::ground::WIDGETS;
+use crate::support::{Ground, figure, within};
+use crate::websocket::{open, told};
+use serde_json::Value;
+use std::time::Duration;
+
+const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1&after=1";
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+/// A service whose interval is short, and one widget at 1.
+async fn ground() -> Ground {
+    let ground = Ground::builder().api(|api| api.bookmark_interval(Duration::from_millis(20))).start().await;
+    ground.put_widget("shop/a", "red");
+    ground
+}
+
+/// Where bookmarks were asked for, one comes each interval, though the revision has not moved.
+#[tokio::test]
+async fn bookmarks_come_without_a_change() {
+    let ground = ground().await;
+    let target = format!("{WIDGETS}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
+    let mut widgets = Watching::open(ground.address, &target).await;
+    // Blanks that come all the time are no bookmarks.
+    assert_eq!(within("bookmarks", widgets.told_times(3)).await, ["BOOKMARK @1"; 3]);
+    let mut socket = open(&ground, &target).await;
+    for _ in 0..3 {
+        assert_eq!(told(&mut socket).await["type"], "BOOKMARK");
+    }
+    let keys = format!("{KEYS}&bookmarks=1");
+    let mut lines = Watching::open(ground.address, &keys).await;
+    let mut events = Watching::open_with(ground.address, &keys, &[EVENTS]).await;
+    let line = r#"{"type":"BOOKMARK","revision":1}"#;
+    for _ in 0..3 {
+        assert_eq!(within("a line", lines.line()).await.unwrap(), format!("{line}\n").as_bytes());
+        let mut event = Vec::new();
+        while !event.ends_with(b"id: 1\n") {
+            event.extend(within("an event", events.line()).await.unwrap());
+        }
+        assert!(String::from_utf8(event).unwrap().ends_with(&format!("event: BOOKMARK\ndata: {line}\nid: 1\n")));
+    }
+    ground.put_node("n");
+    while within("a bookmark", widgets.told()).await != "BOOKMARK @2" {}
+    // The server is behind what this client has: nothing that goes back is said.
+    let future = format!("{WIDGETS}?watch=1&resourceVersion=3&allowWatchBookmarks=true");
+    let mut future = Watching::open(ground.address, &future).await;
+    assert_eq!(future.client.chunk().await.unwrap(), b" ");
+    ground.put_node("n");
+    assert_eq!(within("a bookmark", future.told()).await, "BOOKMARK @3");
+}
+
+/// Where none were asked for, what breaks the silence is nothing to a reader of JSON, of lines, or of events, and is
+/// counted as no event. Over a WebSocket there are pings.
+#[tokio::test]
+async fn silence_is_broken_by_what_clients_pass_over() {
+    let ground = ground().await;
+    let target = format!("{WIDGETS}?watch=1&resourceVersion=1");
+    let mut socket = open(&ground, &target).await;
+    for (target, accept, prelude, blank) in
+        [(&*target, "*/*", "", " "), (KEYS, "*/*", "", " "), (KEYS, EVENTS.1, "retry: 1000\n\n", ": keep-alive\n\n")]
+    {
+        let mut watching = Watching::open_with(ground.address, target, &[("Accept", accept)]).await;
+        let mut body = Vec::new();
+        let expected = format!("{prelude}{blank}{blank}{blank}");
+        while body.len() < expected.len() {
+            body.extend(watching.client.chunk().await.expect("a chunk"));
+        }
+        assert_eq!(String::from_utf8(body).unwrap(), expected);
+        assert_eq!(figure(ground.address, "watchcore_http_watch_events_total").await, 0.0);
+    }
+    // A reader of JSON texts, and one of lines that are JSON texts.
+    let mut watching = Watching::open(ground.address, &target).await;
+    let mut body = watching.client.chunk().await.expect("a chunk");
+    ground.put_widget("shop/b", "red");
+    while !body.ends_with(b"}\n") {
+        body.extend(watching.client.chunk().await.expect("a chunk"));
+    }
+    assert!(body.starts_with(b" "));
+    let texts = serde_json::Deserializer::from_slice(&body).into_iter::<Value>().map(Result::unwrap).count();
+    let lines = body.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    assert_eq!((texts, lines.count()), (1, 1));
+    assert_eq!(told(&mut socket).await["type"], "ADDED", "its first message");
+}
