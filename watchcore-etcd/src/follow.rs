@@ -181,7 +181,7 @@ impl Follower<'_, '_> {
     /// The highest revision that somebody waits for: a reader, or all readers of a cache that is not Ready before it.
     fn wanted(&self) -> u64 {
         let waited_for = self.session.writer.borrow().demand().progress_until;
-        waited_for.max(self.session.catches_up_to().unwrap_or(0))
+        waited_for.max(self.session.catches_up_to().unwrap_or(0)).max(self.session.shared.awaited())
     }
 
     fn check_demand(&mut self) {
