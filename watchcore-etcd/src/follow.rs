@@ -374,7 +374,7 @@ impl Follower<'_, '_> {
             highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
             let mut events =
                 self.assembler.push(response.events, response.fragment).map_err(|revision| self.too_long(revision))?;
-            let repeated = integrity::check_events(&mut events, &self.session.config.range)?;
+            let repeated = integrity::check_events(&mut events, &self.session.config.range, header.revision)?;
             add(&self.session.shared.counts.repeated_events, repeated);
             return self.apply(events).await;
         }

@@ -97,7 +97,7 @@ async fn call(request: Request<RecvStream>, respond: SendResponse<Bytes>, world:
     let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
     *world.state().calls.entry(method.clone()).or_default() += 1;
     let mut requests = Requests { body: request.into_body(), buffer: BytesMut::new() };
-    let mut answer = Answer { respond, stream: None, is_slow: false };
+    let mut answer = Answer { world: world.clone(), method: method.clone(), respond, stream: None, is_slow: false };
     match method.as_str() {
         "Status" => {
             let status = {
@@ -165,6 +165,8 @@ impl Requests {
 
 /// What a caller gets.
 struct Answer {
+    world: Arc<World>,
+    method: String,
     respond: SendResponse<Bytes>,
     stream: Option<SendStream<Bytes>>,
     is_slow: bool,
@@ -177,10 +179,11 @@ impl Answer {
 
     /// Sends a message, as fast as the caller takes it.
     async fn message(&mut self, message: &impl Message) -> Result<(), Gone> {
-        let mut frame = BytesMut::with_capacity(5 + message.encoded_len());
+        let message = faults::encoded(&mut self.world.state(), message, &self.method);
+        let mut frame = BytesMut::with_capacity(5 + message.len());
         frame.put_u8(0);
-        frame.put_u32(message.encoded_len() as u32);
-        message.encode(&mut frame)?;
+        frame.put_u32(message.len() as u32);
+        frame.extend_from_slice(&message);
         let mut frame = frame.freeze();
         if self.stream.is_none() {
             self.stream = Some(self.respond.send_response(Answer::head(), false)?);
