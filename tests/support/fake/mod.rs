@@ -267,13 +267,20 @@ impl Fake {
         self.world.cuts.send_modify(|number| *number += 1);
     }
 
-    /// A command of the program: `put KEY VALUE`, `delete KEY`, `corrupt KEY VALUE`, `compact REVISION`, `wipe`,
-    /// `fault NAME [TIMES]`, `seed NUMBER`, `heal`, `cut`, `calls METHOD`, `watches`. Gives a revision or a count.
+    /// A command of the program: `put KEY VALUE ...` (all in one revision), `puts KEY TIMES`, `fill KEY BYTES`, `delete KEY`,
+    /// `corrupt KEY VALUE`, `compact REVISION`, `wipe`, `fault NAME [TIMES]`, `seed NUMBER`, `heal`, `cut`, `calls METHOD`,
+    /// `watches`. Gives a revision or a count.
     pub(crate) fn command(&self, line: &str) -> Result<u64, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match *words.as_slice() {
-            ["put", key, value] => return Ok(self.put(key, value)),
+            ["put", ref pairs @ ..] if !pairs.is_empty() && pairs.len() % 2 == 0 => {
+                let changes: Vec<_> =
+                    pairs.chunks(2).map(|pair| (pair[0].as_bytes(), Some(pair[1].as_bytes()))).collect();
+                return Ok(self.txn(&changes));
+            }
+            ["puts", key, times] => (0..number(times)?).for_each(|value| _ = self.put(key, value.to_string())),
+            ["fill", key, bytes] => _ = self.put(key, vec![b'v'; number(bytes)? as usize]),
             ["delete", key] => return Ok(self.delete(key)),
             ["corrupt", key, value] => self.corrupt(key, value)?,
             ["compact", revision] => self.compact(number(revision)?),
