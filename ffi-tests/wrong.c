@@ -281,12 +281,14 @@ static void test_wrong_server_alone(void)
         do {
             scene_look(&scene);
             CHECK(scene.status.state == wrong_state(wrong)); /* between the failures, too */
+            CHECK(scene.status.source_error == WATCHCORE_UNAVAILABLE);
         } while (scene_waits(&scene, scene_counters(&scene).failures >= 4));
         CHECK((scene_counters(&scene).integrity_violations > 0) == (wrong->violations > 0));
         (void)fake_do(&scene.servers[0], "heal");
         (void)fake_do(&scene.servers[0], "puts /x/a 1000"); /* so many revisions are calm */
         scene_put(&scene);
         scene_settle(&scene);
+        CHECK(scene.status.source_error == 0 && scene.status.last_error != 0);
         CHECK(scene_counters(&scene).resyncs[WATCHCORE_RESYNC_HISTORY_RESET] == 0);
         scene_free(&scene);
         if (check_broken) {

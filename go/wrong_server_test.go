@@ -232,6 +232,7 @@ func TestWrongServerAlone(t *testing.T) {
 			})
 			w.eventually("another failure", func(status watchcore.Status) bool {
 				want(t, "the state between failures", status.State, state)
+				want(t, "a reason", status.SourceError != nil && isReason(status, status.SourceError.Message), true)
 				return w.counters().Failures >= 4
 			})
 			counters := w.counters()
@@ -240,6 +241,8 @@ func TestWrongServerAlone(t *testing.T) {
 			w.servers[0].do("puts /x/a 1000") // so many revisions are calm
 			w.put()
 			w.settle()
+			status := w.cache.Status()
+			want(t, "no reason any more", status.SourceError == nil && status.LastError != nil, true)
 			want(t, "other histories", w.counters().Resyncs[watchcore.ReasonHistoryReset], 0)
 		})
 	}

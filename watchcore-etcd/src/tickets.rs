@@ -96,8 +96,8 @@ impl ConsistentRead {
             (true, false) => return Served::Behind(newest),
         };
         if self.ticket > 0 {
-            writer.serve_consistent(self.ticket, revision);
             add(&shared.counts.compared_reads, u64::from(is_behind));
+            writer.serve_consistent(self.ticket, revision);
         }
         Served::Yes
     }

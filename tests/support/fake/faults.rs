@@ -86,6 +86,10 @@ faults! {
     FarHeader "far-header",
     /// What a watch or a stream sends comes at 10 kB a second.
     Slow "slow",
+    /// Each call is answered as by a gateway that has no server: with an HTML page, and status 502.
+    GatewayPage "gateway-page",
+    /// The same page with status 200, as of a web server.
+    WebPage "web-page",
     /// A bit of each message of a watch is another one; which one the seed says.
     FlipsWatchBit "flips-watch-bit",
     /// The same of each answer to a read of keys.

@@ -185,6 +185,30 @@ fn answered_requests_compare_nothing() {
     assert_eq!(late.code(), Code::FutureRevision);
 }
 
+/// A watch that died behind such a proxy is as silent as one that has nothing to say: the comparison tells them apart, and it is
+/// made again after one that found nothing.
+#[test]
+fn dead_watch_is_found_by_comparison() {
+    let etcd = Fake::start();
+    etcd.put("/x/a", "0");
+    etcd.fault(Fault::NoProgress);
+    let (cache, feeder) = follow(quick([&etcd.url()]).progress_interval(Duration::from_millis(10)), "/x/");
+    until_known(&feeder, || {
+        let _ = etcd.put("/y/n", "elsewhere");
+    });
+    let (silences, ranges) = (feeder.counters().silences, etcd.calls("Range"));
+    wait_for("two comparisons of a quiet watch", || etcd.calls("Range") >= ranges + 2);
+    assert_eq!(feeder.counters().silences, silences, "it lives");
+    // No event comes any more.
+    etcd.fault(Fault::OldProgress);
+    let last = etcd.put("/x/a", "new");
+    wait_for("the silence", || feeder.counters().silences > silences);
+    assert_eq!(value(&cache, "/x/a").as_deref(), Some(&b"0"[..]));
+    etcd.heal();
+    wait_for("the event", || cache.position().revision >= last);
+    assert_eq!((value(&cache, "/x/a").as_deref(), resyncs(&feeder)), (Some(&b"new"[..]), 0));
+}
+
 /// What such a proxy passes are the notifications that etcd sends by itself, each ten minutes or as often as its option
 /// says: they move the position, and end a wait for a revision.
 #[test]
