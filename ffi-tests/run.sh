@@ -87,7 +87,9 @@ for way in $ways; do
                 watch=("$valgrind" --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=$kinds
                     --show-leak-kinds=$kinds --fair-sched=yes --child-silent-after-fork=yes
                     --suppressions=../watchcore-capi/watchcore.supp)
-                run "$way/$program" "${beside[@]}" "${watch[@]}" "$built"
+                few=()
+                [ "$program" != wrong ] || few=(few)
+                run "$way/$program" "${beside[@]}" "${watch[@]}" "$built" "${few[@]}"
                 if [ "$program" = shutdown ]; then
                     timeout --kill-after=5 "$bound" "${watch[@]}" "$built" without >"$out/log" 2>&1
                     if [ $? = 9 ] && grep -q 'still reachable' "$out/log"; then

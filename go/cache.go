@@ -56,8 +56,8 @@ func ABIVersion() uint32 {
 // Open makes a cache that follows etcd and waits until its first listing is there, or
 // until the context is done; the context means nothing afterwards. Without a deadline it
 // waits as long as it takes for a server to answer, and says meanwhile in the log (see
-// SetLogger) what keeps it. The error of a context that ended first wraps the source's
-// last one, too.
+// SetLogger) what keeps it. The error of a context that ended first wraps why the source
+// is not followed then, too.
 //
 // It is New with ExpectLoad, StartFeeder and WaitReady: who wants to subscribe before the
 // first listing, or not to wait for it, calls these.
@@ -75,8 +75,8 @@ func Open(ctx context.Context, etcd EtcdConfig, config Config) (*Cache, error) {
 		return nil, err
 	}
 	if err := c.WaitReady(ctx); err != nil {
-		if last := c.Status().LastError; last != nil && ctx.Err() != nil {
-			err = fmt.Errorf("%w, before the first listing came; the last error was: %w", err, last)
+		if why := c.Status().SourceError; why != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w, before the first listing came: %w", err, why)
 		}
 		c.Close()
 		return nil, err

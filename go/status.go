@@ -63,7 +63,8 @@ type Status struct {
 	MaxLagSeen    uint64        // the largest lag that any was ever found with, also one that was closed since
 	Lapped        uint64        // open ones that have lost events of which no poll has reported: SubscriptionLapped
 	StaleSince    time.Time     // StateStale: since when
-	LastError     *Error        // the source's last one
+	LastError     *Error        // the source's last one, which stays when the source is back
+	SourceError   *Error        // why the source is not followed now: LastError, or nil where it is
 	Source        Source
 }
 
@@ -173,6 +174,9 @@ func (core *cacheCore) status() (*Status, error) {
 	}
 	if s.last_error != 0 {
 		status.LastError = &Error{Code: Code(s.last_error), Message: asError(core.text(C.WATCHCORE_TEXT_LAST_ERROR))}
+	}
+	if s.source_error != 0 {
+		status.SourceError = status.LastError
 	}
 	if core.feeder.Load() != nil {
 		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)

@@ -21,7 +21,9 @@ func (c *Cache) WaitReady(ctx context.Context) error {
 	return err
 }
 
-// WaitUntil waits until the cache has a revision: read your own writes.
+// WaitUntil waits until the cache has a revision: read your own writes. Where a proxy drops
+// requests for etcd's notifications of progress it ends with the next event, or with the
+// notification that etcd sends by itself each ten minutes.
 func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
 	return c.WaitUntilPosition(ctx, Position{Revision: revision})
 }

@@ -1977,8 +1977,8 @@ typedef struct watchcore_status {
     uint64_t resyncs;
     // The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
     int32_t last_error;
-    // 0.
-    uint32_t reserved;
+    // Why the source is not followed now: its last error once more; 0 where it is followed, however it failed before.
+    int32_t source_error;
     // How far back the log goes: every event since then is in it.
     uint64_t window_age_ms;
     // The largest lag that any subscription was ever found with, in events, also of one that was freed since.

@@ -351,8 +351,8 @@ func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
 	check(t, none.WaitSynced(bounded.Context(t)))
 }
 
-// Sync that does not come says why: which callback it is in and since when, or what the
-// source's last error was.
+// Sync that does not come says why: which callback it is in and since when, or why the
+// source is not followed.
 func TestFaultSyncThatNeverComesSaysWhy(t *testing.T) {
 	s := newSource(t, watchcore.Config{Name: "pods", ExpectLoad: true})
 	in := s.informer(options{})
@@ -387,7 +387,7 @@ func TestFaultSyncThatNeverComesSaysWhy(t *testing.T) {
 	wantError(t, "a wait for a revision", in.WaitUntil(bounded.Context(t), 3), watchcore.ErrClosed)
 }
 
-// Without a server the reason is the source's last error.
+// Without a server the reason is the source's error.
 func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
 	cache, err := watchcore.New(watchcore.Config{Prefix: "/pods/", ExpectLoad: true})
 	check(t, err)
@@ -396,11 +396,11 @@ func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
 	in, err := informer.New(cache, decode, options{})
 	check(t, err)
 	t.Cleanup(in.Stop)
-	bounded.Eventually(t, "the source's error", func() bool { return cache.Status().LastError != nil })
+	bounded.Eventually(t, "the source's error", func() bool { return cache.Status().SourceError != nil })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	err = in.WaitSynced(ctx)
-	contains(t, err.Error(), "its source's last error was", "127.0.0.1:1")
+	contains(t, err.Error(), "its source is not followed", "127.0.0.1:1")
 }
 
 // A closed cache's last changes are given, then the handlers end; the lister stays.

@@ -242,8 +242,8 @@ func (r *reader[T]) explain() string {
 	if status.Position.Revision > 0 || status.State == watchcore.StateReady {
 		return fmt.Sprintf("it reads the initial state of cache %q, which has %d objects", status.Name, status.Objects)
 	}
-	if status.LastError != nil {
-		return fmt.Sprintf("cache %q is %v; its source's last error was: %v", status.Name, status.State, status.LastError)
+	if status.SourceError != nil {
+		return fmt.Sprintf("cache %q is %v; its source is not followed: %v", status.Name, status.State, status.SourceError)
 	}
 	return fmt.Sprintf("cache %q is %v: it has no listing yet", status.Name, status.State)
 }

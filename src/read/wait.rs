@@ -43,7 +43,8 @@ impl Cache {
     }
 
     /// Waits until the cache reached a revision: read your own writes. FUTURE_REVISION after the
-    /// timeout. With a feeder, etcd is asked for progress at once.
+    /// timeout. With a feeder, etcd is asked for progress at once. Where a proxy drops such requests it ends with the
+    /// next event, or with the notification that etcd sends by itself each ten minutes.
     ///
     /// ```
     /// use std::time::Duration;

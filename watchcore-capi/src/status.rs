@@ -74,8 +74,8 @@ pub struct watchcore_status {
     pub resyncs: u64,
     /// The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
     pub last_error: i32,
-    /// 0.
-    pub reserved: u32,
+    /// Why the source is not followed now: its last error once more; 0 where it is followed, however it failed before.
+    pub source_error: i32,
     /// How far back the log goes: every event since then is in it.
     pub window_age_ms: u64,
     /// The largest lag that any subscription was ever found with, in events, also of one that was freed since.
@@ -105,7 +105,7 @@ unsafe impl Sized32 for watchcore_status {
         reconnects: 0,
         resyncs: 0,
         last_error: 0,
-        reserved: 0,
+        source_error: 0,
         window_age_ms: 0,
         max_lag_seen: 0,
         lapped: 0,
@@ -312,7 +312,7 @@ fn status_of(cache: &Cache) -> watchcore_status {
         reconnects: now.source.reconnects,
         resyncs: now.source.resyncs,
         last_error: now.last_error.map_or(0, |e| e.code() as i32),
-        reserved: 0,
+        source_error: cache.source_error().map_or(0, |e| e.code() as i32),
         window_age_ms: milliseconds(now.window_age),
         max_lag_seen: now.max_lag_seen,
         lapped: now.lapped,

@@ -25,8 +25,9 @@ use watchcore::{Change, ResyncReason, Writer};
 
 /// How long a watch without any timer of its own sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
-/// How often a silent watch is compared with etcd's state, where nobody answers requests for progress.
-const COMPARED: Duration = Duration::from_secs(30);
+/// How often a silent watch is compared with etcd's state, where nobody answers requests for progress: in progress intervals, of
+/// a second at most.
+const COMPARED: u32 = 30;
 /// How long a silent watch is listened to once more before it is given up.
 const GRACE: Duration = Duration::from_millis(10);
 /// So many bytes are more than what keeps a connection alive sends in the time of a silence: a message is under way.
@@ -85,8 +86,9 @@ struct Follower<'s, 'a> {
     assembler: Assembler,
     rules: WatchRules,
     liveness: Liveness,
-    /// When etcd's state was last compared.
+    /// When etcd's state was last compared, and up to which revision there was nothing to deliver then.
     compared: Option<Instant>,
+    level: u64,
 }
 
 impl Session<'_> {
@@ -122,6 +124,7 @@ impl Session<'_> {
             rules: WatchRules::default(),
             liveness: Liveness::new(options, now),
             compared: None,
+            level: 0,
             session: self,
             reader,
             watch,
@@ -140,6 +143,7 @@ impl Follower<'_, '_> {
                 Occurrence::Demand => {
                     self.check_demand();
                     self.session.report_changes();
+                    self.find_level().await;
                     None
                 }
                 Occurrence::Time => self.time().await?,
@@ -174,14 +178,15 @@ impl Follower<'_, '_> {
         self.session.resume()
     }
 
+    /// A watch that has nothing to deliver catches up with nothing, though nobody says how far it is.
     fn state(&self) -> WatchState {
-        self.health.state(self.resume().point(), self.assembler.is_open())
+        self.health.state(self.resume().point().max(self.level), self.assembler.is_open())
     }
 
     /// The highest revision that somebody waits for: a reader, or all readers of a cache that is not Ready before it.
     fn wanted(&self) -> u64 {
         let waited_for = self.session.writer.borrow().demand().progress_until;
-        waited_for.max(self.session.catches_up_to().unwrap_or(0))
+        waited_for.max(self.session.catches_up_to().unwrap_or(0)).max(self.session.shared.awaited())
     }
 
     fn check_demand(&mut self) {
@@ -295,13 +300,30 @@ impl Follower<'_, '_> {
             return false;
         }
         let range = &self.session.config.range;
-        if self.compared.is_some_and(|at| at.elapsed() < COMPARED) {
+        let pause = self.session.config.options.progress_interval.min(Duration::from_secs(1)) * COMPARED;
+        if self.compared.is_some_and(|at| at.elapsed() < pause) {
             let newest = self.reader.newest_since(range, self.resume().point()).await;
             return newest.is_ok_and(|newest| !newest.went_back());
         }
+        self.is_level().await
+    }
+
+    /// Whether etcd holds what the cache does.
+    async fn is_level(&mut self) -> bool {
         let held = HeldState::now(&self.session.writer.borrow());
         self.compared = Some(Instant::now());
-        held.compare(self.reader, range).await.is_ok_and(|stored| stored.is_same && !stored.newest.went_back())
+        let stored = held.compare(self.reader, &self.session.config.range).await;
+        let same = stored.ok().filter(|stored| stored.is_same && !stored.newest.went_back());
+        self.level = same.as_ref().map_or(self.level, |stored| stored.newest.header().revision);
+        same.is_some()
+    }
+
+    /// Finds out, once a watch, whether there is anything to catch up with, where no notification of progress will say it.
+    async fn find_level(&mut self) {
+        let is_behind = self.state() == WatchState::CatchingUp && !self.assembler.is_open();
+        if self.session.shared.progress.are_missing() && self.compared.is_none() && is_behind {
+            self.is_level().await;
+        }
     }
 
     /// Takes the answer of a liveness read. Where it fails, the silence continues.
@@ -374,7 +396,7 @@ impl Follower<'_, '_> {
             highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
             let mut events =
                 self.assembler.push(response.events, response.fragment).map_err(|revision| self.too_long(revision))?;
-            let repeated = integrity::check_events(&mut events, &self.session.config.range)?;
+            let repeated = integrity::check_events(&mut events, &self.session.config.range, header.revision)?;
             add(&self.session.shared.counts.repeated_events, repeated);
             return self.apply(events).await;
         }
@@ -404,6 +426,7 @@ impl Follower<'_, '_> {
         self.health.saw(known);
         self.liveness.saw(known, self.resume().point(), Instant::now());
         self.session.live();
+        self.find_level().await;
         Ok(None)
     }
 

@@ -138,7 +138,9 @@ impl WatchRules {
 
 /// Checks whole revisions by themselves, and takes out what is in one twice in the same words; gives how many were. Nothing of
 /// a message that breaks a rule is applied.
-pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange) -> Result<u64, Violation> {
+///
+/// `named` is the revision of the message's header, 0 for none: etcd's at the time, so no event lies above it.
+pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange, named: u64) -> Result<u64, Violation> {
     let mut last = 0;
     let mut keys: HashMap<&[u8], &PbEvent> = HashMap::new();
     let mut repeated = Vec::new();
@@ -147,6 +149,9 @@ pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange) -> Resul
         check_key(kv, range)?;
         if !(1..=MAX_REVISION as i64).contains(&kv.mod_revision) {
             return Err(Violation::by("an event of a revision that no etcd reaches", kv));
+        }
+        if named > 0 && kv.mod_revision as u64 > named {
+            return Err(Violation::by("an event after the revision of its message", kv));
         }
         match is_delete(event) {
             Some(false) => check_numbers(kv, kv.mod_revision)?,
@@ -399,7 +404,8 @@ mod tests {
 
     #[test]
     fn events_stand_by_themselves() {
-        let check = |mut events: Vec<PbEvent>| check_events(&mut events, &range()).map_err(|violation| violation.what);
+        let check =
+            |mut events: Vec<PbEvent>| check_events(&mut events, &range(), 20).map_err(|violation| violation.what);
         assert_eq!(check(vec![put("/a", 3), put("/b", 3), put("/a", 4), event(1, 0, 5, 0)]), Ok(0));
         for broken in [
             vec![PbEvent::default()],
@@ -409,6 +415,7 @@ mod tests {
             vec![put("/a", -1)],
             vec![put("/a", MAX_REVISION as i64 + 1)],
             vec![put("/a", 4), put("/b", 3)],
+            vec![put("/a", 21)],
             vec![event(0, 9, 8, 1)],
             vec![event(0, 0, 8, 1)],
             vec![event(0, 8, 8, -1)],
@@ -422,7 +429,7 @@ mod tests {
     #[test]
     fn event_twice_in_a_revision_counts_once() {
         let mut events = vec![put("/a", 3), put("/b", 3), put("/a", 3), put("/a", 4), put("/a", 4)];
-        assert_eq!(check_events(&mut events, &range()), Ok(2));
+        assert_eq!(check_events(&mut events, &range(), 0), Ok(2));
         assert_eq!(events, [put("/a", 3), put("/b", 3), put("/a", 4)]);
     }
 

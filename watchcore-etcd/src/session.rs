@@ -186,6 +186,7 @@ impl<'a> Session<'a> {
     /// cache has. While a listing of another history is to come it is not shown, for revisions of the one would be
     /// compared with positions in the other.
     fn publish(&self, reader: &Reader) {
+        self.shared.progress.test();
         self.readers.send_if_modified(|shown| {
             let is_new = shown.is_none();
             shown.get_or_insert_with(|| reader.clone());

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) resync: AtomicBool,
     /// Whether requests for progress are answered.
     pub(super) progress: ProgressAnswers,
+    /// The revision that a consistent read waits for; 0: none does. Of the feeder's thread.
+    awaited: AtomicU64,
     /// Up to which revision a history is replayed before the cache is Ready. Of the feeder's thread.
     pub(super) catches_up_to: AtomicU64,
     /// Raised when a session continues where the one before ended: everything is to be compared.
@@ -109,6 +111,17 @@ impl Shared {
         }
     }
 
+    /// The revision that a consistent read waits for: the watch asks for progress up to there.
+    pub(super) fn awaited(&self) -> u64 {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_awaited(&self, revision: u64) {
+        if self.awaited.swap(revision, Ordering::Relaxed) != revision {
+            self.watch.notify_one();
+        }
+    }
+
     /// A notification of progress came. True: they were missing.
     pub(super) fn progress_came(&self) -> bool {
         let is_news = self.progress.came();
@@ -150,6 +163,9 @@ impl Shared {
 
     /// The cache is at another revision now.
     pub(super) fn moved(&self) {
+        if self.awaited() > 0 {
+            self.tickets.notify_one();
+        }
         if self.compaction_waits.load(Ordering::Relaxed) {
             self.compaction.notify_one();
         }

@@ -12,13 +12,17 @@ use crate::log::log;
 use std::cell::RefCell;
 use std::time::Duration;
 use tokio::sync::watch;
-use watchcore::Writer;
+use tokio::time::Instant;
+use watchcore::{Position, Writer};
 
 /// The first and the longest ceiling of the pause before a failed read is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// The same before etcd's state is compared again, while the watch has to bring what differs.
 const BEHIND: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+/// How long a read waits for the first notification of progress of a watch before it does without: readers have three seconds.
+const UNTESTED: Duration = Duration::from_millis(500);
 
 /// A linearizable read, the highest ticket that was drawn before it began, and what the cache held then. That
 /// ticket and all before it are served by its answer, where this can be one of the cache's own history; later tickets
@@ -37,8 +41,8 @@ enum Served {
     Overtaken,
     /// etcd is below what the cache has: callers that wait for that revision would read another history, at once.
     WentBack,
-    /// The cache has not reached the answer, nobody would say when, and etcd holds another state: the watch has to bring it.
-    Behind,
+    /// The cache has not reached this answer, nobody may say when, and etcd holds another state: the watch has to bring it.
+    Behind(u64),
 }
 
 impl ConsistentRead {
@@ -58,6 +62,9 @@ impl ConsistentRead {
         shared: &Shared,
     ) -> Result<StoredState, Failure> {
         let newest = reader.newest_since(range, self.held.position.revision).await?;
+        let goal = Position { revision: newest.header().revision, ..self.held.position };
+        let is_tested = || !shared.progress.are_untested();
+        is_reached(goal, writer, shared, UNTESTED, is_tested).await;
         let held = HeldState::now(&writer.borrow());
         let is_reached = held.position.revision >= newest.header().revision;
         if is_reached || !shared.progress.are_in_doubt() || held.position.epoch != self.held.position.epoch {
@@ -81,16 +88,41 @@ impl ConsistentRead {
             (false, _) => newest,
             // The state there is that of the answer: who reads it misses nothing, and need not wait for what nobody says.
             (true, true) => {
-                shared.progress_is_missing(writer, newest);
+                if !shared.progress.are_untested() {
+                    shared.progress_is_missing(writer, newest);
+                }
                 held.revision
             }
-            (true, false) => return Served::Behind,
+            (true, false) => return Served::Behind(newest),
         };
         if self.ticket > 0 {
-            writer.serve_consistent(self.ticket, revision);
             add(&shared.counts.compared_reads, u64::from(is_behind));
+            writer.serve_consistent(self.ticket, revision);
         }
         Served::Yes
+    }
+}
+
+/// Waits until the cache has reached a position or has left its epoch, or `is_over`, for at most so long; whether it has
+/// reached it. The watch asks for progress meanwhile.
+async fn is_reached(
+    goal: Position,
+    writer: &RefCell<Writer>,
+    shared: &Shared,
+    limit: Duration,
+    is_over: impl Fn() -> bool,
+) -> bool {
+    let due = Instant::now() + limit;
+    loop {
+        let now = writer.borrow().position();
+        let is_reached = now.epoch == goal.epoch && now.revision >= goal.revision;
+        if is_reached || now.epoch != goal.epoch || is_over() {
+            return is_reached;
+        }
+        shared.set_awaited(goal.revision);
+        if tokio::time::timeout_at(due, shared.tickets.notified()).await.is_err() {
+            return false;
+        }
     }
 }
 
@@ -157,6 +189,7 @@ pub(super) async fn serve(
     let mut connections = Connections { of_session: readers, own: None, pauses };
     let mut behind = Backoff::new(BEHIND.0, BEHIND.1);
     loop {
+        shared.set_awaited(0);
         if ConsistentRead::now(&writer.borrow(), shared).is_none() {
             shared.tickets.notified().await;
             continue;
@@ -184,7 +217,13 @@ pub(super) async fn serve(
                         shared.watch.notify_one();
                     }
                     Served::Overtaken => {}
-                    Served::Behind => tokio::time::sleep(behind.next()).await,
+                    Served::Behind(revision) => {
+                        let goal = Position { revision, ..read.held.position };
+                        if is_reached(goal, writer, shared, behind.next(), || false).await && read.ticket > 0 {
+                            behind.reset();
+                            writer.borrow_mut().serve_consistent(read.ticket, revision);
+                        }
+                    }
                     // The session takes the connection back, and shows one again when the cache has the other history.
                     Served::WentBack => {
                         shared.doubt();
@@ -260,7 +299,7 @@ mod tests {
         let answered =
             |is_same, revision, meanwhile: fn(&mut Writer)| answered_in_doubt(true, is_same, revision, meanwhile);
         assert_eq!(answered(true, 20, |_| {}), (Served::Yes, Some(10)), "the state of 20 is there already");
-        assert_eq!(answered(false, 20, |_| {}), (Served::Behind, None));
+        assert_eq!(answered(false, 20, |_| {}), (Served::Behind(20), None));
         assert_eq!(answered(false, 11, applies), (Served::Yes, Some(11)), "the watch has brought it");
         assert_eq!(answered(true, 20, applies), (Served::Yes, Some(10)), "what came since is newer than the answer");
         assert_eq!(answered(false, 9, |_| {}), (Served::WentBack, None));

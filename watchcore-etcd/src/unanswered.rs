@@ -4,9 +4,10 @@
 //! how far it is complete, and whoever waits for a revision waits for ever. docs/internals/feeder.md says what is
 //! read instead, and why that is exact.
 //!
-//! Answered -> Suspected: the follower, by [`Unanswered::is_suspect`]. Suspected -> Unanswered: a read shows that etcd has moved
-//! on and holds what the cache holds, so the watch has nothing to deliver first and etcd would have answered. Back to
-//! Answered: by any notification of progress.
+//! Untested: the session, before each watch, until the first notification. Answered, Untested -> Suspected: the follower, by
+//! [`Unanswered::is_suspect`]. Suspected -> Unanswered: a read shows that etcd has moved on and holds what the cache holds, so
+//! the watch has nothing to deliver first and etcd would have answered. A notification of progress ends each of them: Unanswered
+//! becomes Untested, for etcd sends one by itself each ten minutes, all others become Answered.
 
 use super::connect::{Newest, Reader};
 use super::failure::Failure;
@@ -27,13 +28,19 @@ const QUIET: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct ProgressAnswers(AtomicU8);
 
-const SUSPECTED: u8 = 1;
-const UNANSWERED: u8 = 2;
+const ANSWERED: u8 = 0;
+const UNTESTED: u8 = 1;
+const SUSPECTED: u8 = 2;
+const UNANSWERED: u8 = 3;
 
 impl ProgressAnswers {
     /// Whether reads have to do without them, or are to find out.
     pub(super) fn are_in_doubt(&self) -> bool {
-        self.0.load(Relaxed) != 0
+        self.0.load(Relaxed) != ANSWERED
+    }
+
+    pub(super) fn are_untested(&self) -> bool {
+        self.0.load(Relaxed) == UNTESTED
     }
 
     pub(super) fn are_suspected(&self) -> bool {
@@ -44,9 +51,14 @@ impl ProgressAnswers {
         self.0.load(Relaxed) == UNANSWERED
     }
 
+    /// A watch is about to be opened, perhaps by another way.
+    pub(super) fn test(&self) {
+        let _ = self.0.compare_exchange(ANSWERED, UNTESTED, Relaxed, Relaxed);
+    }
+
     /// True: it is news.
     pub(super) fn suspect(&self) -> bool {
-        self.0.compare_exchange(0, SUSPECTED, Relaxed, Relaxed).is_ok()
+        self.0.fetch_max(SUSPECTED, Relaxed) < SUSPECTED
     }
 
     /// True: it is news.
@@ -56,7 +68,9 @@ impl ProgressAnswers {
 
     /// One came. True: they were missing.
     pub(super) fn came(&self) -> bool {
-        self.0.swap(0, Relaxed) == UNANSWERED
+        let were_missing = self.are_missing();
+        self.0.store(if were_missing { UNTESTED } else { ANSWERED }, Relaxed);
+        were_missing
     }
 }
 

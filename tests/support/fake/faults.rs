@@ -2,6 +2,7 @@
 
 use super::State;
 use etcd_client::proto::{PbEvent, PbKeyValue, PbRangeResponse, PbWatchResponse};
+use prost::Message;
 
 macro_rules! faults {
     ($($(#[doc = $text:literal])+ $fault:ident $name:literal,)*) => {
@@ -37,6 +38,8 @@ faults! {
     SendsLargeRevision "sends-large-revision",
     /// The last event has a negative revision.
     SendsNegativeRevision "sends-negative-revision",
+    /// The last event's revision lies above that of its message, as that of a key that was there before.
+    SendsFutureEvent "sends-future-event",
     /// The last event is a version that cannot follow.
     SendsWrongVersion "sends-wrong-version",
     /// Before each message with events comes one with the next version of its last key, for another watch.
@@ -83,6 +86,27 @@ faults! {
     FarHeader "far-header",
     /// What a watch or a stream sends comes at 10 kB a second.
     Slow "slow",
+    /// Each call is answered as by a gateway that has no server: with an HTML page, and status 502.
+    GatewayPage "gateway-page",
+    /// The same page with status 200, as of a web server.
+    WebPage "web-page",
+    /// A bit of each message of a watch is another one; which one the seed says.
+    FlipsWatchBit "flips-watch-bit",
+    /// The same of each answer to a read of keys.
+    FlipsListBit "flips-list-bit",
+}
+
+/// A message, as it is sent.
+pub(super) fn encoded(state: &mut State, message: &impl Message, method: &str) -> Vec<u8> {
+    let mut bytes = message.encode_to_vec();
+    let fault = if method == "Watch" { Fault::FlipsWatchBit } else { Fault::FlipsListBit };
+    if !bytes.is_empty() && method != "Status" && state.uses(fault) {
+        let right = bytes.clone();
+        let at = state.entropy.below(bytes.len() * 8);
+        bytes[at / 8] ^= 1 << (at % 8);
+        state.flipped.push((method.to_owned(), right, bytes.clone()));
+    }
+    bytes
 }
 
 /// A revision above the largest that a cache takes.
@@ -159,7 +183,8 @@ pub(super) fn messages(state: &mut State, mut response: PbWatchResponse) -> Vec<
         add(&mut response, &|kv| kv.version += 1);
     }
     type Changes = fn(&mut PbKeyValue);
-    let wrong: [(Fault, Changes); 3] = [
+    let wrong: [(Fault, Changes); 4] = [
+        (Fault::SendsFutureEvent, |kv| kv.mod_revision += 4),
         (Fault::SendsLargeRevision, |kv| (kv.create_revision, kv.mod_revision) = (LARGE, LARGE)),
         (Fault::SendsNegativeRevision, |kv| kv.mod_revision = -1),
         (Fault::SendsWrongVersion, |kv| kv.version += 5),

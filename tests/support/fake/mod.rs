@@ -24,13 +24,27 @@ mod store;
 
 pub(crate) use faults::Fault;
 
-use etcd_client::proto::{PbResponseHeader, PbWatchResponse};
+use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use store::Store;
 use tokio::sync::watch;
+
+/// Numbers that a seed determines, by SplitMix64.
+pub(crate) struct Entropy(pub(crate) u64);
+
+impl Entropy {
+    /// One below `end`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((number ^ (number >> 31)) % end as u64) as usize
+    }
+}
 
 /// What calls, watches and the test share.
 struct World {
@@ -53,6 +67,10 @@ struct State {
     calls: BTreeMap<String, u64>,
     /// Watch streams that are open.
     watches: u64,
+    /// Of faults that are random.
+    entropy: Entropy,
+    /// The messages with another bit: the method, before and after.
+    flipped: Vec<(String, Vec<u8>, Vec<u8>)>,
 }
 
 impl State {
@@ -109,6 +127,8 @@ impl Fake {
             sent: Vec::new(),
             calls: BTreeMap::new(),
             watches: 0,
+            entropy: Entropy(0),
+            flipped: Vec::new(),
         };
         let world = World { state: Mutex::new(state), changed: watch::Sender::new(0), cuts: watch::Sender::new(0) };
         let world = Arc::new(world);
@@ -163,6 +183,22 @@ impl Fake {
         all.filter(|kv| kv.key.starts_with(prefix.as_bytes())).map(|kv| (kv.key, kv.value)).collect()
     }
 
+    /// The events of a prefix so far.
+    pub(crate) fn events(&self, prefix: &str) -> Vec<PbEvent> {
+        let of_prefix = |event: &PbEvent| event.kv.as_ref().is_some_and(|kv| kv.key.starts_with(prefix.as_bytes()));
+        self.world.state().store.events(b"\0", b"\0", 0).into_iter().filter(of_prefix).collect()
+    }
+
+    /// What random faults do from now on.
+    pub(crate) fn seed(&self, seed: u64) {
+        self.world.change(|state| state.entropy = Entropy(seed));
+    }
+
+    /// The messages with another bit: the method, before and after.
+    pub(crate) fn flipped(&self) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+        self.world.state().flipped.clone()
+    }
+
     /// An empty store of the same cluster and member, as after a restore from nothing.
     pub(crate) fn wipe(&self) {
         self.world.change(|state| state.store = Store::default());
@@ -179,8 +215,9 @@ impl Fake {
     }
 
     /// Another value of a key that is there, at the same revision: what a corrupt member has.
-    pub(crate) fn corrupt(&self, key: &str, value: &str) {
-        self.world.change(|state| state.store.corrupt(key.as_bytes(), value.as_bytes()));
+    pub(crate) fn corrupt(&self, key: &str, value: &str) -> Result<(), String> {
+        let is_there = self.world.change(|state| state.store.corrupt(key.as_bytes(), value.as_bytes()));
+        is_there.then_some(()).ok_or_else(|| format!("no key: {key:?}"))
     }
 
     /// From now on.
@@ -230,18 +267,27 @@ impl Fake {
         self.world.cuts.send_modify(|number| *number += 1);
     }
 
-    /// A command of the program: `put KEY VALUE`, `delete KEY`, `compact REVISION`, `wipe`, `fault NAME [TIMES]`, `heal`,
-    /// `cut`, `calls METHOD`, `watches`. Gives a revision or a count.
+    /// A command of the program: `put KEY VALUE ...` (all in one revision), `puts KEY TIMES`, `fill KEY BYTES`, `delete KEY`,
+    /// `corrupt KEY VALUE`, `compact REVISION`, `wipe`, `fault NAME [TIMES]`, `seed NUMBER`, `heal`, `cut`, `calls METHOD`,
+    /// `watches`. Gives a revision or a count.
     pub(crate) fn command(&self, line: &str) -> Result<u64, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match *words.as_slice() {
-            ["put", key, value] => return Ok(self.put(key, value)),
+            ["put", ref pairs @ ..] if !pairs.is_empty() && pairs.len() % 2 == 0 => {
+                let changes: Vec<_> =
+                    pairs.chunks(2).map(|pair| (pair[0].as_bytes(), Some(pair[1].as_bytes()))).collect();
+                return Ok(self.txn(&changes));
+            }
+            ["puts", key, times] => (0..number(times)?).for_each(|value| _ = self.put(key, value.to_string())),
+            ["fill", key, bytes] => _ = self.put(key, vec![b'v'; number(bytes)? as usize]),
             ["delete", key] => return Ok(self.delete(key)),
+            ["corrupt", key, value] => self.corrupt(key, value)?,
             ["compact", revision] => self.compact(number(revision)?),
             ["wipe"] => self.wipe(),
             ["fault", name] => self.fault(Fault::of_name(name)?),
             ["fault", name, times] => self.fault_times(Fault::of_name(name)?, number(times)?),
+            ["seed", seed] => self.seed(number(seed)?),
             ["heal"] => self.heal(),
             ["cut"] => self.cut(),
             ["calls", method] => return Ok(self.calls(method)),

@@ -60,6 +60,8 @@ const COMPACTED: Refusal = (11, "etcdserver: mvcc: required revision has been co
 const FUTURE: Refusal = (11, "etcdserver: mvcc: required revision is a future revision");
 const UNIMPLEMENTED: Refusal = (12, "unknown method");
 
+const PAGE: &[u8] = b"<html><head><title>An error</title></head><body>There is no such page.</body></html>";
+
 /// The caller has gone.
 struct Gone;
 
@@ -93,11 +95,21 @@ async fn connection(socket: TcpStream, world: Arc<World>) -> Result<(), Gone> {
     Ok(())
 }
 
-async fn call(request: Request<RecvStream>, respond: SendResponse<Bytes>, world: Arc<World>) -> Result<(), Gone> {
+async fn call(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, world: Arc<World>) -> Result<(), Gone> {
     let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-    *world.state().calls.entry(method.clone()).or_default() += 1;
+    let html = {
+        let mut state = world.state();
+        *state.calls.entry(method.clone()).or_default() += 1;
+        let pages = [(Fault::GatewayPage, 502), (Fault::WebPage, 200)];
+        pages.into_iter().find(|(fault, _)| state.uses(*fault))
+    };
+    if let Some((_, status)) = html {
+        let head = Response::builder().status(status).header("content-type", "text/html").body(())?;
+        respond.send_response(head, false)?.send_data(Bytes::from_static(PAGE), true)?;
+        return Ok(());
+    }
     let mut requests = Requests { body: request.into_body(), buffer: BytesMut::new() };
-    let mut answer = Answer { respond, stream: None, is_slow: false };
+    let mut answer = Answer { world: world.clone(), method: method.clone(), respond, stream: None, is_slow: false };
     match method.as_str() {
         "Status" => {
             let status = {
@@ -165,6 +177,8 @@ impl Requests {
 
 /// What a caller gets.
 struct Answer {
+    world: Arc<World>,
+    method: String,
     respond: SendResponse<Bytes>,
     stream: Option<SendStream<Bytes>>,
     is_slow: bool,
@@ -177,10 +191,11 @@ impl Answer {
 
     /// Sends a message, as fast as the caller takes it.
     async fn message(&mut self, message: &impl Message) -> Result<(), Gone> {
-        let mut frame = BytesMut::with_capacity(5 + message.encoded_len());
+        let message = faults::encoded(&mut self.world.state(), message, &self.method);
+        let mut frame = BytesMut::with_capacity(5 + message.len());
         frame.put_u8(0);
-        frame.put_u32(message.encoded_len() as u32);
-        message.encode(&mut frame)?;
+        frame.put_u32(message.len() as u32);
+        frame.extend_from_slice(&message);
         let mut frame = frame.freeze();
         if self.stream.is_none() {
             self.stream = Some(self.respond.send_response(Answer::head(), false)?);

@@ -60,10 +60,10 @@ impl Store {
         self.revision
     }
 
-    /// Changes the newest version of a key that is there, in place.
-    pub(super) fn corrupt(&mut self, key: &[u8], value: &[u8]) {
-        let newest = self.keys.get_mut(key).and_then(|versions| versions.last_mut()).expect("a key that is there");
-        newest.value = value.to_vec();
+    /// Changes the newest version of a key in place; whether it is there.
+    pub(super) fn corrupt(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let newest = self.keys.get_mut(key).and_then(|versions| versions.last_mut()).filter(|kv| kv.version > 0);
+        newest.map(|kv| kv.value = value.to_vec()).is_some()
     }
 
     pub(super) fn compact(&mut self, revision: i64) {

@@ -1,7 +1,8 @@
 //! Servers that break the rules of etcd's API: nobody is told to correct a command for it, and no command runs for ever.
 
 use crate::fake::{Fake, Fault};
-use crate::run::{Ended, run};
+use crate::run::{Ended, Running, command, run};
+use crate::support::wait_for;
 
 fn filled() -> Fake {
     let etcd = Fake::start();
@@ -54,4 +55,40 @@ fn endless_streams_end_a_read() {
             assert!(ended.is(0).out.contains("/x/149"), "{fault:?}");
         }
     }
+}
+
+/// A gateway or a web server that answers in etcd's place.
+#[test]
+fn html_page_is_called_one() {
+    for fault in [Fault::GatewayPage, Fault::WebPage] {
+        let etcd = filled();
+        etcd.fault(fault);
+        for ended in reads(&etcd.url()) {
+            let ended = ended.is(4);
+            ended.error("TIMEOUT");
+            assert!(ended.err.contains("the answer is not gRPC: it is an HTML page"), "{fault:?}: {ended:?}");
+        }
+        let healthy = filled();
+        for ended in reads(&format!("{},{}", etcd.url(), healthy.url())) {
+            assert!(ended.is(0).out.contains("/x/149"), "{fault:?}");
+        }
+    }
+}
+
+/// However often a watch does not last, one line says so until it is over.
+#[test]
+fn setbacks_in_a_row_are_one_line() {
+    let etcd = filled();
+    etcd.fault(Fault::CompactedWatches);
+    let last = (etcd.revision() + 1).to_string();
+    let url = etcd.url();
+    let task = ["--etcd", &url, "--timeout", "60s", "watch", "--prefix", "/x/", "--until-revision", &last];
+    let watch = Running::start(command(&task));
+    wait_for("setbacks in a row", || etcd.calls("Watch") >= 6);
+    etcd.heal();
+    etcd.put("/x/000", "new");
+    let ended = watch.end().is(0);
+    let lines: Vec<_> = ended.err.lines().filter(|line| line.contains("no watch lasts")).collect();
+    assert_eq!(lines.len(), 1, "{ended:?}");
+    assert!(lines[0].contains("reason Compacted"), "{lines:?}");
 }

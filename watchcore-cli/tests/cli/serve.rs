@@ -170,6 +170,22 @@ fn server_without_a_lasting_watch_is_not_ready() {
     server.until("/readyz", "HTTP/1.1 200");
 }
 
+/// Behind a proxy that drops requests for progress, as etcd's own does: the first list was answered 504 after three seconds.
+#[test]
+fn first_list_needs_no_progress() {
+    let etcd = Fake::start();
+    etcd.put(key("one"), widget("one"));
+    etcd.fault(Fault::NoProgress);
+    let server = Serving::start(serve(&["--prefix", "/registry/", "--resource", WIDGETS, "--etcd", &etcd.url()]));
+    server.until("/readyz", "HTTP/1.1 200");
+    for name in ["two", "three"] {
+        etcd.put(key(name), widget(name));
+        etcd.put("/elsewhere", "");
+        let (first, list) = server.get(LIST);
+        assert!(first.starts_with("HTTP/1.1 200") && list.contains(&format!("\"{name}\"")), "{first}\n{list}");
+    }
+}
+
 #[test]
 fn it_listens_at_once_and_says_where() {
     let server = Serving::start(serve(&["--prefix", "/registry/", "--resource", WIDGETS, "--etcd", NOBODY]));

@@ -107,7 +107,7 @@ fn corrupt_member_is_noticed_by_interval() {
     wait_for("a round without differences", || feeder.counters().audits > 0);
     assert_eq!((feeder.counters().differences, resyncs(&feeder)), (0, 0));
     let recorder = Recorder::start(&cache, Start::Now);
-    etcd.corrupt("/x/2400", "bad");
+    etcd.corrupt("/x/2400", "bad").unwrap();
     assert_eq!(changed(&recorder), ["/x/2400"]);
     assert_eq!(value(&cache, "/x/2400").as_deref(), Some(&b"bad"[..]));
     let audits = feeder.counters().audits;

@@ -37,5 +37,14 @@ fn fake_etcd_takes_commands() {
     assert_eq!(etcd.command("fault sends-twice 2"), Ok(3));
     assert!(etcd.has_fault(Fault::SendsTwice));
     assert_eq!(etcd.command("calls Watch"), Ok(0));
+    assert_eq!(etcd.command("put /x/a 1 /x/b 2"), Ok(4));
+    assert_eq!(etcd.command("corrupt /x/a 3"), Ok(4));
+    assert_eq!(
+        (etcd.command("puts /x/b 2"), etcd.command("fill /x/c 3"), etcd.command("seed 7")),
+        (Ok(6), Ok(7), Ok(7))
+    );
+    let contents = [("/x/a", "3"), ("/x/b", "1"), ("/x/c", "vvv")].map(|(key, value)| (key.into(), value.into()));
+    assert_eq!(etcd.contents("/x/"), contents.into());
+    assert!(etcd.command("corrupt /x/d 1").is_err() && etcd.command("put /x/a 1 /x/b").is_err());
     assert!(etcd.command("fault nothing").is_err() && etcd.command("put").is_err());
 }

@@ -6,6 +6,7 @@ mod audits;
 mod begins;
 mod compaction;
 mod consistent;
+mod corpus;
 mod ends;
 #[path = "../../../tests/support/fake/mod.rs"]
 mod fake;

@@ -74,6 +74,35 @@ fn reads_without_progress_are_consistent() {
     cache.wait_until(revision, BOUND).unwrap();
 }
 
+/// Behind a new watch nobody knows yet whether requests are answered. A read does not wait to learn it.
+#[test]
+fn first_read_needs_no_progress() {
+    let etcd = Fake::start();
+    etcd.put("/x/a", "0");
+    etcd.fault(Fault::NoProgress);
+    // The second one is of another way to etcd, behind one that answers.
+    for opened in 1..=2 {
+        let (cache, feeder) = follow(quick([&etcd.url()]), "/x/");
+        if opened == 2 {
+            etcd.heal();
+            wait_for("an answer", || feeder.counters().progress_notifications > 0);
+            etcd.fault(Fault::NoProgress);
+            etcd.cut();
+            wait_for("the next watch", || feeder.counters().connects == 2);
+        }
+        etcd.put("/y/n", "elsewhere");
+        let at = cache.consistent_revision(BOUND).unwrap();
+        assert!(at <= cache.position().revision, "nothing is to be waited for, watch {opened}");
+        assert_eq!((feeder.counters().compared_reads, feeder.counters().silences), (1, 0));
+        // A key that changes, and etcd moves on: the watch brings the one, and nobody says when it has come to the other.
+        etcd.put("/x/a", opened.to_string());
+        etcd.put("/y/n", "elsewhere");
+        let at = cache.consistent_revision(BOUND).unwrap();
+        let answer = cache.get("/x/a", Read::AtLeast(at)).unwrap();
+        assert_eq!(answer.kv.unwrap().value(), Some(opened.to_string().as_bytes()));
+    }
+}
+
 /// etcd's own gRPC proxy is one.
 #[test]
 fn reads_through_grpc_proxy_are_consistent() {
@@ -154,4 +183,44 @@ fn answered_requests_compare_nothing() {
     assert_eq!((counters.compared_reads, counters.progress_unanswered), (0, 0), "{counters:?}");
     let late = cache.wait_until(etcd.revision() + 5, Duration::from_millis(1)).unwrap_err();
     assert_eq!(late.code(), Code::FutureRevision);
+}
+
+/// A watch that died behind such a proxy is as silent as one that has nothing to say: the comparison tells them apart, and it is
+/// made again after one that found nothing.
+#[test]
+fn dead_watch_is_found_by_comparison() {
+    let etcd = Fake::start();
+    etcd.put("/x/a", "0");
+    etcd.fault(Fault::NoProgress);
+    let (cache, feeder) = follow(quick([&etcd.url()]).progress_interval(Duration::from_millis(10)), "/x/");
+    until_known(&feeder, || {
+        let _ = etcd.put("/y/n", "elsewhere");
+    });
+    let (silences, ranges) = (feeder.counters().silences, etcd.calls("Range"));
+    wait_for("two comparisons of a quiet watch", || etcd.calls("Range") >= ranges + 2);
+    assert_eq!(feeder.counters().silences, silences, "it lives");
+    // No event comes any more.
+    etcd.fault(Fault::OldProgress);
+    let last = etcd.put("/x/a", "new");
+    wait_for("the silence", || feeder.counters().silences > silences);
+    assert_eq!(value(&cache, "/x/a").as_deref(), Some(&b"0"[..]));
+    etcd.heal();
+    wait_for("the event", || cache.position().revision >= last);
+    assert_eq!((value(&cache, "/x/a").as_deref(), resyncs(&feeder)), (Some(&b"new"[..]), 0));
+}
+
+/// What such a proxy passes are the notifications that etcd sends by itself, each ten minutes or as often as its option
+/// says: they move the position, and end a wait for a revision.
+#[test]
+fn etcd_s_own_notifications_pass_grpc_proxy() {
+    let etcd = Etcd::with(&["--watch-progress-notify-interval", "200ms"]);
+    let proxy = GrpcProxy::to(&etcd, 1 << 20);
+    let ctl = etcd.ctl();
+    ctl.put("/x/a", "0");
+    let (cache, _feeder) = follow(quick([&proxy.url()]), "/x/");
+    for _ in 0..3 {
+        let revision = ctl.put("/y/n", "elsewhere");
+        cache.wait_until(revision, BOUND).unwrap();
+    }
+    assert_eq!(value(&cache, "/x/a").as_deref(), Some(&b"0"[..]));
 }

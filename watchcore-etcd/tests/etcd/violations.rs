@@ -11,12 +11,13 @@ use watchcore::{Cache, Code, ResyncReason, Start, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
 /// A message of the watch that breaks a rule.
-const SENT: [Fault; 8] = [
+const SENT: [Fault; 9] = [
     Fault::SendsForeignKey,
     Fault::SendsEmptyKey,
     Fault::SendsKeyTwice,
     Fault::SendsLargeRevision,
     Fault::SendsNegativeRevision,
+    Fault::SendsFutureEvent,
     Fault::SendsWrongVersion,
     Fault::OtherWatch,
     Fault::ProgressInFragments,
