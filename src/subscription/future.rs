@@ -33,7 +33,7 @@ use crate::wake::Interest;
 pub(super) struct FutureStart {
     /// Ticket of the consistent read that says whether the revision exists, until it has answered.
     ticket: Option<u64>,
-    /// It begins at the first event of the revision, where that has several.
+    /// The start is at the first event of the revision, where that has several.
     within: bool,
     /// Where its cursor stands: at the head at which the wait began.
     pub(super) began_at: u64,

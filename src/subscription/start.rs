@@ -81,8 +81,9 @@ impl Awake<'_> {
         Ok(())
     }
 
-    /// Where a start at `above` begins, which is the first event above a revision and the position of that: with `within`
-    /// at the first event of the revision, where it has several.
+    /// Returns the place of the first event to deliver, with the position before it. `above` is the first event above a
+    /// revision, with that revision's position; with `within` it is replaced by the first event of the revision itself,
+    /// if the revision has several.
     pub(super) fn first_event(&self, above: (u64, Position), within: bool) -> Step<(u64, Position)> {
         let first = if within { self.inner().first_within(above.1)? } else { None };
         Ok(first.unwrap_or(above))

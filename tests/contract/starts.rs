@@ -65,8 +65,8 @@ fn within_repeats_a_revision_of_several() {
     compacted(cache.subscribe(Start::Within(1)).open(), 1, 3, 4);
 }
 
-/// Where an event of a revision of several has left the window, nobody can go on within it; one event that has left is
-/// had by whoever has the revision.
+/// A start within a revision of several events is refused once one of them has left the window. A consumer that has a
+/// revision of one event has all of it, so that start is accepted.
 #[test]
 fn within_is_compacted_where_events_left() {
     let (cache, mut writer) = tiny();
@@ -88,7 +88,7 @@ fn within_is_compacted_where_events_left() {
         seen.insert(events(left));
     }
     assert_eq!(seen, [1, 4].into(), "revisions of one and of several events have left last");
-    // One that is longer than the log stays until it is followed.
+    // A revision that is longer than the log stays in it until another one follows.
     let keys: Vec<String> = (0..300).map(|at| format!("/{at}")).collect();
     writer.apply(400, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
     assert_eq!(revisions(&mut cache.subscribe(Start::Within(400)).open().unwrap()), [400; 300]);

@@ -49,7 +49,7 @@ impl Difference {
         Difference { from: resync.from, to: resync.to, resumes, held: Vec::new(), held_bytes: 0 }
     }
 
-    /// What goes out behind all others.
+    /// The objects that are sent behind all other events of the difference.
     fn into_last(self) -> Vec<Frame> {
         if self.resumes && self.held.len() == 1 { Vec::new() } else { self.held }
     }

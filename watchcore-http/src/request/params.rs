@@ -1,10 +1,10 @@
 //! The parameters of a request, and which may stand together.
 //!
-//! A query is read into [`Params`] once; what is no text is refused there, as 400. What its parameters mean depends on
-//! what the path asks for, so the handler of a list, of one object, or of a watch asks for its start:
-//! [`Params::list_start`], [`Params::get_start`], [`Params::watch_start`]. The first and the last refuse numbers that are
-//! none, as 400, and what must not stand together, as 422, in the words of Kubernetes; who asks for one object is asked
-//! for nothing but its revision.
+//! A query is read into [`Params`] once; a value that is no UTF-8 text is refused there, as 400. Parameters mean different
+//! things for each kind of path, so the handler of a list, of one object, or of a watch asks for its start:
+//! [`Params::list_start`], [`Params::get_start`], [`Params::watch_start`]. The first and the last refuse malformed
+//! numbers, as 400, and combinations that are forbidden, as 422, in the words of Kubernetes. A request for one object uses
+//! the revision alone.
 
 use crate::frame::Included;
 use crate::status::{Cause, Refusal};
@@ -168,7 +168,7 @@ impl Params {
         self.malformed.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
     }
 
-    /// What must not stand together in a list, and in a watch whose path alone says that it is one.
+    /// Refuses combinations that are forbidden in a list. A watch by the old form of the path alone has the same rules.
     fn check_list(&self) -> Result<(), Refusal> {
         self.well_formed()?;
         let version_match = self.version_match.as_deref();
@@ -269,7 +269,7 @@ impl Params {
 
     fn check_watch(&self) -> Result<(), Refusal> {
         self.well_formed()?;
-        // One that says nothing begins as one that asks for its initial state: what is forbidden there is so here.
+        // A watch without parameters begins as one that asks for its initial state, so the same rules hold for it.
         let from_now = matches!(self.resource_version.as_deref(), None | Some("0"));
         let defaulted = from_now && self.version_match.is_none() && self.initial_events.is_none();
         let version_match = if defaulted { Some(NOT_OLDER) } else { self.version_match.as_deref() };

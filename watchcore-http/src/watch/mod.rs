@@ -65,10 +65,10 @@ pub(crate) struct WatchStream {
     batch: Batch,
     next: usize,
     timer: WatchTimer,
-    /// What it watches, where it has a pulse.
+    /// The cache of the subscription, where the stream has a pulse.
     cache: Option<Cache>,
-    /// What the clock says goes out behind what the next poll of the subscription finds: so that what was there before it
-    /// goes out also where nobody polled in between, and the position is that of now.
+    /// An action of the timer that waits for the next poll of the subscription: events that were there before it go out
+    /// first, also where nobody polled in between, and a bookmark says the position of that poll.
     due: Option<Due>,
     /// Frames of the last poll that are no events.
     blanks: usize,

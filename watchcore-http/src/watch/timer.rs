@@ -16,14 +16,14 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// A moment that never comes, for times that the clock cannot hold.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
-/// What a watch does by its timer.
+/// An action that the timer of a watch causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
-    /// It ends.
+    /// The watch ends.
     End,
     /// The interval of bookmarks has passed.
     Bookmark,
-    /// Nothing has gone out for as long as it may.
+    /// The watch has sent nothing for as long as it may be silent.
     Blank,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct WatchTimer {
     pulse: Option<Pulse>,
 }
 
-/// What recurs.
+/// The actions that recur: bookmarks and blanks.
 struct Pulse {
     interval: Duration,
     bookmark_at: Instant,
@@ -57,7 +57,7 @@ fn later(from: Instant, by: Duration) -> Instant {
 }
 
 impl WatchTimer {
-    /// One that ends a watch after `deadline`, if there is one.
+    /// Creates a timer that ends its watch after `deadline`, if there is one.
     pub(super) fn new(deadline: Option<Duration>) -> WatchTimer {
         let deadline = deadline.map(|after| later(Instant::now(), after));
         WatchTimer { timer: deadline.map(|at| Box::pin(tokio::time::sleep_until(at))), deadline, pulse: None }
@@ -87,7 +87,7 @@ impl WatchTimer {
         }
     }
 
-    /// What is due.
+    /// Returns the action that is due; if none is, the task is woken when one will be.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Due> {
         loop {
             let next = self.deadline.into_iter().chain(self.pulse.as_ref().map(Pulse::next)).min();

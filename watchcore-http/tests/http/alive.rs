@@ -17,7 +17,7 @@ async fn ground() -> Ground {
     ground
 }
 
-/// Where bookmarks were asked for, one comes each interval, though the revision has not moved.
+/// A watch that asked for bookmarks gets one each interval, though the revision has not moved.
 #[tokio::test]
 async fn bookmarks_come_without_a_change() {
     let ground = ground().await;
@@ -51,8 +51,8 @@ async fn bookmarks_come_without_a_change() {
     assert_eq!(within("a bookmark", future.told()).await, "BOOKMARK @3");
 }
 
-/// Where none were asked for, what breaks the silence is nothing to a reader of JSON, of lines, or of events, and is
-/// counted as no event. Over a WebSocket there are pings.
+/// A watch that asked for no bookmarks breaks its silence with bytes that readers of JSON, of lines and of events pass
+/// over, and that are counted as no event. A WebSocket has pings instead.
 #[tokio::test]
 async fn silence_is_broken_by_what_clients_pass_over() {
     let ground = ground().await;

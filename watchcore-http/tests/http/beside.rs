@@ -1,5 +1,5 @@
-//! Answers in which this server once differed from Kubernetes' own over the same etcd: row HP-31 of docs/HTTP.md. What is
-//! expected here was answered by Kubernetes 1.37; `go: TestComparison` asks both.
+//! Answers in which this server once differed from Kubernetes' own over the same etcd: row HP-31 of docs/HTTP.md. Kubernetes 1.37 gave
+//! the expected answers; `go: TestComparison` asks both.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS};
 use crate::support::{Ground, Watching, request};
@@ -80,7 +80,7 @@ fn cases(token: &str) -> Vec<Case> {
                 ("sendInitialEvents", "sendInitialEvents is forbidden for list"),
             ]),
         ),
-        // What would write.
+        // Verbs that would write.
         Case(
             "DELETE",
             format!("{SHOP}/a"),

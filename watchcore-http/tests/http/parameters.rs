@@ -251,7 +251,7 @@ async fn hp_14_watch_match_is_forbidden_with_continue() {
     let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=t";
     refused_for(&ground, query, &[WITH_CONTINUE]).await;
     refused_for(&ground, "watch=1&resourceVersionMatch=NotOlderThan&continue=t", &[NEEDS_INITIAL, WITH_CONTINUE]).await;
-    // One that says nothing asks for its initial state. Of a revision, a token means nothing to a watch, as a limit.
+    // A watch without parameters asks for its initial state. With a revision it ignores the token, as it does a limit.
     for version in ["", "&resourceVersion=", "&resourceVersion=0"] {
         refused_for(&ground, &format!("watch=1&continue=t&limit=1{version}"), &[WITH_CONTINUE]).await;
     }

@@ -8,7 +8,7 @@ use crate::websocket::{open, told};
 use std::collections::BTreeMap;
 use watchcore::{Change, Record, ResyncReason};
 
-/// What clients of these tests select: everything, and what a change moves in and out of.
+/// The selections of these tests: everything, and some that the changes move objects into and out of.
 const SELECTIONS: [(&str, &str); 5] = [
     (WIDGETS, ""),
     (SHOP, ""),
@@ -22,7 +22,7 @@ fn name(at: usize) -> String {
     format!("{}/a{at}", if at.is_multiple_of(3) { "farm" } else { "shop" })
 }
 
-/// One revision: each of these with its color, or deleted.
+/// Writes one revision that puts each widget with its color, or deletes it.
 fn transaction(ground: &Ground, widgets: &[(String, Option<&str>)]) -> u64 {
     let all: Vec<_> =
         widgets.iter().map(|(name, color)| (widget_key(name), color.map(|c| widget(name, c).to_string()))).collect();
@@ -57,7 +57,7 @@ async fn watch(ground: &Ground, (path, selector): (&str, &str), revision: u64) -
     Watching::open(ground.address, &format!("{path}?watch=1&resourceVersion={revision}{selector}")).await
 }
 
-/// What is known of objects after an event of `TYPE name@revision`.
+/// Applies an event of `TYPE name@revision` to a client's state.
 fn take(known: &mut BTreeMap<String, String>, event: &str) {
     let (kind, object) = event.split_once(' ').expect("a type");
     let (name, revision) = object.split_once('@').expect("a revision");
@@ -140,7 +140,7 @@ async fn revision_that_is_to_come_is_given_whole() {
     assert_eq!(one.told().await, expected[3]);
 }
 
-/// Where the revision has left the window, whoever may have a part of it is told to list.
+/// A client that may have a part of a revision that has left the window is told to list.
 #[tokio::test]
 async fn revision_of_several_that_left_is_410() {
     let ground = Ground::builder().cache(|cache| cache.capacity(128).segment_slots(16)).start().await;
