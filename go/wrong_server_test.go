@@ -319,8 +319,8 @@ func (w *wrongScene) watch() {
 }
 
 // oddServers are not as they should be, and need not be left. The steps are commands of the fake etcd, and follow, which
-// starts the feeder and waits for its watch, settle, put, read, which is a consistent read, and differs, which waits for an
-// audit that found something. At the end the cache holds what the server does.
+// starts the feeder and waits for its watch, settle, put, read, which is a consistent read, far and near, which wait until
+// the server's newest revision is one that it cannot have, or can, and differs, which waits for an audit that found something. At the end the cache holds what the server does.
 var oddServers = []struct {
 	name, steps              string
 	progress, timeout, audit time.Duration
@@ -336,7 +336,7 @@ var oddServers = []struct {
 	{"fragments", "follow;fault fragments;put", 10 * time.Millisecond, 0, 0, 0, 0, 0, 0},
 	{"message under way", "follow;fault slow 1;fill /x/b 25000", 50 * time.Millisecond, 0, 0, 0, 0, 0, 0},
 	{"headers without a cluster", "follow;fault no-cluster;cut;put;settle;heal;cut;put", 10 * time.Millisecond, 0, 0, 0, 9, 0, 0},
-	{"one header far away", "follow;fault far-header 1;put;settle;put", 60000 * time.Millisecond, 0, 0, 0, 0, 0, 0},
+	{"headers far away for a while", "follow;fault far-header;far;heal;near", 60000 * time.Millisecond, 0, 0, 0, 0, 0, 0},
 	{"requests for progress without an answer", "follow;fault no-progress;put /y/n 1;read;heal;put", 10 * time.Millisecond, 0, 0, 0, 0, 0, 1},
 	{"differing value", "follow;corrupt /x/a other;differs", 10 * time.Millisecond, 0, 10 * time.Millisecond, 0, 0, 1, 0},
 }
@@ -357,6 +357,8 @@ func (w *wrongScene) step(step string) {
 		revision, err := w.cache.ConsistentRevision(ctx)
 		check(w.t, err)
 		want(w.t, "the revision is reached", w.cache.Status().Position.Revision >= revision, true)
+	case "far", "near":
+		w.eventually(step, func(status watchcore.Status) bool { return (status.Source.Revision > w.last) == (step == "far") })
 	case "differs":
 		// The next write would be the repair.
 		bounded.Eventually(w.t, "the other value", func() bool {
