@@ -1,5 +1,6 @@
 //! One user who measures beside another who attacks: what a get, a page of a list and an event take, and what memory the
-//! server has, quiet and under each attack.
+//! server has, quiet and under each attack. An attack takes processors for itself: so each is also made on another server
+//! of the same machine, and what a client loses by sharing the server is what lies between the two.
 
 use crate::process;
 use crate::servers::{self, Server, Widgets};
@@ -172,22 +173,31 @@ pub(crate) async fn run(etcd: &Etcd, widgets: &mut Widgets) {
     widgets.large().await;
     let tokens = std::env::temp_dir().join(format!("watchcore-bench-{}.tokens", std::process::id()));
     std::fs::write(&tokens, "alice,alice\nmallory,mallory\n").expect("a temporary directory");
-    for attack in Attack::ALL {
+    let rows = Attack::ALL.into_iter().flat_map(|attack| match attack {
+        Attack::None => vec![(attack, false)],
+        _ => vec![(attack, true), (attack, false)],
+    });
+    for (attack, elsewhere) in rows {
         let server = Server::watchcore_with_tokens(&etcd.url(), &tokens).await;
+        let other = match elsewhere {
+            true => Some(Server::watchcore_with_tokens(&etcd.url(), &tokens).await),
+            false => None,
+        };
         let mut warm = Vec::new();
         for _ in 0..20 {
             warm.push(asked(server.address, servers::PATH).await);
         }
         process::forget_peak(server.pid());
-        let attacking = attack.begin(server.address).await;
+        let attacking = attack.begin(other.as_ref().unwrap_or(&server).address).await;
         let get = requests(server.address, &servers::one(0)).await;
         let page = requests(server.address, &format!("{}?limit=500", servers::PATH)).await;
         let event = events(server.address, widgets).await;
         let memory = process::memory(server.pid(), "VmHWM") as f64 / 1e6;
         drop(attacking);
         println!(
-            "| {} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2}, {:.2} | {memory:.0} |",
+            "| {}{} | {:.2}, {:.2} | {:.2}, {:.2} | {:.2}, {:.2} | {memory:.0} |",
             attack.name(),
+            if elsewhere { ", on another server" } else { "" },
             get.0,
             get.1,
             page.0,

@@ -25,12 +25,18 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A read buffer of hyper is never smaller.
 const LEAST_BUFFER: usize = 8192;
+
+/// Answers that are made at a time for one connection of HTTP/2; the others wait in their order, so that a thousand requests
+/// which come at once do not keep those of other connections from their turns. nginx and Go let a connection have 128 and 250
+/// streams in all; here watches need more, and their heads are made at once.
+const MADE_AT_ONCE: usize = 100;
 
 /// How long the end of a connection may take to be said.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -143,7 +149,7 @@ impl Link {
             activity: activity.clone(),
             api: self.shared.api.clone(),
             only_health: self.only_health,
-            is_http2,
+            making: is_http2.then(|| Arc::new(Semaphore::new(MADE_AT_ONCE))),
             takeover: None,
         };
         // Each is a box of its own, for a task is as large as the largest of what it ever does.

@@ -19,6 +19,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
 use tower::Service as _;
 
 /// A watch that leaves hyper: what is written to the socket instead of what hyper would.
@@ -47,7 +48,8 @@ pub(super) struct Handler {
     pub(super) api: Api,
     /// All places are taken: nothing but health is answered, and the connection closes.
     pub(super) only_health: bool,
-    pub(super) is_http2: bool,
+    /// On HTTP/2: a permit for each answer that is being made.
+    pub(super) making: Option<Arc<Semaphore>>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Handler {
@@ -59,10 +61,16 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         let answering = self.activity.answer();
         let refused = self.refusal(&request);
         request.extensions_mut().insert(self.peer.clone());
-        let Handler { takeover, mut router, peer, activity, api, only_health, is_http2 } = self.clone();
+        let Handler { takeover, mut router, peer, activity, api, only_health, making } = self.clone();
         let takeover = takeover.filter(|_| can_be_taken(&request));
         let keeps_alive = keeps_alive(request.headers());
         Box::pin(async move {
+            let is_http2 = making.is_some();
+            let permit = match making {
+                // It is never closed, and a request without a permit is answered all the same.
+                Some(making) => making.acquire_owned().await.ok(),
+                None => None,
+            };
             let mut response = match refused {
                 Some(refusal) => api.refuse(&request.into_parts().0, refusal),
                 // A router never fails.
@@ -71,6 +79,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                     Err(never) => match never {},
                 },
             };
+            drop(permit);
             if !is_http2 && (only_health || activity.is_last()) {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

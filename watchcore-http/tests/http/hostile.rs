@@ -229,3 +229,27 @@ async fn old_connections_end() {
     let event = within("an event", watch.data()).await.unwrap().unwrap();
     assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
 }
+
+/// Of the requests that a connection sends at once a hundred are worked on, the others in their order behind them; other
+/// connections do not wait for any of them.
+#[tokio::test]
+async fn requests_of_a_connection_are_made_in_turns() {
+    const AT_ONCE: u64 = 100;
+    let ground = ground(|_| ()).await;
+    ground.put_widget("shop/a", "red");
+    let mut mallory = with_room(ground.address, 1 << 20).await;
+    let target = format!("{SHOP}/a?resourceVersion={}", ground.revision() + 1);
+    let mut answers = tokio::task::JoinSet::new();
+    for _ in 0..AT_ONCE + 50 {
+        let (response, _) = mallory.send_request(as_mallory(&target), true).unwrap();
+        answers.spawn(async move { response.await.map(|response| response.status().as_u16()) });
+    }
+    let waiting = async || (ground.cache.stats().waiting == AT_ONCE).then_some(());
+    eventually("a hundred wait for the revision", waiting).await;
+    assert_eq!(request(ground.address, "GET", &format!("{SHOP}/a"), &ALICE).await.code(), 200);
+    assert_eq!(ground.cache.stats().waiting, AT_ONCE);
+    ground.put_widget("shop/a", "blue");
+    while let Some(answer) = within("all are answered", answers.join_next()).await {
+        assert_eq!(answer.unwrap().unwrap(), 200);
+    }
+}
