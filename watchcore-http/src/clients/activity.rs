@@ -1,12 +1,12 @@
-//! What a connection is about: told by its socket, its requests and its answers, and looked at by the clock of the server.
+//! The activity of a connection: its socket, its requests and its answers report it, and the clock of the server reads it.
 
 use super::Holder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// What a connection is about, told by its socket, its requests and its answers. Relaxed all through: counts, of which
-/// the clock sees the newest at its next look.
+/// The counters and flags of one connection. All accesses are Relaxed: the clock reads the newest values at its next look,
+/// and no other memory depends on them.
 #[derive(Default)]
 pub(crate) struct Activity {
     /// The handshake of TLS is not over.
@@ -33,13 +33,13 @@ pub(crate) struct Activity {
     unflushed: AtomicBool,
     /// HTTP/1.1 is to close behind its next answer.
     old: AtomicBool,
-    /// It is to close behind what it answers.
+    /// The connection closes behind the answers that it has begun.
     closing: AtomicBool,
     on_closing: Notify,
     on_cut: Notify,
 }
 
-/// What a client is given time for.
+/// The activity that a connection has a time limit for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Handshake,
@@ -75,7 +75,7 @@ impl Activity {
         Answering(self.clone())
     }
 
-    /// Who sends requests is known.
+    /// Records that a user was authenticated.
     pub(crate) fn is_known(&self) {
         self.known.store(true, Relaxed);
     }
@@ -112,7 +112,7 @@ impl Activity {
         !self.unflushed.load(Relaxed)
     }
 
-    /// Nothing was ever heard.
+    /// Whether the client has not sent a byte yet.
     pub(crate) fn is_fresh(&self) -> bool {
         self.requests.load(Relaxed) == 0 && !self.heard.load(Relaxed)
     }
@@ -126,7 +126,8 @@ impl Activity {
         self.closing.load(Relaxed)
     }
 
-    /// It has become old. On HTTP/1.1 a client learns of the end with an answer, for a request may be on its way.
+    /// Records that the connection has become old. A client of HTTP/1.1 learns of the end with an answer, because a request
+    /// may be on its way.
     pub(crate) fn ages(&self) {
         if self.heeds_bytes.load(Relaxed) {
             self.old.store(true, Relaxed);
@@ -135,7 +136,7 @@ impl Activity {
         }
     }
 
-    /// It is to close, behind what it answers.
+    /// Tells the connection to close behind the answers that it has begun.
     pub(crate) fn close(&self) {
         self.closing.store(true, Relaxed);
         self.on_closing.notify_one();
@@ -148,24 +149,25 @@ impl Activity {
         }
     }
 
-    /// It ends now.
+    /// Ends the connection now.
     pub(crate) fn cut(&self) {
         self.on_cut.notify_one();
     }
 
-    /// Waits until it is cut off. One task waits at a time: the connection's, and behind an upgrade that of the socket.
+    /// Waits until the connection is cut off. At most one task waits: that of the connection, and after an upgrade that of
+    /// the socket.
     pub(crate) async fn is_cut(&self) {
         self.on_cut.notified().await;
     }
 
-    /// What it is about, and a number that is another one when it has made progress in that.
+    /// The state of the connection, and a number that changes with each progress in that state.
     pub(crate) fn state(&self) -> (State, u64) {
         let requests = self.requests.load(Relaxed);
         let owes = self.unasked.load(Relaxed) > 0 || self.unread.load(Relaxed) > 0;
         if self.shakes_hands.load(Relaxed) {
             (State::Handshake, 0)
         } else if owes || self.blocked.load(Relaxed) {
-            // Also behind an answer that hyper has all of, and before the next one: it is not sent yet.
+            // An answer that hyper has taken whole is not sent yet: neither the next head nor idleness has begun.
             (State::Taking, self.progress.load(Relaxed))
         } else if self.answering.load(Relaxed) > 0 {
             (State::Answering, 0)
@@ -192,7 +194,7 @@ impl Drop for Answering {
     }
 }
 
-/// Where the bytes of its answers lie.
+/// The connection holds the bytes of its answers.
 impl Holder for Arc<Activity> {
     fn holds(&self, bytes: usize) {
         self.unread.fetch_add(bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! What each client has of the server, so that none takes it from the others.
+//! The shares of the server that each client has, so that no client takes those of the others.
 //!
 //! A client is a user, or an address where nobody is known ([`Who`]). Three things are divided between clients, each in
 //! one place: `places` (connections and watches), `turns` (threads that read large caches), `unread` (bytes of answers
@@ -22,14 +22,14 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Who {
     User(Arc<str>),
-    /// Of IPv6 the first 64 bits: a client has as many addresses behind these as it likes.
+    /// An address of IPv6 counts by its first 64 bits: a client has as many addresses behind these as it likes.
     Address(IpAddr),
     /// The router is nested into a program that does not say where requests come from.
     Somebody,
 }
 
 impl Who {
-    /// Whoever connects from this address.
+    /// The client that connects from this address.
     pub(crate) fn at(address: IpAddr) -> Who {
         Who::Address(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

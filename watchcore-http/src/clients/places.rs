@@ -1,7 +1,7 @@
 //! ClientPlaces that clients take and give back: connections, watches.
 //!
-//! Whoever is alone may have nine tenths of them. The last tenth is for clients that have less than an even share, so
-//! that one who comes late still finds a place, however many another has taken.
+//! A client that is alone may have nine tenths of the places. The last tenth is for clients that have less than an even
+//! share, so that a client that comes late finds a place, however many another one has taken.
 
 use super::Who;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl ClientPlaces {
     }
 
     fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What takes some milliseconds, and so is done elsewhere than where watches wait for their turn.
+//! Work of some milliseconds, done on other threads than those on which watches wait for their turn.
 //!
 //! tokio gives out some hundred threads that may block, and keeps what finds none of them in a queue without an end. A
 //! client may ask, go, and ask again; ten thousand may ask at once. So of each kind no more run than there are
@@ -47,7 +47,7 @@ struct Queues {
 struct Turn(Arc<Turns>);
 
 impl Turns {
-    /// What `work` comes to on a thread that may block. Where this is dropped before it has begun, it is not done.
+    /// Runs `work` on a thread that may block, and returns its result. A future that is dropped before its turn does no work.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED where the turn of the client does not come until then; INTERNAL where it panics, or the runtime
@@ -65,7 +65,7 @@ impl Turns {
             Error::new(Code::ResourceExhausted, message)
         })?;
         let work = move || {
-            // Where the request is dropped meanwhile, it goes on: it keeps its turn until it is done.
+            // Work that has begun goes on where its request is dropped, and keeps its turn until it is done.
             let _turn = turn;
             work()
         };
@@ -100,13 +100,13 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queues {
-    /// Who is next: the first request of the client whose turn it is, which then waits behind the others.
+    /// Takes the next request: the first one of the client whose turn it is. That client then waits behind the others.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         let who = self.order.pop_front()?;
         let queue = self.waiting.get_mut(&who)?;
@@ -124,7 +124,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let next = {
             let mut queues = self.0.lock();
-            // Of those that have gone meanwhile nobody is left to take it.
+            // Requests that were dropped meanwhile take no turn.
             let next = std::iter::from_fn(|| queues.next()).find(|next| !next.is_closed());
             if next.is_none() {
                 queues.running -= 1;
@@ -132,7 +132,7 @@ impl Drop for Turn {
             next
         };
         if let Some(next) = next {
-            // One that goes at this moment drops its turn, which is passed on in the same way.
+            // A request that is dropped at this moment drops its turn, which is passed on in the same way.
             drop(next.send(Turn(self.0.clone())));
         }
     }
@@ -223,7 +223,7 @@ mod tests {
         turns.run(&Who::Somebody, later(), || ()).await.unwrap();
     }
 
-    /// One who has asked for a hundred reads is served between those who ask for one each.
+    /// A client that has asked for a hundred reads is served between clients that ask for one each.
     #[tokio::test]
     async fn clients_have_their_turns_one_after_the_other() {
         let turns = Arc::new(Turns::default());

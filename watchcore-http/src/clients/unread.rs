@@ -2,9 +2,10 @@
 //!
 //! The body of an answer makes its bytes when the transport has room. From then on, until the socket has them, they
 //! count: for the answer, for its client, and for the process. A client that has used up three quarters of its budget is
-//! refused new answers. What has begun may use the rest; beyond that the answer of the client is cut off that has stood
-//! still for longest. Where the budget of the process is used up, it is one of the client that has most, also for the new
-//! answer of one that has less than half of that. So what counts never stays above the budgets, and who reads is served.
+//! refused new answers. Answers that have begun may use the rest; beyond that the client's answer is cut off that has stood
+//! still for longest. When the budget of the process is used up, the client that has most loses an answer, also for a new
+//! answer of a client that has less than half of that. So the counted bytes never stay above the budgets, and a client that
+//! reads is served.
 //!
 //! An event to ten thousand watchers is counted ten thousand times, so what is small stays with its answer: the budgets
 //! learn of an answer in steps of [`GRAIN`].
@@ -40,7 +41,7 @@ pub(crate) struct Unread {
     accounts: Mutex<HashMap<Who, Weak<Account>>>,
 }
 
-/// What counts of one client, while it has an answer.
+/// The counted bytes of one client. The account lasts as long as one of its answers.
 pub(crate) struct Account {
     unread: Arc<Unread>,
     who: Who,
@@ -53,15 +54,15 @@ pub(crate) struct Answered {
     account: Arc<Account>,
     number: u64,
     held: AtomicUsize,
-    /// Of `held` what the budgets know; `None`: it is cut off, and counts no more.
+    /// The part of `held` that the budgets know; `None`: the answer is cut off, and counts no more.
     told: Mutex<Option<usize>>,
     /// When the budgets learnt of it last, as a number of `Unread::moves`.
     moved: AtomicU64,
-    /// What holds its bytes, and who learns of each that goes.
+    /// The holder of its bytes, which is told of each that comes and goes.
     holder: Box<dyn Holder>,
 }
 
-/// Where the bytes of an answer lie.
+/// The holder of the bytes of an answer: its connection, or its stream.
 pub(crate) trait Holder: Send + Sync {
     /// So many more.
     fn holds(&self, bytes: usize);
@@ -105,7 +106,7 @@ impl Unread {
             if held < almost(self.limit) {
                 return Ok(account);
             }
-            // Who has most makes room for who has less.
+            // The client that has most makes room for one that has less than half of that.
             let has_more = |other: &Arc<Account>| other.held.load(Relaxed) / 2 > account.held.load(Relaxed);
             if !self.greediest().filter(has_more).is_some_and(|other| other.cut_one()) {
                 return refused(held, self.limit, "this server");
@@ -141,19 +142,19 @@ impl Unread {
 
     /// The client that has most.
     fn greediest(&self) -> Option<Arc<Account>> {
-        // Those that go meanwhile are dropped behind the lock.
+        // Accounts that end meanwhile are dropped behind the lock.
         let accounts: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         accounts.into_iter().max_by_key(|account| account.held.load(Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Who, Weak<Account>>> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Account {
-    /// One more answer of this client.
+    /// Opens an answer of this client.
     pub(crate) fn answer(self: &Arc<Self>, holder: Box<dyn Holder>) -> Arc<Answered> {
         let number = self.unread.moves.fetch_add(1, Relaxed);
         let answered = Arc::new(Answered {
@@ -180,7 +181,7 @@ impl Account {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Answered>>> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -205,7 +206,7 @@ impl Answered {
     fn add(&self, bytes: usize) {
         self.holder.holds(bytes);
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
-        // What the budgets know is at most a grain behind, so for a small answer nothing is asked of them.
+        // The budgets are at most a grain behind, so a small answer asks nothing of them.
         if held >= GRAIN {
             self.tell();
         }
@@ -260,7 +261,7 @@ impl Answered {
     }
 
     fn told(&self) -> MutexGuard<'_, Option<usize>> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// What a cut answer is told.
+    /// The flag that a cut sets.
     #[derive(Default)]
     struct Flag(Arc<AtomicBool>);
 
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!(unread.admit(&user("alice")).err().map(|refusal| refusal.code()), Some(429), "nobody has more");
     }
 
-    /// One that was read a moment ago is not the one that stands still.
+    /// An answer that was read a moment ago is not the one that stands still.
     #[test]
     fn answer_that_moves_stays() {
         let unread = Unread::new(1 << 20, 1 << 20);

@@ -41,7 +41,7 @@ struct Rest {
     end: Bytes,
 }
 
-/// Of a chunk behind its payload.
+/// The end of a chunk, behind its payload.
 const END: &[u8] = b"\r\n";
 
 impl Frame {
@@ -68,8 +68,8 @@ impl Frame {
         let size = format!("{size:x}");
         let from = DIGITS - size.len();
         bytes[from..DIGITS].copy_from_slice(size.as_bytes());
-        // What was left unused at the front stays, and a little of what a guess was too large. Not more: a frame may be kept
-        // for long, and what is kept is counted by its bytes.
+        // Unused room at the front stays, and a little of a guess that was too large. Not more: a frame may be kept for long,
+        // and kept frames are counted by their bytes.
         if bytes.capacity() > 2 * bytes.len() {
             bytes.shrink_to_fit();
         }
@@ -81,13 +81,13 @@ impl Frame {
         self.chunk.len() + self.rest.as_ref().map_or(0, |rest| rest.value.len() + rest.end.len())
     }
 
-    /// As a chunk of HTTP/1.1, in pieces.
+    /// The frame as a chunk of HTTP/1.1, in pieces.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = Bytes> + use<> {
         let rest = self.rest.as_ref().map(|rest| [rest.value.clone(), rest.end.clone()]);
         std::iter::once(self.chunk.clone()).chain(rest.into_iter().flatten())
     }
 
-    /// What is in it, in pieces.
+    /// The payload of the chunk, in pieces.
     pub(crate) fn payloads(&self) -> impl Iterator<Item = Bytes> + use<> {
         let head = self.head as usize;
         let inner = |end: &Bytes| end.slice(..end.len() - END.len());
@@ -98,7 +98,7 @@ impl Frame {
         std::iter::once(first).chain(rest.into_iter().flatten())
     }
 
-    /// The same without the line feed at its end: a message of a WebSocket.
+    /// The payload without the line feed at its end, in pieces: a message of a WebSocket.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Bytes> + use<> {
         let mut pieces: Vec<Bytes> = self.payloads().collect();
         if let Some(last) = pieces.last_mut() {

@@ -62,7 +62,7 @@ async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// What is known at the door.
+/// The state of the accepting task.
 #[derive(Default)]
 struct Door {
     pause: Option<Pin<Box<Sleep>>>,
@@ -92,8 +92,8 @@ impl Door {
         all.spawn(connection::run(accepted, shared.clone()));
     }
 
-    /// One more beyond the limit. Where they are too many, the oldest goes of the client that has most: so whoever asks
-    /// for nothing but health is done before it is their turn, however many others come.
+    /// Keeps a connection beyond the limit. When these are too many, the client that has most of them loses its oldest: so a
+    /// client that asks for nothing but health is done before that, however many others come.
     fn spare(&mut self, who: Who, activity: &Arc<Activity>) {
         self.spare.retain(|(_, activity)| activity.strong_count() > 0);
         self.spare.push_back((who, Arc::downgrade(activity)));
@@ -128,7 +128,7 @@ impl Door {
 }
 
 /// An event goes out when it is there; a client whose machine is gone says nothing, so the system asks for it; what a
-/// client does not take stays here. Where the socket has closed already, that is found when it is read.
+/// client does not take stays here. A socket that has closed already is found when it is read.
 fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 const PIECE: usize = 64 << 10;
 
 tokio::task_local! {
-    /// Of the stream of HTTP/2 whose task this is: ends it.
+    /// Ends the stream of HTTP/2 whose task this is.
     static STREAM: Arc<Notify>;
 }
 
@@ -33,7 +33,7 @@ pub(super) fn until_cut(stream: impl Future<Output = ()> + Send + 'static) -> im
     }
 }
 
-/// Where the bytes of an answer of HTTP/2 lie: in its stream.
+/// The stream of HTTP/2 that holds the bytes of an answer.
 struct StreamHolder {
     activity: Arc<Activity>,
     stream: Arc<Notify>,
@@ -53,7 +53,7 @@ impl Holder for StreamHolder {
     }
 }
 
-/// Where the bytes of an answer lie that is made in this task.
+/// The holder of the bytes of an answer that is made in this task.
 pub(super) fn holder(activity: &Arc<Activity>) -> Box<dyn Holder> {
     let activity = activity.clone();
     match STREAM.try_with(Arc::clone) {
@@ -65,9 +65,9 @@ pub(super) fn holder(activity: &Arc<Activity>) -> Box<dyn Holder> {
 /// The body of an answer; while it is there, the connection is answering.
 pub(super) struct Answer {
     body: Body,
-    /// What the body gave, and was not handed out yet.
+    /// Bytes that the body gave, and that were not handed out yet.
     rest: Bytes,
-    /// What the body is to give yet, and counts already.
+    /// Bytes that the body has still to give, and that count already.
     said: usize,
     made: MadeBytes,
     activity: Arc<Activity>,
@@ -81,7 +81,7 @@ impl Answer {
     pub(super) fn new(body: Body, account: &Arc<Account>, answering: Answering, is_http2: bool) -> Answer {
         let activity = answering.activity().clone();
         let answered = account.answer(holder(&activity));
-        // What a body of a known length keeps counts from now on, also what lies in the cache: it is kept for this client.
+        // The bytes of a body of a known length count from now on. Values of the cache count, too: this client keeps them.
         let said = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
         let made = answered.made(said);
         let unasked = is_http2.then_some(false);

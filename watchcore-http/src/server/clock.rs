@@ -1,9 +1,8 @@
 //! One rule for time: a connection that makes no progress within the time of what it is about is cut off.
 //!
-//! What a connection is about is a [`State`], with a number that counts its progress. One task looks at all
-//! connections, some times a second: as long as the state and the number are those that it saw before, time runs. So no
-//! connection has a timer, and nothing is armed, moved or forgotten when a request comes; whoever makes progress counts
-//! it, in [`Activity`].
+//! Each connection is in a [`State`], with a number that counts its progress. A task looks at all connections some times
+//! a second: as long as the state and the number are those that it saw before, time runs. So no connection has a timer,
+//! and no timer is armed, moved or forgotten when a request comes; progress is counted where it is made, in [`Activity`].
 //!
 //! | state | progress is | at most | then |
 //! | --- | --- | --- | --- |
@@ -15,7 +14,7 @@
 //! | told to close; beyond the limit of connections | | 2 s | cut |
 //!
 //! A connection that is older than `connection_age` is told to close, too: HTTP/2 at once, by GOAWAY, and HTTP/1.1 with
-//! its next answer. What it answers is answered whole.
+//! its next answer. The answers that it has begun are sent whole.
 
 use crate::api::Limits;
 use crate::clients::{Activity, ClientPlace, State};
@@ -94,7 +93,7 @@ impl Clock {
         Arc::new(Clock { limits, figures, all: Mutex::default(), on_none: Notify::new() })
     }
 
-    /// One more connection; without a place it is beyond the limit.
+    /// Enters a connection; one without a place is beyond the limit.
     pub(super) fn enter(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -221,7 +220,7 @@ impl Clock {
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! One connection, from the accepted socket to its end.
+//! The life of a connection, from the accepted socket to its end.
 //!
 //! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and lets hyper serve its
-//! requests. It has no time limit of its own: the clock looks at its [`Activity`](super::clock::Activity), tells it to
+//! requests. The task has no time limit of its own: the clock looks at its [`Activity`](super::clock::Activity), tells it to
 //! close, or cuts it off.
 
 use super::Shared;
@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// What a client of HTTP/2 says first.
+/// The first bytes of a client of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A read buffer of hyper is never smaller.
@@ -130,7 +130,7 @@ async fn first_bytes(stream: &mut TcpStream) -> Option<Bytes> {
     }
 }
 
-/// What belongs to one connection beside its socket.
+/// The parts of one connection beside its socket.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: Arc<Peer>,
@@ -228,7 +228,7 @@ where
                 return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, Box::new(taken))));
             }
             () = activity.closes(), if !is_closing => {
-                // One that has said nothing yet has nothing to be answered.
+                // A client that has sent nothing waits for no answer.
                 if activity.is_fresh() {
                     return Ok(None);
                 }
@@ -240,7 +240,7 @@ where
 }
 
 /// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each
-/// poll of the connection, and it is put there inside of one. It stays there while hyper has bytes of the answer before it
+/// poll of the connection, and it is put there inside of one. The watch stays there while hyper has bytes of the answer before it
 /// (of a client that sends its requests ahead): then hyper waits for the socket, and is polled again.
 fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     if !activity.is_flushed() {
@@ -250,7 +250,7 @@ fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     taken.map_or(Poll::Pending, Poll::Ready)
 }
 
-/// The watch has the socket, until it ends or the client goes. Nothing of hyper is left meanwhile. `None`: the connection
+/// The watch has the socket, until it ends or the client goes. No part of hyper is left meanwhile. `None`: the connection
 /// ends with it.
 fn watch<IO>(
     socket: Socket<IO>,
@@ -296,7 +296,7 @@ where
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(streams)
         .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
-        // Nothing is uploaded here.
+        // Clients upload no data here.
         .initial_stream_window_size(65_535)
         .initial_connection_window_size(65_535)
         .keep_alive_interval(PING[0])
@@ -311,7 +311,7 @@ where
     connection.await
 }
 
-/// Where hyper runs the streams of HTTP/2: each is a task that is counted, and can be cut off alone.
+/// Runs the streams of HTTP/2 for hyper: each is a task that is counted, and can be cut off alone.
 #[derive(Clone)]
 struct Streams(Arc<super::Alive>);
 

@@ -3,8 +3,8 @@
 /// Files beside connections: those of the caches' sources, of the log, and what is read again when it changes.
 const OTHERS: usize = 64;
 
-/// As many connections as are wanted, or as there are file descriptors for: what is left over is for the feeder, which must
-/// reconnect while clients hold all that they can.
+/// The number of connections: as many as are wanted, or as there are file descriptors for. The descriptors that are left
+/// over are for the feeder, which must reconnect while clients hold all that they can.
 #[cfg(unix)]
 pub(super) fn room_for(wanted: usize) -> usize {
     let needed = wanted.saturating_add(super::accept::SPARE).saturating_add(OTHERS);
@@ -18,7 +18,7 @@ pub(super) fn room_for(wanted: usize) -> usize {
     room
 }
 
-/// Where there is no such limit.
+/// The number of connections, on systems without such a limit.
 #[cfg(not(unix))]
 pub(super) fn room_for(wanted: usize) -> usize {
     wanted

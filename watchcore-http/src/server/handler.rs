@@ -1,4 +1,4 @@
-//! What hyper calls for each request of a connection.
+//! The service that hyper calls for each request of a connection.
 
 use super::answer::{Answer, holder};
 use crate::access::Peer;
@@ -34,13 +34,13 @@ pub(super) struct Taken {
     pub(super) body: Body,
 }
 
-/// Where a watch waits for the task of its connection; one at a time, for hyper answers one request at a time.
+/// The place in which a watch waits for the task of its connection; one at a time, for hyper answers one request at a time.
 pub(super) type Takeover = Arc<Mutex<Option<Taken>>>;
 
 /// The service of one connection.
 #[derive(Clone)]
 pub(super) struct Handler {
-    /// Where the connection can be taken apart: on HTTP/1.1.
+    /// The place for a watch, on HTTP/1.1, where the connection can be taken apart.
     pub(super) takeover: Option<Takeover>,
     pub(super) router: Router,
     pub(super) peer: Arc<Peer>,
@@ -67,7 +67,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         Box::pin(async move {
             let is_http2 = making.is_some();
             let permit = match making {
-                // It is never closed, and a request without a permit is answered all the same.
+                // The semaphore is never closed; a request without a permit would be answered all the same.
                 Some(making) => making.acquire_owned().await.ok(),
                 None => None,
             };
@@ -121,7 +121,7 @@ impl Handler {
         self.api.0.figures.refused(reason);
     }
 
-    /// What is refused before anybody looks at what is asked.
+    /// The refusal of a request, before anybody looks at its path and parameters.
     fn refusal(&self, request: &Request<Incoming>) -> Option<Refusal> {
         let limits = self.limits();
         if self.only_health && !matches!(Route::of(request.uri().path()), Ok(Route::Health(_))) {

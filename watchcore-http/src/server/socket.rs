@@ -15,8 +15,8 @@ pub(super) struct Socket<IO> {
     io: IO,
     ahead: Bytes,
     connection: Connection,
-    /// What is written is the answers themselves, as on HTTP/1.1; on HTTP/2 the answers count what is taken of them, for
-    /// between them lies what a client can ask for without reading.
+    /// Written bytes are progress, as on HTTP/1.1. On HTTP/2 the answers count the bytes that are taken of them, because a
+    /// client can ask for frames between them without reading an answer.
     counts: bool,
 }
 

@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-/// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. Whoever
-/// takes it out first has it; the body of the response is empty then.
+/// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. The
+/// first one that takes it out has it; the body of the response is empty then.
 #[derive(Clone)]
 pub(crate) struct DirectStream(Arc<Mutex<Option<WatchStream>>>);
 
@@ -44,7 +44,7 @@ pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Respon
 pub(super) struct WatchBody {
     /// Empty: it has ended, or was taken out.
     stream: DirectStream,
-    /// Of what was framed, what the transport has not asked for yet.
+    /// Bytes that were framed, and that the transport has not asked for yet.
     pieces: VecDeque<Bytes>,
 }
 

@@ -27,7 +27,7 @@ const MOST_SLICES: usize = 64;
 pub(crate) struct Direct<I> {
     io: I,
     stream: WatchStream,
-    /// What is being written: first `own` (the head, or the last chunk), then pieces of frames from `at` on, of the first
+    /// The bytes that are being written: first `own` (the head, or the last chunk), then pieces of frames from `at` on, of the first
     /// of which `written` bytes are out.
     own: Bytes,
     pieces: Vec<Bytes>,

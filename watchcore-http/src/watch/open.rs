@@ -328,7 +328,7 @@ impl OpenWatches {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        // Nothing in here panics between two changes that belong together.
+        // No code under this lock panics between two changes that belong together.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
