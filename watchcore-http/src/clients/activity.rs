@@ -21,6 +21,8 @@ pub(crate) struct Activity {
     known: AtomicBool,
     /// Requests whose answer is not complete.
     answering: AtomicUsize,
+    /// The connection is a WebSocket: its watch is an answer that lasts as long as it.
+    upgraded: AtomicBool,
     /// Answers that the transport has not asked for more since it took what there was.
     unasked: AtomicUsize,
     /// Bytes of answers that were made, and that the socket has not taken.
@@ -78,6 +80,11 @@ impl Activity {
     /// Records that a user was authenticated.
     pub(crate) fn is_known(&self) {
         self.known.store(true, Relaxed);
+    }
+
+    /// Records that the connection leaves HTTP.
+    pub(crate) fn upgrade(&self) {
+        self.upgraded.store(true, Relaxed);
     }
 
     /// Whether an answer waits to be asked for more.
@@ -169,7 +176,7 @@ impl Activity {
         } else if owes || self.blocked.load(Relaxed) {
             // An answer that hyper has taken whole is not sent yet: neither the next head nor idleness has begun.
             (State::Taking, self.progress.load(Relaxed))
-        } else if self.answering.load(Relaxed) > 0 {
+        } else if self.answering.load(Relaxed) > 0 || self.upgraded.load(Relaxed) {
             (State::Answering, 0)
         } else if self.is_closing() {
             (State::Last, 0)

@@ -12,7 +12,7 @@ use crate::watch::WatchStream;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use std::convert::Infallible;
@@ -80,6 +80,9 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                 },
             };
             drop(permit);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                activity.upgrade();
+            }
             if !is_http2 && (only_health || activity.is_last()) {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

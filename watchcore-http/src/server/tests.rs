@@ -214,6 +214,29 @@ async fn quiet_watch_goes_on() {
     assert_eq!(shared.clock.count(), 2);
 }
 
+/// A WebSocket lasts as long as its client answers pings: it is neither idle between two of them, nor is a pong the
+/// beginning of a request.
+#[tokio::test(start_paused = true)]
+async fn websocket_is_not_idle() {
+    let shared = shared();
+    let mut client = connection(&shared, 16 << 10);
+    let request = "GET /apis/matrix.test/v1/widgets?watch=1&timeoutSeconds=36000&resourceVersion=1 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(client.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    let from = tokio::time::Instant::now();
+    while from.elapsed() < SECOND * 1800 {
+        let mut ping = [0; 2];
+        client.read_exact(&mut ping).await.expect("it goes on");
+        assert_eq!(ping, [0x89, 0]);
+        client.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap();
+    }
+    assert_eq!(shared.clock.count(), 1);
+}
+
 /// Waits until the connection is closed, and that is so long from now.
 async fn is_left(shared: &Shared, after: Duration) {
     let from = tokio::time::Instant::now();
