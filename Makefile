@@ -148,7 +148,7 @@ bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two, MINUTE
 	@scripts/bench-peers.sh
 
 .PHONY: bench-http
-bench-http: ## `watchcore serve` beside Kubernetes' own server and a bare loop; ROWS="fanout idle list latency deaf"
+bench-http: ## `watchcore serve` beside Kubernetes' own server and a bare loop; ROWS="fanout idle list latency deaf hostile", or soak
 	@scripts/bench-http.sh
 
 .PHONY: performance
