@@ -30,7 +30,7 @@ struct Proxy {
 
 impl Proxy {
     /// haproxy before a server; `None`: it is not here.
-    fn start(server: SocketAddr) -> Option<Proxy> {
+    async fn start(server: SocketAddr) -> Option<Proxy> {
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
         let (http1, http2) = (free(), free());
         let configuration = format!(
@@ -39,7 +39,14 @@ impl Proxy {
         let file = std::env::temp_dir().join(format!("watchcore-soak-{}.cfg", std::process::id()));
         std::fs::write(&file, configuration).expect("a temporary directory");
         let child = Command::new("haproxy").arg("-q").arg("-f").arg(&file).spawn().ok()?;
-        Some(Proxy { child, http1, http2 })
+        let proxy = Proxy { child, http1, http2 };
+        for _ in 0..200 {
+            if TcpStream::connect(http2).await.is_ok() {
+                return Some(proxy);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("haproxy does not listen");
     }
 }
 
@@ -114,7 +121,7 @@ pub(crate) async fn run(etcd: &Etcd, widgets: &mut Widgets) {
     let number = |name: &str, or: usize| std::env::var(name).map_or(or, |text| text.parse().expect("a number"));
     let (minutes, watches) = (number("MINUTES", 60), number("SOAKED", 5000));
     let server = Server::ALL[0](&etcd.url()).await.expect("always there");
-    let Some(proxy) = Proxy::start(server.address) else { return println!("soak: install haproxy") };
+    let Some(proxy) = Proxy::start(server.address).await else { return println!("soak: install haproxy") };
     widgets.window(1, "").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (path, seen) = (path(widgets.revision()), Arc::new(Seen::default()));
