@@ -34,7 +34,7 @@ impl Proxy {
         let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
         let (http1, http2) = (free(), free());
         let configuration = format!(
-            "global\n maxconn 40000\ndefaults\n mode http\n timeout connect 5000\n timeout client 50000\n timeout server 50000\nfrontend one\n bind {http1}\n default_backend all\nfrontend two\n bind {http2} proto h2\n default_backend all\nbackend all\n server a {server}\n"
+            "defaults\n mode http\n timeout connect 5000\n timeout client 50000\n timeout server 50000\nfrontend one\n bind {http1}\n default_backend all\nfrontend two\n bind {http2} proto h2\n default_backend all\nbackend all\n server a {server}\n"
         );
         let file = std::env::temp_dir().join(format!("watchcore-soak-{}.cfg", std::process::id()));
         std::fs::write(&file, configuration).expect("a temporary directory");
