@@ -1,8 +1,8 @@
 //! Watches through a proxy with its defaults, for as long as `MINUTES` says: nothing is lost, none is cut, nothing grows.
 //!
 //! haproxy stands between, with the timeouts that Debian gives it. Half of the watches are of HTTP/1.1 and half of HTTP/2.
-//! In each minute objects change for half of the time, and for the other half nothing happens, which is longer than a proxy
-//! lets a connection be silent. Each watch has to see every change, in order.
+//! Objects change for the first seconds of each minute, and nothing happens for the rest, which is longer than a proxy lets a
+//! connection be silent. Each watch has to see every change, in order.
 
 use crate::process;
 use crate::servers::{self, Server, Widgets};

@@ -82,9 +82,9 @@ impl Frame {
     }
 
     /// The frame as a chunk of HTTP/1.1, in pieces.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = Bytes> + use<> {
-        let rest = self.rest.as_ref().map(|rest| [rest.value.clone(), rest.end.clone()]);
-        std::iter::once(self.chunk.clone()).chain(rest.into_iter().flatten())
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let rest = self.rest.as_ref().map(|rest| [&rest.value[..], &rest.end[..]]);
+        std::iter::once(&self.chunk[..]).chain(rest.into_iter().flatten())
     }
 
     /// The payload of the chunk, in pieces.

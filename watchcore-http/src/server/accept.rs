@@ -43,11 +43,12 @@ pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped:
                 grace = &mut stopped => break grace.unwrap_or_default(),
                 Some(ended) = connections.join_next() => note(ended),
                 () = over(&mut door.pause) => door.pause = None,
+                // Before the listener, which is always ready where many connect: the clock cuts off whom it let in.
+                () = &mut looking => {}
                 accepted = listener.accept(), if door.pause.is_none() => match accepted {
                     Ok((stream, address)) => door.connect(stream, address, &shared, &mut connections),
                     Err(error) => door.failed(&error, &shared),
                 },
-                () = &mut looking => {}
             }
         }
     };

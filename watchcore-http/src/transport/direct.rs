@@ -27,10 +27,10 @@ const MOST_SLICES: usize = 64;
 pub(crate) struct Direct<I> {
     io: I,
     stream: WatchStream,
-    /// The bytes that are being written: first `own` (the head, or the last chunk), then pieces of frames from `at` on, of the first
+    /// The bytes that are being written: first `own` (the head, or the last chunk), then frames from `at` on, of the first
     /// of which `written` bytes are out.
     own: Bytes,
-    pieces: Vec<Bytes>,
+    frames: Vec<Frame>,
     at: usize,
     written: usize,
     phase: DirectPhase,
@@ -73,7 +73,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             io,
             stream,
             own: head,
-            pieces: Vec::new(),
+            frames: Vec::new(),
             at: 0,
             written: 0,
             phase: DirectPhase::Streaming,
@@ -98,20 +98,18 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         self.read_ahead(context)?;
         loop {
             ready!(self.poll_write(context))?;
-            self.pieces.clear();
+            self.frames.clear();
             self.made = None;
             (self.at, self.written) = (0, 0);
             match self.phase {
                 DirectPhase::Streaming => {
-                    let mut frames = Vec::new();
-                    let Poll::Ready(progress) = self.stream.poll_frames(context, &mut frames) else {
+                    let Poll::Ready(progress) = self.stream.poll_frames(context, &mut self.frames) else {
                         // An idle watch has no buffer.
-                        (self.pieces, self.own) = (Vec::new(), Bytes::new());
+                        (self.frames, self.own) = (Vec::new(), Bytes::new());
                         return Poll::Pending;
                     };
-                    let bytes = frames.iter().map(Frame::len).sum::<usize>();
+                    let bytes = self.frames.iter().map(Frame::len).sum::<usize>();
                     self.made = Some(self.answered.made(bytes));
-                    self.pieces.extend(frames.iter().flat_map(Frame::chunks));
                     if progress == Progress::Ended {
                         self.phase = DirectPhase::Ending;
                     }
@@ -150,22 +148,26 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             }
             self.own.advance(written);
         }
-        while self.at < self.pieces.len() {
+        while self.at < self.frames.len() {
             let mut slices = [IoSlice::new(&[]); MOST_SLICES];
-            let mut count = 0;
-            for (slice, piece) in slices.iter_mut().zip(&self.pieces[self.at..]) {
-                let from = if count == 0 { self.written } else { 0 };
-                *slice = IoSlice::new(&piece[from..]);
-                count += 1;
+            let (mut count, mut skipped) = (0, self.written);
+            for piece in self.frames[self.at..].iter().flat_map(Frame::chunks) {
+                if skipped >= piece.len() {
+                    skipped -= piece.len();
+                    continue;
+                }
+                let Some(slice) = slices.get_mut(count) else { break };
+                *slice = IoSlice::new(&piece[skipped..]);
+                (count, skipped) = (count + 1, 0);
             }
             let mut written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            while let Some(piece) = self.pieces.get(self.at)
+            while let Some(frame) = self.frames.get(self.at)
                 && written > 0
             {
-                let left = piece.len() - self.written;
+                let left = frame.len() - self.written;
                 if written < left {
                     self.written += written;
                     break;
