@@ -14,6 +14,7 @@ mod source;
 mod status;
 mod subscriptions;
 mod view;
+mod within;
 
 pub use builder::Builder;
 pub(crate) use consumer::{Consumer, ConsumerRef, MaxLag, OPEN};
