@@ -53,17 +53,31 @@ pub(super) struct Accepted {
     pub(super) only_health: bool,
 }
 
+/// A part of the life of a connection. Each is a box of its own, which goes with it: a task is as large as the largest
+/// future that is written into it, and a handshake is ten times as large as a watch.
+type Part<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 /// Serves a connection until it ends, or is cut off.
 pub(super) async fn run(accepted: Accepted, shared: Arc<Shared>) {
     let activity = accepted.connection.activity().clone();
+    let mut beginning: Part<Option<Part<()>>> = Box::pin(begin(accepted, shared));
+    let served = tokio::select! {
+        biased;
+        () = activity.is_cut() => return,
+        served = &mut beginning => served,
+    };
+    drop(beginning);
+    let Some(served) = served else { return };
     tokio::select! {
         biased;
         () = activity.is_cut() => {}
-        () = serve(accepted, shared) => {}
+        () = served => {}
     }
 }
 
-async fn serve(accepted: Accepted, shared: Arc<Shared>) {
+/// Makes the handshake, and finds out which HTTP is spoken. Returns the part that serves the requests; `None`: the client is
+/// gone.
+async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
     let Accepted { mut stream, address, connection, only_health } = accepted;
     let local = stream.local_addr().ok();
     let activity = connection.activity().clone();
@@ -84,7 +98,7 @@ async fn serve(accepted: Accepted, shared: Arc<Shared>) {
         };
         let accepted = tokio::select! {
             accepted = Box::pin(accepting) => accepted,
-            () = activity.closes() => return,
+            () = activity.closes() => return None,
         };
         activity.shakes_hands(false);
         let (stream, made) = match accepted {
@@ -92,7 +106,7 @@ async fn serve(accepted: Accepted, shared: Arc<Shared>) {
             Err(error) => {
                 shared.figures().refused(Reason::handshake);
                 tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
-                return;
+                return None;
             }
         };
         let session = stream.get_ref().1;
@@ -101,15 +115,15 @@ async fn serve(accepted: Accepted, shared: Arc<Shared>) {
         if peer.certificate.is_some() {
             activity.is_known();
         }
-        Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2).await;
+        Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2))
     } else {
         let ahead = tokio::select! {
             ahead = first_bytes(&mut stream) => ahead,
-            () = activity.closes() => return,
+            () = activity.closes() => return None,
         };
-        let Some(ahead) = ahead else { return };
+        let ahead = ahead?;
         let is_http2 = ahead == PREFACE;
-        Link { shared, peer: Arc::new(peer), only_health }.http(stream, ahead, connection, is_http2).await;
+        Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, ahead, connection, is_http2))
     }
 }
 
@@ -138,7 +152,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) async fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool)
+    /// Serves requests over a socket.
+    pub(super) fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool) -> Part<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -152,40 +167,38 @@ impl Link {
             making: is_http2.then(|| Arc::new(Semaphore::new(MADE_AT_ONCE))),
             takeover: None,
         };
-        // Each is a box of its own, for a task is as large as the largest of what it ever does.
-        let served: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>> = if is_http2 {
+        let Link { shared, peer, .. } = self;
+        if is_http2 {
             let socket = Socket::new(io, ahead, connection, false);
-            Box::pin(http2(self.shared.clone(), socket, handler))
-        } else {
-            activity.heeds_bytes();
-            if !ahead.is_empty() {
-                activity.heard();
-            }
-            let socket = Socket::new(io, ahead, connection, true);
-            Box::pin(http1(self.shared.clone(), socket, handler))
-        };
-        if let Err(error) = served.await {
-            self.failed(&error);
+            return Box::pin(async move { ended(http2(&shared, socket, handler).await, &shared, &peer) });
         }
-    }
-
-    fn failed(&self, error: &hyper::Error) {
-        if error.is_parse_too_large() {
-            self.shared.figures().refused(Reason::header_bytes);
-        } else if error.is_parse() {
-            self.shared.figures().refused(Reason::malformed);
+        activity.heeds_bytes();
+        if !ahead.is_empty() {
+            activity.heard();
         }
-        tracing::debug!(target: "watchcore_http", address = %self.peer.address, "connection: {error}");
+        let socket = Socket::new(io, ahead, connection, true);
+        Box::pin(async move { ended(http1(&shared, socket, handler).await, &shared, &peer) })
     }
 }
 
+/// Counts and logs the error that a connection ended with.
+fn ended(served: hyper::Result<()>, shared: &Shared, peer: &Peer) {
+    let Err(error) = served else { return };
+    if error.is_parse_too_large() {
+        shared.figures().refused(Reason::header_bytes);
+    } else if error.is_parse() {
+        shared.figures().refused(Reason::malformed);
+    }
+    tracing::debug!(target: "watchcore_http", address = %peer.address, "connection: {error}");
+}
+
 /// hyper has the socket, or a watch; each is a box of its own, for a task is as large as the largest of what it ever does.
-async fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
+async fn http1<IO>(shared: &Shared, mut socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     loop {
-        let Some((back, ahead, taken)) = Box::pin(requests(&shared, socket, handler.clone())).await? else {
+        let Some((back, ahead, taken)) = Box::pin(requests(shared, socket, handler.clone())).await? else {
             return Ok(());
         };
         match watch(back, ahead, *taken, &handler).await {
@@ -252,12 +265,7 @@ fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
 
 /// The watch has the socket, until it ends or the client goes. No part of hyper is left meanwhile. `None`: the connection
 /// ends with it.
-fn watch<IO>(
-    socket: Socket<IO>,
-    ahead: Bytes,
-    taken: Taken,
-    handler: &Handler,
-) -> Pin<Box<dyn Future<Output = Option<Socket<IO>>> + Send>>
+fn watch<IO>(socket: Socket<IO>, ahead: Bytes, taken: Taken, handler: &Handler) -> Part<Option<Socket<IO>>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -282,7 +290,7 @@ where
     })
 }
 
-async fn http2<IO>(shared: Arc<Shared>, socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
+async fn http2<IO>(shared: &Shared, socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -36,6 +36,20 @@ fn limited(limits: Limits) -> Arc<Shared> {
     })
 }
 
+/// What belongs to a connection beside its socket.
+fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> Link {
+    let peer = Peer {
+        address: ([127, 0, 0, 1], 1).into(),
+        local: None,
+        certificate: None,
+        is_encrypted: false,
+        asks_certificate: false,
+        watches: Arc::default(),
+        activity: Some(connection.activity().clone()),
+    };
+    Link { shared: shared.clone(), peer: Arc::new(peer), only_health: false }
+}
+
 /// A connection over a pipe, until it ends or is cut off.
 fn serve<IO>(shared: &Arc<Shared>, io: IO, is_http2: bool)
 where
@@ -46,16 +60,7 @@ where
     let connection = shared.clock.enter(address, place, false);
     let activity = connection.activity().clone();
     activity.is_known();
-    let peer = Peer {
-        address,
-        local: None,
-        certificate: None,
-        is_encrypted: false,
-        asks_certificate: false,
-        watches: Arc::default(),
-        activity: Some(activity.clone()),
-    };
-    let link = Link { shared: shared.clone(), peer: Arc::new(peer), only_health: false };
+    let link = link(shared, &connection);
     tokio::spawn(async move {
         tokio::select! {
             () = activity.is_cut() => {}
@@ -278,4 +283,21 @@ async fn many_may_connect_before_they_are_accepted() {
         })
         .collect();
     drop(clients);
+}
+
+/// What lasts as long as a watch is small: a handshake, which is not, goes when it is over.
+#[tokio::test]
+async fn task_of_a_connection_is_small() {
+    let shared = shared();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, address) = listener.accept().await.unwrap();
+    let connection = shared.clock.enter(address, None, false);
+    let accepted = connection::Accepted { stream, address, connection, only_health: false };
+    let task = size_of_val(&connection::run(accepted, shared.clone()));
+    let (stream, _) = tokio::io::duplex(1);
+    let connection = shared.clock.enter(address, None, false);
+    let part = link(&shared, &connection).http(stream, Bytes::new(), connection, false);
+    let part = size_of_val(&*part);
+    assert!(task < 512 && part < 1024, "a task of {task} bytes with a part of {part}");
 }
