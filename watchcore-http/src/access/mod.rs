@@ -182,7 +182,7 @@ pub(crate) struct Peer {
     /// Whether the connection itself has TLS.
     pub(crate) is_encrypted: bool,
     /// The certificate that the client has shown.
-    pub(crate) certificate: Option<ClientCertificate>,
+    pub(crate) certificate: Option<Box<ClientCertificate>>,
     /// Whether the server asks for client certificates: then nobody is let in unknown.
     pub(crate) asks_certificate: bool,
     /// Watches of the connection that are open.
@@ -235,7 +235,7 @@ impl Peer {
 
     /// Whether its certificate says who it is.
     fn names_somebody(&self) -> bool {
-        self.certificate.as_ref().is_some_and(ClientCertificate::names_somebody)
+        self.certificate.as_ref().is_some_and(|certificate| certificate.names_somebody())
     }
 }
 

@@ -58,20 +58,23 @@ pub(super) struct Accepted {
 type Part<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Serves a connection until it ends, or is cut off.
-pub(super) async fn run(accepted: Accepted, shared: Arc<Shared>) {
+pub(super) fn run(accepted: Accepted, shared: Arc<Shared>) -> impl Future<Output = ()> + Send {
     let activity = accepted.connection.activity().clone();
+    // Made here and not inside of the future, which would have room for its arguments twice.
     let mut beginning: Part<Option<Part<()>>> = Box::pin(begin(accepted, shared));
-    let served = tokio::select! {
-        biased;
-        () = activity.is_cut() => return,
-        served = &mut beginning => served,
-    };
-    drop(beginning);
-    let Some(served) = served else { return };
-    tokio::select! {
-        biased;
-        () = activity.is_cut() => {}
-        () = served => {}
+    async move {
+        let served = tokio::select! {
+            biased;
+            () = activity.is_cut() => return,
+            served = &mut beginning => served,
+        };
+        drop(beginning);
+        let Some(served) = served else { return };
+        tokio::select! {
+            biased;
+            () = activity.is_cut() => {}
+            () = served => {}
+        }
     }
 }
 
@@ -111,7 +114,7 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
         };
         let session = stream.get_ref().1;
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        peer.certificate = tls.shown(session, made);
+        peer.certificate = tls.shown(session, made).map(Box::new);
         if peer.certificate.is_some() {
             activity.is_known();
         }
@@ -177,7 +180,7 @@ impl Link {
             activity.heard();
         }
         let socket = Socket::new(io, ahead, connection, true);
-        Box::pin(async move { ended(http1(&shared, socket, handler).await, &shared, &peer) })
+        http1(shared, socket, handler)
     }
 }
 
@@ -192,20 +195,25 @@ fn ended(served: hyper::Result<()>, shared: &Shared, peer: &Peer) {
     tracing::debug!(target: "watchcore_http", address = %peer.address, "connection: {error}");
 }
 
-/// hyper has the socket, or a watch; each is a box of its own, for a task is as large as the largest of what it ever does.
-async fn http1<IO>(shared: &Shared, mut socket: Socket<IO>, handler: Handler) -> hyper::Result<()>
+/// hyper has the socket, or a watch.
+fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> Part<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    loop {
-        let Some((back, ahead, taken)) = Box::pin(requests(shared, socket, handler.clone())).await? else {
-            return Ok(());
-        };
-        match watch(back, ahead, *taken, &handler).await {
-            Some(back) => socket = back,
-            None => return Ok(()),
+    Box::pin(async move {
+        loop {
+            let asked = Box::pin(requests(&shared, socket, handler.clone())).await;
+            let (back, ahead, taken) = match asked {
+                Ok(Some(asked)) => asked,
+                Ok(None) => return,
+                Err(error) => return ended(Err(error), &shared, &handler.peer),
+            };
+            match watch(back, ahead, taken, &handler).await {
+                Some(back) => socket = back,
+                None => return,
+            }
         }
-    }
+    })
 }
 
 /// Until the client is done, or asks for something else than answers: a watch that leaves hyper, with the socket and what
@@ -214,7 +222,7 @@ async fn requests<IO>(
     shared: &Shared,
     socket: Socket<IO>,
     mut handler: Handler,
-) -> hyper::Result<Option<(Socket<IO>, Bytes, Box<Taken>)>>
+) -> hyper::Result<Option<(Socket<IO>, Bytes, Taken)>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -238,7 +246,7 @@ where
             taken = poll_fn(|_| take(&takeover, &activity)) => {
                 // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
                 let parts = Pin::into_inner(connection).into_parts();
-                return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, Box::new(taken))));
+                return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, taken)));
             }
             () = activity.closes(), if !is_closing => {
                 // A client that has sent nothing waits for no answer.

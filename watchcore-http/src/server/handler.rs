@@ -25,7 +25,7 @@ use tower::Service as _;
 /// A watch that leaves hyper: what is written to the socket instead of what hyper would.
 pub(super) struct Taken {
     pub(super) head: Bytes,
-    pub(super) stream: WatchStream,
+    pub(super) stream: Box<WatchStream>,
     pub(super) answered: Arc<Answered>,
     pub(super) answering: Answering,
     /// Whether the client wants the connection for more.

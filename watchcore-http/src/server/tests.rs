@@ -299,5 +299,5 @@ async fn task_of_a_connection_is_small() {
     let connection = shared.clock.enter(address, None, false);
     let part = link(&shared, &connection).http(stream, Bytes::new(), connection, false);
     let part = size_of_val(&*part);
-    assert!(task < 512 && part < 1024, "a task of {task} bytes with a part of {part}");
+    assert!(task < 256 && part < 640, "a task of {task} bytes with a part of {part}");
 }

@@ -16,15 +16,15 @@ use std::task::{Context, Poll, ready};
 /// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. The
 /// first one that takes it out has it; the body of the response is empty then.
 #[derive(Clone)]
-pub(crate) struct DirectStream(Arc<Mutex<Option<WatchStream>>>);
+pub(crate) struct DirectStream(Arc<Mutex<Option<Box<WatchStream>>>>);
 
 impl DirectStream {
     /// The watch, if nobody has it yet.
-    pub(crate) fn take(&self) -> Option<WatchStream> {
+    pub(crate) fn take(&self) -> Option<Box<WatchStream>> {
         self.lock().take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<WatchStream>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<WatchStream>>> {
         // A panic in the middle of a piece drops the body; what is left is not asked for again.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ pub(super) struct WatchBody {
 
 impl WatchBody {
     pub(super) fn new(stream: WatchStream) -> WatchBody {
-        WatchBody { stream: DirectStream(Arc::new(Mutex::new(Some(stream)))), pieces: VecDeque::new() }
+        WatchBody { stream: DirectStream(Arc::new(Mutex::new(Some(Box::new(stream))))), pieces: VecDeque::new() }
     }
 }
 

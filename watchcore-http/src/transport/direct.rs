@@ -26,7 +26,7 @@ const MOST_SLICES: usize = 64;
 /// A watch on its way.
 pub(crate) struct Direct<I> {
     io: I,
-    stream: WatchStream,
+    stream: Box<WatchStream>,
     /// The bytes that are being written: first `own` (the head, or the last chunk), then frames from `at` on, of the first
     /// of which `written` bytes are out.
     own: Bytes,
@@ -68,7 +68,13 @@ pub(crate) fn head_bytes(head: &Parts) -> Bytes {
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
     /// A watch for a socket that hyper has given back. `ahead` is what hyper had read of the next request.
-    pub(crate) fn new(io: I, head: Bytes, stream: WatchStream, ahead: Bytes, answered: Arc<Answered>) -> Direct<I> {
+    pub(crate) fn new(
+        io: I,
+        head: Bytes,
+        stream: Box<WatchStream>,
+        ahead: Bytes,
+        answered: Arc<Answered>,
+    ) -> Direct<I> {
         Direct {
             io,
             stream,

@@ -63,7 +63,7 @@ impl Ground {
         let stream = self.stream(query).await;
         let answered = self.api.0.unread.account(&Who::Somebody).answer(Box::new(Arc::new(Activity::default())));
         let head = Bytes::from_static(b"HEAD\r\n\r\n");
-        let mut direct = Direct::new(server, head, stream, Bytes::from_static(ahead), answered);
+        let mut direct = Direct::new(server, head, Box::new(stream), Bytes::from_static(ahead), answered);
         let task = async move {
             poll_fn(|context| direct.poll(context)).await?;
             Ok(direct.into_parts().1)
