@@ -118,6 +118,8 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
         if peer.certificate.is_some() {
             activity.is_known();
         }
+        // A session is a kilobyte, and each of the futures above it would have room for one twice.
+        let stream = Box::new(stream);
         Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2))
     } else {
         let ahead = tokio::select! {
