@@ -1,0 +1,593 @@
+//! The words of a cache: contract/README.md, "Steps of the core".
+
+use crate::script::{Machine, bytes, word};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use watchcore::*;
+
+/// A wait that takes this long has failed.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// What a step prints, or the code that refuses it.
+type Printed = Result<Vec<String>>;
+
+/// What the steps of a case have made.
+#[derive(Default)]
+pub(crate) struct Core {
+    cache: Option<Cache>,
+    writers: Vec<Writer>,
+    subscriptions: BTreeMap<String, Subscription>,
+    closers: BTreeMap<String, Closer>,
+    snapshots: BTreeMap<String, Snapshot>,
+    lists: BTreeMap<String, List>,
+    jobs: BTreeMap<String, Receiver<Done>>,
+}
+
+/// What a step on its own thread gives back: the subscription that it has borrowed, and what it printed.
+type Done = (Option<(String, Subscription)>, Printed);
+
+/// A list that is read page by page.
+#[derive(Clone)]
+struct List {
+    range: Range,
+    read: Read,
+    filter: Filter,
+    limit: usize,
+    timeout: Duration,
+    full: bool,
+    token: Option<String>,
+}
+
+impl List {
+    fn options(&self) -> ReadOptions {
+        // A token says at which revision it goes on.
+        let read = if self.token.is_some() { Read::Any } else { self.read };
+        let options = ReadOptions::new(read).filter(self.filter.clone()).limit(self.limit).timeout(self.timeout);
+        match &self.token {
+            Some(token) => options.continue_from(token),
+            None => options,
+        }
+    }
+}
+
+/// The words of a step that are left.
+struct Words<'a>(&'a [String]);
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> &'a str {
+        let (first, rest) = self.0.split_first().expect("one more word");
+        self.0 = rest;
+        first
+    }
+
+    fn maybe(&mut self) -> Option<&'a str> {
+        if self.0.is_empty() { None } else { Some(self.next()) }
+    }
+
+    fn number<T: std::str::FromStr>(&mut self) -> T {
+        number(self.next())
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        bytes(self.next())
+    }
+
+    fn duration(&mut self) -> Duration {
+        duration(self.next())
+    }
+
+    /// A range that begins with this word, if it does.
+    fn range(&mut self, word: &str) -> Option<Range> {
+        Some(match word {
+            "key" => Range::key(self.key()),
+            "prefix" => Range::prefix(self.key()),
+            "path" => Range::path(self.key()),
+            "from" => {
+                let from = self.key();
+                assert_eq!(self.next(), "to");
+                Range::between(from, self.key())
+            }
+            _ => return None,
+        })
+    }
+
+    /// A filter that begins with this word, if it does.
+    fn filter(&mut self, word: &str) -> Result<Option<Filter>> {
+        Ok(Some(match word {
+            "where-labels" => Filter::any().labels(self.next())?,
+            "where-fields" => Filter::any().fields(self.next())?,
+            "none" => Filter::none(),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Range, read and filter of a list or a count, in any order; and the name of its pages.
+    fn list(&mut self) -> Result<(List, Option<String>)> {
+        let (range, read, filter) = (Range::all(), Read::Any, Filter::any());
+        let mut list = List { range, read, filter, limit: 0, timeout: BOUND, full: false, token: None };
+        let mut name = None;
+        while let Some(word) = self.maybe() {
+            match word {
+                "any" => list.read = Read::Any,
+                "at-least" => list.read = Read::AtLeast(self.number()),
+                "exact" => list.read = Read::Exact(self.number()),
+                "limit" => list.limit = self.number(),
+                "timeout" => list.timeout = self.duration(),
+                "full" => list.full = true,
+                "as" => name = Some(self.next().to_owned()),
+                _ => match self.range(word) {
+                    Some(range) => list.range = list.range.and(&range),
+                    None => {
+                        let filter = self.filter(word)?.unwrap_or_else(|| panic!("{word}?"));
+                        list.filter = list.filter.and(filter);
+                    }
+                },
+            }
+        }
+        Ok((list, name))
+    }
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+fn duration(word: &str) -> Duration {
+    match word.strip_suffix("ms") {
+        Some(milliseconds) => Duration::from_millis(number(milliseconds)),
+        None => Duration::from_secs(number(word.strip_suffix('s').expect("s or ms"))),
+    }
+}
+
+/// `/k=v`, and the numbers behind an `@`.
+struct Item {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    numbers: Vec<u64>,
+}
+
+impl Item {
+    fn new(text: &str) -> Item {
+        let (key, value) = text.split_once('=').expect("KEY=VALUE");
+        let (value, numbers) = value.split_once('@').unwrap_or((value, ""));
+        let numbers = numbers.split(',').filter(|text| !text.is_empty()).map(number).collect();
+        Item { key: bytes(key), value: bytes(value), numbers }
+    }
+
+    fn record(&self) -> Record<'_> {
+        let (create_revision, mod_revision, version, lease) = match *self.numbers {
+            [modified] => (modified, modified, 1, 0),
+            [created, modified, version] => (created, modified, version, 0),
+            [created, modified, version, lease] => (created, modified, version, lease.cast_signed()),
+            _ => panic!("numbers of an item"),
+        };
+        Record { key: &self.key, value: &self.value, create_revision, mod_revision, version, lease }
+    }
+}
+
+fn items(words: &[String]) -> Vec<Item> {
+    words.iter().map(|word| Item::new(word)).collect()
+}
+
+fn refused(error: &Error) -> String {
+    let code = error.code().name();
+    match error.code() {
+        Code::Compacted => {
+            format!("{code} asked {} oldest {} current {}", error.asked(), error.oldest(), error.current())
+        }
+        Code::FutureRevision => format!("{code} asked {} current {}", error.asked(), error.current()),
+        Code::Lagged => {
+            let (from, to) = (error.lost_from(), error.lost_to());
+            format!("{code} lost {from}..{to} oldest {} current {}", error.oldest(), error.current())
+        }
+        _ => code.to_owned(),
+    }
+}
+
+fn event(event: &Event) -> String {
+    let mut line = format!("{} {}", event.revision(), event.kind().name());
+    if let Some(mark) = event.resync() {
+        let phase = if mark.phase == Phase::Begin { "begin" } else { "end" };
+        line += &format!(" {phase} {} {}..{}", mark.reason.name(), mark.from, mark.to);
+        return line;
+    }
+    if !event.key().is_empty() {
+        line += &format!(" {}", word(event.key()));
+    }
+    if let Some(value) = event.value() {
+        line += &format!("={}", word(value));
+    }
+    if let Some(before) = event.prev_value() {
+        line += &format!(" was {}", word(before));
+    }
+    for (is_marked, mark) in [
+        (event.is_initial_state(), " initial"),
+        (event.ends_initial_state(), " end-of-state"),
+        (event.is_synthetic(), " synthetic"),
+    ] {
+        if is_marked {
+            line += mark;
+        }
+    }
+    line
+}
+
+fn object(kv: &KeyValue, full: bool) -> String {
+    let mut line = format!("{}={}", word(kv.key()), word(kv.value().unwrap_or_default()));
+    if full {
+        let numbers = (kv.create_revision(), kv.mod_revision(), kv.version());
+        line += &format!(" create {} modified {} version {}", numbers.0, numbers.1, numbers.2);
+    }
+    if full && kv.lease() != 0 {
+        line += &format!(" lease {}", kv.lease());
+    }
+    line
+}
+
+fn one(line: impl ToString) -> Printed {
+    Ok(vec![line.to_string()])
+}
+
+fn nothing<T>(_: T) -> Vec<String> {
+    Vec::new()
+}
+
+/// Waits for a condition.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < BOUND, "not within {BOUND:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Machine for Core {
+    fn run(&mut self, step: &[String]) -> Vec<String> {
+        self.step(step).unwrap_or_else(|error| vec![refused(&error)])
+    }
+}
+
+impl Core {
+    fn step(&mut self, step: &[String]) -> Printed {
+        let mut words = Words(step);
+        match words.next() {
+            "cache" => self.make(&mut words).map(nothing),
+            "apply" => self.apply(words.number(), words.0).map(nothing),
+            "load" => {
+                let (revision, items) = (words.number(), items(words.0));
+                self.writer().load(revision, items.iter().map(Item::record)).map(nothing)
+            }
+            "resync" => {
+                let (revision, reason, items) = (words.number(), words.next(), items(words.0));
+                let reason = reason.parse().expect("a reason");
+                self.writer().resync(revision, items.iter().map(Item::record), reason).map(nothing)
+            }
+            "progress" => self.writer().progress(words.number()).map(nothing),
+            "compact" => self.writer().compact(words.number()).map(nothing),
+            "writer" => {
+                let writer = self.cache().writer()?;
+                self.writers.push(writer);
+                Ok(Vec::new())
+            }
+            "free" => {
+                match words.next() {
+                    "writer" => drop(self.writers.pop()),
+                    "cache" => drop(self.cache.take()),
+                    name => drop(self.subscriptions.remove(name)),
+                }
+                Ok(Vec::new())
+            }
+            "subscribe" => self.subscribe(&mut words).map(nothing),
+            "position" => one(self.subscription(words.next()).position().revision),
+            "lag" => {
+                let lag = self.subscription(words.next()).lag();
+                one(format!("{} events {} revisions", lag.events, lag.revisions))
+            }
+            "delivered" => one(self.subscription(words.next()).stats().delivered_keys),
+            "epoch" => one(match words.maybe() {
+                Some(name) => self.subscription(name).position().epoch_number(),
+                None => self.cache().position().epoch_number(),
+            }),
+            "close" => {
+                match words.maybe() {
+                    Some(name) => self.closers[name].close(),
+                    None => self.cache().close(),
+                }
+                Ok(Vec::new())
+            }
+            "start" => {
+                let (name, step) = (words.next(), words.0.to_vec());
+                self.start(name, step);
+                Ok(Vec::new())
+            }
+            "join" => self.join(words.next()),
+            "asleep" => {
+                let (cache, count) = (self.cache(), words.number::<u64>());
+                until("calls sleep", || cache.stats().waiting >= count);
+                Ok(Vec::new())
+            }
+            "next" => {
+                let name = words.next();
+                let list = self.lists[name].clone();
+                self.page(list, Some(name.to_owned()))
+            }
+            "list" => {
+                let (list, name) = words.list()?;
+                self.page(list, name)
+            }
+            "snapshot" => {
+                let snapshot = self.cache().snapshot()?;
+                let at = format!("at {}", snapshot.revision());
+                self.snapshots.insert(words.next().to_owned(), snapshot);
+                one(at)
+            }
+            "in" => {
+                let snapshot = &self.snapshots[words.next()];
+                inside(snapshot, &mut words)
+            }
+            _ if ["poll", "drain", "batches", "wait"].contains(&&*step[0]) => {
+                taken(self.subscription(&step[1]), &step[0], step.get(2).map(String::as_str))
+            }
+            _ => read(self.cache(), step),
+        }
+    }
+
+    fn make(&mut self, words: &mut Words) -> Result<()> {
+        let (mut prefix, mut options) = (b"/".to_vec(), Vec::new());
+        while let Some(word) = words.maybe() {
+            if word == "prefix" {
+                prefix = words.key();
+                continue;
+            }
+            let count = match word {
+                "load" => 0,
+                "field" | "segment" => 2,
+                "index" if words.0[0] == "key" => 1,
+                "index" => 2,
+                _ => 1,
+            };
+            let (more, rest) = words.0.split_at(count);
+            words.0 = rest;
+            options.push((word, more));
+        }
+        let mut builder = Cache::builder(prefix);
+        for (word, more) in options {
+            builder = match (word, more) {
+                ("load", []) => builder.expect_load(true),
+                ("capacity", [events]) => builder.capacity(number(events)),
+                ("bytes", [bytes]) => builder.capacity_bytes(number(bytes)),
+                ("max-key", [bytes]) => builder.max_key_bytes(number(bytes)),
+                ("max-value", [bytes]) => builder.max_value_bytes(number(bytes)),
+                ("labels", [pointer]) => builder.labels(Labels::json(pointer)?),
+                ("field", [name, pointer]) => builder.field(Attribute::json(name, pointer)?),
+                ("segment", [name, depth]) => builder.field(Attribute::key_segment(name, number(depth))),
+                ("index", [kind]) if kind == "key" => builder.index(Index::key()),
+                ("index", [kind, depth]) if kind == "prefix" => builder.index(Index::prefix(number(depth))),
+                ("index", [kind, name]) if kind == "label" => builder.index(Index::label(name)),
+                ("index", [kind, name]) if kind == "field" => builder.index(Index::field(name)),
+                _ => panic!("{word}?"),
+            };
+        }
+        self.cache = Some(builder.build()?);
+        Ok(())
+    }
+
+    fn cache(&mut self) -> &Cache {
+        self.cache.get_or_insert_with(|| Cache::builder("/").build().expect("a cache"))
+    }
+
+    fn writer(&mut self) -> &mut Writer {
+        if self.writers.is_empty() {
+            let writer = self.cache().writer().expect("a writer");
+            self.writers.push(writer);
+        }
+        &mut self.writers[0]
+    }
+
+    fn apply(&mut self, revision: u64, changes: &[String]) -> Result<()> {
+        enum Owned {
+            Delete(Vec<u8>),
+            Put(Item),
+        }
+        let owned = changes.iter().map(|text| match text.strip_prefix('-') {
+            Some(key) => Owned::Delete(bytes(key)),
+            None => Owned::Put(Item::new(text)),
+        });
+        let owned: Vec<Owned> = owned.collect();
+        let changes = owned.iter().map(|change| match change {
+            Owned::Delete(key) => Change::delete(key),
+            Owned::Put(item) if item.numbers.is_empty() => Change::put(&item.key, &item.value),
+            Owned::Put(item) => Change::put_exact(item.record()),
+        });
+        self.writer().apply(revision, changes)
+    }
+
+    fn subscribe(&mut self, words: &mut Words) -> Result<()> {
+        let name = words.next();
+        let mut start = match words.next() {
+            "now" => Start::Now,
+            "state" => Start::State,
+            "state-at-least" => Start::StateAtLeast(words.number()),
+            "after" => Start::After(words.number()),
+            "within" => Start::Within(words.number()),
+            word => panic!("{word}?"),
+        };
+        if let [word, epoch, rest @ ..] = words.0
+            && word == "in"
+        {
+            let Start::After(revision) = start else { panic!("after R in E") };
+            // The lower half counts; the upper is this cache's.
+            let mut position = self.cache().position();
+            position.epoch = position.epoch - position.epoch_number() + number::<u64>(epoch);
+            start = Start::AfterIn(Position { revision, ..position });
+            words.0 = rest;
+        }
+        let mut builder = self.cache().subscribe(start);
+        while let Some(word) = words.maybe() {
+            builder = match word {
+                "types" => {
+                    let kinds: Vec<Kind> = words.next().split(',').map(|kind| kind.parse().expect("a type")).collect();
+                    builder.types(&kinds)
+                }
+                "raw" => builder.raw_types(true),
+                "lag" => builder.on_lag(match words.next() {
+                    "stop" => OnLag::Stop,
+                    "skip" => OnLag::SkipToOldest,
+                    "resnapshot" => OnLag::Resnapshot,
+                    "conflate" => OnLag::Conflate,
+                    policy => panic!("{policy}?"),
+                }),
+                "max-lag" => builder.max_lag_events(words.number()),
+                "bookmarks" => builder.bookmarks(true).bookmark_interval(words.duration()),
+                "whole" => builder.whole_revisions(true),
+                "stop-on-resync" => builder.stop_on_resync(true),
+                "timeout" => builder.start_timeout(words.duration()),
+                _ => match words.range(word) {
+                    Some(range) => builder.range(range),
+                    None => builder.filter(words.filter(word)?.unwrap_or_else(|| panic!("{word}?"))),
+                },
+            };
+        }
+        let subscription = builder.open()?;
+        self.closers.insert(name.to_owned(), subscription.closer());
+        self.subscriptions.insert(name.to_owned(), subscription);
+        Ok(())
+    }
+
+    fn subscription(&mut self, name: &str) -> &mut Subscription {
+        self.subscriptions.get_mut(name).unwrap_or_else(|| panic!("{name} is no subscription"))
+    }
+
+    fn page(&mut self, mut list: List, name: Option<String>) -> Printed {
+        let answered = self.cache().list_with(&list.range, &list.options());
+        list.token = match &answered {
+            Ok(page) => page.continue_token().map(str::to_owned),
+            Err(error) => error.continue_token().map(str::to_owned),
+        };
+        let full = list.full;
+        if let Some(name) = name {
+            self.lists.insert(name, list);
+        }
+        let page = answered?;
+        let mut lines = vec![format!("at {}", page.revision())];
+        lines.extend(page.items().iter().map(|kv| object(kv, full)));
+        if page.more() {
+            lines.push(format!("more, {} remain", page.remaining()));
+        }
+        Ok(lines)
+    }
+
+    fn start(&mut self, name: &str, step: Vec<String>) {
+        let (send, receive) = channel();
+        let cache = self.cache().clone();
+        let borrowed = step.get(1).and_then(|name| self.subscriptions.remove_entry(name));
+        std::thread::spawn(move || {
+            let mut borrowed = borrowed;
+            let printed = match &mut borrowed {
+                Some((_, subscription)) => taken(subscription, &step[0], step.get(2).map(String::as_str)),
+                None => read(&cache, &step),
+            };
+            // A row that has failed meanwhile does not listen.
+            let _ = send.send((borrowed, printed));
+        });
+        self.jobs.insert(name.to_owned(), receive);
+    }
+
+    fn join(&mut self, name: &str) -> Printed {
+        let job = self.jobs.remove(name).unwrap_or_else(|| panic!("{name} is no job"));
+        let (borrowed, printed) = job.recv_timeout(2 * BOUND).unwrap_or_else(|_| panic!("{name} hangs"));
+        self.subscriptions.extend(borrowed);
+        printed
+    }
+}
+
+/// What a subscription gives.
+fn taken(subscription: &mut Subscription, how: &str, more: Option<&str>) -> Printed {
+    let most = || more.map_or(1000, number);
+    let mut lines = Vec::new();
+    match how {
+        "wait" => {
+            let is_ready = subscription.wait(more.map_or(BOUND, duration))?;
+            lines.push(if is_ready { "ready" } else { "nothing" }.to_owned());
+        }
+        "poll" => {
+            let batch = subscription.poll(most())?;
+            lines.extend(batch.events().iter().map(event));
+            if batch.continues() {
+                lines.push("continues".to_owned());
+            }
+        }
+        _ => loop {
+            match subscription.poll(most()) {
+                Ok(batch) if batch.is_empty() => break,
+                Ok(batch) if how == "drain" => lines.extend(batch.events().iter().map(event)),
+                Ok(batch) => {
+                    let continues = if batch.continues() { " continues" } else { "" };
+                    lines.push(format!("{} events at {}{continues}", batch.len(), batch.position().revision));
+                }
+                Err(error) => {
+                    lines.push(refused(&error));
+                    break;
+                }
+            }
+        },
+    }
+    Ok(lines)
+}
+
+/// What a cache answers by itself.
+fn read(cache: &Cache, step: &[String]) -> Printed {
+    let mut words = Words(step);
+    match words.next() {
+        "ready" => cache.wait_ready(BOUND).map(nothing),
+        "state" => one(cache.state().name()),
+        "oldest" => one(cache.oldest()),
+        "current" => one(cache.position().revision),
+        "objects" => one(cache.objects()),
+        "get" => {
+            let key = words.key();
+            let (list, _) = words.list()?;
+            let answer = cache.get_with(key, &list.options())?;
+            let found = answer.kv.map_or("none".to_owned(), |kv| object(&kv, list.full));
+            one(format!("{}: {found}", answer.revision))
+        }
+        "count" => {
+            let (list, _) = words.list()?;
+            let counted = cache.count_with(&list.range, &list.options())?;
+            one(format!("{}: {}", counted.revision, counted.count))
+        }
+        "diff" => {
+            let (from, to) = (words.number::<u64>(), words.number::<u64>());
+            let (list, _) = words.list()?;
+            let batch = cache.diff(from, to, &Filter::any().range(list.range))?;
+            Ok(batch.events().iter().map(event).collect())
+        }
+        "until" => {
+            let revision = words.number();
+            let timeout = words.maybe().map_or(BOUND, |_| words.duration());
+            one(cache.wait_until(revision, timeout)?.revision)
+        }
+        "consistent" => one(cache.consistent_revision(BOUND)?),
+        word => panic!("{word} is no step"),
+    }
+}
+
+/// What a snapshot answers.
+fn inside(snapshot: &Snapshot, words: &mut Words) -> Printed {
+    match words.next() {
+        "get" => {
+            let found = snapshot.get(words.key()).map_or("none".to_owned(), |kv| object(&kv, false));
+            one(format!("{}: {found}", snapshot.revision()))
+        }
+        "list" => {
+            let (list, _) = words.list()?;
+            let objects = snapshot.range(&list.range).map(|kv| object(&kv, list.full));
+            Ok([format!("at {}", snapshot.revision())].into_iter().chain(objects).collect())
+        }
+        _ => {
+            let (list, _) = words.list()?;
+            one(format!("{}: {}", snapshot.revision(), snapshot.count(&list.range)))
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Rows as text: contract/README.md says what each part means. Every language has this parser.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// A file of contract/.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) faces: Vec<String>,
+    file: String,
+    cases: Vec<Case>,
+}
+
+/// Steps that share nothing with those before. `each` are the values of one name, with which they run again.
+struct Case {
+    name: String,
+    each: Vec<String>,
+    steps: Vec<Step>,
+}
+
+struct Step {
+    line: usize,
+    text: String,
+    expected: Vec<String>,
+}
+
+/// What a step prints, and what runs it.
+pub(crate) trait Machine: Default {
+    fn run(&mut self, words: &[String]) -> Vec<String>;
+}
+
+impl Row {
+    /// # Panics
+    /// For a file that is none.
+    pub(crate) fn read(path: &Path) -> Row {
+        let text = std::fs::read_to_string(path).expect("a file");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let file = path.display().to_string();
+        let mut lines = (1..).zip(text.lines());
+        let mut faces = Vec::new();
+        for (_, line) in lines.by_ref().take_while(|(_, line)| !line.is_empty()) {
+            if let Some(list) = line.strip_prefix("faces: ") {
+                let list = list.split(';').next().unwrap_or_default();
+                faces = list.split_whitespace().map(str::to_owned).collect();
+            }
+        }
+        let mut cases = vec![Case { name: String::new(), each: vec![String::new()], steps: Vec::new() }];
+        for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+            let steps = &mut cases.last_mut().expect("the first").steps;
+            if let Some(line) = line.strip_prefix("  ") {
+                let step = steps.last_mut().unwrap_or_else(|| panic!("{file}:{number}: nothing prints this"));
+                step.expected.push(line.to_owned());
+            } else if let Some(case) = line.strip_prefix("case ") {
+                let (name, each) = match case.split_once(" in ") {
+                    Some((name, each)) if !name.contains(' ') => {
+                        (name.to_owned(), each.split_whitespace().map(str::to_owned).collect())
+                    }
+                    _ => (String::new(), vec![String::new()]),
+                };
+                cases.push(Case { name, each, steps: Vec::new() });
+            } else {
+                steps.push(Step { line: number, text: line.to_owned(), expected: Vec::new() });
+            }
+        }
+        Row { name, faces, file, cases }
+    }
+
+    /// # Errors
+    /// File, line, and the difference, where a step prints something else.
+    pub(crate) fn run<M: Machine>(&self) -> Result<(), String> {
+        for case in &self.cases {
+            for value in &case.each {
+                let mut names = BTreeMap::from([(case.name.clone(), value.clone())]);
+                let mut machine = M::default();
+                for step in &case.steps {
+                    step.run(&mut machine, &mut names).map_err(|difference| {
+                        let with = if value.is_empty() { String::new() } else { format!(" with {value}") };
+                        format!("{}:{}{with}: {}\n{difference}", self.file, step.line, step.text)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    fn run<M: Machine>(&self, machine: &mut M, names: &mut BTreeMap<String, String>) -> Result<(), String> {
+        let text = with_names(&self.text, names);
+        let (kept, text) = match text.strip_prefix("let ").and_then(|text| text.split_once(" = ")) {
+            Some((name, step)) => (Some(name), step),
+            None => (None, &*text),
+        };
+        let printed: Vec<String> = each(text).iter().flat_map(|step| machine.run(&words(step))).collect();
+        if let Some(name) = kept {
+            let [one] = &*printed else { return Err(format!("it printed {} lines", printed.len())) };
+            names.insert(name.to_owned(), one.clone());
+            return Ok(());
+        }
+        let expected: Vec<String> = self
+            .expected
+            .iter()
+            .flat_map(|line| each(&with_names(line, names)))
+            .flat_map(|line| braces(&line))
+            .collect();
+        if matches(&expected, &printed) { Ok(()) } else { Err(difference(&expected, &printed)) }
+    }
+}
+
+/// `$NAME`, `$NAME+1` and `$NAME-1`.
+fn with_names(text: &str, names: &BTreeMap<String, String>) -> String {
+    let mut all = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        let end = after.find(|byte: char| !byte.is_ascii_alphanumeric()).unwrap_or(after.len());
+        let value = names.get(&after[..end]).unwrap_or_else(|| panic!("${} is kept nowhere", &after[..end]));
+        all.push_str(before);
+        let (value, length) = computed(value, &after[end..]);
+        all.push_str(&value);
+        rest = &after[end + length..];
+    }
+    all + rest
+}
+
+/// A value, and `+1`, `-1` or `%5` behind it, if that follows; how long that was.
+fn computed(value: &str, rest: &str) -> (String, usize) {
+    let digits = rest.get(1..).unwrap_or_default();
+    let digits = &digits[..digits.find(|byte: char| !byte.is_ascii_digit()).unwrap_or(digits.len())];
+    let (Ok(number), Ok(by)) = (value.parse::<u64>(), digits.parse::<u64>()) else { return (value.to_owned(), 0) };
+    let number = match rest.as_bytes()[0] {
+        b'+' => number + by,
+        b'-' => number - by,
+        b'%' => number % by,
+        _ => return (value.to_owned(), 0),
+    };
+    (number.to_string(), 1 + digits.len())
+}
+
+/// `each A..B TEXT` is TEXT for each number, anything else is itself.
+fn each(text: &str) -> Vec<String> {
+    let Some((range, text)) = text.strip_prefix("each ").and_then(|rest| rest.split_once(' ')) else {
+        return vec![text.to_owned()];
+    };
+    let (from, to) = range.split_once("..").expect("each A..B");
+    let (from, to): (u64, u64) = (from.parse().expect("a number"), to.parse().expect("a number"));
+    (from..=to).map(|number| numbered(text, &number.to_string())).collect()
+}
+
+/// `#`, `#+1`, `#-1` and `#%5`.
+fn numbered(text: &str, number: &str) -> String {
+    let mut parts = text.split('#');
+    let mut all = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (value, length) = computed(number, part);
+        all += &value;
+        all += &part[length..];
+    }
+    all
+}
+
+/// `a{08..10}b` is three words.
+fn braces(word: &str) -> Vec<String> {
+    let parts = word.split_once('{').and_then(|(before, rest)| {
+        let (range, after) = rest.split_once('}')?;
+        let (from, to) = range.split_once("..")?;
+        Some((before, from.len(), from.parse::<u64>().ok()?, to.parse::<u64>().ok()?, after))
+    });
+    match parts {
+        Some((before, width, from, to, after)) => {
+            (from..=to).map(|number| format!("{before}{number:0width$}{after}")).collect()
+        }
+        None => vec![word.to_owned()],
+    }
+}
+
+/// Words between spaces; one in quotes may have spaces.
+fn words(step: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for (at, part) in step.split('"').enumerate() {
+        if at % 2 == 1 {
+            all.push(part.to_owned());
+        } else {
+            all.extend(part.split_whitespace().flat_map(braces));
+        }
+    }
+    all
+}
+
+/// `...` stands for any lines.
+fn matches(expected: &[String], printed: &[String]) -> bool {
+    match expected.split_first() {
+        None => printed.is_empty(),
+        Some((first, rest)) if first == "..." => (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..])),
+        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| line == first && matches(rest, more)),
+    }
+}
+
+/// Lines that are in one of the two, between those that both begin and end with.
+fn difference(expected: &[String], printed: &[String]) -> String {
+    let same = expected.iter().zip(printed).take_while(|(one, other)| one == other).count();
+    let (expected, printed) = (&expected[same..], &printed[same..]);
+    let tail = expected.iter().rev().zip(printed.iter().rev()).take_while(|(one, other)| one == other).count();
+    let mut all = format!("  {same} lines are as expected\n");
+    for (mark, lines) in [("- ", expected), ("+ ", printed)] {
+        for line in &lines[..lines.len() - tail] {
+            let _ = writeln!(all, "{mark}{line}");
+        }
+    }
+    all
+}
+
+/// Bytes of a word: `\x0a` is one.
+pub(crate) fn bytes(word: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut rest = word.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let hexadecimal = rest.strip_prefix(b"\\x").and_then(|rest| std::str::from_utf8(rest.get(..2)?).ok());
+        match hexadecimal.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                all.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                all.push(first);
+                rest = more;
+            }
+        }
+    }
+    all
+}
+
+/// Bytes as a word.
+pub(crate) fn word(bytes: &[u8]) -> String {
+    let mut all = String::new();
+    for &byte in bytes {
+        if byte.is_ascii_graphic() && byte != b'\\' {
+            all.push(char::from(byte));
+        } else {
+            let _ = write!(all, "\\x{byte:02x}");
+        }
+    }
+    all
+}
