@@ -1,0 +1,293 @@
+// Package rows reads the files of contract/, which README.md there describes, and runs their steps.
+package rows
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Machine is what runs the steps of one case, and prints lines. A step that cannot be run panics.
+type Machine interface {
+	Run(words []string) []string
+	Close()
+}
+
+type row struct {
+	file  string
+	faces []string
+	cases []scenario
+}
+
+// scenario is steps that share nothing with those before; each are the values of one name, with which they run again.
+type scenario struct {
+	name  string
+	each  []string
+	steps []step
+}
+
+type step struct {
+	line     int
+	text     string
+	expected []string
+}
+
+// Run runs the rows of an area that claim a language, each as a test of its own.
+func Run(t *testing.T, folder, face string, machine func(*testing.T) Machine) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s has no rows: %v", folder, err)
+	}
+	for _, file := range files {
+		row := read(t, file)
+		if !slices.Contains(row.faces, face) {
+			continue
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			row.run(t, machine)
+		})
+	}
+}
+
+func read(t *testing.T, file string) *row {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	r := &row{file: file, cases: []scenario{{each: []string{""}}}}
+	head := slices.Index(lines, "")
+	for _, line := range lines[:head] {
+		if list, ok := strings.CutPrefix(line, "faces: "); ok {
+			list, _, _ = strings.Cut(list, ";")
+			r.faces = strings.Fields(list)
+		}
+	}
+	for number := head; number < len(lines); number++ {
+		line := lines[number]
+		last := &r.cases[len(r.cases)-1]
+		switch {
+		case line == "" || line[0] == '#':
+		case strings.HasPrefix(line, "  "):
+			if len(last.steps) == 0 {
+				t.Fatalf("%s:%d: nothing prints this", file, number+1)
+			}
+			printer := &last.steps[len(last.steps)-1]
+			printer.expected = append(printer.expected, line[2:])
+		case strings.HasPrefix(line, "case "):
+			name, each, more := strings.Cut(line[5:], " in ")
+			next := scenario{each: []string{""}}
+			if more && !strings.Contains(name, " ") {
+				next = scenario{name: name, each: strings.Fields(each)}
+			}
+			r.cases = append(r.cases, next)
+		default:
+			last.steps = append(last.steps, step{line: number + 1, text: line})
+		}
+	}
+	return r
+}
+
+func (r *row) run(t *testing.T, machine func(*testing.T) Machine) {
+	for _, c := range r.cases {
+		for _, value := range c.each {
+			names, m := map[string]string{c.name: value}, machine(t)
+			for _, step := range c.steps {
+				if difference := step.run(m, names); difference != "" {
+					m.Close()
+					t.Fatalf("%s:%d: %s (%s)\n%s", r.file, step.line, step.text, value, difference)
+				}
+			}
+			m.Close()
+		}
+	}
+}
+
+// run is what is wrong, or nothing.
+func (s *step) run(m Machine, names map[string]string) (wrong string) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			wrong = fmt.Sprint(reason)
+		}
+	}()
+	text := withNames(s.text, names)
+	let, keeps := strings.CutPrefix(text, "let ")
+	kept, after, _ := strings.Cut(let, " = ")
+	if keeps {
+		text = after
+	}
+	var printed, expected []string
+	for _, step := range each(text) {
+		printed = append(printed, m.Run(words(step))...)
+	}
+	if keeps {
+		if len(printed) != 1 {
+			return fmt.Sprintf("it printed %d lines", len(printed))
+		}
+		names[kept] = printed[0]
+		return ""
+	}
+	for _, line := range s.expected {
+		for _, line := range each(withNames(line, names)) {
+			expected = append(expected, braces(line)...)
+		}
+	}
+	if matches(expected, printed) {
+		return ""
+	}
+	return difference(expected, printed)
+}
+
+var (
+	reference = regexp.MustCompile(`\$([A-Za-z0-9]+)([-+%][0-9]+)?`)
+	counter   = regexp.MustCompile(`#([-+%][0-9]+)?`)
+	repeated  = regexp.MustCompile(`^each ([0-9]+)\.\.([0-9]+) (.*)$`)
+	braced    = regexp.MustCompile(`^([^{]*)\{([0-9]+)\.\.([0-9]+)\}(.*)$`)
+)
+
+func withNames(text string, names map[string]string) string {
+	return reference.ReplaceAllStringFunc(text, func(found string) string {
+		parts := reference.FindStringSubmatch(found)
+		value, ok := names[parts[1]]
+		if !ok {
+			panic("$" + parts[1] + " is kept nowhere")
+		}
+		return computed(value, parts[2])
+	})
+}
+
+// computed is a value, and +1, -1 or %5 of it.
+func computed(value, by string) string {
+	number, err := strconv.ParseUint(value, 10, 64)
+	if by == "" || err != nil {
+		return value + by
+	}
+	operand, _ := strconv.ParseUint(by[1:], 10, 64)
+	switch by[0] {
+	case '+':
+		number += operand
+	case '-':
+		number -= operand
+	case '%':
+		number %= operand
+	}
+	return strconv.FormatUint(number, 10)
+}
+
+// each is the text for each number of "each A..B TEXT", or the text.
+func each(text string) []string {
+	parts := repeated.FindStringSubmatch(text)
+	if parts == nil {
+		return []string{text}
+	}
+	var all []string
+	for number, last := Number(parts[1]), Number(parts[2]); number <= last; number++ {
+		all = append(all, counter.ReplaceAllStringFunc(parts[3], func(found string) string {
+			return computed(strconv.FormatUint(number, 10), found[1:])
+		}))
+	}
+	return all
+}
+
+// braces is three words for a{08..10}b.
+func braces(word string) []string {
+	parts := braced.FindStringSubmatch(word)
+	if parts == nil {
+		return []string{word}
+	}
+	var all []string
+	for number, last := Number(parts[2]), Number(parts[3]); number <= last; number++ {
+		all = append(all, fmt.Sprintf("%s%0*d%s", parts[1], len(parts[2]), number, parts[4]))
+	}
+	return all
+}
+
+// words are those between spaces; one in quotes may have spaces.
+func words(step string) []string {
+	var all []string
+	for at, part := range strings.Split(step, `"`) {
+		if at%2 == 1 {
+			all = append(all, part)
+			continue
+		}
+		for _, word := range strings.Fields(part) {
+			all = append(all, braces(word)...)
+		}
+	}
+	return all
+}
+
+// matches: "..." stands for any lines.
+func matches(expected, printed []string) bool {
+	if len(expected) == 0 {
+		return len(printed) == 0
+	}
+	if expected[0] == "..." {
+		for skipped := range len(printed) + 1 {
+			if matches(expected[1:], printed[skipped:]) {
+				return true
+			}
+		}
+		return false
+	}
+	return len(printed) > 0 && printed[0] == expected[0] && matches(expected[1:], printed[1:])
+}
+
+// difference is the lines that are in one of the two, between those that both begin and end with.
+func difference(expected, printed []string) string {
+	same := 0
+	for same < min(len(expected), len(printed)) && expected[same] == printed[same] {
+		same++
+	}
+	expected, printed = expected[same:], printed[same:]
+	tail := 0
+	for tail < min(len(expected), len(printed)) && expected[len(expected)-1-tail] == printed[len(printed)-1-tail] {
+		tail++
+	}
+	all := fmt.Sprintf("  %d lines are as expected\n", same)
+	for _, line := range expected[:len(expected)-tail] {
+		all += "- " + line + "\n"
+	}
+	for _, line := range printed[:len(printed)-tail] {
+		all += "+ " + line + "\n"
+	}
+	return all
+}
+
+// Number is the number of a word.
+func Number(word string) uint64 {
+	number, err := strconv.ParseUint(word, 10, 64)
+	if err != nil {
+		panic(word + " is no number")
+	}
+	return number
+}
+
+var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// Bytes are those of a word: \x0a is one.
+func Bytes(word string) []byte {
+	return escaped.ReplaceAllFunc([]byte(word), func(found []byte) []byte {
+		value, _ := strconv.ParseUint(string(found[2:]), 16, 8)
+		return []byte{byte(value)}
+	})
+}
+
+// Word is bytes as a word.
+func Word(bytes []byte) string {
+	var all strings.Builder
+	for _, b := range bytes {
+		if b > ' ' && b < 0x7f && b != '\\' {
+			all.WriteByte(b)
+		} else {
+			fmt.Fprintf(&all, `\x%02x`, b)
+		}
+	}
+	return all.String()
+}

@@ -1,0 +1,677 @@
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"watchcore"
+	"watchcore/internal/bounded"
+	"watchcore/internal/rows"
+)
+
+// TestRows runs the rows of contract/core from the same text as Rust and C.
+func TestRows(t *testing.T) {
+	rows.Run(t, "../contract/core", "go", func(t *testing.T) rows.Machine {
+		return &core{t: t, subs: map[string]*rowSubscription{}, snapshots: map[string]*watchcore.Snapshot{},
+			lists: map[string]*rowList{}, jobs: map[string]chan []string{}}
+	})
+}
+
+// core is what the steps of a case have made.
+type core struct {
+	t         *testing.T
+	cache     *watchcore.Cache
+	writers   []*watchcore.Writer
+	subs      map[string]*rowSubscription
+	snapshots map[string]*watchcore.Snapshot
+	lists     map[string]*rowList
+	jobs      map[string]chan []string
+}
+
+// rowSubscription is a subscription and what a wait has taken of it: Go's Next waits and takes.
+type rowSubscription struct {
+	*watchcore.Subscription
+	ahead  *watchcore.Batch
+	behind error
+}
+
+// rowList is a list that is read page by page.
+type rowList struct {
+	keys watchcore.Range
+	watchcore.ListOptions
+	full bool
+}
+
+// step is the words of one that are left.
+type step []string
+
+func (s *step) next() string {
+	if len(*s) == 0 {
+		panic("one more word")
+	}
+	first := (*s)[0]
+	*s = (*s)[1:]
+	return first
+}
+
+func (s *step) number() uint64 { return rows.Number(s.next()) }
+
+func (s *step) key() string { return string(rows.Bytes(s.next())) }
+
+func (s *step) duration() time.Duration {
+	d, err := time.ParseDuration(s.next())
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// keys is a range that begins with this word, if it does.
+func (s *step) keys(word string, keys *watchcore.Range) bool {
+	switch word {
+	case "key":
+		*keys = watchcore.RangeKey(s.key())
+	case "prefix":
+		*keys = watchcore.RangePrefix(s.key())
+	case "path":
+		*keys = watchcore.RangePath(s.key())
+	case "from":
+		from := s.key()
+		s.next()
+		*keys = watchcore.RangeBetween(from, s.key())
+	case "none":
+		*keys = watchcore.RangeNone()
+	default:
+		return false
+	}
+	return true
+}
+
+// selected is a selector that begins with this word, if it does.
+func (s *step) selected(word string, labels, fields *string) {
+	switch word {
+	case "where-labels":
+		*labels = s.next()
+	case "where-fields":
+		*fields = s.next()
+	default:
+		panic(word + "?")
+	}
+}
+
+func (s *step) list() (list *rowList, name string) {
+	list = &rowList{ListOptions: watchcore.ListOptions{WaitTimeout: bounded.Bound}}
+	for len(*s) > 0 {
+		switch word := s.next(); word {
+		case "any":
+		case "at-least":
+			list.Read = watchcore.ReadAtLeast(s.number())
+		case "exact":
+			list.Read = watchcore.ReadExact(s.number())
+		case "limit":
+			list.Limit = int(s.number())
+		case "timeout":
+			list.WaitTimeout = s.duration()
+		case "full":
+			list.full = true
+		case "as":
+			name = s.next()
+		default:
+			if !s.keys(word, &list.keys) {
+				s.selected(word, &list.LabelSelector, &list.FieldSelector)
+			}
+		}
+	}
+	return list, name
+}
+
+func (l *rowList) read() watchcore.ReadOptions {
+	return watchcore.ReadOptions{Read: l.Read, WaitTimeout: l.WaitTimeout,
+		LabelSelector: l.LabelSelector, FieldSelector: l.FieldSelector}
+}
+
+// item is /k=v, and the numbers after an @.
+func item(word string) (kv watchcore.KeyValue, exact bool) {
+	key, value, _ := strings.Cut(word, "=")
+	value, numbers, exact := strings.Cut(value, "@")
+	kv.Key, kv.Value = rows.Bytes(key), rows.Bytes(value)
+	if !exact {
+		return kv, false
+	}
+	parts := strings.Split(numbers, ",")
+	kv.CreateRevision, kv.ModRevision, kv.Version = rows.Number(parts[0]), rows.Number(parts[min(1, len(parts)-1)]), 1
+	if len(parts) > 2 {
+		kv.Version = rows.Number(parts[2])
+	}
+	if len(parts) > 3 {
+		kv.Lease = int64(rows.Number(parts[3]))
+	}
+	return kv, true
+}
+
+func items(words []string) (all []watchcore.KeyValue) {
+	for _, word := range words {
+		kv, _ := item(word)
+		all = append(all, kv)
+	}
+	return all
+}
+
+// refused is the code, with its numbers.
+func refused(err error) string {
+	var e *watchcore.Error
+	if !errors.As(err, &e) {
+		panic(err)
+	}
+	switch name := e.Code.Name(); e.Code {
+	case watchcore.ErrCompacted:
+		return fmt.Sprint(name, " asked ", e.Asked, " oldest ", e.Oldest, " current ", e.Current)
+	case watchcore.ErrFutureRevision:
+		return fmt.Sprint(name, " asked ", e.Asked, " current ", e.Current)
+	case watchcore.ErrLagged:
+		return fmt.Sprint(name, " lost ", e.LostFrom, "..", e.LostTo, " oldest ", e.Oldest, " current ", e.Current)
+	default:
+		return name
+	}
+}
+
+func eventLine(e watchcore.Event) string {
+	line := fmt.Sprint(e.Revision, " ", e.Type)
+	if e.Type == watchcore.EventResync {
+		mark := e.Resync()
+		return fmt.Sprint(line, " ", strings.ToLower(mark.Phase.String()), " ", mark.Reason, " ", mark.From, "..", mark.To)
+	}
+	if key := e.Key(); key != "" {
+		line += " " + rows.Word([]byte(key))
+	}
+	if value := e.Value(); value != nil {
+		line += "=" + rows.Word(value)
+	}
+	if before := e.PrevValue(); before != nil {
+		line += " was " + rows.Word(before)
+	}
+	if e.InitialState() {
+		line += " initial"
+	}
+	if e.EndsInitialState() {
+		line += " end-of-state"
+	}
+	if e.Synthetic() {
+		line += " synthetic"
+	}
+	return line
+}
+
+func object(key string, value []byte, create, modified, version uint64, lease int64, full bool) string {
+	line := rows.Word([]byte(key)) + "=" + rows.Word(value)
+	if full {
+		line += fmt.Sprint(" create ", create, " modified ", modified, " version ", version)
+		if lease != 0 {
+			line += fmt.Sprint(" lease ", lease)
+		}
+	}
+	return line
+}
+
+func objectOf(kv watchcore.KeyValueRef, full bool) string {
+	return object(kv.Key(), kv.Value(), kv.CreateRevision(), kv.ModRevision(), kv.Version(), kv.Lease(), full)
+}
+
+// found is what a get answers.
+func found(kv *watchcore.KeyValue, revision uint64, full bool) string {
+	if kv == nil {
+		return fmt.Sprint(revision, ": none")
+	}
+	line := object(string(kv.Key), kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease, full)
+	return fmt.Sprint(revision, ": ", line)
+}
+
+func (c *core) Close() {
+	for _, sub := range c.subs {
+		sub.Close()
+	}
+	for _, snapshot := range c.snapshots {
+		snapshot.Close()
+	}
+	for _, writer := range c.writers {
+		writer.Close()
+	}
+	if c.cache != nil {
+		c.cache.Close()
+	}
+}
+
+// Run is a step, and what it prints.
+func (c *core) Run(words []string) []string {
+	lines, err := c.run(words)
+	if err == nil {
+		return lines
+	}
+	// A drain has printed what came before; of other steps nothing counts.
+	if words[0] != "drain" && words[0] != "batches" {
+		lines = nil
+	}
+	return append(lines, refused(err))
+}
+
+func line(values ...any) []string {
+	var text strings.Builder
+	for _, value := range values {
+		fmt.Fprint(&text, value)
+	}
+	return []string{text.String()}
+}
+
+func (c *core) run(words []string) (lines []string, err error) {
+	s := step(words)
+	switch word := s.next(); word {
+	case "cache":
+		return nil, c.make(s)
+	case "apply":
+		var changes []watchcore.Change
+		revision := s.number()
+		for _, word := range s {
+			kv, exact := item(word)
+			switch {
+			case word[0] == '-':
+				changes = append(changes, watchcore.Delete(rows.Bytes(word[1:])))
+			case exact:
+				changes = append(changes, watchcore.PutExact(kv))
+			default:
+				changes = append(changes, watchcore.Put(kv.Key, kv.Value))
+			}
+		}
+		return nil, c.writer().Apply(revision, changes...)
+	case "load":
+		return nil, c.writer().Load(s.number(), items(s))
+	case "resync":
+		revision, reason := s.number(), reasonOf(s.next())
+		_, err := c.writer().Resync(revision, items(s), reason)
+		return nil, err
+	case "progress":
+		return nil, c.writer().Progress(s.number())
+	case "compact":
+		return nil, c.writer().Compact(s.number())
+	case "writer":
+		writer, err := c.made().Writer()
+		if err == nil {
+			c.writers = append(c.writers, writer)
+		}
+		return nil, err
+	case "free":
+		c.free(s.next())
+	case "subscribe":
+		return nil, c.subscribe(s)
+	case "position":
+		return line(c.subs[s.next()].Position().Revision), nil
+	case "lag":
+		lag := c.subs[s.next()].Lag()
+		return line(lag.Events, " events ", lag.Revisions, " revisions"), nil
+	case "delivered":
+		return line(c.subs[s.next()].Stats().DeliveredKeys), nil
+	case "epoch":
+		position := c.made().Position()
+		if len(s) > 0 {
+			position = c.subs[s.next()].Position()
+		}
+		return line(position.Epoch & (1<<32 - 1)), nil
+	case "close":
+		if len(s) == 0 {
+			c.made().Close()
+		} else {
+			c.subs[s.next()].Close()
+		}
+	case "start":
+		name, done := s.next(), make(chan []string, 1)
+		c.made()
+		c.jobs[name] = done
+		go func() {
+			defer close(done)
+			done <- c.Run(s)
+		}()
+	case "join":
+		return bounded.Receive(c.t, "the job ends", c.jobs[s.next()]), nil
+	case "asleep":
+		count := s.number()
+		bounded.Eventually(c.t, "calls sleep", func() bool { return c.cache.Stats().Waiting >= count })
+	case "poll", "drain", "batches", "wait":
+		return c.subs[s.next()].taken(word, s)
+	case "list":
+		list, name := s.list()
+		c.lists[name] = list
+		return c.page(list)
+	case "next":
+		list := c.lists[s.next()]
+		list.Read = watchcore.ReadAny()
+		return c.page(list)
+	case "snapshot":
+		snapshot, err := c.made().Snapshot()
+		if err == nil {
+			c.snapshots[s.next()] = snapshot
+			lines = line("at ", snapshot.Revision())
+		}
+		return lines, err
+	case "in":
+		return inside(c.snapshots[s.next()], s)
+	default:
+		return c.read(word, s)
+	}
+	return nil, nil
+}
+
+func reasonOf(word string) watchcore.ResyncReason {
+	for reason := watchcore.ReasonCompacted; reason <= watchcore.ReasonLagged; reason++ {
+		if reason.String() == word {
+			return reason
+		}
+	}
+	panic(word + " is no reason")
+}
+
+func (c *core) free(name string) {
+	switch name {
+	case "writer":
+		c.writers[len(c.writers)-1].Close()
+		c.writers = c.writers[:len(c.writers)-1]
+	case "cache":
+		c.cache.Close()
+	default:
+		c.subs[name].Close()
+		delete(c.subs, name)
+	}
+}
+
+func (c *core) make(s step) error {
+	config := watchcore.Config{Prefix: "/"}
+	for len(s) > 0 {
+		switch word := s.next(); word {
+		case "prefix":
+			config.Prefix = s.key()
+		case "load":
+			config.ExpectLoad = true
+		case "capacity":
+			config.Capacity = int(s.number())
+		case "bytes":
+			config.CapacityBytes = int64(s.number())
+		case "max-key":
+			config.MaxKeyBytes = int(s.number())
+		case "max-value":
+			config.MaxValueBytes = int(s.number())
+		case "labels":
+			config.Labels = watchcore.LabelsJSON(s.next())
+		case "field":
+			config.Fields = append(config.Fields, watchcore.AttributeJSON(s.next(), s.next()))
+		case "segment":
+			config.Fields = append(config.Fields, watchcore.AttributeKeySegment(s.next(), int(s.number())))
+		case "index":
+			config.Indexes = append(config.Indexes, s.index())
+		default:
+			panic(word + "?")
+		}
+	}
+	cache, err := watchcore.New(config)
+	c.cache = cache
+	return err
+}
+
+func (s *step) index() watchcore.Index {
+	switch kind := s.next(); kind {
+	case "key":
+		return watchcore.IndexByKey()
+	case "prefix":
+		return watchcore.IndexByPrefix(int(s.number()))
+	case "label":
+		return watchcore.IndexByLabel(s.next())
+	default:
+		return watchcore.IndexByField(s.next())
+	}
+}
+
+// made is the cache of the case: one without options, where nothing made another.
+func (c *core) made() *watchcore.Cache {
+	if c.cache == nil {
+		if err := c.make(nil); err != nil {
+			panic(err)
+		}
+	}
+	return c.cache
+}
+
+func (c *core) writer() *watchcore.Writer {
+	if len(c.writers) == 0 {
+		writer, err := c.made().Writer()
+		if err != nil {
+			panic(err)
+		}
+		c.writers = append(c.writers, writer)
+	}
+	return c.writers[0]
+}
+
+var lagPolicies = map[string]watchcore.LagPolicy{"stop": watchcore.LagStop, "skip": watchcore.LagSkipToOldest,
+	"resnapshot": watchcore.LagResnapshot, "conflate": watchcore.LagConflate}
+
+func (c *core) subscribe(s step) error {
+	name, options := s.next(), watchcore.SubscribeOptions{}
+	switch start := s.next(); start {
+	case "now":
+		options.Start = watchcore.StartNow()
+	case "state":
+		options.Start = watchcore.StartState()
+	case "state-at-least":
+		options.Start = watchcore.StartStateAtLeast(s.number())
+	case "after":
+		position := watchcore.Position{Revision: s.number()}
+		if len(s) > 0 && s[0] == "in" {
+			s.next()
+			// The lower half counts; the upper is this cache's.
+			position.Epoch = c.made().Position().Epoch&^(1<<32-1) | s.number()
+		}
+		options.Start = watchcore.StartAfterPosition(position)
+	default:
+		panic(start + "?")
+	}
+	for len(s) > 0 {
+		switch word := s.next(); word {
+		case "types":
+			for _, name := range strings.Split(s.next(), ",") {
+				options.Types = append(options.Types, typeOf(name))
+			}
+		case "raw":
+			options.RawTypes = true
+		case "lag":
+			options.OnLag = lagPolicies[s.next()]
+		case "max-lag":
+			options.MaxLagEvents = s.number()
+		case "bookmarks":
+			options.Bookmarks, options.BookmarkInterval = true, s.duration()
+		case "whole":
+			options.WholeRevisions = true
+		case "stop-on-resync":
+			options.StopOnResync = true
+		case "timeout":
+			options.StartTimeout = s.duration()
+		default:
+			if !s.keys(word, &options.Range) {
+				s.selected(word, &options.LabelSelector, &options.FieldSelector)
+			}
+		}
+	}
+	sub, err := c.made().Subscribe(context.Background(), options)
+	if err == nil {
+		c.subs[name] = &rowSubscription{Subscription: sub}
+	}
+	return err
+}
+
+func typeOf(name string) watchcore.EventType {
+	for kind := watchcore.EventAdded; kind <= watchcore.EventDelete; kind++ {
+		if kind.String() == name {
+			return kind
+		}
+	}
+	panic(name + " is no type")
+}
+
+// poll is what a wait has taken, or a poll.
+func (r *rowSubscription) poll(most int) (*watchcore.Batch, error) {
+	if r.ahead != nil || r.behind != nil {
+		batch, err := r.ahead, r.behind
+		r.ahead, r.behind = nil, nil
+		return batch, err
+	}
+	return r.Poll(most)
+}
+
+// taken is what a subscription gives.
+func (r *rowSubscription) taken(how string, s step) (lines []string, err error) {
+	if how == "wait" {
+		return r.wait(s)
+	}
+	most := 1000
+	if len(s) > 0 {
+		most = int(s.number())
+	}
+	for {
+		batch, err := r.poll(most)
+		if err != nil {
+			return lines, err
+		}
+		length, continues := batch.Len(), batch.Continues()
+		switch {
+		case how == "batches" && length > 0:
+			text := fmt.Sprint(length, " events at ", batch.Position().Revision)
+			if continues {
+				text += " continues"
+			}
+			lines = append(lines, text)
+		default:
+			for e := range batch.Events() {
+				lines = append(lines, eventLine(e))
+			}
+		}
+		batch.Release()
+		if how == "poll" && continues {
+			lines = append(lines, "continues")
+		}
+		if how == "poll" || length == 0 {
+			return lines, nil
+		}
+	}
+}
+
+// wait keeps what it has taken for the next poll; what a poll of another language would be told, too.
+func (r *rowSubscription) wait(s step) ([]string, error) {
+	limit := bounded.Bound
+	if len(s) > 0 {
+		limit = s.duration()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	r.ahead, r.behind = r.Next(ctx)
+	switch {
+	case errors.Is(r.behind, context.DeadlineExceeded):
+		r.behind = nil
+		return line("nothing"), nil
+	case errors.Is(r.behind, watchcore.ErrClosed):
+		err := r.behind
+		r.behind = nil
+		return nil, err
+	}
+	return line("ready"), nil
+}
+
+func (c *core) page(list *rowList) ([]string, error) {
+	page, err := c.made().List(context.Background(), list.keys, list.ListOptions)
+	var e *watchcore.Error
+	if errors.As(err, &e) {
+		list.Continue = e.Continue
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer page.Release()
+	list.Continue = page.Continue()
+	lines := line("at ", page.Revision())
+	for kv := range page.All() {
+		lines = append(lines, objectOf(kv, list.full))
+	}
+	if page.More() {
+		lines = append(lines, fmt.Sprint("more, ", page.Remaining(), " remain"))
+	}
+	return lines, nil
+}
+
+// read is what a cache answers by itself.
+func (c *core) read(word string, s step) ([]string, error) {
+	cache, ctx := c.made(), bounded.Context(c.t)
+	switch word {
+	case "ready":
+		return nil, cache.WaitReady(ctx)
+	case "state":
+		return line(cache.Status().State), nil
+	case "oldest":
+		return line(cache.Oldest()), nil
+	case "current":
+		return line(cache.Revision()), nil
+	case "objects":
+		return line(cache.Stats().Objects), nil
+	case "get":
+		key := s.key()
+		list, _ := s.list()
+		kv, revision, err := cache.Get(ctx, key, list.read())
+		return line(found(kv, revision, list.full)), err
+	case "count":
+		list, _ := s.list()
+		count, revision, err := cache.Count(ctx, list.keys, list.read())
+		return line(revision, ": ", count), err
+	case "diff":
+		from, to := watchcore.Position{Revision: s.number()}, watchcore.Position{Revision: s.number()}
+		list, _ := s.list()
+		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys})
+		var lines []string
+		for e := range batch.Events() {
+			lines = append(lines, eventLine(e))
+		}
+		return lines, err
+	case "until":
+		revision := s.number()
+		if len(s) > 1 {
+			s.next()
+			limited, cancel := context.WithTimeout(ctx, s.duration())
+			defer cancel()
+			ctx = limited
+		}
+		return line(revision), cache.WaitUntil(ctx, revision)
+	case "consistent":
+		revision, err := cache.ConsistentRevision(ctx)
+		return line(revision), err
+	}
+	panic(word + " is no step")
+}
+
+// inside is what a snapshot answers.
+func inside(snapshot *watchcore.Snapshot, s step) ([]string, error) {
+	word := s.next()
+	if word == "get" {
+		kv, err := snapshot.Get(s.key())
+		return line(found(kv, snapshot.Revision(), false)), err
+	}
+	list, _ := s.list()
+	if word == "count" {
+		count, err := snapshot.Count(list.keys, watchcore.SelectOptions{})
+		return line(snapshot.Revision(), ": ", count), err
+	}
+	lines := line("at ", snapshot.Revision())
+	for kv, err := range snapshot.Range(list.keys, watchcore.SelectOptions{}) {
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, objectOf(kv, list.full))
+	}
+	return lines, nil
+}
