@@ -115,6 +115,10 @@ fuzz: ## what strangers send to watchcore-http, under cargo-fuzz: each target fo
 	cd watchcore-http && for target in $$($(CARGO) fuzz list); do \
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
 
+.PHONY: tables
+tables: ## the tables of docs/ that are printed from contract/
+	@WRITE_TABLES=1 $(CARGO) test --quiet --test rows tables
+
 .PHONY: mutants
 mutants: ## breaks the code as tests/mutants says and expects the tests to notice; MUTANT=name for one
 	@scripts/mutants.sh $(MUTANT)

@@ -3,6 +3,7 @@
 # to a copy of the tree and expects of each that its test fails.
 #
 #   scripts/mutants.sh [NAME...]
+#   scripts/mutants.sh --apply   only whether each applies to the tree
 #
 # The first line of a patch names the row of docs/CONTRACT.md, docs/HTTP.md or docs/TOOLKIT.md that it breaks and
 # the command that must fail, and, where a test may hang instead, says so:
@@ -30,6 +31,12 @@ export CARGO_INCREMENTAL=1 CARGO_PROFILE_DIST_LTO=off CARGO_PROFILE_DIST_OPT_LEV
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=0 PROPTEST_FAILURE_PERSISTENCE=off
 # The copy is no repository: git must not take it for a part of this one.
 export GIT_CEILING_DIRECTORIES=$work
+
+if [ "${1-}" = --apply ]; then
+    status=0
+    for patch in tests/mutants/*.patch; do git apply --check -p1 "$patch" || { echo "$patch does not apply"; status=1; }; done
+    exit $status
+fi
 
 names=("$@")
 if [ $# -eq 0 ]; then

@@ -64,8 +64,8 @@ step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
 # docs/OPERATIONS.md names every figure and every message.
 step_operations() { scripts/operations.sh; }
-# The rows of the contracts before an hour of tests, and once more with their logs.
-step_rows() { scripts/contract.sh unrun; }
+# Before an hour of tests: the rows of the core, the tables that are printed from contract/, and whether the mutants apply.
+step_rows() { cargo test --test rows && scripts/mutants.sh --apply; }
 step_names() { scripts/names.sh && scripts/examples.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
 # Instructions of the hot paths against benches/counts.txt.
@@ -140,8 +140,7 @@ step_gofmt() {
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
 step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && scripts/go.sh -C kubernetes vet ./...; }
-# -v names the tests that passed, for scripts/contract.sh; their beginnings are left out.
-# Beside an etcd, for the examples.
+# -v names the tests that passed; their beginnings are left out. Beside an etcd, for the examples.
 step_go() { scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { scripts/go.sh -C kubernetes test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
@@ -156,11 +155,6 @@ step_outside() {
         if wants $group && compgen -G "tests/outside/$group*/run" >/dev/null; then names+=("$group*"); fi
     done
     [ ${#names[@]} -eq 0 ] || tests/outside/run.sh "${names[@]}"
-}
-# The table of the contract against the logs of this run.
-step_contract() {
-    # shellcheck disable=SC2086
-    scripts/contract.sh $WATCHCORE_TEST_GROUPS
 }
 
 # ---- running them ----------------------------------------------------------
@@ -316,7 +310,6 @@ fi
 if wants rust || wants c || wants go; then
     step outside
 fi
-step contract
 
 printf '\n==== summary ====\n%-14s %-24s %8s\n' step result seconds
 for i in "${!names[@]}"; do

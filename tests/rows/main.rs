@@ -2,16 +2,26 @@
 
 mod core;
 mod script;
+mod tables;
 
 use libtest_mimic::{Arguments, Trial};
 use script::Row;
+use std::path::Path;
 
 fn main() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/contract/core");
-    let mut files: Vec<_> =
-        std::fs::read_dir(folder).expect("contract/core").map(|entry| entry.expect("a file").path()).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<_> = std::fs::read_dir(root.join("contract/core"))
+        .expect("contract/core")
+        .map(|entry| entry.expect("a file").path())
+        .filter(|path| !path.ends_with("rows.txt"))
+        .collect();
     files.sort();
     let rows = files.iter().map(|path| Row::read(path)).filter(|row| row.faces.iter().any(|face| face == "rust"));
     let trials = rows.map(|row| Trial::test(row.name.clone(), move || row.run::<core::Core>().map_err(Into::into)));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    let mut trials: Vec<Trial> = trials.collect();
+    // A package has no documents.
+    if root.join("docs/HTTP.md").exists() {
+        trials.push(Trial::test("tables", || tables::check(root).map_err(Into::into)));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
