@@ -1,11 +1,13 @@
 //! One user who measures beside another who attacks: what a get, a page of a list and an event take, and what memory the
-//! server has, quiet and under each attack. An attack takes processors for itself: so each is also made on another server
-//! of the same machine, and what a client loses by sharing the server is what lies between the two.
+//! server has, quiet and under each attack. An attacker has a machine of his own: here he is a process of the lowest
+//! priority, which takes the processors that nobody else wants. The server's own work for him remains, so each attack is also
+//! made on another server of the same machine: what a client loses by sharing the server lies between the two.
 
 use crate::process;
 use crate::servers::{self, Server, Widgets};
 use bytes::Bytes;
 use std::net::SocketAddr;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use support::etcd::Etcd;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -45,8 +47,22 @@ impl Attack {
         }
     }
 
-    /// Begins; it goes on until the set is dropped.
-    async fn begin(self, address: SocketAddr) -> JoinSet<()> {
+    /// Begins; it goes on until the process is dropped.
+    async fn begin(self, address: SocketAddr) -> Option<Attacker> {
+        if matches!(self, Attack::None) {
+            return None;
+        }
+        let program = std::env::current_exe().expect("this program");
+        let mut attacker = Command::new("nice");
+        attacker.args(["-n", "19"]).arg(program).args(["attack", self.name(), &address.to_string()]);
+        let attacker = Attacker(attacker.spawn().expect("nice"));
+        // It is under way.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Some(attacker)
+    }
+
+    /// Attacks, for ever.
+    async fn run(self, address: SocketAddr) {
         let mut all = JoinSet::new();
         match self {
             Attack::None => {}
@@ -73,10 +89,26 @@ impl Attack {
                 }
             }
         }
-        // It is under way.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        all
+        std::future::pending().await
     }
+}
+
+/// The process of an attack.
+struct Attacker(Child);
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program of that process: the name of an attack and an address.
+pub(crate) fn attack(name: &str, address: &str) -> ! {
+    let attack = Attack::ALL.into_iter().find(|attack| attack.name() == name).expect("an attack");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(attack.run(address.parse().expect("an address")));
+    unreachable!("an attack has no end")
 }
 
 /// A connection of HTTP/2 that has as many requests as it may; anew, when they are answered.

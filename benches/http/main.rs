@@ -40,6 +40,11 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("bare") {
         bare::serve(MARKER);
     }
+    if let [_, mode, name, address] = &*std::env::args().collect::<Vec<_>>()
+        && mode == "attack"
+    {
+        hostile::attack(name, address);
+    }
     let rows = std::env::var("ROWS").unwrap_or_else(|_| "fanout idle list latency deaf hostile".into());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
