@@ -1,7 +1,9 @@
 //! Rows as text: contract/README.md says what each part means. Every language has this parser.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// A file of contract/.
@@ -74,7 +76,8 @@ impl Row {
                 let mut names = BTreeMap::from([(case.name.clone(), value.clone())]);
                 let mut machine = M::default();
                 for step in &case.steps {
-                    step.run(&mut machine, &mut names).map_err(|difference| {
+                    let run = AssertUnwindSafe(|| step.run(&mut machine, &mut names));
+                    catch_unwind(run).unwrap_or_else(|panic| Err(text_of(&*panic))).map_err(|difference| {
                         let with = if value.is_empty() { String::new() } else { format!(" with {value}") };
                         format!("{}:{}{with}: {}\n{difference}", self.file, step.line, step.text)
                     })?;
@@ -83,6 +86,12 @@ impl Row {
         }
         Ok(())
     }
+}
+
+/// Why a step could not be run.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 impl Step {
@@ -174,14 +183,19 @@ fn braces(word: &str) -> Vec<String> {
     }
 }
 
-/// Words between spaces; one in quotes may have spaces.
+/// Words between spaces; one that begins with a quote ends with the next.
 fn words(step: &str) -> Vec<String> {
     let mut all = Vec::new();
-    for (at, part) in step.split('"').enumerate() {
-        if at % 2 == 1 {
-            all.push(part.to_owned());
+    let mut rest = step.trim_start();
+    while !rest.is_empty() {
+        let quoted = rest.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+        if let Some((word, after)) = quoted {
+            all.push(word.to_owned());
+            rest = after.trim_start();
         } else {
-            all.extend(part.split_whitespace().flat_map(braces));
+            let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+            all.extend(braces(word));
+            rest = after.trim_start();
         }
     }
     all

@@ -211,16 +211,16 @@ func braces(word string) []string {
 	return all
 }
 
-// words are those between spaces; one in quotes may have spaces.
+var word = regexp.MustCompile(`"[^"]*"|[^ ]+`)
+
+// words are those between spaces; one that begins with a quote ends with the next.
 func words(step string) []string {
 	var all []string
-	for at, part := range strings.Split(step, `"`) {
-		if at%2 == 1 {
-			all = append(all, part)
-			continue
-		}
-		for _, word := range strings.Fields(part) {
-			all = append(all, braces(word)...)
+	for _, found := range word.FindAllString(step, -1) {
+		if found[0] == '"' {
+			all = append(all, found[1:len(found)-1])
+		} else {
+			all = append(all, braces(found)...)
 		}
 	}
 	return all
