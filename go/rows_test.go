@@ -600,8 +600,12 @@ func (c *core) page(list *rowList) ([]string, error) {
 	for kv := range page.All() {
 		lines = append(lines, objectOf(kv, list.full))
 	}
-	if page.More() {
-		lines = append(lines, fmt.Sprint("more, ", page.Remaining(), " remain"))
+	switch count := page.Remaining(); {
+	case count > 0:
+		lines = append(lines, fmt.Sprint("more, ", count, " remain"))
+	case page.More():
+		// How many of those that follow match a filter is not known.
+		lines = append(lines, "more")
 	}
 	return lines, nil
 }

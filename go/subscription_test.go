@@ -11,57 +11,6 @@ import (
 	"watchcore/internal/bounded"
 )
 
-func TestStateThenLive(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
-	check(t, writer.Apply(17, watchcore.Put("/a", "1"), watchcore.Put([]byte("/b"), []byte{})))
-	sub := subscribe(t, cache)
-	want(t, "position before anything was handed out", sub.Position().Revision, 0)
-	check(t, writer.Apply(18, watchcore.Put("/a", "3"), watchcore.Delete("/b")))
-	want(t, "events", drain(t, sub), lines(
-		"17 ADDED /a 1<- initial",
-		"17 ADDED /b <- initial",
-		"17 BOOKMARK end",
-		"18 MODIFIED /a 3<1",
-		"18 DELETED /b -<",
-	))
-	want(t, "position", sub.Position(), cache.Position())
-}
-
-func TestStarts(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
-	for revision := uint64(1); revision <= 4; revision++ {
-		check(t, writer.Apply(revision, watchcore.Put("/a", fmt.Sprint(revision))))
-	}
-	now := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
-	after := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(2)})
-	position := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(watchcore.Position{Epoch: cache.Position().Epoch, Revision: 3})})
-	future := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(5)})
-	later := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(6)})
-	want(t, "a state at least 6, at 4", drain(t, later), "")
-	check(t, writer.Apply(5, watchcore.Put("/a", "5")))
-	check(t, writer.Apply(6, watchcore.Put("/a", "6")))
-	want(t, "from now", drain(t, now), lines("5 MODIFIED /a 5<4", "6 MODIFIED /a 6<5"))
-	want(t, "after 2", drain(t, after), lines("3 MODIFIED /a 3<2", "4 MODIFIED /a 4<3", "5 MODIFIED /a 5<4", "6 MODIFIED /a 6<5"))
-	want(t, "after position 3", drain(t, position), lines("4 MODIFIED /a 4<3", "5 MODIFIED /a 5<4", "6 MODIFIED /a 6<5"))
-	want(t, "after a future 5", drain(t, future), "6 MODIFIED /a 6<5")
-	want(t, "a state at least 6, at 6", drain(t, later), lines("6 ADDED /a 6<- initial", "6 BOOKMARK end"))
-
-	check(t, writer.Compact(5))
-	_, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(4)})
-	wantError(t, "after 4", err, watchcore.ErrCompacted)
-	var numbers *watchcore.Error
-	if !errors.As(err, &numbers) {
-		t.Fatalf("%v is no *watchcore.Error", err)
-	}
-	want(t, "asked", numbers.Asked, 4)
-	want(t, "oldest", numbers.Oldest, 6)
-	want(t, "current", numbers.Current, 6)
-
-	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(9), StartTimeout: time.Millisecond})
-	_, err = sub.Next(bounded.Context(t))
-	wantError(t, "a state that does not come", err, watchcore.ErrFutureRevision)
-}
-
 func TestFilters(t *testing.T) {
 	cache, writer := embedded(t)
 	keys := []string{"/a/foo", "/a/foo/x", "/a/foobar", "/b", "/c"}

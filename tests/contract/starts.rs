@@ -6,38 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use watchcore::*;
 
-#[test]
-fn now_begins_above_the_current_revision() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [3]);
-    let mut now = cache.subscribe(Start::Now).open().unwrap();
-    assert_eq!(now.position(), cache.position());
-    // Fixed when it returned: not at the first poll.
-    write(&mut writer, [4, 9]);
-    assert_eq!(drain(&mut now), ["4 MODIFIED /k=4", "9 MODIFIED /k=9"]);
-}
-
-#[test]
-fn after_gives_history_then_what_comes() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [3, 6, 9]);
-    let mut after = cache.subscribe(Start::After(3)).open().unwrap();
-    write(&mut writer, [12]);
-    assert_eq!(revisions(&mut after), [6, 9, 12]);
-    write(&mut writer, [13]);
-    assert_eq!(revisions(&mut after), [13]);
-}
-
-#[test]
-fn after_filters_history() {
-    let (cache, mut writer) = embedded();
-    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    writer.apply(2, [Change::delete("/a"), Change::put("/b", "2")]).unwrap();
-    writer.apply(3, [Change::put("/a", "3")]).unwrap();
-    let mut one = cache.subscribe(Start::After(0)).key("/a").open().unwrap();
-    assert_eq!(drain(&mut one), ["1 ADDED /a=1", "2 DELETED /a was 1", "3 ADDED /a=3"]);
-}
-
 /// A consumer that has the first of three events of revision 2 gets all three again, whether the cache has that revision
 /// already or not; one that has the only event of a revision gets what follows.
 #[test]
@@ -111,22 +79,6 @@ fn within_repeats_the_bracket_of_a_resync() {
 }
 
 #[test]
-fn after_accepts_a_future_revision() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    let mut future = cache.subscribe(Start::After(10)).open().unwrap();
-    assert_eq!(future.position().revision, 10);
-    write(&mut writer, [6, 10, 11]);
-    assert_eq!(drain(&mut future), ["11 MODIFIED /k=11"]);
-    assert_eq!(future.position().revision, 11);
-    // The loss of what it must not see is not reported to it.
-    let (cache, mut writer) = tiny();
-    let mut future = cache.subscribe(Start::After(1000)).open().unwrap();
-    write(&mut writer, 1..=1002);
-    assert_eq!(revisions(&mut future), [1001, 1002]);
-}
-
-#[test]
 fn a_future_start_ends_where_its_revision_does_not_exist() {
     let (cache, mut writer) = unloaded();
     let source = Arc::new(Counting::default());
@@ -147,17 +99,6 @@ fn a_future_start_ends_where_its_revision_does_not_exist() {
     assert!(good.poll(1).unwrap().is_empty());
     write(&mut writer, [101]);
     assert_eq!(revisions(&mut good), [101]);
-}
-
-#[test]
-fn a_reset_ends_a_future_start() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    let mut future = cache.subscribe(Start::After(10)).open().unwrap();
-    writer.resync(4, [], ResyncReason::HistoryReset).unwrap();
-    let error = refused(future.poll(1), Code::FutureRevision);
-    assert_eq!((error.asked(), error.current()), (10, 4));
-    refused(future.poll(1), Code::Closed);
 }
 
 #[test]
@@ -227,19 +168,6 @@ fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
     assert_eq!(drain(&mut resnapshots), ["CLOSED"]);
 }
 
-/// Its owner closes it while it waits, and the log moves on beyond all that it had seen: it has lost nothing.
-#[test]
-fn a_future_start_that_was_closed_in_time_is_closed() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, 1..=10);
-    let mut future = cache.subscribe(Start::After(500)).open().unwrap();
-    write(&mut writer, 11..=20);
-    assert!(future.poll(10).unwrap().is_empty());
-    future.close();
-    write(&mut writer, 21..=1000);
-    refused(future.poll(10), Code::Closed);
-}
-
 #[test]
 fn a_future_start_inside_a_bracket_has_lagged() {
     let (cache, mut writer) = embedded();
@@ -283,24 +211,6 @@ fn skipped_start_stops_at_its_bracket() {
     write(&mut writer, [41]);
     refused(future.poll(1), Code::Lagged);
     assert_eq!(refused(future.poll(1), Code::Resynced).current(), 40, "not what is newest now");
-}
-
-#[test]
-fn state_gives_everything_then_its_mark_then_what_comes() {
-    let (cache, mut writer) = embedded();
-    writer.apply(3, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    writer.apply(4, [Change::delete("/b"), Change::put("/c", "2")]).unwrap();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    // Its start is fixed: this is an event, not state.
-    writer.apply(5, [Change::put("/a", "3"), Change::delete("/c")]).unwrap();
-    let batch = state.poll(10).unwrap();
-    assert_eq!(lines(&batch), ["3 ADDED /a=1", "4 ADDED /c=2", "4 BOOKMARK"]);
-    assert!(batch.events()[..2].iter().all(|event| event.is_initial_state() && !event.ends_initial_state()));
-    assert!(batch.events()[..2].iter().all(|event| event.sequence() == 0 && event.prev().is_none()));
-    assert!(batch.events()[2].ends_initial_state());
-    let batch = state.poll(10).unwrap();
-    assert_eq!(lines(&batch), ["5 MODIFIED /a=3", "5 DELETED /c was 2"]);
-    assert!(!batch.events()[0].is_initial_state());
 }
 
 #[test]
@@ -362,83 +272,6 @@ fn state_in_small_batches_is_the_state() {
     }
 }
 
-#[test]
-fn initial_objects_keep_their_own_revision_and_the_mark_has_the_caches() {
-    let (cache, mut writer) = unloaded();
-    writer.load(90, [record("/b", "1", 20, 60, 4), record("/a", "1", 70, 70, 1)]).unwrap();
-    let mut all = cache.subscribe(Start::State).open().unwrap();
-    assert_eq!(drain(&mut all), ["70 ADDED /a=1", "60 ADDED /b=1", "90 BOOKMARK"]);
-    // The newest write is outside the filter.
-    writer.apply(95, [Change::put("/z", "x")]).unwrap();
-    writer.progress(99).unwrap();
-    let mut one = cache.subscribe(Start::State).key("/b").open().unwrap();
-    let batch = one.poll(10).unwrap();
-    assert_eq!(lines(&batch), ["60 ADDED /b=1", "99 BOOKMARK"]);
-    let object = &batch.events()[0];
-    assert_eq!((object.create_revision(), object.mod_revision(), object.version()), (20, 60, 4));
-}
-
-#[test]
-fn the_state_of_an_empty_cache_is_its_mark() {
-    let (cache, mut writer) = embedded();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    let batch = state.poll(10).unwrap();
-    assert_eq!((lines(&batch), batch.events()[0].ends_initial_state()), (vec!["0 BOOKMARK".to_string()], true));
-    write(&mut writer, [1]);
-    assert_eq!(drain(&mut state), ["1 ADDED /k=1"]);
-}
-
-#[test]
-fn state_at_least_waits_for_its_revision() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    let mut there = cache.subscribe(Start::StateAtLeast(5)).open().unwrap();
-    assert_eq!(drain(&mut there), ["5 ADDED /k=5", "5 BOOKMARK"]);
-    let mut waits = cache.subscribe(Start::StateAtLeast(8)).start_timeout(BOUND).open().unwrap();
-    write(&mut writer, [7]);
-    assert!(waits.poll(10).unwrap().is_empty());
-    assert_eq!(waits.position().revision, 0);
-    writer.progress(8).unwrap();
-    assert!(waits.wait(BOUND).unwrap());
-    assert_eq!(drain(&mut waits), ["7 ADDED /k=7", "8 BOOKMARK"]);
-}
-
-#[test]
-fn state_at_least_ends_with_future_revision() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    let waits = cache.subscribe(Start::StateAtLeast(8)).start_timeout(Duration::from_millis(10));
-    let mut waits = waits.open().expect("its wait belongs to the polls");
-    assert!(in_time(|| waits.wait(Duration::MAX)).unwrap());
-    let error = refused(waits.poll(10), Code::FutureRevision);
-    assert_eq!((error.asked(), error.current()), (8, 5));
-    refused(waits.poll(10), Code::Closed);
-}
-
-#[test]
-fn before_the_first_listing_nothing_is_handed_out() {
-    let (cache, mut writer) = unloaded();
-    let open = |start| cache.subscribe(start).open().unwrap();
-    let (mut state, mut now) = (open(Start::State), open(Start::Now));
-    let (mut good, mut bad, mut at_least) =
-        (open(Start::After(100)), open(Start::After(99)), open(Start::StateAtLeast(100)));
-    for early in [&mut state, &mut now, &mut good, &mut bad, &mut at_least] {
-        let batch = early.poll(10).unwrap();
-        assert_eq!((batch.len(), batch.position().revision), (0, 0));
-        assert!(!early.wait(Duration::from_millis(1)).unwrap());
-    }
-    writer.load(100, [record("/a", "1", 50, 60, 2)]).unwrap();
-    write(&mut writer, [101]);
-    // They begin at the listing, though they look only now.
-    assert_eq!(drain(&mut state), ["60 ADDED /a=1", "100 BOOKMARK", "101 ADDED /k=101"]);
-    assert_eq!(drain(&mut now), ["101 ADDED /k=101"]);
-    assert_eq!(drain(&mut good), ["101 ADDED /k=101"]);
-    assert_eq!(drain(&mut at_least), ["60 ADDED /a=1", "101 ADDED /k=101", "101 BOOKMARK"]);
-    // Its error comes from the first poll.
-    compacted(bad.poll(10), 99, 101, 101);
-    refused(bad.poll(10), Code::Closed);
-}
-
 /// A listing of the past and the history behind it are there for whoever asks for them, once the cache has caught up; nobody
 /// is taken back to the listing.
 #[test]
@@ -478,18 +311,6 @@ fn history_behind_the_listing_shows_nothing() {
     assert_eq!((cache.state(), cache.oldest()), (State::Ready, 101));
     writer.caught_up();
     assert_eq!(drain(&mut open(Start::Now)).len(), 0, "it does nothing to a Ready cache");
-}
-
-#[test]
-fn the_listing_wakes_who_waits_for_it() {
-    let (cache, mut writer) = unloaded();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    let waits = spawn(move || {
-        assert!(state.wait(BOUND).unwrap());
-        drain(&mut state)
-    });
-    writer.load(7, [record("/a", "1", 5, 6, 2)]).unwrap();
-    assert_eq!(waits.end(), ["6 ADDED /a=1", "7 BOOKMARK"]);
 }
 
 #[test]

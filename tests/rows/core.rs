@@ -460,22 +460,11 @@ impl Core {
     }
 
     fn page(&mut self, mut list: List, name: Option<String>) -> Printed {
-        let answered = self.cache().list_with(&list.range, &list.options());
-        list.token = match &answered {
-            Ok(page) => page.continue_token().map(str::to_owned),
-            Err(error) => error.continue_token().map(str::to_owned),
-        };
-        let full = list.full;
+        let printed = page(self.cache(), &mut list);
         if let Some(name) = name {
             self.lists.insert(name, list);
         }
-        let page = answered?;
-        let mut lines = vec![format!("at {}", page.revision())];
-        lines.extend(page.items().iter().map(|kv| object(kv, full)));
-        if page.more() {
-            lines.push(format!("more, {} remain", page.remaining()));
-        }
-        Ok(lines)
+        printed
     }
 
     fn start(&mut self, name: &str, step: Vec<String>) {
@@ -536,6 +525,24 @@ fn taken(subscription: &mut Subscription, how: &str, more: Option<&str>) -> Prin
     Ok(lines)
 }
 
+/// A page of a list, which goes on after it.
+fn page(cache: &Cache, list: &mut List) -> Printed {
+    let answered = cache.list_with(&list.range, &list.options());
+    list.token = match &answered {
+        Ok(page) => page.continue_token().map(str::to_owned),
+        Err(error) => error.continue_token().map(str::to_owned),
+    };
+    let page = answered?;
+    let mut lines = vec![format!("at {}", page.revision())];
+    lines.extend(page.items().iter().map(|kv| object(kv, list.full)));
+    if page.more() {
+        // How many of those that follow match a filter is not known.
+        let count = if page.remaining() > 0 { format!(", {} remain", page.remaining()) } else { String::new() };
+        lines.push(format!("more{count}"));
+    }
+    Ok(lines)
+}
+
 /// What a cache answers by itself.
 fn read(cache: &Cache, step: &[String]) -> Printed {
     let mut words = Words(step);
@@ -552,6 +559,7 @@ fn read(cache: &Cache, step: &[String]) -> Printed {
             let found = answer.kv.map_or("none".to_owned(), |kv| object(&kv, list.full));
             one(format!("{}: {found}", answer.revision))
         }
+        "list" => page(cache, &mut words.list()?.0),
         "count" => {
             let (list, _) = words.list()?;
             let counted = cache.count_with(&list.range, &list.options())?;
