@@ -151,14 +151,6 @@ func TestWaitReady(t *testing.T) {
 	wantError(t, "a second load", writer.Load(8, nil), watchcore.ErrOutOfOrder)
 }
 
-func TestConsistentRevisionOfAnEmbeddedCache(t *testing.T) {
-	cache, writer := embedded(t)
-	check(t, writer.Apply(12, watchcore.Put("/a", "")))
-	revision, err := cache.ConsistentRevision(bounded.Context(t))
-	check(t, err)
-	want(t, "revision", revision, 12)
-}
-
 func TestReadsWait(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))

@@ -3,48 +3,6 @@
 use crate::tools::*;
 use watchcore::*;
 
-#[test]
-fn ordered_by_revision_and_the_initial_state_by_key() {
-    let (cache, mut writer) = embedded();
-    writer.apply(3, [Change::put("/c", "1")]).unwrap();
-    writer.apply(5, [Change::put("/a", "2"), Change::put("/d", "2")]).unwrap();
-    writer.apply(9, [Change::put("/b", "3")]).unwrap();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    writer.apply(12, [Change::put("/z", "4")]).unwrap();
-    writer.apply(13, [Change::put("/a", "5")]).unwrap();
-    assert_eq!(
-        drain(&mut state),
-        [
-            "5 ADDED /a=2",
-            "9 ADDED /b=3",
-            "3 ADDED /c=1",
-            "5 ADDED /d=2",
-            "9 BOOKMARK",
-            "12 ADDED /z=4",
-            "13 MODIFIED /a=5"
-        ]
-    );
-    // Within a revision: in the order in which its changes were given.
-    let mut history = cache.subscribe(Start::After(0)).open().unwrap();
-    assert_eq!(drain(&mut history)[..3], ["3 ADDED /c=1", "5 ADDED /a=2", "5 ADDED /d=2"]);
-}
-
-#[test]
-fn unique_and_reliable_over_revisions_with_gaps() {
-    let (cache, mut writer) = embedded();
-    let numbers: Vec<u64> = (1..500).map(|n| n * n).collect();
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
-    write(&mut writer, numbers.iter().copied());
-    assert_eq!(revisions(&mut live), numbers);
-    assert!(live.poll(10).unwrap().is_empty(), "nothing twice");
-    // Resumable from any revision of the window, also from one that no event has.
-    for after in [0, 1, 2, 3, 4, 5, 35, 36, 37, 249_000, 249_001] {
-        let mut resumed = cache.subscribe(Start::After(after)).open().unwrap();
-        let must: Vec<u64> = numbers.iter().copied().filter(|revision| *revision > after).collect();
-        assert_eq!(revisions(&mut resumed), must, "after {after}");
-    }
-}
-
 /// Three revisions: 1 with two events, 2 with five, 3 with one.
 fn two_five_one() -> (Cache, Writer) {
     let (cache, mut writer) = embedded();
@@ -66,36 +24,6 @@ fn cuts(subscription: &mut Subscription, max: usize) -> Vec<(usize, bool, u64)> 
         assert_eq!(batch.position(), subscription.position());
         cuts.push((batch.len(), batch.continues(), batch.position().revision));
     }
-}
-
-#[test]
-fn a_batch_ends_inside_a_revision_only_where_it_says_continues() {
-    let (cache, _writer) = two_five_one();
-    let mut plain = cache.subscribe(Start::After(0)).open().unwrap();
-    // Revision 2 does not fit behind revision 1; alone it is longer than three.
-    let by_three = [(2, false, 1), (3, true, 1), (3, false, 3)];
-    let by_one: Vec<(usize, bool, u64)> = vec![
-        (1, true, 0),
-        (1, false, 1),
-        (1, true, 1),
-        (1, true, 1),
-        (1, true, 1),
-        (1, true, 1),
-        (1, false, 2),
-        (1, false, 3),
-    ];
-    assert_eq!(cuts(&mut plain, 3), by_three);
-    let mut plain = cache.subscribe(Start::After(0)).open().unwrap();
-    assert_eq!(cuts(&mut plain, 1), by_one);
-    let mut plain = cache.subscribe(Start::After(0)).open().unwrap();
-    assert_eq!(cuts(&mut plain, 7), [(7, false, 2), (1, false, 3)]);
-    let mut plain = cache.subscribe(Start::After(0)).open().unwrap();
-    assert_eq!(cuts(&mut plain, 6), [(2, false, 1), (6, false, 3)]);
-    // Filtered batches are cut alike.
-    let filtered = || cache.subscribe(Start::After(0)).range(Range::between("/a", "/z")).open().unwrap();
-    assert_eq!(cuts(&mut filtered(), 3), by_three);
-    assert_eq!(cuts(&mut filtered(), 1), by_one);
-    assert_eq!(cuts(&mut filtered(), 7), [(7, false, 2), (1, false, 3)]);
 }
 
 #[test]

@@ -20,55 +20,6 @@ fn even() -> Filter {
     Filter::any().predicate(|kv| kv.key().last().is_some_and(|last| last % 2 == 0))
 }
 
-#[test]
-fn later_pages_come_from_exactly_the_same_revision() {
-    let (cache, mut writer) = ten();
-    let options = || ReadOptions::new(Read::Any).limit(4);
-    let first = cache.list_with(&Range::all(), &options()).unwrap();
-    assert_eq!((keys(&first).len(), first.more(), first.remaining(), first.revision()), (4, true, 6, 5));
-    writer.apply(6, [Change::delete("/5"), Change::put("/4x", "new"), Change::put("/6", "new")]).unwrap();
-    let mut token = first.continue_token().map(str::to_string);
-    let mut all = keys(&first);
-    while let Some(next) = token {
-        let page = cache.list_with(&Range::all(), &options().continue_from(next)).unwrap();
-        assert_eq!((page.revision(), page.epoch()), (5, first.epoch()));
-        assert!(page.iter().all(|kv| kv.value() == Some(b"old")));
-        all.extend(keys(&page));
-        assert_eq!(page.more(), page.continue_token().is_some());
-        token = page.continue_token().map(str::to_string);
-    }
-    assert_eq!(all, (0..10).map(|key| format!("/{key}")).collect::<Vec<_>>());
-    let whole = cache.list_with(&Range::all(), &ReadOptions::default()).unwrap();
-    assert!(whole.continue_token().is_none() && !whole.more());
-}
-
-#[test]
-fn more_says_that_keys_of_the_range_remain_whether_they_match_or_not() {
-    let (cache, _writer) = ten();
-    let even = even();
-    let options = |limit| ReadOptions::new(Read::Any).filter(even.clone()).limit(limit);
-    let page = cache.list_with(&Range::all(), &options(4)).unwrap();
-    assert_eq!((keys(&page), page.more()), (vec!["/0".into(), "/2".into(), "/4".into(), "/6".into()], true));
-    let rest = cache.list_with(&Range::all(), &options(4).continue_from(page.continue_token().unwrap())).unwrap();
-    assert_eq!((keys(&rest), rest.more(), rest.continue_token()), (vec!["/8".to_string()], false, None));
-}
-
-#[test]
-fn a_token_of_a_revision_that_left_goes_on_inconsistently() {
-    let (cache, mut writer) = ten();
-    let options = || ReadOptions::new(Read::Any).limit(4);
-    let first = cache.list_with(&Range::all(), &options()).unwrap();
-    write(&mut writer, 6..=1000);
-    writer.apply(1001, [Change::put("/7", "new")]).unwrap();
-    let token = first.continue_token().unwrap();
-    let error = refused(cache.list_with(&Range::all(), &options().continue_from(token)), Code::Compacted);
-    assert_eq!((error.asked(), error.oldest()), (5, cache.oldest()));
-    let token = error.continue_token().expect("it says how to continue").to_string();
-    let page = cache.list_with(&Range::all(), &options().continue_from(token)).unwrap();
-    assert_eq!((keys(&page), page.revision()), (vec!["/4".into(), "/5".into(), "/6".into(), "/7".into()], 1001));
-    assert_eq!(page.get(3).unwrap().value(), Some(&b"new"[..]));
-}
-
 /// A conjunction has no order, so neither has what a token says of its filter; a predicate is the same only as itself.
 #[test]
 fn token_is_of_equal_filters_alone() {
@@ -242,27 +193,6 @@ fn a_token_signed_anew_is_of_a_revision_in_the_window() {
     assert_eq!(keys(&list(gone.continue_token().unwrap().into()).unwrap()), ["/b/2"]);
     // The token to go on with is for the same range, so it is not given to who begins outside.
     refused(list(signed_anew(&of(revision, 1), |bytes| bytes.truncate(33))), Code::InvalidArgument);
-}
-
-#[test]
-fn diff_is_the_net_change_the_latest_of_each_key() {
-    let (cache, mut writer) = tiny();
-    writer.apply(2, [Change::put("/a", "1"), Change::put("/b", "1"), Change::put("/c", "1")]).unwrap();
-    writer.apply(4, [Change::put("/a", "2"), Change::delete("/b"), Change::put("/d", "1")]).unwrap();
-    writer.apply(6, [Change::put("/a", "3"), Change::put("/e", "1"), Change::delete("/d")]).unwrap();
-    writer.apply(8, [Change::delete("/e"), Change::put("/b", "2")]).unwrap();
-    let diff = |from: u64, to: u64| lines(&cache.diff(from, to, &Filter::any()).unwrap());
-    assert_eq!(diff(2, 6), ["6 MODIFIED /a=3", "4 DELETED /b was 1", "6 ADDED /e=1"]);
-    assert_eq!(diff(2, 8), ["6 MODIFIED /a=3", "8 MODIFIED /b=2"]);
-    assert_eq!(diff(0, 2), ["2 ADDED /a=1", "2 ADDED /b=1", "2 ADDED /c=1"]);
-    assert_eq!((diff(4, 4), diff(3, 3)), (vec![], vec![]));
-    assert_eq!(lines(&cache.diff(2, 8, &Filter::any().key("/b")).unwrap()), ["8 MODIFIED /b=2"]);
-    refused(cache.diff(8, 2, &Filter::any()), Code::InvalidArgument);
-    assert_eq!(refused(cache.diff(2, 9, &Filter::any()), Code::FutureRevision).asked(), 9);
-    write(&mut writer, 9..=1000);
-    let oldest = cache.oldest();
-    compacted(cache.diff(2, 1000, &Filter::any()), 2, oldest, 1000);
-    assert_eq!(diff(oldest - 1, 1000), ["1000 MODIFIED /k=1000"]);
 }
 
 #[test]

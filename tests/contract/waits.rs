@@ -55,28 +55,6 @@ fn next_blocks_for_a_batch_and_ends_with_none() {
 }
 
 #[test]
-fn a_closer_ends_a_wait_at_once_and_what_was_published_is_handed_out() {
-    let (cache, mut writer) = embedded();
-    let mut one = cache.subscribe(Start::Now).key("/never").open().unwrap();
-    let closer = one.closer();
-    let waits = spawn(move || in_time(|| one.wait(Duration::MAX)).map_err(|error| error.code()));
-    until_asleep(&cache);
-    closer.close();
-    closer.close();
-    assert_eq!(waits.end(), Err(Code::Closed));
-    let mut behind = cache.subscribe(Start::Now).open().unwrap();
-    write(&mut writer, [1, 2]);
-    behind.close();
-    write(&mut writer, [3]);
-    assert_eq!(drain(&mut behind), ["1 ADDED /k=1", "2 MODIFIED /k=2", "CLOSED"]);
-    assert_eq!(behind.position().revision, 2);
-    assert_eq!(behind.closer().position().revision, 2);
-    refused(behind.poll(1), Code::Closed);
-    // The cache and others live.
-    assert_eq!(cache.status().state, State::Ready);
-}
-
-#[test]
 fn a_close_of_the_cache_ends_every_wait_at_once() {
     let (cache, _writer) = embedded();
     let mut live = cache.subscribe(Start::Now).open().unwrap();
@@ -125,21 +103,6 @@ fn poll_with_a_maximum_of_zero_is_an_invalid_argument() {
     write(&mut writer, [1]);
     refused(live.poll(0), Code::InvalidArgument);
     assert_eq!(revisions(&mut live), [1], "and ends nothing");
-}
-
-#[test]
-fn wait_until_reads_your_own_writes() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    assert_eq!(cache.wait_until(4, Duration::ZERO).unwrap(), cache.position());
-    assert_eq!(cache.wait_until(5, Duration::ZERO).unwrap().revision, 5);
-    let error = refused(in_time(|| cache.wait_until(6, Duration::from_millis(5))), Code::FutureRevision);
-    assert_eq!((error.asked(), error.current()), (6, 5));
-    let other = cache.clone();
-    let waits = spawn(move || other.wait_until(9, BOUND).unwrap().revision);
-    write(&mut writer, [7]);
-    writer.progress(9).unwrap();
-    assert!(waits.end() >= 9);
 }
 
 #[test]
@@ -303,13 +266,6 @@ fn at_most_one_bookmark_an_interval_and_none_unless_asked() {
     assert_eq!(plain.position().revision, 4);
     assert_eq!(drain(&mut hourly), ["0 BOOKMARK"], "its end mark, and none within the hour");
     assert_eq!(hourly.position().revision, 4);
-}
-
-#[test]
-fn embedded_a_consistent_revision_is_the_current_one() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [6]);
-    assert_eq!(cache.consistent_revision(Duration::ZERO).unwrap(), 6);
 }
 
 #[test]

@@ -108,61 +108,6 @@ fn a_panicking_iterator_changes_nothing() {
 }
 
 #[test]
-fn put_derives_its_numbers_and_put_exact_brings_them() {
-    let (cache, mut writer) = embedded();
-    writer.apply(3, [Change::put("/a", "1")]).unwrap();
-    writer.apply(5, [Change::put("/a", "2")]).unwrap();
-    let numbers = || {
-        let kv = cache.get("/a", Read::Any).unwrap().kv.unwrap();
-        (kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease())
-    };
-    assert_eq!(numbers(), (3, 5, 2, 0));
-    writer.apply(7, [Change::put_exact(Record { lease: -9, ..record("/a", "3", 2, 7, 40) })]).unwrap();
-    assert_eq!(numbers(), (2, 7, 40, -9));
-    writer.apply(8, [Change::put("/a", "4")]).unwrap();
-    assert_eq!(numbers(), (2, 8, 41, 0), "lease 0");
-    writer.apply(9, [Change::delete("/a")]).unwrap();
-    writer.apply(10, [Change::put("/a", "5")]).unwrap();
-    assert_eq!(numbers(), (10, 10, 1, 0));
-}
-
-#[test]
-fn load_is_once_and_only_while_not_ready() {
-    let (_cache, mut writer) = embedded();
-    refused(writer.load(5, []), Code::OutOfOrder);
-    write(&mut writer, [1]);
-    refused(writer.load(5, []), Code::OutOfOrder);
-
-    let (cache, mut writer) = unloaded();
-    for outcome in
-        [writer.apply(1, [Change::put("/a", "1")]), writer.progress(1), writer.compact(0), writer.apply(1, [])]
-    {
-        refused(outcome, Code::NotReady);
-    }
-    for bad in [
-        vec![record("/a", "1", 1, 1, 1), record("/a", "2", 1, 1, 1)],
-        vec![record("/a", "1", 1, 9, 1)],
-        vec![record("/a", "1", 3, 2, 1)],
-        vec![record("/a", "1", 1, 1, 0)],
-        vec![record("", "1", 1, 1, 1)],
-        vec![record("a", "1", 1, 1, 1)],
-    ] {
-        refused(writer.load(8, bad), Code::InvalidArgument);
-        assert_eq!((cache.status().state, cache.status().objects), (State::NotReady, 0));
-    }
-    writer.load(8, [record("/b", "1", 1, 8, 5), record("/a", "", 2, 2, 1)]).unwrap();
-    let row = |key: &str, value: &str, numbers: (u64, u64, u64)| {
-        (key.to_string(), value.to_string(), numbers.0, numbers.1, numbers.2)
-    };
-    assert_eq!(state(&cache), [row("/a", "", (2, 2, 1)), row("/b", "1", (1, 8, 5))]);
-    let error = refused(writer.load(9, []), Code::OutOfOrder);
-    assert_eq!((error.asked(), error.current()), (9, 8));
-    // The chain continues from the listing.
-    writer.apply(9, [Change::put("/b", "2")]).unwrap();
-    assert_eq!(state(&cache)[1], row("/b", "2", (1, 9, 6)));
-}
-
-#[test]
 fn a_listing_comes_in_pieces_and_shows_at_its_end() {
     let (cache, mut writer) = unloaded();
     let given_up = {
@@ -215,65 +160,6 @@ fn a_listing_that_is_given_up_outlives_its_cache() {
     writer.load_more(&mut loading, [record("/b", "1", 1, 8, 5)]).unwrap();
     drop((writer, cache));
     std::thread::spawn(move || drop(loading)).join().unwrap();
-}
-
-#[test]
-fn an_empty_listing_is_a_listing() {
-    let (cache, mut writer) = unloaded();
-    writer.load(8, []).unwrap();
-    assert_eq!((cache.status().state, cache.position().revision, cache.oldest()), (State::Ready, 8, 9));
-    assert_eq!(cache.list(&Range::all(), Read::Exact(8), 0).unwrap().len(), 0);
-}
-
-#[test]
-fn one_writer_lives_and_a_dropped_one_can_be_taken_again() {
-    let (cache, mut writer) = embedded();
-    assert!(refused(cache.writer().map(|_| ()), Code::Busy).is_retryable());
-    write(&mut writer, [4]);
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
-    drop(writer);
-    let other = cache.clone();
-    let next = spawn(move || {
-        let mut writer = other.writer().unwrap();
-        assert_eq!(writer.position(), other.position());
-        assert_eq!(writer.get(b"/k").unwrap().value(), Some(&b"4"[..]));
-        refused(writer.apply(4, [Change::put("/k", "x")]), Code::OutOfOrder);
-        write(&mut writer, [5]);
-        writer
-    });
-    let mut writer = next.end();
-    refused(cache.clone().writer().map(|_| ()), Code::Busy);
-    write(&mut writer, [6]);
-    assert_eq!(drain(&mut live), ["5 MODIFIED /k=5", "6 MODIFIED /k=6"]);
-    assert_eq!(cache.position().epoch_number(), 1, "the same history");
-}
-
-#[test]
-fn progress_says_that_nothing_happened() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [4]);
-    writer.progress(7).unwrap();
-    writer.progress(7).unwrap();
-    // No changes at all is the same.
-    writer.apply(9, []).unwrap();
-    assert_eq!((cache.position().revision, writer.position().revision), (9, 9));
-    let error = refused(writer.progress(8), Code::OutOfOrder);
-    assert_eq!((error.asked(), error.current()), (8, 9));
-    refused(writer.apply(9, [Change::put("/k", "x")]), Code::OutOfOrder);
-    refused(writer.progress(1 << 52), Code::InvalidArgument);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(8)).unwrap().unwrap(), "4");
-    assert_eq!(cache.oldest(), 1);
-    assert_eq!((cache.stats().events, cache.stats().revisions), (1, 1));
-}
-
-#[test]
-fn the_highest_revision_is_below_52_bits() {
-    let (cache, mut writer) = embedded();
-    let highest = (1 << 52) - 1;
-    write(&mut writer, [highest]);
-    assert_eq!(cache.position().revision, highest);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(highest)).unwrap(), Some(highest.to_string()));
-    assert_eq!(cache.position().epoch_number(), 1);
 }
 
 #[test]
