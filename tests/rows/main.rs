@@ -13,7 +13,7 @@ fn main() {
     let mut files: Vec<_> = std::fs::read_dir(root.join("contract/core"))
         .expect("contract/core")
         .map(|entry| entry.expect("a file").path())
-        .filter(|path| !path.ends_with("rows.txt"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
         .collect();
     files.sort();
     let rows = files.iter().map(|path| Row::read(path)).filter(|row| row.faces.iter().any(|face| face == "rust"));

@@ -74,7 +74,7 @@ fn promises(root: &Path, wrong: &mut String) -> Promises {
     let mut all = Promises::new();
     for (area, _) in AREAS {
         let folder = root.join("contract").join(area);
-        let rows = fs::read_to_string(folder.join("rows.txt")).unwrap_or_default();
+        let rows = fs::read_to_string(folder.join("rows.list")).unwrap_or_default();
         for line in rows.lines() {
             let mut cells = line.split(" | ");
             let mut next = || cells.next().unwrap_or_default().to_owned();
@@ -88,7 +88,7 @@ fn promises(root: &Path, wrong: &mut String) -> Promises {
         let mut files: Vec<_> =
             fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.expect("a file")).collect();
         files.sort_by_key(fs::DirEntry::file_name);
-        for file in files.iter().filter(|file| file.file_name() != "rows.txt") {
+        for file in files.iter().filter(|file| file.path().extension().is_some_and(|extension| extension == "txt")) {
             let text = fs::read_to_string(file.path()).expect("a row");
             let head = |name: &str| {
                 let lines = text.lines().take_while(|line| !line.is_empty());

@@ -15,8 +15,7 @@ use crate::fake::{FakeWatch, send};
 use crate::foreign::guard;
 use crate::park;
 use crate::pipe::Pipe;
-use crate::proxy::ProxyWatch;
-use crate::watch::{Stopper, Watch};
+use crate::watch::{Signal, Stopper, Watch};
 use futures_core::Stream;
 use std::error::Error as StdError;
 use std::fmt;
@@ -151,7 +150,10 @@ fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
 /// ```
 #[must_use = "dropping a watch stops it"]
 pub struct StreamWatch<O> {
-    stream: Pin<Box<dyn Stream<Item = WatchEvent<O>> + Send>>,
+    /// `None` after the end.
+    stream: Option<Pin<Box<dyn Stream<Item = WatchEvent<O>> + Send>>>,
+    /// Ends the consumer's wait where the stream cannot be told to end.
+    stopped: Arc<Signal>,
     stopper: Stopper,
 }
 
@@ -175,7 +177,7 @@ impl<O: Send + 'static> StreamWatch<O> {
         started.map_err(|error| {
             Error::new(Code::ResourceExhausted, format!("start a thread for a decoder: {error}. End others first."))
         })?;
-        Ok(StreamWatch { stream: Box::pin(watch), stopper })
+        Ok(StreamWatch { stream: Some(Box::pin(watch)), stopped: Arc::default(), stopper })
     }
 
     /// A watch of a decoder that is a stream. Nothing runs but the consumer's polls; it is dropped with the stop or the end.
@@ -183,9 +185,13 @@ impl<O: Send + 'static> StreamWatch<O> {
     where
         S: Stream<Item = std::result::Result<WatchEvent<O>, DecodeError>> + Send + Unpin + 'static,
     {
-        let watch = ProxyWatch::new(Reported { decoded: Some(decoded), reporter });
-        let stopper = watch.stopper();
-        StreamWatch { stream: Box::pin(watch), stopper }
+        let stopped = Arc::new(Signal::default());
+        let stopper = Stopper::new({
+            let stopped = Arc::clone(&stopped);
+            move || stopped.raise()
+        });
+        let stream = Reported { decoded: Some(decoded), reporter };
+        StreamWatch { stream: Some(Box::pin(stream)), stopped, stopper }
     }
 }
 
@@ -244,7 +250,19 @@ impl<O> Stream for StreamWatch<O> {
     type Item = WatchEvent<O>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
-        self.stream.as_mut().poll_next(context)
+        if self.stopped.poll_raised(context) {
+            self.stream = None;
+        }
+        let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
+        let polled = stream.as_mut().poll_next(context);
+        let is_over = match &polled {
+            Poll::Ready(event) => event.as_ref().is_none_or(|event| event.status().is_some()),
+            Poll::Pending => false,
+        };
+        if is_over {
+            self.stream = None;
+        }
+        polled
     }
 }
 

@@ -21,8 +21,7 @@
 //! | `NewEmptyWatch()` | [`EmptyWatch`] |
 //! | `NewFake()`: `Add`, `Modify`, `Delete`, `Error`, `Action`, `Reset` | [`FakeWatch::pair`], [`FakeSource`] |
 //! | `NewRaceFreeFake()` | [`RaceFreeFakeSource::pair`] |
-//! | `NewProxyWatcher(ch)`, `StopChan()` | [`ProxyWatch`], [`ProxyWatch::stop_signal`] |
-//! | `MockWatcher` | [`MockWatch`] |
+//! | `NewProxyWatcher(ch)`, `MockWatcher` | a stream of events: [`StreamWatch::of`] |
 //! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] where types have to be right; over a broadcaster with [`BroadcasterBuilder::keys`] |
 //! | `NewRecorder(w)`, `Events()` | [`WatchExt::record`], [`Recording::events`] |
 //! | `NewStreamWatcher(d, r)`, `Decoder`, `Reporter` | [`StreamWatch`], [`Decoder`], [`Reporter`] |
@@ -50,7 +49,6 @@ mod objects;
 mod park;
 mod pipe;
 pub mod predicates;
-mod proxy;
 mod queue;
 mod recorder;
 mod reflector;
@@ -79,7 +77,6 @@ pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
 pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
 pub use predicates::{Combined, Fallback, Predicate};
-pub use proxy::{MockWatch, ProxyWatch, StopSignal};
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };

@@ -5,12 +5,10 @@ use crate::script::{PanicsWoken, Woken};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
 use watchcore::Code;
-use watchcore_toolkit::{FakeWatch, MockWatch, ProxyWatch, RaceFreeFakeSource, Status, Watch, WatchEvent, WatchExt};
+use watchcore_toolkit::{FakeWatch, RaceFreeFakeSource, Status, Watch, WatchEvent, WatchExt};
 
 /// All that a watch gives until its end.
 pub(crate) fn all<W: Watch>(watch: &mut W) -> Vec<WatchEvent<W::Object>> {
@@ -130,61 +128,6 @@ fn fault_race_free_fake_full_is_an_error() {
 }
 
 #[test]
-fn aw_14_proxy_passes_all_through() {
-    let (fake, stream) = RaceFreeFakeSource::pair();
-    let mut watch = ProxyWatch::new(stream);
-    let signal = watch.stop_signal();
-    for event in five() {
-        fake.send(event).unwrap();
-    }
-    assert_eq!(all(&mut watch), five());
-    assert!(!signal.is_stopped(), "it ended by itself");
-    assert!(!signal.wait(Duration::ZERO));
-    watch.stop();
-    watch.stop();
-    assert!(signal.is_stopped() && watch.is_stopping());
-}
-
-/// The stop ends the consumer's wait and the owner's, on threads and in tasks.
-#[test]
-fn aw_14_proxy_stop_ends_every_wait() {
-    let (fake, stream) = FakeWatch::<u8>::pair();
-    let mut watch = ProxyWatch::new(stream);
-    let (stopper, signal) = (watch.stopper(), watch.stop_signal());
-    let owner = thread::spawn({
-        let signal = signal.clone();
-        move || signal.wait(Duration::MAX)
-    });
-    let consumer = thread::spawn(move || watch.recv(LONG).unwrap());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
-        let task = tokio::spawn(async move { signal.stopped().await });
-        tokio::task::yield_now().await;
-        stopper.stop();
-        tokio::time::timeout(LONG, task).await.expect("it ends").unwrap();
-    });
-    assert!(owner.join().unwrap());
-    assert_eq!(consumer.join().unwrap(), None);
-    assert!(fake.is_stopped(), "the stream is dropped with the stop");
-}
-
-#[test]
-fn aw_22_mock_asks_its_functions() {
-    let stops = Arc::new(AtomicUsize::new(0));
-    let mut left = five().into_iter();
-    let mut watch = MockWatch::new(move |_| Poll::Ready(left.next()), {
-        let stops = Arc::clone(&stops);
-        move || {
-            stops.fetch_add(1, Ordering::SeqCst);
-        }
-    });
-    assert_eq!(all(&mut watch), five());
-    watch.stop();
-    watch.stop();
-    assert_eq!(stops.load(Ordering::SeqCst), 1);
-}
-
-#[test]
 fn aw_17_recorder_has_a_copy_of_all() {
     let (fake, watch) = RaceFreeFakeSource::pair();
     let mut watch = watch.record();
@@ -199,25 +142,6 @@ fn aw_17_recorder_has_a_copy_of_all() {
     drop(watch);
     assert_eq!(recording.clone().events(), five());
     assert!(fake.is_stopped());
-}
-
-/// Dropping a watch stops it, a mock too: once.
-#[test]
-fn aw_22_dropped_mock_is_stopped() {
-    let stops = Arc::new(AtomicUsize::new(0));
-    for stopped_before in [false, true] {
-        let stops = Arc::clone(&stops);
-        let watch = MockWatch::new(
-            |_| Poll::<Option<WatchEvent<u8>>>::Pending,
-            move || {
-                stops.fetch_add(1, Ordering::SeqCst);
-            },
-        );
-        if stopped_before {
-            watch.stop();
-        }
-    }
-    assert_eq!(stops.load(Ordering::SeqCst), 2);
 }
 
 /// A sender whose waker panics costs the others nothing, nor who stops the fake.

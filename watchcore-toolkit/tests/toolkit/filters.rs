@@ -1,13 +1,14 @@
 //! Rows AW-15, AW-16 and AW-21: a part of a watch's events.
 
 use crate::fakes::all;
+use crate::support::polled;
 use std::borrow::Cow;
 use std::task::Poll;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, KeyValue};
 use watchcore_toolkit::{
-    Action, Broadcaster, FakeWatch, Keyed, MockWatch, Object, ObjectWatch, Payload, PredicateExt, RaceFreeFakeSource,
-    Status, Watch, WatchEvent, WatchExt, WhenFull, predicates,
+    Action, Broadcaster, FakeWatch, Keyed, Object, ObjectWatch, Payload, PredicateExt, RaceFreeFakeSource, Status,
+    Watch, WatchEvent, WatchExt, WhenFull, predicates,
 };
 
 #[test]
@@ -76,7 +77,7 @@ fn fault_filter_keeps_what_was_lost() {
 /// A filter that leaves everything out lets others run.
 #[test]
 fn fault_hot_source_lets_others_run() {
-    let endless = MockWatch::new(|_| Poll::Ready(Some(WatchEvent::added(1))), || {});
+    let endless = polled(|_| Poll::Ready(Some(WatchEvent::added(1))));
     let mut filtered = endless.filter_events(|_| None::<WatchEvent<u8>>);
     assert!(filtered.try_recv().is_pending());
 }
@@ -221,7 +222,7 @@ fn fault_objects_without_keys_are_refused() {
 /// A wait over a filter that leaves everything out ends at its deadline.
 #[test]
 fn fault_hot_source_lets_a_deadline_pass() {
-    let endless = MockWatch::new(|_| Poll::Ready(Some(WatchEvent::added(1))), || {});
+    let endless = polled(|_| Poll::Ready(Some(WatchEvent::added(1))));
     let mut filtered = endless.filter_events(|_| None::<WatchEvent<u8>>);
     assert_eq!(filtered.recv(Duration::from_millis(1)).unwrap_err().code(), Code::Timeout);
     assert_eq!(filtered.recv(Duration::ZERO).unwrap_err().code(), Code::Timeout);

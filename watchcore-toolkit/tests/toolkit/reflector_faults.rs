@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, added, deleted, entry, error, fails, millis, page};
 use crate::script::Answer;
-use crate::support::{BOUND, until};
+use crate::support::{BOUND, polled, until};
 use std::future::{pending, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Code, ResyncReason, Start, State};
 use watchcore_toolkit::{
-    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, MockWatch, Opening, PageFuture,
-    Reflector, ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
+    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Reflector,
+    ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 /// How long the sources of functions may take for an answer.
@@ -219,7 +219,7 @@ fn fault_hot_state_lets_others_run() {
             100_000.. => Poll::Pending,
             number => Poll::Ready(Some(added(&format!("/{number}"), "1", 1))),
         };
-        Box::pin(ready(Ok(Some(MockWatch::new(next, || {}).boxed()))))
+        Box::pin(ready(Ok(Some(polled(next).boxed()))))
     };
     let source = Asked { list: Box::new(|_| Box::pin(pending())), watch: Box::new(watch) };
     let (_cache, clock, handle, mut poll) = source.run(true);

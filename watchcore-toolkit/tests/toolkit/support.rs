@@ -1,10 +1,13 @@
 //! What several modules need: a bound for every wait, small caches, and a cache whose values are strings.
 
+use futures_core::Stream;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Change, Writer};
-use watchcore_toolkit::{Object, Watch, WatchEvent, WatchExt};
+use watchcore_toolkit::{DecodeError, InternalError, Object, StreamWatch, Watch, WatchEvent, WatchExt};
 
 /// No wait of a test is meant to take this long: it is for loaded machines.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
@@ -122,4 +125,23 @@ pub(crate) fn objects_of(history: &[Vec<(String, Option<String>)>]) -> BTreeMap<
         }
     }
     state
+}
+
+/// A watch whose polls are a function's.
+pub(crate) fn polled<O, P>(poll: P) -> StreamWatch<O>
+where
+    O: Send + Unpin + 'static,
+    P: FnMut(&mut Context<'_>) -> Poll<Option<WatchEvent<O>>> + Send + Unpin + 'static,
+{
+    struct Polled<P>(P);
+
+    impl<O, P: FnMut(&mut Context<'_>) -> Poll<Option<WatchEvent<O>>> + Unpin> Stream for Polled<P> {
+        type Item = Result<WatchEvent<O>, DecodeError>;
+
+        fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            (self.0)(context).map(|event| event.map(Ok))
+        }
+    }
+
+    StreamWatch::of(Polled(poll), InternalError)
 }

@@ -1,13 +1,14 @@
 //! Waiting until something holds: on a watch, and over a cache.
 
 use crate::script::{Answer, Server, Woken, drain};
+use crate::support::polled;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, KeyValue, Record};
-use watchcore_toolkit::{ManualClock, MockWatch, RetryWatch, Status, UntilEnd, WatchEvent, until, until_with_sync};
+use watchcore_toolkit::{ManualClock, RetryWatch, Status, UntilEnd, WatchEvent, until, until_with_sync};
 
 const BOUND: Duration = Duration::from_secs(30);
 
@@ -65,7 +66,7 @@ fn un_03_time_up_says_which_condition() {
 #[test]
 fn un_03_time_is_up_over_a_hot_watch() {
     let (clock, woken) = (Arc::new(ManualClock::new()), Arc::new(Woken::default()));
-    let endless = MockWatch::new(|_| Poll::Ready(Some(WatchEvent::added("a"))), || {});
+    let endless = polled(|_| Poll::Ready(Some(WatchEvent::added("a"))));
     let wait = until(endless).then(is("DELETED")).timeout(Duration::from_secs(5)).clock(clock.clone());
     let mut wait = Box::pin(wait);
     let waker = Waker::from(Arc::clone(&woken));
