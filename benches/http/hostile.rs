@@ -143,7 +143,7 @@ async fn streams(address: SocketAddr, room: u32, path: String, reads: bool) {
     }
 }
 
-fn head(path: &str, user: &str) -> String {
+pub(crate) fn head(path: &str, user: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {user}\r\n\r\n")
 }
 
@@ -177,7 +177,7 @@ async fn requests(address: SocketAddr, path: &str) -> (f64, f64) {
 }
 
 /// From before etcd has a change to the line of a watch.
-async fn events(address: SocketAddr, widgets: &mut Widgets) -> (f64, f64) {
+pub(crate) async fn events(address: SocketAddr, widgets: &mut Widgets) -> (f64, f64) {
     let mut socket = BufReader::new(TcpStream::connect(address).await.expect("a server"));
     let path = format!("{}?watch=1&resourceVersion={}", servers::PATH, widgets.revision());
     socket.write_all(head(&path, "alice").as_bytes()).await.expect("a server");

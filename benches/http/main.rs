@@ -9,6 +9,7 @@
 //! | `HTTP_APISERVER` | a program that serves custom objects of `bench.test/v1` `widgets` as Kubernetes does: as the program of `http-tests/go/cmd/apiserver` does; without it that column is empty |
 //! | `ROWS` | which rows: `fanout idle list latency deaf hostile`; default all |
 //! | `WATCHERS` | how many, for the fan-out; default `1000 10000` |
+//! | `WATCHERS` | in the row `revoke`, which is run by its name alone: how many; default 10000 |
 //! | `MINUTES`, `SOAKED` | how long, and how many watches, for the row `soak`, which is run by its name alone; default 60, 5000; it needs haproxy |
 #![allow(missing_docs)]
 
@@ -19,6 +20,7 @@ mod bare;
 mod faces;
 mod hostile;
 mod process;
+mod revoke;
 mod servers;
 mod soak;
 mod watchers;
@@ -59,6 +61,7 @@ fn main() {
                 "latency" => latency(&etcd, &mut widgets).await,
                 "deaf" => deaf(&etcd, &mut widgets).await,
                 "hostile" => hostile::run(&etcd, &mut widgets).await,
+                "revoke" => revoke::run(&etcd, &mut widgets).await,
                 "soak" => soak::run(&etcd, &mut widgets).await,
                 "fill" => widgets.fill(150_000).await,
                 "list" => {

@@ -2,7 +2,8 @@
 //!
 //! haproxy stands between, with the timeouts that Debian gives it. Half of the watches are of HTTP/1.1 and half of HTTP/2.
 //! Objects change for the first seconds of each minute, and nothing happens for the rest, which is longer than a proxy lets a
-//! connection be silent. Each watch has to see every change, in order.
+//! connection be silent. A watch that the server ends, as it does within an hour (`limits.watch`, `limits.connection_age`), is
+//! opened again after its last event. Each has to see every change, in order.
 
 use crate::process;
 use crate::servers::{self, Server, Widgets};
@@ -57,63 +58,116 @@ impl Drop for Proxy {
     }
 }
 
-/// What a watch has seen: the number of the next change.
+/// What all watches have seen.
 #[derive(Default)]
 struct Seen {
     all: AtomicUsize,
-    ended: AtomicUsize,
+    /// How often one was opened again after a clean end, and after another.
+    reopened: AtomicUsize,
+    cut: AtomicUsize,
 }
 
 /// Takes the numbers out of what a watch reads, and panics where one is missing.
 struct Reader {
     next: usize,
+    /// Of the last change.
+    revision: i64,
     rest: Vec<u8>,
     seen: Arc<Seen>,
 }
 
 impl Reader {
     fn take(&mut self, bytes: &[u8]) {
-        const MARK: &[u8] = b"\"note\":\"soak-";
         self.rest.extend_from_slice(bytes);
-        let mut from = 0;
-        while let Some(at) = memchr::memmem::find(&self.rest[from..], MARK) {
-            let digits = from + at + MARK.len();
-            let Some(number) = self.rest.get(digits..digits + 6) else { break };
-            let number: usize = String::from_utf8_lossy(number).parse().expect("a number");
+        while let Some(end) = memchr::memchr(b'\n', &self.rest) {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            let Some(number) = number_after(&line, b"\"note\":\"soak-") else { continue };
             assert_eq!(number, self.next, "a change is missing, or came twice");
             self.next += 1;
+            let revision = number_after(&line, b"\"resourceVersion\":\"").expect("each object has one");
+            self.revision = i64::try_from(revision).expect("a revision");
             self.seen.all.fetch_add(1, Relaxed);
-            from = digits + 6;
         }
-        // A mark may be cut in two.
-        let keep = self.rest.len().saturating_sub(MARK.len() + 6).max(from);
-        self.rest.drain(..keep);
     }
+
+    /// A watch has ended; what comes after it begins a line.
+    fn ended(&mut self, is_clean: bool) {
+        let count = if is_clean { &self.seen.reopened } else { &self.seen.cut };
+        count.fetch_add(1, Relaxed);
+        self.rest.clear();
+    }
+}
+
+/// The digits after a text.
+fn number_after(line: &[u8], text: &[u8]) -> Option<usize> {
+    let rest = &line[memchr::memmem::find(line, text)? + text.len()..];
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    String::from_utf8_lossy(&rest[..digits]).parse().ok()
 }
 
 fn path(revision: i64) -> String {
     format!("{}?watch=1&resourceVersion={revision}&timeoutSeconds=86400", servers::PATH)
 }
 
-async fn over_http1(address: SocketAddr, path: &str, mut reader: Reader) {
-    let mut socket = TcpStream::connect(address).await.expect("the proxy");
-    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.expect("the proxy");
+async fn over_http1(address: SocketAddr, mut reader: Reader) {
     let mut room = vec![0; 16 << 10];
-    while let Ok(read @ 1..) = socket.read(&mut room).await {
-        reader.take(&room[..read]);
+    loop {
+        let mut socket = TcpStream::connect(address).await.expect("the proxy");
+        let request = format!("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path(reader.revision));
+        socket.write_all(request.as_bytes()).await.expect("the proxy");
+        let mut is_clean = false;
+        while let Ok(read @ 1..) = socket.read(&mut room).await {
+            reader.take(&room[..read]);
+            // The last chunk: a connection that is kept alive says no more of the end.
+            if room[..read].ends_with(b"\r\n0\r\n\r\n") || room[..read] == *b"0\r\n\r\n" {
+                is_clean = true;
+                break;
+            }
+        }
+        reader.ended(is_clean);
     }
-    reader.seen.ended.fetch_add(1, Relaxed);
 }
 
-async fn over_http2(mut client: h2::client::SendRequest<Bytes>, path: String, mut reader: Reader) {
-    let request = http::Request::get(format!("http://localhost{path}")).body(()).expect("a request");
-    let (response, _) = client.send_request(request, true).expect("a stream");
-    let mut body = response.await.expect("a head").into_body();
-    while let Some(Ok(data)) = body.data().await {
-        let _ = body.flow_control().release_capacity(data.len());
-        reader.take(&data);
+/// A connection with a hundred watches at most. One that the server sends away is replaced when its watches have ended.
+async fn over_http2(address: SocketAddr, mut readers: Vec<Reader>) {
+    loop {
+        let socket = TcpStream::connect(address).await.expect("the proxy");
+        let (client, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+        let connection = tokio::spawn(async move { drop(connection.await) });
+        let mut watches = JoinSet::new();
+        for reader in readers.drain(..) {
+            watches.spawn(stream(client.clone(), reader));
+        }
+        drop(client);
+        while let Some(reader) = watches.join_next().await {
+            readers.push(reader.expect("each watch sees each change once, in order"));
+        }
+        connection.abort();
     }
-    reader.seen.ended.fetch_add(1, Relaxed);
+}
+
+/// Watches until the connection takes no more streams.
+async fn stream(mut client: h2::client::SendRequest<Bytes>, mut reader: Reader) -> Reader {
+    loop {
+        let request = http::Request::get(format!("http://localhost{}", path(reader.revision)));
+        let Ok(mut ready) = client.ready().await else { return reader };
+        let Ok((response, _)) = ready.send_request(request.body(()).expect("a request"), true) else { return reader };
+        client = ready;
+        // A stream that comes after the connection was sent away was not looked at.
+        let Ok(response) = response.await else { return reader };
+        let mut body = response.into_body();
+        let is_clean = loop {
+            match body.data().await {
+                Some(Ok(data)) => {
+                    let _ = body.flow_control().release_capacity(data.len());
+                    reader.take(&data);
+                }
+                Some(Err(_)) => break false,
+                None => break true,
+            }
+        };
+        reader.ended(is_clean);
+    }
 }
 
 /// A row for each minute.
@@ -124,23 +178,19 @@ pub(crate) async fn run(etcd: &Etcd, widgets: &mut Widgets) {
     let Some(proxy) = Proxy::start(server.address).await else { return println!("soak: install haproxy") };
     widgets.window(1, "").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (path, seen) = (path(widgets.revision()), Arc::new(Seen::default()));
+    let (revision, seen) = (widgets.revision(), Arc::new(Seen::default()));
     let mut all = JoinSet::new();
-    let reader = || Reader { next: 0, rest: Vec::new(), seen: seen.clone() };
+    let reader = || Reader { next: 0, revision, rest: Vec::new(), seen: seen.clone() };
     for _ in 0..watches / 2 {
-        let (path, reader) = (path.clone(), reader());
-        all.spawn(async move { over_http1(proxy.http1, &path, reader).await });
+        all.spawn(over_http1(proxy.http1, reader()));
     }
     for from in (0..watches / 2).step_by(STREAMS) {
-        let socket = TcpStream::connect(proxy.http2).await.expect("the proxy");
-        let (client, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
-        all.spawn(async move { drop(connection.await) });
-        for _ in from..(from + STREAMS).min(watches / 2) {
-            let client = client.clone().ready().await.expect("a stream");
-            all.spawn(over_http2(client, path.clone(), reader()));
-        }
+        let readers = (from..(from + STREAMS).min(watches / 2)).map(|_| reader());
+        all.spawn(over_http2(proxy.http2, readers.collect()));
     }
-    println!("| minute | changes seen, of all | watches ended | memory, MB |\n| --- | --- | --- | --- |");
+    println!(
+        "| minute | changes seen, of all | ended by the server and opened again | cut | memory, MB |\n| --- | --- | --- | --- | --- |"
+    );
     let mut written = 0;
     for minute in 1..=minutes {
         let begin = tokio::time::Instant::now();
@@ -153,8 +203,8 @@ pub(crate) async fn run(etcd: &Etcd, widgets: &mut Widgets) {
         while let Some(ended) = all.try_join_next() {
             ended.expect("each watch sees each change once, in order");
         }
-        let (count, ended) = (seen.all.load(Relaxed), seen.ended.load(Relaxed));
+        let [count, reopened, cut] = [&seen.all, &seen.reopened, &seen.cut].map(|count| count.load(Relaxed));
         let memory = process::memory(server.pid(), "VmRSS") as f64 / 1e6;
-        println!("| {minute} | {count} of {} | {ended} | {memory:.0} |", written * (watches / 2 * 2));
+        println!("| {minute} | {count} of {} | {reopened} | {cut} | {memory:.0} |", written * (watches / 2 * 2));
     }
 }
