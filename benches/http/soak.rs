@@ -109,18 +109,59 @@ fn path(revision: i64) -> String {
     format!("{}?watch=1&resourceVersion={revision}&timeoutSeconds=86400", servers::PATH)
 }
 
+/// The body of an answer of HTTP/1.1: a proxy cuts it into chunks of its own.
+#[derive(Default)]
+struct Chunks {
+    rest: Vec<u8>,
+    /// Whether the head is over, and how much of a chunk is to come.
+    is_body: bool,
+    left: usize,
+}
+
+impl Chunks {
+    /// Gives what is in more bytes to the reader. Whether it was the last chunk.
+    fn take(&mut self, bytes: &[u8], reader: &mut Reader) -> bool {
+        self.rest.extend_from_slice(bytes);
+        let mut at = 0;
+        let is_last = loop {
+            let rest = &self.rest[at..];
+            if self.left > 0 {
+                let length = self.left.min(rest.len());
+                reader.take(&rest[..length]);
+                (self.left, at) = (self.left - length, at + length);
+                if self.left > 0 {
+                    break false;
+                }
+                continue;
+            }
+            let end: &[u8] = if self.is_body { b"\r\n" } else { b"\r\n\r\n" };
+            let Some(length) = memchr::memmem::find(rest, end) else { break false };
+            let line = String::from_utf8_lossy(&rest[..length]);
+            at += length + end.len();
+            // An empty line ends the chunk before.
+            if self.is_body && !line.is_empty() {
+                self.left = usize::from_str_radix(&line, 16).expect("the length of a chunk");
+                if self.left == 0 {
+                    break true;
+                }
+            }
+            self.is_body = true;
+        };
+        self.rest.drain(..at);
+        is_last
+    }
+}
+
 async fn over_http1(address: SocketAddr, mut reader: Reader) {
     let mut room = vec![0; 16 << 10];
     loop {
         let mut socket = TcpStream::connect(address).await.expect("the proxy");
         let request = format!("GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path(reader.revision));
         socket.write_all(request.as_bytes()).await.expect("the proxy");
-        let mut is_clean = false;
+        let (mut chunks, mut is_clean) = (Chunks::default(), false);
         while let Ok(read @ 1..) = socket.read(&mut room).await {
-            reader.take(&room[..read]);
-            // The last chunk: a connection that is kept alive says no more of the end.
-            if room[..read].ends_with(b"\r\n0\r\n\r\n") || room[..read] == *b"0\r\n\r\n" {
-                is_clean = true;
+            is_clean = chunks.take(&room[..read], &mut reader);
+            if is_clean {
                 break;
             }
         }
