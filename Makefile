@@ -17,7 +17,6 @@ DATADIR ?= $(PREFIX)/share/watchcore
 FAULT ?=
 BENCH ?=
 MUTANT ?=
-BASELINE ?=
 SANITIZER ?=
 FUZZ_SECONDS ?= 60
 
@@ -63,7 +62,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, BINDIR, LIBDIR, INCLUDEDIR, MANDIR (install, install-command, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, BINDIR, LIBDIR, INCLUDEDIR, MANDIR (install, install-command, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -127,14 +126,9 @@ mutants: ## breaks the code as tests/mutants says and expects the tests to notic
 header: ## write include/watchcore.h anew from the Rust source
 	WATCHCORE_BLESS=1 $(CARGO) test -p watchcore-capi --test header
 
-.PHONY: api-bless
-api-bless: ## write the lists of the interface anew, for a change that is meant: api/ of Rust, ffi-tests/abi-* of C
-	scripts/api.sh bless
-	ffi-tests/abi.sh bless
-
 .PHONY: semver
-semver: ## the Rust crates under cargo-semver-checks, against the revision of api/baseline; BASELINE=revision for another
-	@scripts/semver.sh $(BASELINE)
+semver: ## the Rust crates and the C header against the newest release, by cargo-semver-checks and abidiff
+	@scripts/semver.sh
 
 .PHONY: bench
 bench: ## the benchmarks; BENCH=name for one of Rust's, BENCH=c or BENCH=go for the others

@@ -1,25 +1,42 @@
 #!/usr/bin/env bash
-# cargo-semver-checks over the Rust crates: what compiled with an earlier revision
-# compiles with this one. For before a release; `make test` has the lists of
-# api/, which show every change and are there in seconds.
-#
-#   scripts/semver.sh [REVISION]   default: the one that api/baseline names
-#
-# The tool is that of PATH, else target/tools, where cargo installs it the first
-# time: a good quarter of an hour of processor time.
+# What is public only grows from the first release on: compares HEAD's crates and header with those of the newest tag v* before it.
+# A program that compiled with that release compiles with this tree, and one that was linked with its C library runs with this one.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
-revision=${1:-$(cat api/baseline)}
 
-PATH=$PWD/target/tools/bin:$PATH
-command -v cargo-semver-checks >/dev/null ||
-    env -u RUSTFLAGS cargo install --locked --debug --root target/tools cargo-semver-checks@0.51.0
-# A shallow clone lacks it.
-git cat-file -e "$revision^{commit}" 2>/dev/null || git fetch --quiet --depth 1 origin "$revision" || {
-    echo "semver.sh: there is no revision $revision here, and origin has none: git fetch --unshallow" >&2
-    exit 1
+tag=$(git describe --tags --abbrev=0 --match 'v*' 2>/dev/null) || { echo "semver.sh: no tag v* is reachable from HEAD, so there is no release to compare with."; exit; }
+needs() { command -v "$1" >/dev/null || { echo "semver.sh: $1 is missing: $2" >&2; exit 1; }; }
+needs cargo-semver-checks "cargo install --locked cargo-semver-checks"
+needs abidiff "install libabigail (Debian: apt-get install abigail-tools)"
+tmp=$(mktemp -d)
+trap 'rm -rf -- "$tmp"' EXIT
+status=0
+
+# The shared library carries no types of C: one with the functions of the header and empty bodies has them all.
+# library NAME: from NAME.h to NAME.so, and the numbers that NAME.h defines, but for its version, to NAME.numbers.
+library() {
+    {
+        printf '#define WATCHCORE_NO_INLINE\n#include "%s.h"\n' "$1"
+        "${CC:-cc}" -E -P -DWATCHCORE_NO_INLINE "$1.h" | tr '\n' ' ' | tr ';' '\n' |
+            sed -n '/typedef/d; /[^a-z_]watchcore_[a-z_]*(/ s/$/ { __builtin_trap(); }/p'
+    } >"$1.c"
+    "${CC:-cc}" -std=c11 -g -O0 -w -fPIC -shared -Wl,-soname,libwatchcore.so "$1.c" -o "$1.so"
+    "${CC:-cc}" -E -dM "$1.h" | awk '/^#define WATCHCORE_/ && !/^#define WATCHCORE_(VERSION|NO_)/ && NF == 3 && $3 ~ /^[-(0-9]/' |
+        LC_ALL=C sort >"$1.numbers"
+    # Nothing found would be nothing lost.
+    [ "$(nm -D --defined-only "$1.so" | grep -c ' watchcore_')" -ge 70 ] && [ "$(wc -l <"$1.numbers")" -ge 50 ] ||
+        { echo "semver.sh: the functions and numbers of $1.h were not found" >&2; exit 1; }
 }
-for crate in watchcore watchcore-etcd; do
-    # The version of both is the same while nothing is released: what may change with the next one is asked for.
-    cargo semver-checks --package $crate --baseline-rev "$revision" --release-type minor --all-features
-done
+git show "$tag:include/watchcore.h" >"$tmp/old.h"
+cp include/watchcore.h "$tmp/new.h"
+library "$tmp/old"
+library "$tmp/new"
+# A struct grows at its end: its first member is its size.
+printf '[suppress_type]\ntype_kind = struct\nhas_data_member_inserted_at = end\nhas_size_change = yes\n' >"$tmp/grown"
+echo "include/watchcore.h since $tag"
+abidiff --no-added-syms --suppressions "$tmp/grown" "$tmp/old.so" "$tmp/new.so" || status=1
+! LC_ALL=C comm -23 "$tmp/old.numbers" "$tmp/new.numbers" | sed 's/^/gone, or another number: /' | grep . || status=1
+
+crates=(-p watchcore -p watchcore-etcd -p watchcore-toolkit -p watchcore-http)
+cargo semver-checks "${crates[@]}" --baseline-rev "$tag" --release-type minor --all-features || status=1
+exit $status
