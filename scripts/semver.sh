@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is public only grows from the first release on: compares HEAD's crates and header with those of the newest tag v* before it.
-# A program that compiled with that release compiles with this tree, and one that was linked with its C library runs with this one.
+# Compares the public interface of the crates and of the C header with that of the newest release, the newest tag v* reachable from
+# HEAD. It fails where a program that compiled with that release would not compile, or one that was linked with its C library not run.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
