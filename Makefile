@@ -172,7 +172,7 @@ install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and the l
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc)
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc)
 	install -d '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(DATADIR)'
-	install -m 644 watchcore-capi/man/watchcore.3 '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	umask 022; awk -v version=$(version) -f scripts/manual.awk $(HEADER) >'$(DESTDIR)$(MANDIR)/man3/watchcore.3'
 	install -m 644 watchcore-capi/watchcore.supp '$(DESTDIR)$(DATADIR)/watchcore.supp'
 
 .PHONY: install-command
@@ -182,14 +182,14 @@ ifndef NO_BUILD
 endif
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(MANDIR)/man1'
 	install -m 755 '$(COMMAND)' '$(DESTDIR)$(BINDIR)/watchcore'
-	install -m 644 watchcore-cli/man/*.1 '$(DESTDIR)$(MANDIR)/man1'
+	umask 022; '$(DESTDIR)$(BINDIR)/watchcore' manual '$(DESTDIR)$(MANDIR)/man1'
 
 .PHONY: uninstall
 uninstall: ## what install and install-command have put there, with the same variables
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/watchcore.h' $(foreach name,libwatchcore.a libwatchcore.so.$(ABI) libwatchcore.so,'$(DESTDIR)$(LIBDIR)/$(name)')
 	rm -f '$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc' '$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc'
 	rm -f '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
-	rm -f '$(DESTDIR)$(BINDIR)/watchcore' $(foreach page,$(notdir $(wildcard watchcore-cli/man/*.1)),'$(DESTDIR)$(MANDIR)/man1/$(page)')
+	rm -f '$(DESTDIR)$(BINDIR)/watchcore' '$(DESTDIR)$(MANDIR)/man1/'{watchcore,watchcore-*}.1
 	rm -f '$(DESTDIR)$(DATADIR)/watchcore.supp'
 	-rmdir '$(DESTDIR)$(DATADIR)' 2>/dev/null
 

@@ -345,10 +345,7 @@ const POSTLUDE: &str = "
 #[test]
 fn header_is_what_the_source_says() {
     let (header, since) = generate();
-    let manual = manual(&header);
-    for (path, generated) in
-        [("include/watchcore.h", header), (SINCE, since), ("watchcore-capi/man/watchcore.3", manual)]
-    {
+    for (path, generated) in [("include/watchcore.h", header), (SINCE, since)] {
         if std::env::var_os("WATCHCORE_BLESS").is_some() {
             std::fs::write(root().join(path), &generated).expect("it is writable");
         }
@@ -360,69 +357,6 @@ fn header_is_what_the_source_says() {
             "{path} is not what watchcore-capi says, from line {line} on. Run: WATCHCORE_BLESS=1 cargo test -p watchcore-capi --test header"
         );
     }
-}
-
-/// The overview of the header as a page for man(1).
-fn manual(header: &str) -> String {
-    let overview = header.split("#ifndef WATCHCORE_H").next().expect("it begins with the overview");
-    let lines: Vec<&str> = overview.lines().map(|line| line.strip_prefix("// ").unwrap_or("")).collect();
-    let mut out = format!(
-        ".\\\" Generated from the overview of watchcore.h; do not edit.\n.TH WATCHCORE 3 \"\" \"watchcore {}\" \"Library\"\n.SH NAME\nwatchcore \\- the Kubernetes watch cache as a library\n.SH SYNOPSIS\n.nf\n#include <watchcore.h>\n\ncc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs watchcore)\n.fi\n.SH DESCRIPTION\nThe header is the manual: each function's comment says who owns what it gives, until when, whether it blocks,\nwhich threads may call it, and its codes. This page is its overview.\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    let escape = |line: &str| {
-        let line = line.replace('\\', "\\e").replace('-', "\\-");
-        if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
-    };
-    let mut literal = false;
-    for line in lines.iter().skip(4) {
-        let title = match *line {
-            "Contents" => Some("CONTENTS"),
-            "Conventions" => Some("CONVENTIONS"),
-            text if text.starts_with("A whole program") => Some("EXAMPLE"),
-            _ => None,
-        };
-        if let Some(title) = title {
-            if literal {
-                out.push_str(".fi\n");
-            }
-            out.push_str(&format!(".SH {title}\n.nf\n"));
-            literal = true;
-            if title != "EXAMPLE" {
-                continue;
-            }
-        }
-        if !literal && line.starts_with("Build ") {
-            break_at(&mut out);
-            literal = true;
-        }
-        match line.is_empty() {
-            true if literal => out.push('\n'),
-            true => out.push_str(".PP\n"),
-            false => {
-                out.push_str(&escape(line));
-                out.push('\n');
-            }
-        }
-    }
-    if literal {
-        out.push_str(".fi\n");
-    }
-    out.push_str(".SH SEE ALSO\n.BR watchcore (1)\n");
-    let mut page = String::new();
-    let mut empty = false;
-    for line in out.lines() {
-        if !(empty && (line.is_empty() || line == ".PP")) {
-            page.push_str(line);
-            page.push('\n');
-        }
-        empty = line.is_empty() || line == ".PP";
-    }
-    page
-}
-
-fn break_at(out: &mut String) {
-    out.push_str(".nf\n");
 }
 
 /// The words of a text that begin with `watchcore_` and are followed by `(`.

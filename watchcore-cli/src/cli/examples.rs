@@ -78,3 +78,7 @@ Install:
   fish        watchcore completions fish > ~/.config/fish/completions/watchcore.fish
   powershell  watchcore completions powershell >> $PROFILE
   elvish      watchcore completions elvish >> ~/.config/elvish/rc.elv";
+
+pub(crate) const MANUAL: &str = "\
+Example:
+  watchcore manual ~/.local/share/man/man1                   then: man watchcore, man watchcore-watch";

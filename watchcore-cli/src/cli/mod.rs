@@ -9,7 +9,6 @@ mod exit;
 mod hint;
 mod json;
 mod log;
-#[cfg(test)]
 mod manual;
 mod options;
 mod output;
@@ -79,6 +78,7 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
         Task::Bench { .. } => bench::run(options, interrupt, out),
         Task::Demo => tour::run(options, interrupt, out),
         Task::Completions(shell) => completions::run(shell, out),
+        Task::Manual(ref directory) => manual::run(directory),
     }
 }
 

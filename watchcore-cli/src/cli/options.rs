@@ -187,6 +187,13 @@ enum Command {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+    /// Writes the man pages of this program into a directory
+    #[command(after_help = examples::MANUAL)]
+    Manual {
+        /// The directory; it has to exist
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 }
 
 impl Command {
@@ -202,6 +209,7 @@ impl Command {
             Command::Bench { .. } => "bench",
             Command::Demo => "demo",
             Command::Completions { .. } => "completions",
+            Command::Manual { .. } => "manual",
         }
     }
 }
@@ -274,6 +282,7 @@ pub(crate) enum Task {
     Bench { objects: u64, events: u64, subscribers: u64, value_size: usize, selective: bool },
     Demo,
     Completions(Shell),
+    Manual(PathBuf),
 }
 
 /// What `watch` is to do.
@@ -383,14 +392,14 @@ pub(crate) fn read(
         }
         Command::Demo => Task::Demo,
         Command::Completions { shell } => Task::Completions(shell),
+        Command::Manual { directory } => Task::Manual(directory),
     };
     // What needs no etcd does not trip over how one is reached.
     let asked = given.etcd.is_some() && !matches!(task, Task::Serve(_));
-    let access = if asked || !matches!(task, Task::Serve(_) | Task::Bench { .. } | Task::Demo | Task::Completions(_)) {
-        access::resolve(given, &variable).map_err(invalid)?
-    } else {
-        Access::default()
-    };
+    let without =
+        matches!(task, Task::Serve(_) | Task::Bench { .. } | Task::Demo | Task::Completions(_) | Task::Manual(_));
+    let access =
+        if asked || !without { access::resolve(given, &variable).map_err(invalid)? } else { Access::default() };
     if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task {
         check_key(key, prefix.as_deref()).map_err(invalid)?;
         // A key is a range of its own.

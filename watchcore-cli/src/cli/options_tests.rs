@@ -148,7 +148,7 @@ fn keys_only_is_of_what_prints_values() {
 #[test]
 fn what_needs_no_etcd_does_not_ask_how_it_is_reached() {
     let broken = [("WATCHCORE_ETCD", "ftp://x"), ("WATCHCORE_CERT", "c")];
-    for words in [&["bench"][..], &["demo"], &["completions", "zsh"]] {
+    for words in [&["bench"][..], &["demo"], &["completions", "zsh"], &["manual", "."]] {
         assert!(read_with(&broken, words).is_ok(), "{words:?}");
     }
     assert!(read_with(&broken, &["get", "k"]).unwrap_err().contains("WATCHCORE_ETCD"));

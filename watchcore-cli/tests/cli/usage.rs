@@ -4,10 +4,13 @@ use crate::run::{NOBODY, Running, command, run};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
+const COMMANDS: [&str; 11] =
+    ["watch", "list", "get", "count", "diff", "status", "serve", "bench", "demo", "completions", "manual"];
+
 #[test]
 fn help_and_version_are_no_errors() {
     let help = run(&["--help"]).is(0);
-    for command in ["watch", "list", "get", "count", "diff", "status", "serve", "bench", "demo", "completions"] {
+    for command in COMMANDS {
         assert!(help.out.contains(&format!("\n  {command} ")), "{}", help.out);
         assert_eq!(run(&["help", command]).is(0).out, run(&[command, "--help"]).is(0).out);
     }
@@ -45,6 +48,31 @@ fn bash_completes_with_the_script() {
     assert_eq!(completed("watchcore list --keys", 2), "--keys-only");
     assert_eq!(completed("watchcore watch --lag con", 3), "conflate");
     let _ = std::fs::remove_file(&file);
+}
+
+/// Each command has a page, and groff, where it is installed, has nothing to say about it.
+#[test]
+fn manual_has_a_page_of_each_command() {
+    let directory = std::env::temp_dir().join(format!("watchcore-manual-{}", std::process::id()));
+    let name = directory.to_str().expect("UTF-8").to_owned();
+    assert!(run(&["manual", &name]).is(1).err.contains(&name), "the directory is missing");
+    std::fs::create_dir(&directory).expect("a temporary directory");
+    assert_eq!(run(&["manual", &name]).is(0).out, "");
+    let mut commands = COMMANDS.map(|command| format!("watchcore-{command}.1")).to_vec();
+    commands.push("watchcore.1".to_owned());
+    let pages = std::fs::read_dir(&directory).expect("readable").map(|entry| entry.expect("readable").path());
+    let mut pages: Vec<_> = pages.collect();
+    pages.sort();
+    commands.sort();
+    let names: Vec<_> = pages.iter().map(|page| page.file_name().and_then(OsStr::to_str).expect("a name")).collect();
+    assert_eq!(names, commands);
+    let page = std::fs::read_to_string(directory.join("watchcore-watch.1")).expect("readable");
+    assert!(page.contains("until\\-revision") && page.contains("Examples:"), "{page}");
+    let groff = std::process::Command::new("groff").args(["-k", "-man", "-Tutf8", "-ww", "-z"]).args(&pages).output();
+    if let Ok(said) = groff {
+        assert_eq!(String::from_utf8_lossy(&said.stderr), "");
+    }
+    std::fs::remove_dir_all(&directory).expect("removable");
 }
 
 #[test]
