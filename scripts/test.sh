@@ -68,8 +68,6 @@ step_operations() { scripts/operations.sh; }
 step_rows() { cargo test --test rows && scripts/mutants.sh --apply; }
 step_names() { scripts/names.sh && scripts/examples.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
-# Instructions of the hot paths against benches/counts.txt.
-step_counts() { scripts/counts.sh; }
 # The core alone, and the C ABI without the feeder.
 step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
 # The Rust that Cargo.toml promises, where rustup has it or can get it.
@@ -268,7 +266,6 @@ if wants rust; then
     step rust
     step doc
     step pipe
-    step counts
     step address
 fi
 if wants loom; then
