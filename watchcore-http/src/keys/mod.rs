@@ -2,8 +2,9 @@
 //!
 //! `/v1/keys?prefix=P` is one document of key-values; with `watch=1` it is a stream of lines, in the form in which the
 //! command line prints them ([`crate::lines`]). The life of a request: its parameters name a prefix, the prefix a cache;
-//! then it is a list ([`list`]), or a subscription whose events [`watch`] frames, and which goes out as the client takes
-//! it: as lines, as server-sent events (`Accept: text/event-stream`), or over a WebSocket.
+//! then it is a list ([`list`]), or a subscription whose events [`watch`] frames, and which goes out as lines, or as
+//! server-sent events where `Accept` names `text/event-stream`. A WebSocket is the transport of Kubernetes' clients and
+//! of the resources alone; a request for one is refused here in words.
 
 mod list;
 mod params;
@@ -28,19 +29,25 @@ use watchcore::{Cache, Filter, Start};
 /// The media type of lines of JSON.
 const LINES: &str = "application/x-ndjson";
 
+/// The refusal of a WebSocket. The answer of a list or a watch would tell a browser nothing: its WebSocket fails on any
+/// answer but 101, and its console shows the code.
+const NO_WEBSOCKET: &str = "/v1/keys is not served over a WebSocket: ask with watch=1 for lines of JSON, or with Accept: \
+text/event-stream (a browser's EventSource) for server-sent events. Watches of resources are served over WebSockets";
+
 /// The answer to a request for keys.
 ///
 /// # Errors
-/// 400 where the request is malformed, 404 where the prefix lies in no cache, 410 where the revision has left the
+/// 400 where the request is malformed or asks for a WebSocket, 404 where the prefix lies in no cache, 410 where the revision has left the
 /// window, 503 where the cache has nothing yet, 429 where there are too many watches, 504 where a revision does not come.
 pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
-    let upgrade = websocket::Upgrade::of(request)?;
-    let takes_events = takes_events(&request.headers);
-    let is_sent = takes_events && upgrade.is_none();
+    if websocket::is_asked(request) {
+        return Err(Refusal::bad_request(NO_WEBSOCKET));
+    }
+    let is_sent = takes_events(&request.headers);
     let last_event = if is_sent { last_event(&request.headers)? } else { None };
     let query = Query::of(request.uri.query());
     let prefix = query.prefix()?;
-    let task = query.task(takes_events || upgrade.is_some(), last_event)?;
+    let task = query.task(is_sent, last_event)?;
     let cache = cache_of(state, prefix)?;
     let selection = query.selection(cache, prefix)?;
     if !cache.is_ready() {
@@ -53,11 +60,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
         KeysTask::Watch(watch) => watch,
     };
     let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
-    Ok(match upgrade {
-        Some(upgrade) => upgrade.respond(stream.without_blanks(), state.open.clone(), state.limits.stall),
-        None if is_sent => sse::respond(stream),
-        None => transport::respond(stream, LINES),
-    })
+    Ok(if is_sent { sse::respond(stream) } else { transport::respond(stream, LINES) })
 }
 
 /// Whether the client asks for server-sent events in so many words.

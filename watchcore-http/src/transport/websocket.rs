@@ -59,7 +59,16 @@ const LARGEST: usize = 4 << 10;
 /// What is read at a time, and gathered for one write: both lie there for as long as the connection does.
 const BUFFER: usize = 4 << 10;
 
-/// A request that asks for a WebSocket.
+/// Whether a request asks for a WebSocket. In HTTP/2 there is no such request.
+pub(crate) fn is_asked(request: &Parts) -> bool {
+    let headers = &request.headers;
+    request.version == Version::HTTP_11
+        && request.method == Method::GET
+        && names(headers, header::CONNECTION, "upgrade")
+        && names(headers, header::UPGRADE, "websocket")
+}
+
+/// A request that asks for a WebSocket, on a connection that can become one.
 pub(crate) struct Upgrade {
     upgrade: OnUpgrade,
     accept: HeaderValue,
@@ -70,17 +79,14 @@ pub(crate) struct Upgrade {
 }
 
 impl Upgrade {
-    /// What a request asks for in this regard; `None`: no WebSocket. In HTTP/2 there is no such request.
+    /// What a request asks for in this regard; `None`: no WebSocket.
     ///
     /// # Errors
     /// 400 and 426 where it asks in a form that cannot be answered.
     pub(crate) fn of(request: &Parts) -> Result<Option<Upgrade>, Refusal> {
         let headers = &request.headers;
-        let asks = names(headers, header::CONNECTION, "upgrade") && names(headers, header::UPGRADE, "websocket");
         // Without the connection's consent, as behind a router that serves no upgrades, it is a request like any other.
-        let upgrade = request.extensions.get::<OnUpgrade>().filter(|_| asks);
-        let Some(upgrade) = upgrade.filter(|_| request.version == Version::HTTP_11 && request.method == Method::GET)
-        else {
+        let Some(upgrade) = request.extensions.get::<OnUpgrade>().filter(|_| is_asked(request)) else {
             return Ok(None);
         };
         if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {

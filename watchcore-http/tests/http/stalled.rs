@@ -24,13 +24,12 @@ const UPGRADE: [(&str, &str); 4] = [
 type WatchCase = (&'static str, String, &'static [(&'static str, &'static str)]);
 
 /// A watch of each face on each transport of HTTP/1.1.
-fn watches() -> [WatchCase; 5] {
+fn watches() -> [WatchCase; 4] {
     [
         ("lines", KEYS.into(), &[]),
         ("objects", format!("{WIDGETS}?watch=1"), &[]),
         ("server-sent events", KEYS.into(), &[("Accept", "text/event-stream")]),
-        ("a WebSocket of keys", KEYS.into(), &UPGRADE),
-        ("a WebSocket of objects", format!("{WIDGETS}?watch=1"), &UPGRADE),
+        ("a WebSocket", format!("{WIDGETS}?watch=1"), &UPGRADE),
     ]
 }
 

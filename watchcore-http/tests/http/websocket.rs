@@ -1,4 +1,4 @@
-//! Watches over WebSockets: the rows of docs/HTTP.md, section HF, that are about them.
+//! Watches over WebSockets: the rows of docs/HTTP.md, section HF, that are about them, and HK-21.
 
 use crate::support::certificates::{Authority, Files, client, connect, install};
 use crate::support::ground::{Face, SHOP, WIDGETS};
@@ -19,7 +19,8 @@ use watchcore_http::{Server, Tls, Tokens};
 
 pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1";
+/// A watch of all widgets, whose first message is the mark that ends its initial state where there are none.
+const WATCH: &str = "/apis/matrix.test/v1/widgets?watch=1&allowWatchBookmarks=1";
 
 pub(crate) async fn open(ground: &Ground, target: &str) -> Socket {
     let opened = within("a WebSocket", connect_async(format!("ws://{}{target}", ground.address))).await;
@@ -45,6 +46,11 @@ pub(crate) async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSock
         }
         other => panic!("no text: {other:?}"),
     }
+}
+
+/// The revision of the object of an event.
+fn version(event: &Value) -> &str {
+    event["object"]["metadata"]["resourceVersion"].as_str().expect("a revision")
 }
 
 /// The code of the close frame that comes next, and behind it the end.
@@ -128,16 +134,37 @@ fn ends_with_close(bytes: &[u8], code: u16) -> bool {
 async fn each_event_is_a_text_message() {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
-    let mut objects = open(&ground, &format!("{WIDGETS}?watch=1&allowWatchBookmarks=1")).await;
-    let mut keys = open(&ground, KEYS).await;
-    let added = told(&mut objects).await;
+    let mut socket = open(&ground, WATCH).await;
+    let added = told(&mut socket).await;
     assert_eq!((&added["type"], &added["object"]["metadata"]["name"]), (&"ADDED".into(), &"a".into()));
-    assert_eq!(told(&mut objects).await["type"], "BOOKMARK");
-    assert_eq!(told(&mut keys).await["key"], "/registry/matrix.test/widgets/shop/a");
-    assert_eq!(told(&mut keys).await["initial_state_end"], true);
+    assert_eq!(told(&mut socket).await["type"], "BOOKMARK");
     ground.put_widget("shop/b", "red");
-    assert_eq!(told(&mut objects).await["object"]["metadata"]["resourceVersion"], "2");
-    assert_eq!(told(&mut keys).await["revision"], 2);
+    assert_eq!(version(&told(&mut socket).await), "2");
+}
+
+/// A browser's WebSocket fails on any answer but 101, so keys answer with words, whatever else is asked; a request that
+/// its connection does not consent to upgrade, or for another protocol, is answered as ever.
+#[tokio::test]
+async fn keys_have_no_websocket() {
+    for face in [Face::Own, Face::Nested] {
+        let ground = Ground::builder().face(face).start().await;
+        for target in
+            ["/v1/keys?prefix=/registry/", "/v1/keys?prefix=/registry/&watch=1", "/v1/keys?prefix=/elsewhere/"]
+        {
+            let mut client = Client::connect(ground.address).await;
+            let refused = client.answer("GET", target, &HANDSHAKE).await;
+            assert_eq!(refused.status(), (400, "BadRequest".into()), "{face:?} {target}");
+            let message = refused.json()["message"].to_string();
+            for advice in ["watch=1", "text/event-stream", "resources"] {
+                assert!(message.contains(advice), "{message}");
+            }
+            assert_eq!(client.answer("GET", "/livez", &[]).await.code(), 200, "the connection goes on");
+        }
+        for headers in [&HANDSHAKE[1..], &[("Connection", "Upgrade"), ("Upgrade", "h2c")]] {
+            let mut client = Client::connect(ground.address).await;
+            assert_eq!(client.answer("GET", "/v1/keys?prefix=/registry/", headers).await.code(), 200, "{headers:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -179,20 +206,18 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
     let with = async |target: &str, headers: &[(&str, &str)]| {
         Client::connect(ground.address).await.answer("GET", target, headers).await
     };
-    let old = with(KEYS, &[HANDSHAKE[0], HANDSHAKE[1], HANDSHAKE[3], ("Sec-WebSocket-Version", "8")]).await;
+    let old = with(WATCH, &[HANDSHAKE[0], HANDSHAKE[1], HANDSHAKE[3], ("Sec-WebSocket-Version", "8")]).await;
     assert_eq!(old.status(), (426, "UpgradeRequired".into()));
     assert_eq!((old.header("sec-websocket-version"), old.header("upgrade")), (Some("13"), Some("websocket")));
     // None, one that is short, one that is no base64, 18 bytes.
     for key in [None, Some("short"), Some("!!!!!!!!!!!!!!!!!!!!!!!!"), Some("AAAAAAAAAAAAAAAAAAAAAAAA")] {
         let mut headers = HANDSHAKE[..3].to_vec();
         headers.extend(key.map(|key| ("Sec-WebSocket-Key", key)));
-        assert_eq!(with(KEYS, &headers).await.status(), (400, "BadRequest".into()), "{key:?}");
+        assert_eq!(with(WATCH, &headers).await.status(), (400, "BadRequest".into()), "{key:?}");
     }
-    assert_eq!(with("/v1/keys?prefix=/x&watch=1", &HANDSHAKE).await.code(), 404);
+    assert_eq!(with("/apis/matrix.test/v1/gadgets?watch=1", &HANDSHAKE).await.code(), 404);
     assert_eq!(with(&format!("{WIDGETS}?watch=1&labelSelector=%5E"), &HANDSHAKE).await.code(), 400);
     ground.put_widget("shop/a", "red");
-    ground.writer().compact(1).unwrap();
-    assert_eq!(with(&format!("{KEYS}&after=0"), &HANDSHAKE).await.code(), 410);
     // Without the consent of the connection it is a request like any other.
     let plain = with(WIDGETS, &[("Upgrade", "websocket")]).await;
     assert_eq!(plain.names(), ["shop/a"]);
@@ -202,9 +227,9 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
 #[tokio::test]
 async fn end_of_a_watch_is_a_close_frame() {
     let ground = Ground::start().await;
-    let mut timed = open(&ground, &format!("{KEYS}&timeoutSeconds=1")).await;
+    let mut timed = open(&ground, &format!("{WATCH}&timeoutSeconds=1")).await;
     assert_eq!(closed(&mut timed).await, 1000);
-    let mut drained = open(&ground, KEYS).await;
+    let mut drained = open(&ground, WATCH).await;
     told(&mut drained).await;
     ground.api.drain(Duration::ZERO).await;
     assert_eq!(closed(&mut drained).await, 1001);
@@ -227,24 +252,24 @@ async fn watch_over_tls() {
         request.headers_mut().insert("Origin", "https://localhost".parse().unwrap());
         within("a WebSocket", client_async(request, stream)).await.expect("it is upgraded").0
     };
-    let (mut objects, mut keys) = (open(&format!("{SHOP}?watch=1")).await, open(KEYS).await);
-    assert_eq!(told(&mut keys).await["initial_state_end"], true);
+    let (mut one, mut other) = (open(&format!("{SHOP}?watch=1")).await, open(WATCH).await);
+    assert_eq!(told(&mut other).await["type"], "BOOKMARK");
     ground.put_widget("shop/a", "red");
-    assert_eq!(told(&mut objects).await["object"]["metadata"]["name"], "a");
-    assert_eq!(told(&mut keys).await["revision"], 1);
+    assert_eq!(told(&mut one).await["object"]["metadata"]["name"], "a");
+    assert_eq!(version(&told(&mut other).await), "1");
     let large = "x".repeat(300_000);
     ground.put_widget("shop/b", &large);
-    assert_eq!(told(&mut objects).await["object"]["spec"]["color"], *large);
-    assert!(told(&mut keys).await["value"].as_str().unwrap().contains(&large));
-    keys.send(Message::Ping("here".into())).await.unwrap();
-    assert_eq!(message(&mut keys).await, Some(Message::Pong("here".into())));
-    objects.close(None).await.unwrap();
-    assert!(matches!(message(&mut objects).await, Some(Message::Close(_))), "the client's close frame is answered");
+    assert_eq!(told(&mut one).await["object"]["spec"]["color"], *large);
+    assert_eq!(told(&mut other).await["object"]["spec"]["color"], *large);
+    other.send(Message::Ping("here".into())).await.unwrap();
+    assert_eq!(message(&mut other).await, Some(Message::Pong("here".into())));
+    one.close(None).await.unwrap();
+    assert!(matches!(message(&mut one).await, Some(Message::Close(_))), "the client's close frame is answered");
     let mut rest = Vec::new();
-    within("the end", objects.get_mut().read_to_end(&mut rest)).await.expect("TLS says that it ends");
+    within("the end", one.get_mut().read_to_end(&mut rest)).await.expect("TLS says that it ends");
     let ended = tokio::spawn(server.shutdown(Duration::from_secs(60)));
-    assert_eq!(closed(&mut keys).await, 1001);
-    let mut stream = keys.into_inner();
+    assert_eq!(closed(&mut other).await, 1001);
+    let mut stream = other.into_inner();
     within("the end", stream.read_to_end(&mut rest)).await.expect("TLS says that it ends");
     drop(stream);
     within("the server ends before its grace time", ended).await.unwrap();
@@ -265,7 +290,7 @@ async fn error_of_a_watch_comes_before_its_close_frame() {
 #[tokio::test]
 async fn client_closes_and_is_answered() {
     let ground = Ground::start().await;
-    let mut socket = open(&ground, KEYS).await;
+    let mut socket = open(&ground, WATCH).await;
     told(&mut socket).await;
     socket.close(None).await.unwrap();
     while let Some(message) = message(&mut socket).await {
@@ -278,7 +303,7 @@ async fn client_closes_and_is_answered() {
 #[tokio::test]
 async fn small_messages_are_passed_over() {
     let ground = Ground::start().await;
-    let mut socket = open(&ground, KEYS).await;
+    let mut socket = open(&ground, WATCH).await;
     told(&mut socket).await;
     for size in [0, 1, 4096] {
         socket.send(Message::text("x".repeat(size))).await.unwrap();
@@ -286,22 +311,22 @@ async fn small_messages_are_passed_over() {
     }
     socket.send(Message::Ping("are you there".into())).await.unwrap();
     assert_eq!(message(&mut socket).await, Some(Message::Pong("are you there".into())));
-    ground.put("/registry/a", "1");
-    assert_eq!(told(&mut socket).await["revision"], 1);
+    ground.put_widget("shop/a", "red");
+    assert_eq!(version(&told(&mut socket).await), "1");
 }
 
 #[tokio::test]
 async fn large_message_closes_with_1009() {
     let ground = Ground::start().await;
     for large in [Message::text("x".repeat(4097)), Message::binary(vec![0; 1 << 20])] {
-        let mut socket = open(&ground, KEYS).await;
+        let mut socket = open(&ground, WATCH).await;
         told(&mut socket).await;
         socket.feed(large).await.unwrap();
         let _ = socket.flush().await;
         assert_eq!(closed(&mut socket).await, 1009);
     }
     // In two frames, each small enough.
-    let mut stream = raw(&ground, KEYS).await;
+    let mut stream = raw(&ground, WATCH).await;
     for opcode in [0x02, 0x80] {
         let mut frame = vec![opcode, 0x80 | 126, 0x0c, 0x00, 0, 0, 0, 0];
         frame.resize(8 + 0x0c00, 0);
@@ -322,7 +347,7 @@ async fn broken_frames_close_with_their_codes() {
         (&long_ping, 1002, "a ping that is too long"),
         (&[0x81, 0x81, 0, 0, 0, 0, 0xff], 1007, "text that is none"),
     ] {
-        let mut stream = raw(&ground, KEYS).await;
+        let mut stream = raw(&ground, WATCH).await;
         stream.write_all(frame).await.unwrap();
         let rest = rest(&mut stream).await;
         assert!(ends_with_close(&rest, code), "{what}: {:?}", String::from_utf8_lossy(&rest));
@@ -335,27 +360,28 @@ async fn clients_that_do_not_read_cost_little() {
     let ground = Ground::builder().cache(|cache| cache.capacity(128)).start().await;
     let mut silent = Vec::new();
     for _ in 0..8 {
-        silent.push(raw(&ground, KEYS).await);
+        silent.push(raw(&ground, WATCH).await);
     }
-    let mut reader = open(&ground, KEYS).await;
+    let mut reader = open(&ground, WATCH).await;
     told(&mut reader).await;
-    let value = "v".repeat(100_000);
+    let large = "v".repeat(100_000);
     for revision in 1..=100 {
-        ground.put("/registry/a", &value);
+        ground.put_widget("shop/a", &large);
         let event = within("the reader's event", told(&mut reader)).await;
-        assert_eq!(event["revision"], revision);
+        assert_eq!(version(&event), revision.to_string());
     }
     // 20 MB went by each: what they hold is a batch of the log, not that.
     let held = ground.cache.stats().bytes();
     assert!(held < 100 << 20, "{held} bytes");
     drop(reader);
     for number in 0..5000 {
-        ground.put("/registry/b", number.to_string());
+        ground.put_widget("shop/b", &number.to_string());
     }
     let mut late = silent.pop().unwrap();
     let rest = rest(&mut late).await;
     let text = String::from_utf8_lossy(&rest);
-    assert!(text.contains(r#"{"type":"LAGGED""#) && ends_with_close(&rest, 1000), "it is told what it lost");
+    assert!(text.contains(r#"{"type":"ERROR""#) && text.contains(r#""code":410"#), "it is told that it lost something");
+    assert!(ends_with_close(&rest, 1000));
 }
 
 #[tokio::test]
@@ -366,13 +392,13 @@ async fn watch_counts_while_it_is_open() {
         api.limits(limits)
     });
     let ground = ground.start().await;
-    let mut socket = open(&ground, KEYS).await;
+    let mut socket = open(&ground, WATCH).await;
     told(&mut socket).await;
-    assert_eq!(get(ground.address, KEYS).await.code(), 429);
+    assert_eq!(get(ground.address, WATCH).await.code(), 429);
     drop(socket);
     let freed = async || {
         let mut client = Client::connect(ground.address).await;
-        client.request("GET", KEYS, &[]).await;
+        client.request("GET", WATCH, &[]).await;
         client.head().await.filter(|head| head.code == 200).map(drop)
     };
     crate::support::eventually("its place", freed).await;
@@ -411,13 +437,13 @@ proptest! {
     fn hostile_frames_harm_nobody(bytes in hostile_bytes()) {
         let (runtime, ground) = hostile();
         runtime.block_on(async {
-            let mut stream = raw(ground, KEYS).await;
+            let mut stream = raw(ground, WATCH).await;
             // It may have closed already.
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             rest(&mut stream).await;
             drop(stream);
-            assert_eq!(get(ground.address, "/v1/keys?prefix=/registry/").await.code(), 200);
+            assert_eq!(get(ground.address, WIDGETS).await.code(), 200);
             let gone = async || ground.cache.subscriptions().is_empty().then_some(());
             crate::support::eventually("the watch goes with its connection", gone).await;
         });
