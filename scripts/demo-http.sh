@@ -4,6 +4,8 @@
 # end each client's state, and every event that it was told, is compared with what etcd has and what was written.
 #
 #   scripts/demo-http.sh [-objects N] [-changes N]
+#   scripts/demo-http.sh -moving 10m [-haproxy /usr/sbin/haproxy]    clients that move between three servers instead:
+#                                                                   docs/SERVER.md, "Several servers"
 #
 # Exit status: 0 all agree, 1 they do not, 3 something is missing.
 set -euo pipefail

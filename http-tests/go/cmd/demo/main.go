@@ -2,6 +2,9 @@
 // follow the same objects at once, while etcd is killed, its history compacted and the server restarted. At the end each
 // client's state is compared with etcd's, and everything that it was told with everything that happened.
 //
+// With -moving it shows three servers behind one address instead, of which one is behind etcd and the others are ended, again
+// and again: docs/SERVER.md, "Several servers".
+//
 // scripts/demo-http.sh builds what it runs.
 package main
 
@@ -16,17 +19,24 @@ import (
 	"time"
 
 	"watchcore.test/http/internal/clients"
+	"watchcore.test/http/internal/fleet"
 	"watchcore.test/http/internal/world"
 )
 
 func main() {
 	objects := flag.Int("objects", 10_000, "how many objects there are at first")
 	changes := flag.Int("changes", 20_000, "how many changes are made")
+	moving := flag.Duration("moving", 0, "for how long clients move between three servers, instead of all else")
+	haproxy := flag.String("haproxy", "", "the program that stands before the three servers, instead of a balancer of connections")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	clients.Quiet()
-	if err := run(ctx, *objects, *changes); err != nil {
+	show := func() error { return run(ctx, *objects, *changes) }
+	if *moving > 0 {
+		show = func() error { return move(ctx, *moving, *haproxy, min(*objects, 1000)) }
+	}
+	if err := show(); err != nil {
 		fmt.Printf("\nFAILED: %v\n", err)
 		if ctx.Err() != nil {
 			os.Exit(130)
@@ -89,6 +99,40 @@ func run(ctx context.Context, objects, changes int) error {
 	}
 	say("all changes are made; each client is compared with etcd and with what happened")
 	return report(ctx, w, running)
+}
+
+// move shows servers that take turns.
+func move(ctx context.Context, duration time.Duration, haproxy string, objects int) error {
+	programs, err := world.ProgramsFromEnvironment()
+	if err != nil {
+		return err
+	}
+	directory, remove, err := world.Directory()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	f, err := fleet.Start(ctx, programs, haproxy, directory, objects, say)
+	defer f.Close()
+	if err != nil {
+		return err
+	}
+	if err := f.Clients(ctx); err != nil {
+		return err
+	}
+	f.Begin(ctx, 20*time.Millisecond)
+	rounds := 0
+	for end := time.Now().Add(duration); time.Now().Before(end); rounds++ {
+		if err := f.Round(ctx, rounds); err != nil {
+			return err
+		}
+	}
+	say("no more changes are made; each client is compared with etcd and with what happened")
+	if err := f.End(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("\n%d rounds: %v\nEach client ends with etcd's own state; none lost a change, and none went back in time.\n", rounds, f)
+	return nil
 }
 
 func starters(ctx context.Context, w *world.World, programs world.Programs, directory string) []starter {

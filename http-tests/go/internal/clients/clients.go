@@ -35,6 +35,8 @@ type Client struct {
 	Logs []*history.Log
 	// State is what it would say if asked, for a log: nil where the client keeps no state of its own.
 	State func(log *history.Log) (map[string]int64, error)
+	// Back says where what the client itself shows went back in time, or is empty. nil where it shows no revisions.
+	Back func() string
 
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup

@@ -26,6 +26,15 @@ func Curl(ctx context.Context, url, plural string) (*Client, error) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		name, fetch = "Go's client instead of curl", byGo
 	}
+	return byLines(ctx, name, url, plural, fetch)
+}
+
+// Plain starts the same loop with Go's own client.
+func Plain(ctx context.Context, url, plural string) (*Client, error) {
+	return byLines(ctx, "plain watcher", url, plural, byGo)
+}
+
+func byLines(ctx context.Context, name, url, plural string, fetch fetcher) (*Client, error) {
 	return loop(ctx, name, url, plural, func(ctx context.Context, query string) (messages, error) {
 		body, err := fetch(ctx, url+path(plural)+query)
 		if err != nil {
@@ -66,6 +75,10 @@ func byGo(ctx context.Context, url string) (io.ReadCloser, error) {
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, err
+	}
+	if media := response.Header.Get("Content-Type"); media != "application/json" {
+		response.Body.Close()
+		return nil, fmt.Errorf("%s of %s: no server, but a proxy before it", response.Status, media)
 	}
 	return response.Body, nil
 }

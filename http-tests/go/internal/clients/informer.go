@@ -3,6 +3,7 @@ package clients
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,11 +79,57 @@ func runInformer(ctx context.Context, informer cache.SharedIndexInformer, log *h
 		}
 		return stateOf(plural, informer.GetStore().List()), nil
 	}
+	seen := &revisions{informer: informer, plural: plural, highest: map[string]int64{}}
+	// It fails for an informer that has stopped, which this one has not.
+	_, _ = informer.AddEventHandler(seen)
+	c.Back = seen.back
 	c.run(func() error {
 		informer.RunWithContext(ctx)
 		return nil
 	})
 	return c
+}
+
+// revisions are those that an informer's handler sees. None of them may fall.
+type revisions struct {
+	informer cache.SharedIndexInformer
+	plural   string
+
+	mutex   sync.Mutex
+	highest map[string]int64 // of each object, also of one that is gone
+	synced  int64            // the informer's LastSyncResourceVersion
+	fell    string
+}
+
+// OnAdd, OnUpdate and OnDelete are what an informer calls.
+func (r *revisions) OnAdd(object any, _ bool) { r.see(object) }
+func (r *revisions) OnUpdate(_, object any)   { r.see(object) }
+func (r *revisions) OnDelete(object any) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	r.see(object)
+}
+
+func (r *revisions) see(object any) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	key, revision, ok := place(r.plural, object)
+	synced := metadataOf{ResourceVersion: r.informer.LastSyncResourceVersion()}.revision()
+	switch {
+	case r.fell != "":
+	case !ok || revision < r.highest[key]:
+		r.fell = fmt.Sprintf("%s is at %d, and was at %d", key, revision, r.highest[key])
+	case synced < r.synced:
+		r.fell = fmt.Sprintf("LastSyncResourceVersion is %d, and was %d", synced, r.synced)
+	}
+	r.highest[key], r.synced = max(r.highest[key], revision), max(r.synced, synced)
+}
+
+func (r *revisions) back() string {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	return r.fell
 }
 
 func stateOf(plural string, objects []any) map[string]int64 {

@@ -76,7 +76,7 @@ func (s *eventSource) open(ctx context.Context) error {
 		case http.StatusGone:
 			s.lastID = ""
 			return nil
-		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 			return nil
 		}
 		return fmt.Errorf("the stream was refused: %s: %s", response.Status, body)

@@ -4,12 +4,17 @@ import "fmt"
 
 // Check compares what a client was told with what happened, up to the end of both: nil where each change was told once,
 // as what it was for this client and in its order, but for those that a later list of the client contains and those of a
-// gap. A revision of several changes may be told again, whole as far as it had been told: to a client that resumes there.
+// gap. A revision of several changes may be told again, whole as far as it had been told: to a client that resumes there. No
+// list and no bookmark may be of a revision below one that the client was told of before: it would go back in time.
 func (h *History) Check(log *Log) error {
 	changes, gaps := h.scope(log.Prefix)
 	w := &walk{changes: changes, gaps: gaps, have: map[string]int64{}}
 	for number, entry := range log.copied() {
-		if err := w.take(entry); err != nil {
+		err := w.forward(entry)
+		if err == nil {
+			err = w.take(entry)
+		}
+		if err != nil {
 			return fmt.Errorf("%s (%s): entry %d (%s): %w", log.Name, log.Prefix, number, describe(entry), err)
 		}
 	}
@@ -39,8 +44,19 @@ type walk struct {
 	// A list without a revision has been read: where it belongs is found when the next event comes.
 	floating bool
 	started  bool
+	// The highest revision that the client was told of.
+	reached int64
 	// The state behind the gap in which the client is, once it was needed.
 	behind map[string]int64
+}
+
+// forward refuses what goes back in time. Events have a rule of their own, by which a revision may be told again.
+func (w *walk) forward(entry Entry) error {
+	if entry.Kind != Happened && entry.Revision != 0 && entry.Revision < w.reached {
+		return fmt.Errorf("back in time: it had been told of revision %d", w.reached)
+	}
+	w.reached = max(w.reached, entry.Revision)
+	return nil
 }
 
 func (w *walk) take(entry Entry) error {

@@ -60,6 +60,9 @@ func TestCheck(t *testing.T) {
 		"wrong float":          {entries: []Entry{listed(0, map[string]int64{"w/x": 2}), x5}, want: "not that of revision 4"},
 		"gap with a hole":      {entries: []Entry{at2, y3}, gap: &Gap{2, 6}, want: "not that of revision 6"},
 		"gap with old":         {entries: []Entry{at2, x3}, gap: &Gap{2, 6}, want: "behind which it is at 6"},
+		"back by a list":       {entries: []Entry{at2, x3, y3, at2, x3, y3, x5, x6}, want: "back in time"},
+		"back by a mark":       {entries: []Entry{at2, x3, y3, mark(4), mark(3), x5, x6}, want: "back in time"},
+		"back behind a mark":   {entries: []Entry{at2, x3, y3, mark(4), listed(3, map[string]int64{"w/x": 3, "w/y": 3}), x5, x6}, want: "back in time"},
 		"doubled in gap":       {entries: []Entry{at2, y3, y3}, gap: &Gap{2, 6}, want: "doubled in a gap"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ package history
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -55,11 +56,14 @@ func (h *History) Len() int {
 
 // Last is the revision of the last change of a key that begins with prefix, 0 without one.
 func (h *History) Last(prefix string) int64 {
-	changes, _ := h.scope(prefix)
-	if len(changes) == 0 {
-		return 0
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	for _, change := range slices.Backward(h.changes) {
+		if strings.HasPrefix(change.Key, prefix) {
+			return change.Revision
+		}
 	}
-	return changes[len(changes)-1].Revision
+	return 0
 }
 
 // BySerial finds the put that wrote an object's serial.

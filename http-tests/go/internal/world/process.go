@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -137,14 +138,19 @@ func (t *tail) String() string {
 	return string(bytes.TrimSpace(t.bytes))
 }
 
-// FreeAddress is an address of the loopback interface that nobody listens on.
+// FreeAddress is an address of the loopback interface that nobody listens on. Its port is below those that Linux gives to
+// connections, so that no connection takes it while a server that listened there is started again.
 func FreeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	const lowest, highest = 12_000, 32_000
+	var listener net.Listener
+	var err error
+	for range 100 {
+		if listener, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest))); err == nil {
+			defer listener.Close()
+			return listener.Addr().String(), nil
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
+	return "", err
 }
 
 // Until asks again and again until there is no error, and gives up with the last one after Patience or with the context.

@@ -6,13 +6,15 @@ import (
 	"sync"
 )
 
-// A Proxy stands between a server and etcd, so that the server can be cut off while others still reach etcd.
+// A Proxy carries the bytes of connections: between a server and etcd, so that the server can be cut off or held back while
+// others still reach etcd; or between clients and servers (Balancer).
 type Proxy struct {
-	// URL is what the server takes for etcd's.
+	// URL is what those who connect take for that of the other side.
 	URL string
 
 	listener net.Listener
-	target   string
+	dial     func() (net.Conn, error)
+	held     sync.RWMutex // locked while nothing may be carried to those who connected
 	mutex    sync.Mutex
 	open     map[net.Conn]bool // of both sides
 	cut      bool
@@ -20,11 +22,15 @@ type Proxy struct {
 
 // StartProxy starts one before an address such as 127.0.0.1:2379.
 func StartProxy(target string) (*Proxy, error) {
+	return startProxy(func() (net.Conn, error) { return net.Dial("tcp", target) })
+}
+
+func startProxy(dial func() (net.Conn, error)) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{URL: "http://" + listener.Addr().String(), listener: listener, target: target, open: map[net.Conn]bool{}}
+	p := &Proxy{URL: "http://" + listener.Addr().String(), listener: listener, dial: dial, open: map[net.Conn]bool{}}
 	go p.accept()
 	return p, nil
 }
@@ -45,7 +51,7 @@ func (p *Proxy) carry(from net.Conn) {
 		return
 	}
 	defer p.remove(from)
-	to, err := net.Dial("tcp", p.target)
+	to, err := p.dial()
 	if err != nil {
 		return
 	}
@@ -58,7 +64,26 @@ func (p *Proxy) carry(from net.Conn) {
 		_, _ = io.Copy(to, from)
 		to.Close()
 	}()
-	_, _ = io.Copy(from, to)
+	_, _ = io.Copy(gated{from, p}, to)
+}
+
+// gated is the side of the one who connected. It is no net.Conn, so that io.Copy calls its Write.
+type gated struct {
+	to    io.Writer
+	proxy *Proxy
+}
+
+func (g gated) Write(b []byte) (int, error) {
+	g.proxy.held.RLock()
+	defer g.proxy.held.RUnlock()
+	return g.to.Write(b)
+}
+
+// Hold carries nothing more to those who connected until the function that it returns is called. Connections stay open, and
+// new ones are accepted. Bytes that the other side sends after Hold has returned are not seen before that.
+func (p *Proxy) Hold() (release func()) {
+	p.held.Lock()
+	return sync.OnceFunc(p.held.Unlock)
 }
 
 func (p *Proxy) add(connection net.Conn) bool {

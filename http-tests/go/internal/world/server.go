@@ -21,11 +21,19 @@ type Server struct {
 	process        *Process
 }
 
-// Without a history each restart makes the clients list anew, which is what they are watched at.
+// Settings are what differs from server to server.
+type Settings struct {
+	// History is how many revisions before now a server begins with. Without any, each restart makes the clients list anew.
+	History int
+	// Grace is how long watches take to end after SIGTERM: a duration of the configuration.
+	Grace string
+}
+
 const configuration = `etcd = [%q]
 listen = %q
 bookmark_interval = "1s"
-history = 0
+history = %d
+grace_period = %q
 
 [[cache]]
 prefix = "/registry/"
@@ -62,13 +70,14 @@ columns = [
 `
 
 // StartServer starts watchcore serve over an etcd, and waits until it is ready. Its configuration lies in directory.
-func StartServer(ctx context.Context, binary, etcd, directory string) (*Server, error) {
+func StartServer(ctx context.Context, binary, etcd, directory string, settings Settings) (*Server, error) {
 	address, err := FreeAddress()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{URL: "http://" + address, binary: binary, config: filepath.Join(directory, "serve.toml")}
-	if err := os.WriteFile(s.config, fmt.Appendf(nil, configuration, etcd, address), 0o600); err != nil {
+	text := fmt.Appendf(nil, configuration, etcd, address, settings.History, settings.Grace)
+	if err := os.WriteFile(s.config, text, 0o600); err != nil {
 		return nil, err
 	}
 	return s, s.Start(ctx)
@@ -101,11 +110,28 @@ func (s *Server) Start(ctx context.Context) error {
 	return err
 }
 
+// Runs says whether it does.
+func (s *Server) Runs() bool {
+	select {
+	case <-s.process.Ended():
+		return false
+	default:
+		return true
+	}
+}
+
 // Kill ends it as kill -9 does.
 func (s *Server) Kill() { s.process.Kill() }
 
 // Terminate ends it as SIGTERM does.
 func (s *Server) Terminate() error { return s.process.Terminate() }
+
+// Close ends it for good, also where it does not run.
+func (s *Server) Close() {
+	if s.process != nil {
+		s.Kill()
+	}
+}
 
 // Output is the last of what it logged.
 func (s *Server) Output() string { return s.process.Output() }

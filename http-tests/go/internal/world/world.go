@@ -67,14 +67,14 @@ func (w *World) start(ctx context.Context, programs Programs, directory string, 
 	if w.Proxy, err = StartProxy(strings.TrimPrefix(w.Etcd.URL, "http://")); err != nil {
 		return err
 	}
-	w.Server, err = StartServer(ctx, programs.Watchcore, w.Proxy.URL, directory)
+	w.Server, err = StartServer(ctx, programs.Watchcore, w.Proxy.URL, directory, Settings{History: 0, Grace: "10s"})
 	return err
 }
 
 // Close ends what runs.
 func (w *World) Close() {
-	if w.Server != nil && w.Server.process != nil {
-		w.Server.Kill()
+	if w.Server != nil {
+		w.Server.Close()
 	}
 	if w.Proxy != nil {
 		w.Proxy.Close()
