@@ -287,7 +287,8 @@ impl ApiBuilder {
         self
     }
 
-    /// How long a cache may be without its source before `/readyz` fails. Default: a minute.
+    /// How long a cache may be without its source before `/readyz` fails, and the watches on it end, so that their clients
+    /// find another server. Watches that begin later stay. Default: a minute.
     pub fn stale_limit(mut self, limit: Duration) -> ApiBuilder {
         self.stale_limit = Some(limit);
         self
@@ -311,18 +312,19 @@ impl ApiBuilder {
         let interval = self.recheck_interval.unwrap_or(Duration::from_secs(15));
         let recheck = Recheck { access: access.clone(), interval };
         let (watches, of_connection) = (self.limits.watches, self.limits.watches_per_connection);
+        let stale_limit = self.stale_limit.unwrap_or(Duration::from_secs(60));
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
             lists: Arc::default(),
             readings: Arc::default(),
             unread: Unread::new(self.limits.unread_bytes, self.limits.unread_bytes_per_client),
-            open: OpenWatches::rechecked(watches, of_connection, self.limits.stall, recheck),
+            open: OpenWatches::rechecked(watches, of_connection, self.limits.stall, stale_limit, recheck),
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
             figures: Arc::default(),
             viewers: Viewers::default(),
             access,
-            stale_limit: self.stale_limit.unwrap_or(Duration::from_secs(60)),
+            stale_limit,
             is_ending: AtomicBool::new(false),
         })))
     }

@@ -10,7 +10,16 @@ pub(crate) use resource::{Field, LAYOUT, invalid};
 use crate::frame::{Frames, LineForm, TableShape};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use watchcore::{Cache, Result};
+use std::time::{Duration, SystemTime};
+use watchcore::{Cache, Result, State};
+
+/// How long a cache has been without its source, if it is.
+pub(crate) fn stale_for(cache: &Cache) -> Option<Duration> {
+    match cache.state() {
+        State::Stale { since } => Some(SystemTime::now().duration_since(since).unwrap_or_default()),
+        _ => None,
+    }
+}
 
 /// A resource with the cache that has its objects.
 pub(crate) struct Served {

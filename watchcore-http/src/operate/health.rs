@@ -8,6 +8,7 @@
 //! state gets 504 at once. So `/readyz?verbose` asks etcd too, and says what came of it in a line that decides nothing.
 
 use crate::api::ApiState;
+use crate::catalog::stale_for;
 use crate::request::{Health, decoded};
 use axum::body::Body;
 use axum::response::Response;
@@ -15,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use watchcore::{Cache, State};
 
 /// How long a consistent read of a check may take: shorter than probes wait.
@@ -129,9 +130,8 @@ fn closed(cache: &Cache) -> Option<String> {
 fn not_ready(cache: &Cache, limit: Duration) -> Option<String> {
     match cache.state() {
         State::Ready => None,
-        State::Stale { since } => {
-            let age = SystemTime::now().duration_since(since).unwrap_or_default();
-            (age > limit).then(|| format!("{} for {} s", State::Stale { since }.name(), age.as_secs()))
+        state @ State::Stale { .. } => {
+            stale_for(cache).filter(|age| *age > limit).map(|age| format!("{} for {} s", state.name(), age.as_secs()))
         }
         other => Some(other.name().to_owned()),
     }

@@ -72,6 +72,8 @@ pub(crate) struct WatchStream {
     due: Option<Due>,
     /// Frames of the last poll that are no events.
     blanks: usize,
+    /// The cache had lost its source when the watch began, and has not found it yet: see [`is_left_behind`](Self::is_left_behind).
+    stays: bool,
     open: OpenWatch,
 }
 
@@ -132,6 +134,7 @@ impl WatchStream {
             cache: None,
             due: None,
             blanks: 0,
+            stays: false,
             open,
         }
     }
@@ -140,8 +143,17 @@ impl WatchStream {
     /// went out for a while: so nobody on the way takes it for dead.
     pub(crate) fn pulse(mut self, cache: &Cache, interval: Duration) -> WatchStream {
         self.timer.pulse(interval);
+        self.stays = self.open.is_too_stale(cache);
         self.cache = Some(cache.clone());
         self
+    }
+
+    /// Whether the cache has lost its source since the watch began, and for longer than the limit. Then the watch ends, and its
+    /// client may find another server. A watch that begins in such a cache stays, because its client has found none.
+    fn is_left_behind(&mut self) -> bool {
+        let is_stale = self.cache.as_ref().is_some_and(|cache| self.open.is_too_stale(cache));
+        self.stays &= is_stale;
+        is_stale && !self.stays
     }
 
     /// For a transport that says by itself that it is alive.
@@ -162,6 +174,7 @@ impl WatchStream {
             cache: None,
             due: None,
             blanks: 0,
+            stays: false,
             open,
         }
     }
@@ -200,6 +213,9 @@ impl WatchStream {
             if events >= PIECE_EVENTS && out.len() == had {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
+            }
+            if self.due.is_some() && self.is_left_behind() {
+                self.due = Some(Due::End);
             }
             let subscription = match &mut self.source {
                 Source::Open(subscription) => subscription,

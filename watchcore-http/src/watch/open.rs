@@ -2,6 +2,7 @@
 
 use super::recheck::Recheck;
 use crate::access::{Admission, Peer, Verdict};
+use crate::catalog::stale_for;
 use crate::clients::{ClientPlace, ClientPlaces, Full, Who};
 use crate::exchange::Exchange;
 use crate::status::Refusal;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use watchcore::{Closer, Error, Subscription};
+use watchcore::{Cache, Closer, Error, Subscription};
 
 /// The least and the most time between two looks at all watches.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -24,6 +25,8 @@ pub(crate) struct OpenWatches {
     of_connection: usize,
     /// How long a transport may leave a watch unasked behind its deadline.
     grace: Duration,
+    /// How long a cache may be without its source before the watches on it end.
+    stale_limit: Duration,
     open: Mutex<Open>,
     /// Figures: Relaxed.
     events: AtomicU64,
@@ -133,19 +136,33 @@ impl OpenWatches {
     /// its deadline. The users of open watches are not looked up anew.
     #[cfg(test)]
     pub(crate) fn new(limit: usize, of_connection: usize, grace: Duration) -> Arc<OpenWatches> {
-        Arc::new(OpenWatches::of(limit, of_connection, grace, None))
+        Arc::new(OpenWatches::of(limit, of_connection, grace, Duration::MAX, None))
     }
 
-    /// The same, and the users of open watches are looked up anew.
-    pub(crate) fn rechecked(limit: usize, of_connection: usize, grace: Duration, recheck: Recheck) -> Arc<OpenWatches> {
-        Arc::new(OpenWatches::of(limit, of_connection, grace, Some(recheck)))
+    /// The same; watches end when their cache has been without its source for `stale_limit`, and their users are looked up
+    /// anew.
+    pub(crate) fn rechecked(
+        limit: usize,
+        of_connection: usize,
+        grace: Duration,
+        stale_limit: Duration,
+        recheck: Recheck,
+    ) -> Arc<OpenWatches> {
+        Arc::new(OpenWatches::of(limit, of_connection, grace, stale_limit, Some(recheck)))
     }
 
-    fn of(limit: usize, of_connection: usize, grace: Duration, recheck: Option<Recheck>) -> OpenWatches {
+    fn of(
+        limit: usize,
+        of_connection: usize,
+        grace: Duration,
+        stale_limit: Duration,
+        recheck: Option<Recheck>,
+    ) -> OpenWatches {
         OpenWatches {
             places: ClientPlaces::new(limit),
             of_connection,
             grace,
+            stale_limit,
             recheck,
             open: Mutex::default(),
             events: AtomicU64::new(0),
@@ -346,6 +363,11 @@ impl OpenWatch {
         if ends {
             closer.close();
         }
+    }
+
+    /// Whether a cache has been without its source for longer than watches on it may last.
+    pub(crate) fn is_too_stale(&self, cache: &Cache) -> bool {
+        stale_for(cache).is_some_and(|age| age > self.all.stale_limit)
     }
 
     /// The order to end this watch.

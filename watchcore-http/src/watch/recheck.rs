@@ -136,7 +136,13 @@ mod tests {
 
     fn watches(counting: &Counting) -> Arc<OpenWatches> {
         let access = Access { authenticators: vec![Box::new(counting.clone())], ..Access::default() };
-        OpenWatches::rechecked(100, 100, Duration::MAX, Recheck { access: Arc::new(access), interval: INTERVAL })
+        OpenWatches::rechecked(
+            100,
+            100,
+            Duration::MAX,
+            Duration::MAX,
+            Recheck { access: Arc::new(access), interval: INTERVAL },
+        )
     }
 
     fn request(path: &str) -> Parts {

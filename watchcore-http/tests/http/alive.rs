@@ -3,9 +3,10 @@
 use crate::support::client::Watching;
 use crate::support::ground::WIDGETS;
 use crate::support::{Ground, figure, within};
-use crate::websocket::{open, told};
+use crate::websocket::{closed, open, told};
 use serde_json::Value;
 use std::time::Duration;
+use watchcore::{Code, Error, SourceState};
 
 const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1&after=1";
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
@@ -82,4 +83,35 @@ async fn silence_is_broken_by_what_clients_pass_over() {
     let lines = body.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice::<Value>(line).unwrap());
     assert_eq!((texts, lines.count()), (1, 1));
     assert_eq!(told(&mut socket).await["type"], "ADDED", "its first message");
+}
+
+/// Watches of a cache that has lost etcd for longer than the limit end: their clients may find a server that has not. Those that
+/// come back all the same have found none, and stay, until that cache has followed etcd again and loses it anew.
+#[tokio::test]
+async fn watches_of_a_stale_cache_end_once() {
+    let builder =
+        Ground::builder().api(|api| api.bookmark_interval(Duration::from_millis(20)).stale_limit(Duration::ZERO));
+    let ground = builder.start().await;
+    ground.put_widget("shop/a", "red");
+    let widgets = format!("{WIDGETS}?watch=1&allowWatchBookmarks=true&resourceVersion=");
+    let (now, future) = (format!("{widgets}1"), format!("{widgets}9"));
+    for _ in 0..2 {
+        let mut moved = Vec::new();
+        for (target, accept) in [(&*now, "*/*"), (&future, "*/*"), (KEYS, "*/*"), (KEYS, EVENTS.1)] {
+            moved.push(Watching::open_with(ground.address, target, &[("Accept", accept)]).await);
+        }
+        let mut socket = open(&ground, &now).await;
+        ground.writer().set_state(SourceState::Stale(Error::new(Code::Unavailable, "etcd is away")));
+        for mut watching in moved {
+            within("an end", async { while watching.client.chunk().await.is_some() {} }).await;
+        }
+        assert_eq!(closed(&mut socket).await, 1000);
+        let mut stays = Watching::open(ground.address, &now).await;
+        assert_eq!(within("bookmarks", stays.told_times(3)).await, ["BOOKMARK @1"; 3]);
+        ground.writer().set_state(SourceState::Fresh);
+        assert_eq!(within("bookmarks", stays.told_times(3)).await, ["BOOKMARK @1"; 3]);
+        ground.writer().set_state(SourceState::Stale(Error::new(Code::Unavailable, "etcd is away again")));
+        within("an end", async { while stays.client.chunk().await.is_some() {} }).await;
+        ground.writer().set_state(SourceState::Fresh);
+    }
 }

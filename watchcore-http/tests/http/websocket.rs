@@ -54,7 +54,7 @@ fn version(event: &Value) -> &str {
 }
 
 /// The code of the close frame that comes next, and behind it the end.
-async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> u16 {
+pub(crate) async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> u16 {
     let code = loop {
         match message(socket).await {
             Some(Message::Close(Some(frame))) => break u16::from(frame.code),
