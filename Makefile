@@ -150,7 +150,7 @@ bench-http: ## `watchcore serve` beside Kubernetes' own server and a bare loop; 
 	@scripts/bench-http.sh
 
 .PHONY: performance
-performance: ## docs/PERFORMANCE.md and docs/figures, from what bench-peers measured
+performance: ## the table of docs/PERFORMANCE.md, and target/peers/report.md with everybody, from what bench-peers measured
 	@test -x target/peers/release/peers || { echo "nothing was measured: run 'make bench-peers'" >&2; exit 1; }
 	@target/peers/release/peers render
 

@@ -2,8 +2,6 @@
 //!
 //! - `threads`: a new key, beside 0, 1000 and 4000 idle threads that read once.
 //! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys.
-//! - `floor [COUNT]`: the slowest of as many steps of some 1.3 us that write 250 bytes of new memory each and multiply:
-//!   what the machine itself adds.
 //! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
 //! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
 //! - `overwrite [COUNT]`: nothing but overwrites of 1000 keys, for callgrind.
@@ -22,13 +20,12 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("threads") => threads(),
         Some("keys") => keys(number(4_000_000)),
-        Some("floor") => floor(number(4_000_000)),
         Some("buckets") => buckets(number(60_000)),
         Some("outrun") => outrun(number(8)),
         Some("filters") => filters(number(10_000)),
         Some("capacity") => capacity(),
         Some("overwrite") => overwrite(number(100_000)),
-        _ => eprintln!("bounds: one of threads, keys, floor, buckets, outrun, filters, capacity, overwrite"),
+        _ => eprintln!("bounds: one of threads, keys, buckets, outrun, filters, capacity, overwrite"),
     }
 }
 
@@ -189,21 +186,6 @@ fn keys(count: u64) {
         times.measure(|| writer.apply(count + revision, [Change::delete(&key)]).unwrap());
     }
     times.line(&format!("{count} deletes"));
-}
-
-fn floor(count: u64) {
-    let mut times = Times::default();
-    let mut kept = Vec::with_capacity(count as usize);
-    let mut state = 1u64;
-    for _ in 0..count {
-        times.measure(|| {
-            kept.push(vec![state as u8; 250]);
-            (0..700).for_each(|_| {
-                state = std::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1))
-            });
-        });
-    }
-    times.line(&format!("{count} steps of nothing"));
 }
 
 fn buckets(count: u64) {

@@ -25,7 +25,7 @@ type contestant struct {
 }
 
 func contestants() []contestant {
-	return slices.Concat(delivery(), objects(), broadcasts(), informing(), floors())
+	return slices.Concat(delivery(), objects(), broadcasts(), informing())
 }
 
 func main() {

@@ -2,17 +2,16 @@
 //!
 //! - `peers run [--go PROGRAM] [--quick] [--minutes N] [--only ROW] [--results FILE]`: measures, and writes the results;
 //!   one row alone takes the place of that row in them.
-//! - `peers render [--results FILE] [--repository DIRECTORY]`: makes docs/PERFORMANCE.md and docs/figures of them.
+//! - `peers render [--results FILE] [--repository DIRECTORY]`: makes the table of docs/PERFORMANCE.md of them, and
+//!   beside them `report.md`, with every contestant, and the figures.
 //! - `peers list`, `peers versions`, `peers measure ROW SIZE CONTESTANT`: what `run` asks each program,
 //!   this one and the one in Go. A measurement is one line of JSON.
 //!
 //! `catalog` has the rows, `rows` who is measured at them. `watchers` and `keyed` have the contestants, each behind the
-//! trait of its kind of work, so that no row is written twice. `floor` has bare programs behind the same traits, which
-//! show what the machine itself takes for a row.
+//! trait of its kind of work, so that no row is written twice.
 
 mod catalog;
 mod driver;
-mod floor;
 mod informing;
 mod keyed;
 mod load;
@@ -81,8 +80,10 @@ fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 fn render(arguments: &[String]) -> Result<(), String> {
-    let results = results::read(&results_file(arguments))?;
-    report::write(&results, option(arguments, "--repository").unwrap_or(".").as_ref())
+    let file = results_file(arguments);
+    let results = results::read(&file)?;
+    let repository = option(arguments, "--repository").unwrap_or(".");
+    report::write(&results, repository.as_ref(), file.parent().unwrap_or(".".as_ref()))
 }
 
 fn list() -> Result<(), String> {

@@ -70,13 +70,8 @@ impl Case {
         self.listed.contestant.starts_with("watchcore")
     }
 
-    /// Whether it is a bare program that shows what the machine takes: see `floor`.
-    pub fn is_floor(&self) -> bool {
-        self.listed.contestant.starts_with("floor")
-    }
-
     pub fn is_peer(&self) -> bool {
-        !self.is_ours() && !self.is_floor()
+        !self.is_ours()
     }
 
     pub fn figures(&self) -> Spread {

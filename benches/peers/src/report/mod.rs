@@ -1,5 +1,5 @@
-//! Makes docs/PERFORMANCE.md of the results: the part between two markers, and the figures. The rest of
-//! the document is written by hand.
+//! Makes two documents of the results: the table of docs/PERFORMANCE.md, between two markers in a page that is written
+//! by hand, and `report.md` beside the results, with every contestant of every row and the figures.
 
 mod plots;
 mod tables;
@@ -12,17 +12,22 @@ use std::path::Path;
 const BEGIN: &str = "<!-- peers: made by `make performance`; what is changed here by hand is lost -->";
 const END: &str = "<!-- peers: end -->";
 const DOCUMENT: &str = "docs/PERFORMANCE.md";
-const FIGURES: &str = "docs/figures";
+const REPORT: &str = "report.md";
+const FIGURES: &str = "figures";
 
-pub fn write(results: &Results, repository: &Path) -> Result<(), String> {
+/// `directory`: where the results lie.
+pub fn write(results: &Results, repository: &Path, directory: &Path) -> Result<(), String> {
     let path = repository.join(DOCUMENT);
-    let in_file = |error| format!("{}: {error}", path.display());
-    let before = std::fs::read_to_string(&path).map_err(in_file)?;
+    let in_file = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let before = std::fs::read_to_string(&path).map_err(|error| in_file(&path, error))?;
     let parts = before.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-    let (head, tail) = parts.ok_or_else(|| format!("{} has lost its markers: {BEGIN} and {END}", path.display()))?;
-    let figures = plots::write(results, &repository.join(FIGURES))?;
-    let made = text(results, &figures);
-    std::fs::write(&path, format!("{head}{BEGIN}\n\n{made}\n{END}{tail}")).map_err(in_file)
+    let (above, below) = parts.ok_or_else(|| format!("{} has lost its markers: {BEGIN} and {END}", path.display()))?;
+    let summary = head(results) + &tables::summary(results);
+    std::fs::write(&path, format!("{above}{BEGIN}\n\n{summary}\n{END}{below}"))
+        .map_err(|error| in_file(&path, error))?;
+    let figures = plots::write(results, &directory.join(FIGURES))?;
+    let report = directory.join(REPORT);
+    std::fs::write(&report, everybody(results, &figures)).map_err(|error| in_file(&report, error))
 }
 
 /// The cases of one row at one size.
@@ -30,16 +35,16 @@ fn at_size<'a>(results: &'a Results, row: &'a str, size: usize) -> impl Iterator
     results.cases.iter().filter(move |case| case.listed.row == row && case.listed.size == size)
 }
 
-fn text(results: &Results, figures: &[plots::Figure]) -> String {
-    let mut text = head(results);
-    text += &tables::summary(results);
+/// The same head, and each row with all who were measured and its figures.
+fn everybody(results: &Results, figures: &[plots::Figure]) -> String {
+    let mut text = format!("# Every contestant of `make bench-peers`\n\n{}", head(results));
     for row in ROWS {
         text += &tables::row(results, row);
         for figure in figures.iter().filter(|figure| figure.row == row.name) {
-            writeln!(text, "\n![{}](figures/{})", figure.title, figure.file).expect("a string takes it");
+            writeln!(text, "\n![{}]({FIGURES}/{})", figure.title, figure.file).expect("a string takes it");
         }
     }
-    text.trim_end().to_string() + "\n"
+    text
 }
 
 fn head(results: &Results) -> String {
@@ -49,9 +54,8 @@ fn head(results: &Results) -> String {
     let (least, most) = (rounds.clone().min().unwrap_or(0), rounds.max().unwrap_or(0));
     let rounds = if least == most { format!("{most} rounds") } else { format!("{least} to {most} rounds") };
     let mut text = format!(
-        "Taken on {} by `make bench-peers`{}, {} in {:.0} s, on {} cores of {} with {} GiB, Linux {}. \
-        The load average was {:.1} at the start and {:.1} at the end: other work ran beside it where that is above the \
-        run's own.\n\nMeasured were {}.\n",
+        "Taken on {} by `make bench-peers`{}: {} in {:.0} s, on {} cores of {} with {} GiB, Linux {}, at a load average of \
+        {:.1} at the start and {:.1} at the end. Measured were {}.\n",
         machine.day,
         if results.quick { " with `QUICK=1`" } else { "" },
         rounds,

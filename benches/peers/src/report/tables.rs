@@ -5,31 +5,26 @@ use crate::catalog::{Figure, ROWS, Row, Size};
 use crate::results::{Case, Language, Results, Spread};
 
 const SUMMARY: &str = "
-## Beside its peers
-
 Medians. The ratio is watchcore's figure over that of the best peer in the same language and run: below 1 watchcore is \
 ahead, in bold it is behind (in the row of two threads, where more is better, the other way round). A goal is in bold \
 where it is missed.
-
-A floor is a bare program of the same run that does the row's work in the way in which this library does it, and has \
-no checks, filters, errors or reclamation. It is no peer, for nobody could use it, and the ratio leaves it out. A floor \
-in bold is above the goal, and nobody in the row is below it: in that run this way did not lead to the goal, whatever \
-the library does. Where somebody is below it, it bounds nothing. What each floor does stands in the table of its row. A \
-figure without a range was taken once.
 
 ";
 
 /// Each row and size in one line.
 pub fn summary(results: &Results) -> String {
     let mut text = SUMMARY.to_string();
-    text += "| what | at | Rust | best peer | ratio | goal | floor | Go | best peer | ratio | goal | floor |\n";
-    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    text += "| what | at | Rust | best peer | ratio | goal | Go | best peer | ratio | goal |\n";
+    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for row in ROWS {
+        // A row's name stands at its first size.
+        let mut title = row.title;
         for size in row.sizes {
             if at_size(results, row.name, size.number).next().is_some() {
                 let rust = standing(results, row, size, Language::Rust, size.rust);
                 let go = standing(results, row, size, Language::Go, size.go);
-                text += &format!("| {} | {} {} | {rust} | {go} |\n", row.title, grouped(size.number), row.of);
+                text += &format!("| {title} | {} {} | {rust} | {go} |\n", grouped(size.number), row.of);
+                title = "";
             }
         }
     }
@@ -41,17 +36,7 @@ fn best<'a>(row: &Row, cases: impl Iterator<Item = &'a Case>) -> Option<(&'a Cas
     cases.map(|case| (case, case.figures().median)).min_by(|a, b| row.figure.order(a.1, b.1))
 }
 
-/// One cell: the floor, in bold where it refuses the goal. `others`: the best figures of all others.
-fn floor(row: &Row, floor: Option<(&Case, f64)>, others: &[Option<f64>], goal: Option<f64>) -> String {
-    floor.map_or("-".to_string(), |(_, value)| {
-        let is_above = |other: f64| row.figure.order(value, other).is_gt();
-        let refused = goal.is_some_and(is_above) && !others.iter().copied().flatten().any(is_above);
-        let floor = row.figure.show(value);
-        if refused { format!("**{floor}**") } else { floor }
-    })
-}
-
-/// Five cells: ours, the best peer, the ratio, the goal, the floor.
+/// Four cells: ours, the best peer, the ratio, the goal.
 fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal: Option<f64>) -> String {
     let cases = || at_size(results, row.name, size.number).filter(|case| case.language == language);
     let ours = best(row, cases().filter(|case| case.is_ours()));
@@ -69,9 +54,7 @@ fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal:
         let goal = row.figure.show(goal);
         if missed { format!("**{goal}**") } else { goal }
     });
-    let others = [ours, peer].map(|best| best.map(|(_, value)| value));
-    let floor_cell = floor(row, best(row, cases().filter(|case| case.is_floor())), &others, goal);
-    format!("{} | {peer_cell} | {ratio} | {goal_cell} | {floor_cell}", cell(ours.map(|(_, value)| value)))
+    format!("{} | {peer_cell} | {ratio} | {goal_cell}", cell(ours.map(|(_, value)| value)))
 }
 
 /// One row: what it includes, and every contestant at every size.

@@ -1,7 +1,6 @@
 //! Rows about watchers: what an event costs them, the publisher and the memory, and how soon it is there.
 
 use super::Contestant;
-use crate::floor::{everybody, one_each, ring};
 use crate::load::{self, Scattered};
 use crate::measure::{Measured, allocated, distribution, repeat};
 use crate::watchers::channels::{Crossbeam, Publisher as Channels, Tokio};
@@ -18,9 +17,6 @@ type BroadcasterManyTasks = Tasks<broadcaster::ManyPublisher>;
 type SharedTasks = Tasks<broadcaster::Shared>;
 type TokioTasks = Tasks<Channels<Tokio>>;
 type CrossbeamThreads = Threads<Channels<Crossbeam>>;
-type FloorThreads = Threads<everybody::Publisher<true>>;
-type FloorTasks = Tasks<everybody::Publisher<true>>;
-type FloorOneEach = Tasks<one_each::Publisher<true>>;
 
 const THREADS: &str = "a thread for each watcher";
 const TASKS: &str = "a task for each watcher, all tasks on one thread";
@@ -29,18 +25,6 @@ const TASKS_MAP: &str = "a channel and a task for each watcher, the channels in 
 const KEEPS_NOTHING: &str = "the same hash map; an event that is for nobody is copied, and dropped";
 const THREADS_MAP: &str = "a channel and a thread for each watcher, the channels in a hash map by key";
 const SHARED: &str = "objects in an Arc; a task for each watcher, all tasks on one thread; it waits for nobody";
-const FLOOR_THREADS: &str = "a ring of events; each watcher has a cursor and a thread, yields once before it parks, \
-    and unparks the next";
-const FLOOR_TASKS: &str = "a ring of events; each watcher has a cursor and a task, all tasks on one thread, which \
-    yields once before it sleeps; each wakes the next";
-const FLOOR_POLL: &str = "the revision of each event's line, the address of the key of each version's first line";
-const FLOOR_PUBLISH: &str = "a copy into the oldest of 65,536 blocks, an event's line, a fence and a load of the list \
-    of sleepers, which is empty";
-const FLOOR_ONE_EACH: &str = "a ring of events; each watcher has a box for one event, found by the number in the key, \
-    and a task, all tasks on one thread, which yields once when all events are taken";
-const FLOOR_WAKE_THREADS: &str = "a ring of events and a parked thread for each watcher; of many each has a box for \
-    one event";
-const FLOOR_WAKE_TASKS: &str = "a ring of events and a task for each watcher; of many each has a box for one event";
 const IN_SET: &str = "subscriptions in one wake set, without a task or thread of their own";
 
 pub const CONTESTANTS: &[Contestant] = &[
@@ -49,31 +33,23 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("deliver", "tokio broadcast", TASKS, deliver::<BroadcastTasks>),
     Contestant::new("deliver", "tokio mpsc", TASKS, deliver::<TokioTasks>),
     Contestant::new("deliver", "crossbeam", THREADS, deliver::<CrossbeamThreads>).up_to(MANY_THREADS),
-    Contestant::new("deliver", "floor, threads", FLOOR_THREADS, deliver::<FloorThreads>).up_to(FEW_THREADS),
-    Contestant::new("deliver", "floor, tasks", FLOOR_TASKS, deliver::<FloorTasks>),
     Contestant::new("broadcast", "watchcore, threads", THREADS, deliver::<BroadcasterThreads>).up_to(MANY_THREADS),
     Contestant::new("broadcast", "watchcore, tasks", TASKS, deliver::<BroadcasterTasks>),
     Contestant::new("broadcast", "watchcore, tasks, many at once", TASKS, deliver::<BroadcasterManyTasks>),
     Contestant::new("broadcast", "tokio broadcast", SHARED, deliver::<SharedTasks>),
     Contestant::new("poll", "watchcore", "", |batch| poll(poll_window(batch))),
-    Contestant::new("poll", "floor", FLOOR_POLL, |batch| poll(ring::poll_window(batch))),
     Contestant::new("publish", "watchcore, tasks", TRUSTED, publish::<WatchcoreTasks>),
     Contestant::new("publish-shared", "watchcore, tasks", TRUSTED, publish::<WatchcoreSharing>),
     Contestant::new("publish", "tokio mpsc", KEEPS_NOTHING, publish::<TokioTasks>),
-    Contestant::new("publish", "floor", FLOOR_PUBLISH, publish::<FloorTasks>),
     Contestant::new("selective-key", "watchcore, tasks", TRUSTED, selective_key::<WatchcoreTasks>),
     Contestant::new("selective-key", "tokio mpsc", TASKS_MAP, selective_key::<TokioTasks>),
-    Contestant::new("selective-key", "floor", FLOOR_ONE_EACH, selective_key::<FloorOneEach>),
     Contestant::new("selective-namespace", "watchcore, tasks", TRUSTED, selective_namespace::<WatchcoreTasks>),
     Contestant::new("selective-namespace", "tokio mpsc", TASKS_MAP, selective_namespace::<TokioTasks>),
-    Contestant::new("selective-namespace", "floor", FLOOR_ONE_EACH, selective_namespace::<FloorOneEach>),
     Contestant::new("wake", "watchcore, threads", THREADS, wake::<WatchcoreThreads>),
     Contestant::new("wake", "watchcore, tasks", TRUSTED, wake::<WatchcoreTasks>),
     Contestant::new("wake", "tokio broadcast", TASKS, wake::<BroadcastTasks>).up_to(1),
     Contestant::new("wake", "tokio mpsc", TASKS_MAP, wake::<TokioTasks>),
     Contestant::new("wake", "crossbeam", THREADS_MAP, wake::<CrossbeamThreads>),
-    Contestant::new("wake", "floor, threads", FLOOR_WAKE_THREADS, floor_threads_wake),
-    Contestant::new("wake", "floor, tasks", FLOOR_WAKE_TASKS, floor_tasks_wake),
     Contestant::new("bytes-subscription", "watchcore, wake set", IN_SET, bytes_in_set),
     Contestant::new("bytes-subscription", "watchcore, tasks", "with its task", bytes_of::<WatchcoreTasks>),
     Contestant::new("bytes-subscription", "tokio broadcast", "with its task", bytes_of::<BroadcastTasks>),
@@ -82,8 +58,6 @@ pub const CONTESTANTS: &[Contestant] = &[
 
 /// More watchers than this nobody would give a thread each.
 const MANY_THREADS: usize = 1000;
-/// More threads than this the floor does not wake one after the other.
-const FEW_THREADS: usize = 10;
 
 fn everything(watchers: usize) -> Vec<Interest> {
     vec![Interest::Everything; watchers]
@@ -155,22 +129,6 @@ fn wake<W: Watchers>(watchers: usize) -> Measured {
         (stage.seen.last() - begun) as f64
     };
     distribution((0..samples).map(sample).collect())
-}
-
-/// The floor has one program for a watcher of everything, and one for watchers of a key each; no watcher yields.
-fn floor_threads_wake(watchers: usize) -> Measured {
-    match watchers {
-        1 => wake::<Threads<everybody::Publisher<false>>>(1),
-        many => wake::<Threads<one_each::Publisher<false>>>(many),
-    }
-}
-
-/// The same with tasks.
-fn floor_tasks_wake(watchers: usize) -> Measured {
-    match watchers {
-        1 => wake::<Tasks<everybody::Publisher<false>>>(1),
-        many => wake::<Tasks<one_each::Publisher<false>>>(many),
-    }
 }
 
 /// What opened watchers that sleep take of the allocator, each.

@@ -9,8 +9,7 @@ pub mod worst;
 
 use crate::measure::Measured;
 
-/// One program at one kind of work. Those of watchcore have names that begin with its name, those that are no peers but
-/// floors begin with `floor`.
+/// One program at one kind of work. Names that begin with `watchcore` are its own; all others are peers.
 pub struct Contestant {
     pub row: &'static str,
     pub name: &'static str,

@@ -1,8 +1,6 @@
 //! Rows about objects: writing them, reading one, reading many, and what one takes of the memory.
 
 use super::Contestant;
-use crate::floor::lists::{self as floor_lists, Lister};
-use crate::floor::store::Store as Floor;
 use crate::keyed::btree::{self, Store as BTree};
 use crate::keyed::imbl::{self, Store as Imbl};
 use crate::keyed::papaya::Store as Papaya;
@@ -23,32 +21,20 @@ const LOCKED: &str = "walked in place under the lock: writers wait meanwhile";
 const COPIED: &str = "a Vec that counts each object, made under the lock";
 const WALKED: &str = "a snapshot, walked in place";
 const NO_LOCK: &str = "no lock for readers";
-const FLOOR_OVERWRITE: &str = "a cell of a hash table, the key's line, the version before, a copy into the block that \
-    was replaced 65,536 events ago, an event's line";
-const FLOOR_INSERT: &str = "a new cell of a hash table, a new line of the key, a copy into a new block, an event's \
-    line, and the key moved into its leaf of 64 sorted ones, which no reader reads";
-const FLOOR_GET: &str = "a cell of a hash table, the key's line, the version's count up and down";
-const FLOOR_LIST: &str = "the keys' lines side by side in their order, of each the version's address and event; the \
-    addresses go to memory that is there";
-const FLOOR_STATE: &str = "the keys' lines side by side in their order; of 1024 keys at a time a line of 64 bytes \
-    each is written, then the values are touched";
 
 pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("overwrite", "watchcore", "", overwrite::<Watchcore>),
     Contestant::new("overwrite", BTREE, "", overwrite::<BTree>),
     Contestant::new("overwrite", "papaya", "", overwrite::<Papaya>),
     Contestant::new("overwrite", "imbl", PUBLISHED, overwrite::<Imbl>),
-    Contestant::new("overwrite", "floor", FLOOR_OVERWRITE, overwrite::<Floor<false>>),
     Contestant::new("insert", "watchcore", "", insert::<Watchcore>),
     Contestant::new("insert", BTREE, "", insert::<BTree>),
     Contestant::new("insert", "papaya", "", insert::<Papaya>),
     Contestant::new("insert", "imbl", PUBLISHED, insert::<Imbl>),
-    Contestant::new("insert", "floor", FLOOR_INSERT, insert::<Floor<true>>),
     Contestant::new("get", "watchcore", "", get::<Watchcore>),
     Contestant::new("get", BTREE, "", get::<BTree>),
     Contestant::new("get", "papaya", NO_LOCK, get::<Papaya>),
     Contestant::new("get", "imbl", "under the RwLock", get::<Imbl>),
-    Contestant::new("get", "floor", FLOOR_GET, get::<Floor<false>>),
     Contestant::new("get-together", "watchcore", "", get_together::<Watchcore>),
     Contestant::new("get-together", BTREE, "", get_together::<BTree>),
     Contestant::new("get-together", "papaya", NO_LOCK, get_together::<Papaya>),
@@ -58,29 +44,24 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("list", BTREE, LOCKED, list::<BTree, btree::Shared>),
     Contestant::new("list", BTREE_COPIED, COPIED, list::<BTree, btree::Copied>),
     Contestant::new("list", "imbl", WALKED, list::<Imbl, imbl::Shared>),
-    Contestant::new("list", "floor", FLOOR_LIST, list::<Floor<false>, Lister>),
     Contestant::new("list-touched", "watchcore, page", PAGED, list_touched::<Watchcore, Pages>),
     Contestant::new("list-touched", "watchcore, snapshot", WALKED, list_touched::<Watchcore, Walks>),
     Contestant::new("list-touched", BTREE, LOCKED, list_touched::<BTree, btree::Shared>),
     Contestant::new("list-touched", BTREE_COPIED, COPIED, list_touched::<BTree, btree::Copied>),
     Contestant::new("list-touched", "imbl", WALKED, list_touched::<Imbl, imbl::Shared>),
-    Contestant::new("list-touched", "floor", FLOOR_LIST, list_touched::<Floor<false>, Lister>),
     Contestant::new("prefix", "watchcore, page", PAGED, prefix::<Watchcore, Pages>),
     Contestant::new("prefix", "watchcore, snapshot", WALKED, prefix::<Watchcore, Walks>),
     Contestant::new("prefix", BTREE, LOCKED, prefix::<BTree, btree::Shared>),
     Contestant::new("prefix", BTREE_COPIED, COPIED, prefix::<BTree, btree::Copied>),
     Contestant::new("prefix", "imbl", WALKED, prefix::<Imbl, imbl::Shared>),
-    Contestant::new("prefix", "floor", FLOOR_LIST, prefix::<Floor<false>, Lister>),
     Contestant::new("prefix-touched", "watchcore, page", PAGED, prefix_touched::<Watchcore, Pages>),
     Contestant::new("prefix-touched", "watchcore, snapshot", WALKED, prefix_touched::<Watchcore, Walks>),
     Contestant::new("prefix-touched", BTREE, LOCKED, prefix_touched::<BTree, btree::Shared>),
     Contestant::new("prefix-touched", BTREE_COPIED, COPIED, prefix_touched::<BTree, btree::Copied>),
     Contestant::new("prefix-touched", "imbl", WALKED, prefix_touched::<Imbl, imbl::Shared>),
-    Contestant::new("prefix-touched", "floor", FLOOR_LIST, prefix_touched::<Floor<false>, Lister>),
     Contestant::new("state", "watchcore", "ten subscriptions from Start::State to the end mark", state_watchcore),
     Contestant::new("state", BTREE, LOCKED, state::<BTree>),
     Contestant::new("state", "imbl", WALKED, state::<Imbl>),
-    Contestant::new("state", "floor", FLOOR_STATE, state_floor),
     Contestant::new("bytes-object", "watchcore", "", bytes::<Watchcore>),
     Contestant::new("bytes-object", BTREE, "", bytes::<BTree>),
     Contestant::new("bytes-object", "papaya", "", bytes::<Papaya>),
@@ -260,12 +241,6 @@ fn state_watchcore(objects: usize) -> Measured {
         let mut subscription = cache.subscribe(Start::State).open().expect("opens");
         Box::new(move || crate::keyed::watchcore::take_state(&mut subscription))
     })
-}
-
-fn state_floor(objects: usize) -> Measured {
-    let store = Floor::<false>::filled(objects);
-    let shared = store.reader();
-    ten_watchers(store, objects, || Box::new(move || floor_lists::take_state(shared)))
 }
 
 /// What an object takes of the allocator beyond the bytes of its key and its value.
