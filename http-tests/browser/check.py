@@ -5,12 +5,13 @@ Usage: check.py [--screenshot FILE]
 
 It starts the example `live_page` of watchcore-http (built before by the caller, see check.sh), which keeps a cache busy,
 opens its page, and fails where the page shows no live numbers, says anything on its console, runs what is a watcher's
-name, does not fit a small screen, is empty without script, or does not come back behind a refusal. With --screenshot it leaves a picture of the page.
+name, does not fit a small screen, says nothing without script, or does not come back behind a refusal. With --screenshot it leaves a picture of the page.
 """
 
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -154,6 +155,8 @@ def look(browser, url, screenshot):
     width = browser.value("document.documentElement.scrollWidth")
     require(width <= 360, f"it fits a screen of 360 pixels: {width}")
     require(not browser.said, f"the console is empty: {browser.said}")
+    markup = browser.value("try { document.body.innerHTML = '<b>x</b>'; 'taken' } catch (error) { error.name }")
+    require(markup == "TypeError", "no text becomes markup, whatever script tries")
     browser.ask("Emulation.setScriptExecutionDisabled", value=True)
     browser.ask("Page.navigate", url=url)
     end = time.monotonic() + BOUND
@@ -167,8 +170,8 @@ def look(browser, url, screenshot):
         if "</main>" in markup or time.monotonic() > end:
             break
         time.sleep(0.05)
-    require("<dt>revision</dt>" in markup and "as of when it was loaded" in markup, "without script the figures are there")
-    require('http-equiv="refresh"' in markup, "without script the page is loaded again and again")
+    sentence = re.search("<noscript>(.*?)</noscript>", markup, re.DOTALL)
+    require("/metrics" in sentence[1] and "/readyz?verbose" in sentence[1], "without script it says where figures are")
 
 
 # Turns the first stream that the page opens away, as a server does that has no place for it.

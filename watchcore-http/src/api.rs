@@ -421,7 +421,7 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
             resources::answer(&state, path, &parts).await
         }
         Route::Subresource { .. } => Err(resources::no_subresource(&state, route)),
-        Route::Page => page::page(state, &parts).await,
+        Route::Page => Ok(page::page()),
         Route::PageEvents => page::events(&state, &parts),
         Route::Keys => keys::answer(&state, &parts).await,
     }

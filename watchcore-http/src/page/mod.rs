@@ -1,13 +1,12 @@
 //! The live page: what a person sees who opens the server in a browser.
 //!
-//! `/` is one document without foreign assets: its style and its script stand in it, and the policy that goes with it
-//! names both by their hashes, so that nothing else runs. It shows what holds when it is asked for, and is whole without
-//! script. With script it follows `/events`: one JSON a second ([`sample`]), which has the same figures for programs, and
-//! the same markup for the page, written by [`markup`] in both cases.
+//! `/` is [`DOCUMENT`], the same bytes for everybody: it has no figure, no name and no foreign asset. Its script follows
+//! `/events`, where each second one JSON comes ([`sample`]), and makes elements of that. A policy goes with the document:
+//! only its own style and script count, known by their hashes, and no text may become markup (Trusted Types), so a browser
+//! refuses what a mistake in the script would do with a name. Without script the document names `/metrics` and `/readyz`.
 //!
 //! All viewers share one task that takes the samples. It begins with the first of them and ends with the last.
 
-mod markup;
 mod sample;
 
 use crate::api::ApiState;
@@ -18,13 +17,12 @@ use crate::resources::watch::deadline;
 use crate::status::Refusal;
 use crate::transport::sse;
 use axum::body::Body;
-use axum::extract::OriginalUri;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use http::request::Parts;
 use http::{HeaderValue, header};
-use sample::{Rates, Sample};
+use sample::Rates;
 use std::convert::Infallible;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -32,23 +30,28 @@ use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::{Instant, timeout_at};
 use watchcore::Error;
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const DOCUMENT: &str = include_str!("page.html");
 
 /// Between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What runs and what styles the page is what stands in it; it loads nothing, and is shown in no frame.
+/// What runs and what styles the page is what stands in it, and text stays text; it loads nothing, and is shown in no frame.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
-        "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'",
-        source_of(STYLE),
-        source_of(SCRIPT)
+        "default-src 'none'; style-src {}; script-src {}; require-trusted-types-for 'script'; trusted-types 'none'; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        source_of(inside("style")),
+        source_of(inside("script"))
     );
     // Hashes in base64 are what a header takes.
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
+
+/// The text of the first element of this name in the document, as a browser takes its hash.
+fn inside(element: &str) -> &'static str {
+    let behind = DOCUMENT.split_once(&format!("<{element}>")).map_or("", |(_, behind)| behind);
+    behind.split_once(&format!("</{element}>")).map_or("", |(text, _)| text)
+}
 
 /// A text that stands in the page, as the policy names it.
 fn source_of(text: &str) -> String {
@@ -74,31 +77,15 @@ impl Viewers {
     }
 }
 
-/// `/`: the page as it is now.
-///
-/// # Errors
-/// 500 where the runtime ends.
-pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
-    let events = events_of(original.path());
-    let who = Who::of(request);
-    let readings = state.readings.clone();
-    let document = readings.run(&who, soon(), move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
-    let mut response = Response::new(Body::from(document.await.map_err(|error| Refusal::from(&error))?));
+/// `/`: the document.
+pub(crate) fn page() -> Response {
+    let mut response = Response::new(Body::from(DOCUMENT));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    Ok(response)
-}
-
-/// Where the page finds its events, from where the browser has it: a proxy may show it below a path that is not known here.
-fn events_of(page: &str) -> String {
-    match page.rsplit('/').next() {
-        None | Some("") => "./events".to_owned(),
-        Some(last) => format!("./{last}/events"),
-    }
+    response
 }
 
 /// `/events`: what keeps the page alive. A viewer counts as a watch, and lasts as long as one: a browser comes back by
@@ -167,10 +154,8 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
             }
         }
         let readings = state.readings.clone();
-        let event = readings.run(&Who::Somebody, soon(), move || {
-            let sample = Sample::take(&state);
-            Bytes::from(format!("data: {}\n\n", sample.to_json(&markup::figures(&sample))))
-        });
+        let event =
+            readings.run(&Who::Somebody, soon(), move || Bytes::from(format!("data: {}\n\n", sample::take(&state))));
         // Where its turn did not come there is the next one.
         if let Ok(event) = event.await {
             samples.send_replace(event);
@@ -187,19 +172,8 @@ mod tests {
         assert_eq!(source_of(""), "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='", "of nothing");
         let policy = POLICY.to_str().unwrap();
         assert!(!policy.contains("unsafe") && !policy.contains("sha256-'"), "{policy}");
-    }
-
-    #[test]
-    fn events_are_found_from_the_page() {
-        for (page, events) in [
-            ("/", "./events"),
-            ("", "./events"),
-            ("/cache", "./cache/events"),
-            ("/a/cache/", "./events"),
-            ("/a/b:c", "./b:c/events"),
-            ("//evil.example", "./evil.example/events"),
-        ] {
-            assert_eq!(events_of(page), events, "{page}");
+        for element in ["style", "script"] {
+            assert!(policy.contains(&source_of(inside(element))) && inside(element).len() > 1000, "{element}");
         }
     }
 
@@ -266,14 +240,6 @@ mod tests {
                 tokio::time::timeout(Duration::from_secs(10), samples.changed()).await
             });
             assert!(matches!(seen, Ok(Ok(()))), "round {round}: {seen:?}");
-        }
-    }
-
-    #[test]
-    fn nothing_in_the_page_ends_its_style_or_script() {
-        for text in [STYLE, SCRIPT] {
-            assert!(!text.contains("</"), "it would end its element");
-            assert!(!text.contains("http:") && !text.contains("https:"), "a foreign asset");
         }
     }
 }

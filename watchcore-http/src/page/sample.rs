@@ -1,64 +1,22 @@
-//! What the page shows of one moment: figures of the server, of its caches and of who reads them.
+//! What the page shows of one moment: figures of the server, of its caches and of their watchers, as JSON.
 
 use crate::api::ApiState;
+use crate::catalog::Served;
 use crate::figures::{Figures, prometheus_text};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Stats, Status, SubscriptionInfo, metrics};
+use watchcore::{Cache, Stats, SubscriptionInfo, metrics};
 
 /// So many watchers of a cache are shown: those that are furthest behind.
-pub(super) const WATCHERS: usize = 50;
+const WATCHERS: usize = 50;
 /// So many resources are shown: where there are more, those that were asked for most.
 const RESOURCES: usize = 100;
 /// A rate is taken over at least so long, and at most so long.
 const SHORTEST: Duration = Duration::from_millis(900);
 const LONGEST: Duration = Duration::from_secs(120);
-
-/// One moment.
-pub(super) struct Sample {
-    pub(super) server: ServerSample,
-    pub(super) caches: Vec<CacheSample>,
-    /// In the order of declaration, or where there are too many the most asked for first.
-    pub(super) resources: Vec<ResourceSample>,
-    pub(super) more_resources: usize,
-}
-
-/// The server itself.
-pub(super) struct ServerSample {
-    pub(super) watches: usize,
-    pub(super) connections: usize,
-    pub(super) events: u64,
-    pub(super) bytes: u64,
-    pub(super) refused: u64,
-}
-
-/// One cache.
-pub(super) struct CacheSample {
-    pub(super) prefix: String,
-    pub(super) status: Status,
-    pub(super) stats: Stats,
-    /// None: it was looked at for the first time.
-    pub(super) events_per_second: Option<f64>,
-    /// Histories since birth, beyond the first.
-    pub(super) resyncs: u64,
-    /// Of those that a feeder made, by what caused them.
-    pub(super) reasons: Vec<(String, u64)>,
-    /// The furthest behind first.
-    pub(super) watchers: Vec<SubscriptionInfo>,
-    pub(super) more_watchers: usize,
-}
-
-/// One resource.
-pub(super) struct ResourceSample {
-    pub(super) name: String,
-    pub(super) prefix: String,
-    pub(super) requests: u64,
-    pub(super) frames_made: u64,
-    pub(super) frames_found: u64,
-    pub(super) left_out: u64,
-}
 
 /// What rates are reckoned from: the events of each cache at an earlier moment, and what came of it then.
 #[derive(Default)]
@@ -84,111 +42,81 @@ impl Rates {
     }
 }
 
-impl Sample {
-    pub(super) fn take(state: &ApiState) -> Sample {
-        let caches = state.catalog.caches();
-        let stats: Vec<Stats> = caches.iter().map(Cache::stats).collect();
-        let rates = state.viewers.lock().rates.of(stats.iter().map(|stats| stats.events).collect());
-        let caches = caches
-            .iter()
-            .zip(stats)
-            .zip(rates)
-            .map(|((cache, stats), rate)| CacheSample::take(cache, stats, rate))
-            .collect();
-        let requests = requests(&state.figures);
-        let resources = state.catalog.resources().iter().map(|served| {
-            let (frames_found, frames_made, _) = served.frames.figures();
-            let resource = &served.resource;
-            let labels = [&resource.group, &resource.version, &resource.plural].map(String::clone);
-            ResourceSample {
-                requests: requests.get(&labels).copied().unwrap_or(0),
-                name: resource.to_string(),
-                prefix: resource.prefix.clone(),
-                frames_made,
-                frames_found,
-                left_out: served.left_out.count(),
-            }
-        });
-        let mut resources: Vec<ResourceSample> = resources.collect();
-        let more_resources = resources.len().saturating_sub(RESOURCES);
-        if more_resources > 0 {
-            resources.sort_by_key(|resource| std::cmp::Reverse(resource.requests));
-            resources.truncate(RESOURCES);
-        }
-        let (events, bytes, refused) = state.open.figures();
-        let (watches, connections) = (state.open.count(), state.figures.connections());
-        let server = ServerSample { watches, connections, events, bytes, refused };
-        Sample { server, caches, resources, more_resources }
-    }
-
-    /// As `/events` sends it, with the markup that the page takes over.
-    pub(super) fn to_json(&self, markup: &str) -> Value {
-        let ServerSample { watches, connections, events, bytes, refused } = self.server;
-        let resources = self.resources.iter().map(|resource| {
-            json!({
-                "name": resource.name, "prefix": resource.prefix, "requests": resource.requests,
-                "frames_made": resource.frames_made, "frames_found": resource.frames_found,
-                "left_out": resource.left_out,
-            })
-        });
-        json!({
-            "server": {
-                "watches": watches, "connections": connections, "events": events, "bytes": bytes, "refused": refused,
-            },
-            "caches": self.caches.iter().map(CacheSample::to_json).collect::<Vec<_>>(),
-            "resources": resources.collect::<Vec<_>>(),
-            "more_resources": self.more_resources,
-            "markup": markup,
-        })
-    }
+/// One moment, as `/events` sends it.
+pub(super) fn take(state: &ApiState) -> Value {
+    let caches = state.catalog.caches();
+    let stats: Vec<Stats> = caches.iter().map(Cache::stats).collect();
+    let rates = state.viewers.lock().rates.of(stats.iter().map(|stats| stats.events).collect());
+    let of_caches = caches.iter().zip(&stats).zip(rates).map(|((cache, stats), rate)| of_cache(cache, stats, rate));
+    let (resources, more_resources) = of_resources(state);
+    let (events, bytes, refused) = state.open.figures();
+    json!({
+        "server": {
+            "watches": state.open.count(), "connections": state.figures.connections(), "events": events, "bytes": bytes,
+            "refused": refused,
+        },
+        "caches": of_caches.collect::<Vec<_>>(),
+        "resources": resources,
+        "more_resources": more_resources,
+    })
 }
 
-impl CacheSample {
-    fn take(cache: &Cache, stats: Stats, events_per_second: Option<f64>) -> CacheSample {
-        let status = cache.status();
-        let mut watchers = cache.subscriptions();
-        watchers.sort_by_key(|info| (std::cmp::Reverse(info.lag.events), info.id));
-        let more_watchers = watchers.len().saturating_sub(WATCHERS);
-        watchers.truncate(WATCHERS);
-        CacheSample {
-            prefix: String::from_utf8_lossy(cache.prefix()).into_owned(),
-            resyncs: status.position.epoch_number().saturating_sub(1),
-            reasons: reasons(cache),
-            status,
-            stats,
-            events_per_second,
-            watchers,
-            more_watchers,
-        }
+/// In the order of declaration, or where there are too many the most asked for first; and how many are left out then.
+fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
+    let requests = requests(&state.figures);
+    let of = |served: &Arc<Served>| {
+        let resource = &served.resource;
+        requests.get(&[&resource.group, &resource.version, &resource.plural].map(String::clone)).copied().unwrap_or(0)
+    };
+    let mut resources: Vec<_> = state.catalog.resources().iter().map(|served| (of(served), served)).collect();
+    let more = resources.len().saturating_sub(RESOURCES);
+    if more > 0 {
+        resources.sort_by_key(|(requests, _)| std::cmp::Reverse(*requests));
+        resources.truncate(RESOURCES);
     }
-
-    fn to_json(&self) -> Value {
-        let CacheSample { status, stats, .. } = self;
-        let watchers = self.watchers.iter().map(|info| {
-            json!({
-                "id": info.id, "name": info.name, "state": info.state.name(), "revision": info.position.revision,
-                "lag_events": info.lag.events, "lag_revisions": info.lag.revisions,
-                "lag_seconds": info.lag.age.as_secs_f64(), "handed_out": info.handed_out, "lagged": info.lagged,
-                "last_poll_seconds": info.last_poll.map(|age| age.as_secs_f64()),
-            })
-        });
+    let shown = resources.into_iter().map(|(requests, served)| {
+        let (frames_found, frames_made, _) = served.frames.figures();
         json!({
-            "name": status.name, "prefix": self.prefix, "state": status.state.name(),
-            "revision": status.position.revision, "oldest": status.oldest,
-            "window_seconds": status.window_age.as_secs_f64(), "window_bytes": stats.window_bytes,
-            "objects": status.objects, "bytes": status.bytes, "events": stats.events,
-            "events_per_second": self.events_per_second, "resyncs": self.resyncs,
-            "resyncs_by_reason": self.reasons.iter().cloned().collect::<BTreeMap<_, _>>(),
-            "reconnects": status.source.reconnects, "endpoint": status.source.endpoint,
-            "last_error": status.last_error.as_ref().map(|error| error.message()),
-            "subscriptions": status.subscriptions, "watchers": watchers.collect::<Vec<_>>(),
-            "more_watchers": self.more_watchers,
+            "name": served.resource.to_string(), "prefix": served.resource.prefix, "requests": requests,
+            "frames_made": frames_made, "frames_found": frames_found, "left_out": served.left_out.count(),
         })
-    }
+    });
+    (shown.collect(), more)
+}
+
+/// A cache, with its watchers, the furthest behind first. `events_per_second` is unknown at the first look.
+fn of_cache(cache: &Cache, stats: &Stats, events_per_second: Option<f64>) -> Value {
+    let status = cache.status();
+    let mut watchers = cache.subscriptions();
+    watchers.sort_by_key(|info| (std::cmp::Reverse(info.lag.events), info.id));
+    let more_watchers = watchers.len().saturating_sub(WATCHERS);
+    watchers.truncate(WATCHERS);
+    json!({
+        "name": status.name, "prefix": String::from_utf8_lossy(cache.prefix()), "state": status.state.name(),
+        "revision": status.position.revision, "oldest": status.oldest,
+        "window_seconds": status.window_age.as_secs_f64(), "window_bytes": stats.window_bytes,
+        "objects": status.objects, "bytes": status.bytes, "events": stats.events,
+        "events_per_second": events_per_second,
+        // Histories since birth, beyond the first.
+        "resyncs": status.position.epoch_number().saturating_sub(1),
+        "resyncs_by_reason": reasons(cache), "reconnects": status.source.reconnects, "endpoint": status.source.endpoint,
+        "last_error": status.last_error.as_ref().map(|error| error.message()),
+        "subscriptions": status.subscriptions, "watchers": watchers.iter().map(of_watcher).collect::<Vec<_>>(),
+        "more_watchers": more_watchers,
+    })
+}
+
+fn of_watcher(info: &SubscriptionInfo) -> Value {
+    json!({
+        "id": info.id, "name": info.name, "state": info.state.name(), "revision": info.position.revision,
+        "lag_events": info.lag.events, "lag_revisions": info.lag.revisions, "lag_seconds": info.lag.age.as_secs_f64(),
+        "handed_out": info.handed_out, "lagged": info.lagged,
+        "last_poll_seconds": info.last_poll.map(|age| age.as_secs_f64()),
+    })
 }
 
 /// Why a feeder listed anew, and how often. Only its figures for Prometheus say so.
-fn reasons(cache: &Cache) -> Vec<(String, u64)> {
+fn reasons(cache: &Cache) -> BTreeMap<String, u64> {
     let text = metrics::text([cache]);
     let series = text.lines().filter(|line| line.contains("resyncs_by_reason") && !line.starts_with('#'));
     series.filter_map(|line| Some((label(line, "reason")?, value(line)?))).filter(|(_, count)| *count > 0).collect()
@@ -238,12 +166,10 @@ mod tests {
         let api = builder.build().unwrap();
         let asked = RequestLabels { verb: "get", resource: ResourceLabels::new("", "v1", "p249"), code: 200 };
         drop(api.0.figures.request(asked, Duration::ZERO));
-        let sample = Sample::take(&api.0);
-        let shown: Vec<&str> = sample.resources.iter().map(|resource| &*resource.name).collect();
-        assert_eq!((shown.len(), sample.more_resources), (100, 150));
-        assert_eq!(shown[..3], ["p249/v1", "p0/v1", "p1/v1"]);
-        let markup = super::super::markup::figures(&sample);
-        assert!(markup.contains("and 150 more with no more requests") && markup.len() < 20_000, "{}", markup.len());
+        let (shown, more) = of_resources(&api.0);
+        assert_eq!((shown.len(), more), (100, 150));
+        let names: Vec<_> = shown[..3].iter().map(|resource| resource["name"].as_str().unwrap()).collect();
+        assert_eq!((names, &shown[0]["requests"]), (vec!["p249/v1", "p0/v1", "p1/v1"], &1.into()));
     }
 
     #[test]

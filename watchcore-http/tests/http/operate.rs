@@ -301,7 +301,7 @@ async fn figures_are_gathered_off_the_runtime() {
     ground.writer().attach(source.clone()).unwrap();
     // The server runs on the thread of the test.
     let here = thread::current().id();
-    for path in ["/metrics", "/", "/events"] {
+    for path in ["/metrics", "/events"] {
         if path == "/events" {
             let mut events = Watching::open(ground.address, path).await;
             events.line().await.expect("a sample");
