@@ -4,6 +4,7 @@
 //! once the first byte is out: it goes over a snapshot or a page, which change no more. What walks them, and what sends the
 //! pieces, is that of the lists of resources.
 
+use super::newest;
 use super::params::KeysList;
 use crate::lines::{self, Numbers};
 use crate::request::Selection;
@@ -60,9 +61,7 @@ async fn document(
 async fn source(cache: &Cache, list: KeysList, selection: Selection, reader: &Reader) -> watchcore::Result<ListSource> {
     let deadline = Instant::now() + DEFAULT_WAIT;
     if list.continue_token.is_none() && list.revision.is_none() {
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let least = cache.consistent_revision_async(left()).await?;
-        cache.wait_until_async(least, left()).await?;
+        newest(cache, deadline).await?;
     }
     let read = match list.revision {
         None | Some(0) => Read::Any,

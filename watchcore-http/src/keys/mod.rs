@@ -23,8 +23,9 @@ use http::request::Parts;
 use http::{HeaderMap, header};
 use params::{KeysTask, KeysWatch, Query};
 use std::sync::Arc;
+use tokio::time::Instant;
 use watch::LineFraming;
-use watchcore::{Cache, Filter, Start};
+use watchcore::{Cache, DEFAULT_WAIT, Filter, Start};
 
 /// The media type of lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -37,8 +38,9 @@ text/event-stream (a browser's EventSource) for server-sent events. Watches of r
 /// The answer to a request for keys.
 ///
 /// # Errors
-/// 400 where the request is malformed or asks for a WebSocket, 404 where the prefix lies in no cache, 410 where the revision has left the
-/// window, 503 where the cache has nothing yet, 429 where there are too many watches, 504 where a revision does not come.
+/// 400 where the request is malformed or asks for a WebSocket, 404 where the prefix lies in no cache, 410 where the revision
+/// has left the window, 503 where the cache has nothing yet, 429 where there are too many watches, 504 where a revision does
+/// not come.
 pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
     if websocket::is_asked(request) {
         return Err(Refusal::bad_request(NO_WEBSOCKET));
@@ -59,7 +61,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
         }
         KeysTask::Watch(watch) => watch,
     };
-    let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
+    let stream = open(state, request, cache, selection.filter, is_sent, &watch).await?;
     Ok(if is_sent { sse::respond(stream) } else { transport::respond(stream, LINES) })
 }
 
@@ -92,8 +94,15 @@ fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal
     })
 }
 
+/// Waits until the cache has what its source had when this was called.
+async fn newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let least = cache.consistent_revision_async(left()).await?;
+    cache.wait_until_async(least, left()).await.map(drop)
+}
+
 /// A watch that has begun: what can be refused is refused here.
-fn open(
+async fn open(
     state: &ApiState,
     request: &Parts,
     cache: &Cache,
@@ -103,7 +112,15 @@ fn open(
 ) -> Result<WatchStream, Refusal> {
     let place = state.open.open(request)?;
     let name = watcher(request).map_or_else(|| "keys".to_owned(), |watcher| format!("keys {watcher}"));
-    let start = watch.after.map_or(Start::State, Start::After);
+    let refused = |error| Refusal::from(&error);
+    let start = match watch.after {
+        Some(after) => Start::After(after),
+        None => {
+            // A client that begins anew may have seen more at another server than this one has yet.
+            newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
+            Start::State
+        }
+    };
     let subscription = cache
         .subscribe(start)
         .filter(filter)
@@ -113,7 +130,7 @@ fn open(
         .whole_revisions(true)
         .initial_batch_bytes(PIECE_BYTES)
         .open()
-        .map_err(|error| Refusal::from(&error))?;
+        .map_err(refused)?;
     // Each cache of the catalog has them; without, nothing is shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));

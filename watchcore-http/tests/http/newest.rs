@@ -1,7 +1,7 @@
 //! A list of keys without a revision is as new as etcd: the feeder is played by the test.
 
 use crate::support::ground::WIDGETS;
-use crate::support::{Client, Ground, Watching, eventually, get};
+use crate::support::{Client, Ground, Watching, eventually, get, within};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,6 +56,40 @@ async fn list_waits_for_what_etcd_has() {
         assert_eq!((head.code, &list["revision"]), (200, &newest.into()), "{query}");
         assert_eq!((&list["count"], &list["items"][1]["value"]), (&2.into(), &last.into()), "{query}");
     }
+}
+
+/// A watch without a revision begins with what etcd has: its client may have seen that at another server, and begins anew.
+#[tokio::test]
+async fn watch_of_keys_begins_with_what_etcd_has() {
+    let ground = fed().await;
+    for (number, headers) in [&[][..], &[("Accept", "text/event-stream")]].into_iter().enumerate() {
+        let mut client = Client::connect(ground.address).await;
+        let before = ground.writer().demand().consistent;
+        client.request("GET", &format!("{P}&watch=1"), headers).await;
+        let ticket = asked(&ground, before).await;
+        let newest = ground.revision() + 1;
+        ground.writer().serve_consistent(ticket, newest);
+        let value = format!("written before {number}");
+        ground.put("/registry/b", &value);
+        let mut told = String::new();
+        let head = within("an answer", client.head()).await.unwrap();
+        assert_eq!(head.code, 200, "{}", head.text);
+        let end = format!("\"revision\":{newest},\"initial_state_end\":true");
+        while !told.contains(&end) {
+            told += &String::from_utf8_lossy(&within("the state", client.chunk()).await.expect("the end of the state"));
+        }
+        assert!(told.contains(&value), "{told}");
+    }
+    let before = ground.writer().demand().consistent;
+    let lags = async {
+        let ticket = asked(&ground, before).await;
+        ground.writer().serve_consistent(ticket, 99);
+    };
+    let target = format!("{P}&watch=1");
+    let (lagging, ()) = tokio::join!(get(ground.address, &target), lags);
+    assert_eq!(lagging.status(), (504, "Timeout".into()));
+    assert!(lagging.message().starts_with("Timeout: Too large resource version: 99, "), "{}", lagging.message());
+    assert_eq!(lagging.header("retry-after"), Some("1"));
 }
 
 /// etcd does not answer, or the cache does not get as far: 504 within the time of a wait, and the next may be asked.
