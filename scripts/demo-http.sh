@@ -9,21 +9,12 @@
 #
 # Exit status: 0 all agree, 1 they do not, 3 something is missing.
 set -euo pipefail
-
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
-command -v curl >/dev/null ||
-    echo "demo-http.sh: curl is not there (Debian: curl); Go's own client takes its place" >&2
+command -v curl >/dev/null || echo "demo-http.sh: curl is not there (Debian: curl); Go's own client takes its place" >&2
 # What the demonstration makes lies below this directory, which goes also where it is killed.
 directory=$(mktemp -d)
 demo=
-finish() {
-    if [ -n "$demo" ]; then
-        kill -TERM "$demo" 2>/dev/null || true
-        wait "$demo" 2>/dev/null || true
-    fi
-    rm -rf -- "$directory"
-}
-trap finish EXIT
+trap '[ -z "$demo" ] || { kill -TERM "$demo"; wait "$demo"; } 2>/dev/null || true; rm -rf -- "$directory"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -31,8 +22,7 @@ trap 'exit 143' TERM
 echo "building (the first time takes some minutes)" >&2
 scripts/http-tests.sh --run true
 TMPDIR=$directory scripts/http-tests.sh --run target/http-tests/demo "$@" &
-demo=$!
-status=0
+demo=$! status=0
 wait "$demo" || status=$?
 demo=
 exit $status

@@ -1,69 +1,49 @@
 #!/usr/bin/env bash
-# Makes the Go module whole: header and libraries inside it, so that go/ builds
-# wherever it is copied to, vendored too.
+# Makes the Go module whole: header and libraries inside it, so that go/ builds wherever it is copied to, vendored too.
 #
 #   scripts/go-dist.sh [GOOS/GOARCH...]    libraries for these (this machine's)
 #   scripts/go-dist.sh --object [TARGET]   prints where the library of TARGET is
 #
-# For another machine than this: `rustup target add` its triple, and have its C
-# compiler, ld and nm, such as aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu).
-# CARGO names cargo.
+# For another machine than this: `rustup target add` its triple, and have its C compiler, ld and nm, such as
+# aarch64-linux-gnu-gcc (Debian: gcc-aarch64-linux-gnu). CARGO names cargo.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 fail() { printf 'go-dist.sh: %s\n' "$*" >&2; exit 1; }
-
-# The target of this machine, in Go's words.
-host() {
-    local os arch
-    case $(uname -s) in
-    Linux) os=linux ;;
-    *) fail "no library for $(uname -s) yet: link the system's with -tags watchcore_system" ;;
-    esac
-    case $(uname -m) in
-    x86_64 | amd64) arch=amd64 ;;
-    aarch64 | arm64) arch=arm64 ;;
-    *) fail "no library for $(uname -m) yet: link the system's with -tags watchcore_system" ;;
-    esac
-    printf '%s/%s' "$os" "$arch"
-}
-
-# The target of rustc. go/abi.h has the same list.
-triple() {
+# describe TARGET: the triple of rustc, and the object, which Go links by its name. go/abi.h has the same list.
+describe() {
     case $1 in
-    linux/amd64) printf x86_64-unknown-linux-gnu ;;
-    linux/arm64) printf aarch64-unknown-linux-gnu ;;
-    *) fail "unknown target '$1'; known: linux/amd64 linux/arm64" ;;
+    linux/amd64) triple=x86_64-unknown-linux-gnu ;;
+    linux/arm64) triple=aarch64-unknown-linux-gnu ;;
+    *) fail "no library for '$1'; known: linux/amd64 linux/arm64; others link the system's with -tags watchcore_system" ;;
     esac
+    object=go/internal/static/libwatchcore_${1/\//_}.syso
 }
-
-# The object of a target, which Go links by its name.
-object() { printf 'go/internal/static/libwatchcore_%s.syso' "${1/\//_}"; }
+host=$(uname -sm | sed 's|Linux x86_64|linux/amd64|; s|Linux aarch64|linux/arm64|')
 
 if [ "${1:-}" = --object ]; then
-    target=${2:-$(host)}
-    triple "$target" >/dev/null
-    object "$target"
-    echo
+    describe "${2:-$host}"
+    echo "$object"
     exit
 fi
 
 build=(env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET "${CARGO:-cargo}" build -p watchcore-capi --lib --profile dist --target-dir target)
-[ $# -gt 0 ] || set -- "$(host)"
+[ $# -gt 0 ] || set -- "$host"
 for target in "$@"; do
-    name=$(triple "$target")
-    if [ "$target" = "$(host)" ]; then
-        "${build[@]}"
-        scripts/static-archive.sh target/dist target/go-dist/"$name"/libwatchcore.a "$(object "$target")"
-    else
-        tools=${name/-unknown/}
-        linker=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$name")_LINKER
+    describe "$target"
+    built=target/dist to=()
+    if [ "$target" != "$host" ]; then
+        tools=${triple/-unknown/}
+        linker=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_LINKER
         export "$linker=${!linker:-$tools-gcc}"
         command -v "${!linker}" >/dev/null || fail "${!linker} is missing: install gcc and binutils for $tools (Debian: gcc-${tools//_/-})"
-        "${build[@]}" --target "$name"
-        LD=${LD:-$tools-ld} NM=${NM:-$tools-nm} scripts/static-archive.sh \
-            target/"$name"/dist target/go-dist/"$name"/libwatchcore.a "$(object "$target")"
+        to=(--target "$triple") built=target/$triple/dist
     fi
-    printf 'go-dist.sh: %s\n' "$(object "$target")"
+    "${build[@]}" "${to[@]}"
+    (
+        [ "$target" = "$host" ] || export LD="${LD:-$tools-ld}" NM="${NM:-$tools-nm}"
+        scripts/static-archive.sh "$built" "target/go-dist/$triple/libwatchcore.a" "$object"
+    )
+    printf 'go-dist.sh: %s\n' "$object"
 done
 cmp -s include/watchcore.h go/libwatchcore.h || cp include/watchcore.h go/libwatchcore.h

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# Runs a command beside a throw-away etcd, which ends with it and leaves
-# nothing behind:
+# Runs a command beside a throw-away etcd, which ends with it and leaves nothing behind:
 #
 #   scripts/with-etcd.sh COMMAND [ARGUMENT...]
 #
-# The command finds its endpoint in WATCHCORE_TEST_ENDPOINT and etcdctl in
-# WATCHCORE_TEST_ETCDCTL. The binaries are those of scripts/etcd.sh. The exit
-# status is the command's; 3 if there is no etcd.
+# The command finds its endpoint in WATCHCORE_TEST_ENDPOINT and etcdctl in WATCHCORE_TEST_ETCDCTL. The binaries are those of
+# scripts/etcd.sh. The exit status is the command's; 3 if there is no etcd.
 set -euo pipefail
 
 fail() { printf 'with-etcd.sh: %s\n' "$*" >&2; exit 3; }
@@ -16,25 +14,20 @@ binaries=$("$(dirname -- "${BASH_SOURCE[0]}")/etcd.sh") || exit 3
 
 directory=$(mktemp -d)
 server=
-finish() {
-    if [ -n "$server" ]; then
-        kill -KILL "$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
-    fi
-    rm -rf -- "$directory"
+stop() {
+    [ -z "$server" ] || kill -KILL "$server" 2>/dev/null || true
+    [ -z "$server" ] || wait "$server" 2>/dev/null || true
+    server=
 }
-trap finish EXIT
+trap 'stop; rm -rf -- "$directory"' EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # etcd takes each of its options from the environment, too.
-for name in ${!ETCD_*} ${!ETCDCTL_*}; do unset "$name"; done
-
-# A port that somebody has ends etcd at once: then others are tried. They lie
-# below those that Linux gives to outgoing connections.
-ready=no
-for _ in {1..50}; do
+unset "${!ETCD_@}" "${!ETCDCTL_@}"
+# The ports lie below those that Linux gives to outgoing connections. A port that somebody has ends etcd at once.
+starts() {
     client=http://127.0.0.1:$((10000 + RANDOM % 22000)) peer=http://127.0.0.1:$((10000 + RANDOM % 22000))
     rm -rf -- "$directory/data"
     "$binaries/etcd" --name s1 --data-dir "$directory/data" --unsafe-no-fsync --log-level info \
@@ -45,18 +38,15 @@ for _ in {1..50}; do
     server=$!
     for _ in {1..1200}; do
         # Its own words: another server may answer on the port.
-        if grep -q 'serving client traffic' "$directory/log"; then
-            ready=yes
-            break 2
-        fi
+        ! grep -qs 'serving client traffic' "$directory/log" || return 0
         kill -0 "$server" 2>/dev/null || break
         sleep 0.05
     done
-    kill -KILL "$server" 2>/dev/null || true
-    wait "$server" 2>/dev/null || true
-    server=
-done
-[ $ready = yes ] || fail "etcd does not start: $(tail -n 3 "$directory/log")"
+    stop
+    return 1
+}
+tries=1
+until starts; do [ $((tries++)) -lt 50 ] || fail "etcd does not start: $(tail -n 3 "$directory/log")"; done
 
 status=0
 WATCHCORE_TEST_ENDPOINT=$client WATCHCORE_TEST_ETCDCTL=$binaries/etcdctl "$@" || status=$?
