@@ -70,17 +70,22 @@ static inline int check_speaks_c(const char *message)
 #define CHECK_OK(call) CHECK_CODE(WATCHCORE_OK, call)
 #define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
 
+static inline void check_end(const char *test)
+{
+    if (check_broken) {
+        check_failed++;
+    } else {
+        check_passed++;
+    }
+    printf("%s %s\n", check_broken ? "FAILED" : "ok    ", test);
+    fflush(stdout);
+}
+
 #define RUN(test) \
     do { \
         check_broken = 0; \
         test(); \
-        if (check_broken) { \
-            check_failed++; \
-        } else { \
-            check_passed++; \
-        } \
-        printf("%s %s\n", check_broken ? "FAILED" : "ok    ", #test); \
-        fflush(stdout); \
+        check_end(#test); \
     } while (0)
 
 static inline void check_write_counts(void)

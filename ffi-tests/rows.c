@@ -1,0 +1,993 @@
+/* The rows of contract/core, from the same text as in Rust and Go: contract/README.md, "Steps of the core". Its argument
+   is the id of one row. */
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include "script.h"
+
+/* A wait that takes this long has failed. */
+#define BOUND_MS 60000
+/* The most fields and indexes of a cache. */
+#define DECLARED 8
+#define FOLDER "../contract/core"
+
+enum kind { SUBSCRIPTION, SNAPSHOT, PAGES, JOB };
+
+/* A step that runs on a thread of its own. */
+struct job {
+    pthread_t thread;
+    struct step step;
+    int good;
+};
+
+/* Something that a step has made and named. */
+struct thing {
+    enum kind kind;
+    char *name;
+    watchcore_subscription *subscription;
+    watchcore_snapshot *snapshot;
+    struct lines list; /* of PAGES: the step that lists */
+    char *token;       /* of PAGES: where the next one begins, or NULL */
+    struct job *job;
+    struct thing *before;
+};
+
+/* What the steps of a case have made. */
+struct core {
+    watchcore_cache *cache;
+    watchcore_writer *writers[4];
+    size_t writer_count;
+    struct thing *things;
+};
+
+/* What a list, a count or another read asks for. */
+struct list {
+    watchcore_filter filter;
+    watchcore_range range;
+    watchcore_read_options read;
+    int full;
+};
+
+static int is(const char *word, const char *other)
+{
+    return strcmp(word, other) == 0;
+}
+
+static void print_refusal(struct step *step, int32_t code)
+{
+    const watchcore_error *error = &step->error;
+    unsigned long long asked = error->asked, oldest = error->oldest, current = error->current;
+    add(&step->line, "%s", watchcore_error_name(code));
+    if (code == WATCHCORE_COMPACTED) {
+        add(&step->line, " asked %llu oldest %llu current %llu", asked, oldest, current);
+    } else if (code == WATCHCORE_FUTURE_REVISION) {
+        add(&step->line, " asked %llu current %llu", asked, current);
+    } else if (code == WATCHCORE_LAGGED) {
+        add(&step->line, " lost %llu..%llu oldest %llu current %llu", (unsigned long long)error->lost_from,
+            (unsigned long long)error->lost_to, oldest, current);
+    }
+    end_line(step);
+}
+
+static watchcore_error *fresh(struct step *step)
+{
+    step->error = WATCHCORE_ERROR_INIT;
+    return &step->error;
+}
+
+/* Makes a call, and prints the code that refuses it. */
+static int granted(struct step *step, int32_t code)
+{
+    if (code != WATCHCORE_OK) {
+        print_refusal(step, code);
+    }
+    return code == WATCHCORE_OK;
+}
+
+/* The reason of a resync in the words of a row: HISTORY_RESET is HistoryReset. */
+static void reason_name(uint32_t reason, char *name)
+{
+    const char *constant = watchcore_name(WATCHCORE_NAME_RESYNC_REASON, reason);
+    int first = 1;
+    for (; *constant != 0; constant++) {
+        if (*constant != '_') {
+            *name++ = (char)(first ? *constant : tolower((unsigned char)*constant));
+        }
+        first = *constant == '_';
+    }
+    *name = 0;
+}
+
+static void print_event(struct step *step, const watchcore_event *event)
+{
+    struct text *line = &step->line;
+    watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
+    watchcore_bytes before = watchcore_event_prev_value(event);
+    add(line, "%llu %s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
+    if (event->type == WATCHCORE_EVENT_RESYNC) {
+        char reason[40];
+        reason_name(event->resync_reason, reason);
+        add(line, " %s %s %llu..%llu", (event->flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
+            (unsigned long long)event->resync_from, (unsigned long long)event->revision);
+    }
+    if (key.data != NULL) {
+        add(line, " ");
+        add_word(line, key.data, key.length);
+    }
+    if (value.data != NULL) {
+        add(line, "=");
+        add_word(line, value.data, value.length);
+    }
+    if (before.data != NULL) {
+        add(line, " was ");
+        add_word(line, before.data, before.length);
+    }
+    add(line, "%s%s%s", (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0 ? " initial" : "",
+        (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " end-of-state" : "",
+        (event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0 && event->type != WATCHCORE_EVENT_RESYNC ? " synthetic" : "");
+    end_line(step);
+}
+
+static void print_events(struct step *step, const watchcore_batch *batch)
+{
+    size_t i;
+    for (i = 0; i < batch->count; i++) {
+        print_event(step, watchcore_batch_event(batch, i));
+    }
+}
+
+static void print_object(struct step *step, const watchcore_key_value *kv, int full)
+{
+    struct text *line = &step->line;
+    add_word(line, kv->key, kv->key_length);
+    add(line, "=");
+    add_word(line, kv->value, kv->value_length);
+    if (full) {
+        add(line, " create %llu modified %llu version %llu", (unsigned long long)kv->create_revision,
+            (unsigned long long)kv->mod_revision, (unsigned long long)kv->version);
+    }
+    if (full && kv->lease != 0) {
+        add(line, " lease %lld", (long long)kv->lease);
+    }
+    end_line(step);
+}
+
+/* Prints `7: /k=v`, or `7: none`. */
+static void print_found(struct step *step, uint64_t revision, const watchcore_key_value *kv, int full)
+{
+    add(&step->line, "%llu: ", (unsigned long long)revision);
+    if (kv == NULL) {
+        print(step, "none");
+    } else {
+        print_object(step, kv, full);
+    }
+}
+
+static void print_number(struct step *step, uint64_t number)
+{
+    print(step, "%llu", (unsigned long long)number);
+}
+
+static struct thing *find(struct core *core, enum kind kind, const char *name)
+{
+    struct thing *thing = core->things;
+    while (thing != NULL && !(thing->kind == kind && is(thing->name, name))) {
+        thing = thing->before;
+    }
+    return thing;
+}
+
+static struct thing *named(struct step *step, enum kind kind)
+{
+    const char *name = next(step);
+    struct thing *thing = find(step->core, kind, name);
+    if (thing == NULL) {
+        no_step(step, "nothing has the name %s", name);
+    }
+    return thing;
+}
+
+static struct thing *named_anew(struct step *step, enum kind kind, const char *name)
+{
+    struct thing *thing = room_for(NULL, sizeof(*thing));
+    memset(thing, 0, sizeof(*thing));
+    thing->kind = kind;
+    thing->name = strdup(name);
+    thing->before = step->core->things;
+    step->core->things = thing;
+    return thing;
+}
+
+static watchcore_cache *cache_of(struct step *step)
+{
+    if (step->core->cache == NULL) {
+        step->core->cache = embedded(NULL);
+    }
+    return step->core->cache;
+}
+
+static watchcore_writer *writer_of(struct step *step)
+{
+    struct core *core = step->core;
+    if (core->writer_count == 0) {
+        if (watchcore_writer_new(cache_of(step), &core->writers[0], fresh(step)) != WATCHCORE_OK) {
+            no_step(step, "no writer: %.100s", step->error.message);
+        }
+        core->writer_count = 1;
+    }
+    return core->writers[0];
+}
+
+/* A range or a filter that begins with this word. 0: none does. */
+static int narrows(struct step *step, const char *word, watchcore_filter *filter)
+{
+    static const char *const ranges[] = {"", "key", "prefix", "path", "from"}; /* WATCHCORE_RANGE_... */
+    uint32_t range = WATCHCORE_RANGE_KEY;
+    if (is(word, "where-labels")) {
+        filter->labels = bytes_of(next(step));
+    } else if (is(word, "where-fields")) {
+        filter->fields = bytes_of(next(step));
+    } else if (is(word, "none")) {
+        filter->nothing = 1;
+    } else {
+        while (range <= WATCHCORE_RANGE_BETWEEN && !is(word, ranges[range])) {
+            range++;
+        }
+        if (range > WATCHCORE_RANGE_BETWEEN) {
+            return 0;
+        }
+        if (filter->range != WATCHCORE_RANGE_ALL) {
+            no_step(step, "one range is all that an option can say");
+        }
+        filter->range = range;
+        filter->from = bytes_of(next(step));
+        if (range == WATCHCORE_RANGE_BETWEEN) {
+            if (!is(next(step), "to")) {
+                no_step(step, "from A to B");
+            }
+            filter->to = bytes_of(next(step));
+        }
+    }
+    return 1;
+}
+
+/* Range, read and filter, in any order. */
+static void read_list(struct step *step, struct list *list)
+{
+    char *word;
+    memset(list, 0, sizeof(*list));
+    list->filter = WATCHCORE_FILTER_INIT;
+    list->range = WATCHCORE_RANGE_INIT;
+    list->read = WATCHCORE_READ_OPTIONS_INIT;
+    list->read.timeout_ms = BOUND_MS;
+    while ((word = maybe(step)) != NULL) {
+        if (is(word, "any")) {
+            list->read.mode = WATCHCORE_READ_ANY;
+        } else if (is(word, "at-least") || is(word, "exact")) {
+            list->read.mode = is(word, "exact") ? WATCHCORE_READ_EXACT : WATCHCORE_READ_AT_LEAST;
+            list->read.revision = number(step);
+        } else if (is(word, "limit")) {
+            list->read.limit = number(step);
+        } else if (is(word, "timeout")) {
+            list->read.timeout_ms = duration(step);
+        } else if (is(word, "full")) {
+            list->full = 1;
+        } else if (is(word, "as")) {
+            (void)next(step);
+        } else if (!narrows(step, word, &list->filter)) {
+            no_step(step, "%s?", word);
+        }
+    }
+    list->range.kind = list->filter.range;
+    list->range.from = list->filter.from;
+    list->range.to = list->filter.to;
+    list->read.labels = list->filter.labels;
+    list->read.fields = list->filter.fields;
+    list->read.nothing = list->filter.nothing;
+}
+
+/* `/k=v`, and the numbers behind an `@`. */
+static watchcore_change item(struct step *step, char *word)
+{
+    watchcore_change change = WATCHCORE_CHANGE_INIT;
+    char *value = strchr(word, '='), *at;
+    uint64_t numbers[4] = {0, 0, 1, 0};
+    size_t count = 0;
+    if (value == NULL) {
+        no_step(step, "%s is not KEY=VALUE", word);
+    }
+    *value++ = 0;
+    at = strchr(value, '@');
+    if (at != NULL) {
+        char *rest = at + 1, *one;
+        *at = 0;
+        while ((one = strsep(&rest, ",")) != NULL && count < 4) {
+            numbers[count++] = as_number(step, one);
+        }
+        if (count == 2) {
+            no_step(step, "numbers of an item");
+        }
+    }
+    change.op = count == 0 ? WATCHCORE_CHANGE_PUT : WATCHCORE_CHANGE_PUT_EXACT;
+    change.key = bytes_of(word);
+    change.value = bytes_of(value);
+    if (count > 0) {
+        change.create_revision = numbers[0];
+        change.mod_revision = count == 1 ? numbers[0] : numbers[1];
+        change.version = numbers[2];
+        change.lease = (int64_t)numbers[3];
+    }
+    return change;
+}
+
+/* The changes of the words that are left; they go with the step. */
+static watchcore_change *changes_of(struct step *step, size_t *count)
+{
+    watchcore_change *changes = room_for(NULL, (step->words.count - step->at) * sizeof(*changes));
+    char *word;
+    step->scratch = changes;
+    for (*count = 0; (word = maybe(step)) != NULL; ++*count) {
+        if (word[0] == '-') {
+            changes[*count] = WATCHCORE_CHANGE_INIT;
+            changes[*count].op = WATCHCORE_CHANGE_DELETE;
+            changes[*count].key = bytes_of(word + 1);
+        } else {
+            changes[*count] = item(step, word);
+        }
+    }
+    return changes;
+}
+
+static void do_cache(struct step *step)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_attribute fields[DECLARED];
+    watchcore_index indexes[DECLARED];
+    char *word;
+    options.prefix = text("/");
+    options.fields = fields;
+    options.indexes = indexes;
+    while ((word = maybe(step)) != NULL) {
+        if (options.field_count == DECLARED || options.index_count == DECLARED) {
+            no_step(step, "more than %d fields or indexes", DECLARED);
+        }
+        if (is(word, "prefix")) {
+            options.prefix = bytes_of(next(step));
+        } else if (is(word, "load")) {
+            options.expect_load = 1;
+        } else if (is(word, "capacity")) {
+            options.capacity = number(step);
+        } else if (is(word, "bytes")) {
+            options.capacity_bytes = number(step);
+        } else if (is(word, "max-key")) {
+            options.max_key_bytes = number(step);
+        } else if (is(word, "max-value")) {
+            options.max_value_bytes = number(step);
+        } else if (is(word, "labels")) {
+            options.labels_from = bytes_of(next(step));
+        } else if (is(word, "field") || is(word, "segment")) {
+            watchcore_attribute *field = &fields[options.field_count++];
+            *field = WATCHCORE_ATTRIBUTE_INIT;
+            field->kind = is(word, "field") ? WATCHCORE_ATTRIBUTE_JSON : WATCHCORE_ATTRIBUTE_KEY_SEGMENT;
+            field->name = bytes_of(next(step));
+            if (is(word, "field")) {
+                field->pointer = bytes_of(next(step));
+            } else {
+                field->depth = (uint32_t)number(step);
+            }
+        } else if (is(word, "index")) {
+            watchcore_index *index = &indexes[options.index_count++];
+            const char *of = next(step);
+            *index = WATCHCORE_INDEX_INIT;
+            index->kind = is(of, "key") ? WATCHCORE_INDEX_KEY
+                : is(of, "prefix")      ? WATCHCORE_INDEX_PREFIX
+                : is(of, "label")       ? WATCHCORE_INDEX_LABEL
+                : is(of, "field")       ? WATCHCORE_INDEX_FIELD
+                                        : 0;
+            if (index->kind == WATCHCORE_INDEX_PREFIX) {
+                index->depth = (uint32_t)number(step);
+            } else if (index->kind != WATCHCORE_INDEX_KEY) {
+                index->name = bytes_of(next(step));
+            }
+        } else {
+            no_step(step, "%s?", word);
+        }
+    }
+    (void)granted(step, watchcore_cache_new(&options, &step->core->cache, fresh(step)));
+}
+
+static void do_write(struct step *step, const char *word)
+{
+    watchcore_writer *writer = writer_of(step);
+    uint64_t revision = number(step);
+    watchcore_change *changes;
+    size_t count;
+    char *reason_word, name[40];
+    uint32_t reason = WATCHCORE_RESYNC_COMPACTED;
+    int32_t code;
+    if (is(word, "progress")) {
+        code = watchcore_writer_progress(writer, revision, fresh(step));
+    } else if (is(word, "compact")) {
+        code = watchcore_writer_compact(writer, revision, fresh(step));
+    } else if (is(word, "resync")) {
+        reason_word = next(step);
+        for (reason_name(reason, name); !is(name, reason_word); reason_name(++reason, name)) {
+            if (reason > WATCHCORE_RESYNC_LAGGED) {
+                no_step(step, "%s is no reason", reason_word);
+            }
+        }
+        changes = changes_of(step, &count);
+        code = watchcore_writer_resync(writer, revision, changes, count, reason, NULL, NULL, fresh(step));
+    } else {
+        changes = changes_of(step, &count);
+        code = (is(word, "load") ? watchcore_writer_load : watchcore_writer_apply)(writer, revision, changes, count,
+                                                                                  fresh(step));
+    }
+    (void)granted(step, code);
+}
+
+static void do_writer(struct step *step)
+{
+    struct core *core = step->core;
+    if (core->writer_count == sizeof(core->writers) / sizeof(core->writers[0])) {
+        no_step(step, "too many writers");
+    }
+    if (granted(step, watchcore_writer_new(cache_of(step), &core->writers[core->writer_count], fresh(step)))) {
+        core->writer_count++;
+    }
+}
+
+static void do_free(struct step *step)
+{
+    struct core *core = step->core;
+    struct thing *thing;
+    if (is(step->words.at[step->words.count - 1], "cache")) {
+        watchcore_cache_free(core->cache);
+        core->cache = NULL;
+    } else if (is(step->words.at[step->words.count - 1], "writer")) {
+        if (core->writer_count > 0) {
+            watchcore_writer_free(core->writers[--core->writer_count]);
+        }
+    } else {
+        thing = named(step, SUBSCRIPTION);
+        watchcore_subscription_free(thing->subscription);
+        thing->subscription = NULL;
+        thing->name[0] = 0;
+    }
+}
+
+static uint32_t types_of(struct step *step)
+{
+    char *rest = next(step), *one;
+    uint32_t types = 0, type;
+    while ((one = strsep(&rest, ",")) != NULL) {
+        for (type = WATCHCORE_EVENT_ADDED; !is(one, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, type)); type++) {
+            if (type > WATCHCORE_EVENT_DELETE) {
+                no_step(step, "%s is no type", one);
+            }
+        }
+        types |= WATCHCORE_MASK(type);
+    }
+    return types;
+}
+
+static void read_start(struct step *step, watchcore_subscription_options *options)
+{
+    const char *word = next(step);
+    uint64_t epoch = 0;
+    if (is(word, "now")) {
+        options->start = WATCHCORE_START_NOW;
+    } else if (is(word, "after") || is(word, "state-at-least")) {
+        options->start = is(word, "after") ? WATCHCORE_START_AFTER : WATCHCORE_START_STATE_AT_LEAST;
+        options->revision = number(step);
+    } else if (!is(word, "state")) {
+        no_step(step, "%s?", word);
+    }
+    if (step->at < step->words.count && is(step->words.at[step->at], "in")) {
+        step->at++;
+        /* The lower half counts; the upper is this cache's. */
+        (void)watchcore_cache_position(cache_of(step), NULL, &epoch, NULL, NULL);
+        options->epoch = (epoch & ~(uint64_t)UINT32_MAX) + number(step);
+    }
+}
+
+static void do_subscribe(struct step *step)
+{
+    static const char *const policies[] = {"stop", "skip", "resnapshot", "conflate"}; /* WATCHCORE_ON_LAG_... */
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_filter filter = WATCHCORE_FILTER_INIT;
+    watchcore_subscription *subscription = NULL;
+    const char *name = next(step);
+    struct thing *thing;
+    char *word;
+    read_start(step, &options);
+    while ((word = maybe(step)) != NULL) {
+        if (is(word, "types")) {
+            options.types = types_of(step);
+        } else if (is(word, "raw")) {
+            options.raw_types = 1;
+        } else if (is(word, "lag")) {
+            for (word = next(step); options.on_lag < 4 && !is(word, policies[options.on_lag]); options.on_lag++) {
+            }
+        } else if (is(word, "max-lag")) {
+            options.max_lag_events = number(step);
+        } else if (is(word, "bookmarks")) {
+            options.bookmarks = 1;
+            options.bookmark_interval_ms = duration(step);
+        } else if (is(word, "whole")) {
+            options.whole_revisions = 1;
+        } else if (is(word, "stop-on-resync")) {
+            options.stop_on_resync = 1;
+        } else if (is(word, "timeout")) {
+            options.start_timeout_ms = duration(step);
+        } else if (!narrows(step, word, &filter)) {
+            no_step(step, "%s?", word);
+        }
+    }
+    options.range = filter.range;
+    options.from = filter.from;
+    options.to = filter.to;
+    options.labels = filter.labels;
+    options.fields = filter.fields;
+    options.nothing = filter.nothing;
+    if (granted(step, watchcore_subscription_new(cache_of(step), &options, &subscription, fresh(step)))) {
+        thing = find(step->core, SUBSCRIPTION, name);
+        thing = thing != NULL ? thing : named_anew(step, SUBSCRIPTION, name);
+        watchcore_subscription_free(thing->subscription);
+        thing->subscription = subscription;
+    }
+}
+
+/* What a subscription gives: `poll`, `drain` and `batches`. */
+static void do_poll(struct step *step, const char *how)
+{
+    watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
+    size_t most = step->at < step->words.count ? (size_t)number(step) : 1000;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    int more;
+    do {
+        if (!granted(step, watchcore_subscription_poll(subscription, most, &batch, fresh(step)))) {
+            return;
+        }
+        more = batch.count > 0 && !is(how, "poll");
+        if (!is(how, "batches")) {
+            print_events(step, &batch);
+        } else if (more) {
+            print(step, "%zu events at %llu%s", batch.count, (unsigned long long)batch.position,
+                  (batch.flags & WATCHCORE_BATCH_CONTINUES) != 0 ? " continues" : "");
+        }
+        if (is(how, "poll") && (batch.flags & WATCHCORE_BATCH_CONTINUES) != 0) {
+            print(step, "continues");
+        }
+        watchcore_batch_release(&batch);
+    } while (more);
+}
+
+static void do_wait(struct step *step)
+{
+    watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
+    int64_t timeout = step->at < step->words.count ? duration(step) : BOUND_MS;
+    int32_t code = watchcore_subscription_wait(subscription, timeout, fresh(step));
+    if (code == WATCHCORE_TIMEOUT) {
+        print(step, "nothing");
+    } else if (granted(step, code)) {
+        print(step, "ready");
+    }
+}
+
+/* What a subscription says of itself. */
+static void do_figure(struct step *step, const char *word)
+{
+    watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
+    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_lag lag = WATCHCORE_LAG_INIT;
+    uint64_t revision = 0, epoch = 0;
+    if (is(word, "lag")) {
+        if (granted(step, watchcore_subscription_lag(subscription, &lag, fresh(step)))) {
+            print(step, "%llu events %llu revisions", (unsigned long long)lag.events, (unsigned long long)lag.revisions);
+        }
+    } else if (is(word, "delivered")) {
+        if (granted(step, watchcore_subscription_stats(subscription, &figures, fresh(step)))) {
+            print_number(step, figures.delivered_keys);
+        }
+    } else if (granted(step, watchcore_subscription_position(subscription, &revision, &epoch, fresh(step)))) {
+        print_number(step, is(word, "epoch") ? epoch & UINT32_MAX : revision);
+    }
+}
+
+/* What a cache says of itself. */
+static void do_status(struct step *step, const char *word)
+{
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    if (!granted(step, watchcore_cache_status(cache_of(step), &status, fresh(step)))) {
+        return;
+    }
+    if (is(word, "state")) {
+        print(step, "%s", watchcore_name(WATCHCORE_NAME_STATE, status.state));
+    } else {
+        print_number(step, is(word, "oldest") ? status.oldest
+                         : is(word, "current") ? status.revision
+                         : is(word, "epoch")   ? status.epoch & UINT32_MAX
+                                               : status.objects);
+    }
+}
+
+/* Lists a page: that behind the last one of `pages`, where there was one. */
+static void list_page(struct step *step, struct thing *pages)
+{
+    struct list list;
+    watchcore_page *page = NULL;
+    watchcore_text *newest = NULL;
+    watchcore_bytes token;
+    int32_t code;
+    size_t i;
+    read_list(step, &list);
+    if (pages != NULL && pages->token != NULL) {
+        /* A token says at which revision it goes on. */
+        list.read.mode = WATCHCORE_READ_ANY;
+        list.read.revision = 0;
+        list.read.continue_token = text(pages->token);
+    }
+    code = watchcore_cache_list(cache_of(step), &list.range, &list.read, &page, &newest, fresh(step));
+    token = code == WATCHCORE_OK ? watchcore_page_continue_token(page) : watchcore_text_get(newest);
+    if (pages != NULL) {
+        free(pages->token);
+        pages->token = token.data == NULL ? NULL : strndup(token.data, token.length);
+    }
+    watchcore_text_free(newest);
+    if (!granted(step, code)) {
+        return;
+    }
+    print(step, "at %llu", (unsigned long long)watchcore_page_revision(page));
+    for (i = 0; i < watchcore_page_count(page); i++) {
+        print_object(step, watchcore_page_item(page, i), list.full);
+    }
+    if (watchcore_page_more(page)) {
+        print(step, "more, %llu remain", (unsigned long long)watchcore_page_remaining(page));
+    }
+    watchcore_page_free(page);
+}
+
+static void do_list(struct step *step)
+{
+    struct thing *pages = NULL;
+    size_t i;
+    for (i = 1; i + 1 < step->words.count; i++) {
+        if (is(step->words.at[i], "as")) {
+            pages = named_anew(step, PAGES, step->words.at[i + 1]);
+            push_all(&pages->list, &step->words);
+        }
+    }
+    list_page(step, pages);
+}
+
+static void do_next(struct step *step)
+{
+    struct thing *pages = named(step, PAGES);
+    clear(&step->words);
+    push_all(&step->words, &pages->list);
+    step->at = 1;
+    list_page(step, pages);
+}
+
+static void do_get(struct step *step)
+{
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_bytes key = bytes_of(next(step));
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_get(cache_of(step), key.data, key.length, &list.read, &answer, fresh(step)))) {
+        print_found(step, answer.revision, answer.kv, list.full);
+        watchcore_key_value_release(answer.kv);
+    }
+}
+
+static void do_count(struct step *step)
+{
+    uint64_t count = 0, revision = 0;
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_count(cache_of(step), &list.range, &list.read, &count, &revision, NULL, fresh(step)))) {
+        print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+    }
+}
+
+static void do_diff(struct step *step)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    uint64_t from = number(step), to = number(step);
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_diff(cache_of(step), from, 0, to, 0, &list.filter, &batch, fresh(step)))) {
+        print_events(step, &batch);
+        watchcore_batch_release(&batch);
+    }
+}
+
+static void do_until(struct step *step)
+{
+    uint64_t revision = number(step), reached = 0;
+    int64_t timeout = maybe(step) != NULL ? duration(step) : BOUND_MS;
+    if (granted(step, watchcore_cache_wait_until(cache_of(step), revision, timeout, &reached, NULL, fresh(step)))) {
+        print_number(step, reached);
+    }
+}
+
+static void do_snapshot(struct step *step)
+{
+    watchcore_snapshot *snapshot = NULL;
+    const char *name = next(step);
+    if (granted(step, watchcore_snapshot_new(cache_of(step), &snapshot, fresh(step)))) {
+        named_anew(step, SNAPSHOT, name)->snapshot = snapshot;
+        print(step, "at %llu", (unsigned long long)watchcore_snapshot_revision(snapshot));
+    }
+}
+
+/* What a snapshot answers. */
+static void do_in(struct step *step)
+{
+    watchcore_snapshot *snapshot = named(step, SNAPSHOT)->snapshot;
+    uint64_t revision = watchcore_snapshot_revision(snapshot), count = 0;
+    const watchcore_key_value *kv = NULL;
+    watchcore_iterator *iterator = NULL;
+    const char *word = next(step);
+    struct list list;
+    watchcore_bytes key;
+    size_t filled;
+    if (is(word, "get")) {
+        key = bytes_of(next(step));
+        if (granted(step, watchcore_snapshot_get(snapshot, key.data, key.length, NULL, &kv, fresh(step)))) {
+            print_found(step, revision, kv, 0);
+        }
+        return;
+    }
+    read_list(step, &list);
+    if (is(word, "count")) {
+        if (granted(step, watchcore_snapshot_count(snapshot, &list.filter, &count, fresh(step)))) {
+            print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+        }
+    } else if (granted(step, watchcore_iterator_new(snapshot, &list.filter, &iterator, fresh(step)))) {
+        print(step, "at %llu", (unsigned long long)revision);
+        while (watchcore_iterator_next(iterator, &kv, 1, &filled, NULL) == WATCHCORE_OK && filled == 1) {
+            print_object(step, kv, list.full);
+        }
+        watchcore_iterator_free(iterator);
+    }
+}
+
+static void do_close(struct step *step)
+{
+    int32_t code = step->at < step->words.count
+        ? watchcore_subscription_close(named(step, SUBSCRIPTION)->subscription, fresh(step))
+        : watchcore_cache_close(cache_of(step), fresh(step));
+    (void)granted(step, code);
+}
+
+static void do_consistent(struct step *step)
+{
+    uint64_t revision = 0;
+    if (granted(step, watchcore_cache_consistent_revision(cache_of(step), BOUND_MS, &revision, fresh(step)))) {
+        print_number(step, revision);
+    }
+}
+
+static void *work(void *argument)
+{
+    struct job *job = argument;
+    job->good = run(&job->step);
+    return NULL;
+}
+
+static void do_start(struct step *step)
+{
+    struct thing *thing = named_anew(step, JOB, next(step));
+    struct job *job = room_for(NULL, sizeof(*job));
+    size_t i;
+    memset(job, 0, sizeof(*job));
+    job->step.core = step->core;
+    for (i = step->at; i < step->words.count; i++) {
+        push(&job->step.words, step->words.at[i]);
+    }
+    (void)cache_of(step);
+    if (pthread_create(&job->thread, NULL, work, job) != 0) {
+        no_step(step, "no thread");
+    }
+    thing->job = job;
+}
+
+static void do_join(struct step *step)
+{
+    struct thing *thing = named(step, JOB);
+    struct job *job = thing->job;
+    int good;
+    if (job == NULL) {
+        no_step(step, "%s is no job any more", thing->name);
+    }
+    thing->job = NULL;
+    pthread_join(job->thread, NULL);
+    good = job->good;
+    push_all(&step->printed, &job->step.printed);
+    memcpy(step->fault, job->step.fault, sizeof(step->fault));
+    end_step(&job->step);
+    free(job);
+    if (!good) {
+        longjmp(step->bad, 1);
+    }
+}
+
+/* Until so many calls sleep in the cache. */
+static void do_asleep(struct step *step)
+{
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    uint64_t count = number(step);
+    time_t begin = time(NULL);
+    while (watchcore_cache_stats(cache_of(step), &stats, NULL) == WATCHCORE_OK && stats.waiting < count) {
+        if (time(NULL) > begin + BOUND_MS / 1000) {
+            no_step(step, "%llu calls sleep", (unsigned long long)stats.waiting);
+        }
+        sched_yield();
+    }
+}
+
+static int in_list(const char *word, const char *list)
+{
+    const char *found = strstr(list, word);
+    return found != NULL && found[-1] == ' ' && found[strlen(word)] == ' ';
+}
+
+static void run_words(struct step *step)
+{
+    static const struct {
+        const char *word;
+        void (*run)(struct step *step);
+    } words[] = {
+        {"cache", do_cache}, {"writer", do_writer}, {"free", do_free}, {"subscribe", do_subscribe}, {"wait", do_wait},
+        {"list", do_list}, {"next", do_next}, {"get", do_get}, {"count", do_count}, {"diff", do_diff},
+        {"until", do_until}, {"snapshot", do_snapshot}, {"in", do_in}, {"close", do_close},
+        {"consistent", do_consistent}, {"start", do_start}, {"join", do_join}, {"asleep", do_asleep},
+    };
+    const char *word = next(step);
+    size_t i;
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (is(word, words[i].word)) {
+            words[i].run(step);
+            return;
+        }
+    }
+    if (in_list(word, " apply load resync progress compact ")) {
+        do_write(step, word);
+    } else if (in_list(word, " poll drain batches ")) {
+        do_poll(step, word);
+    } else if (in_list(word, " position lag delivered ") || (is(word, "epoch") && step->words.count > 1)) {
+        do_figure(step, word);
+    } else if (in_list(word, " state oldest current objects epoch ")) {
+        do_status(step, word);
+    } else if (is(word, "ready")) {
+        (void)granted(step, watchcore_cache_wait_ready(cache_of(step), BOUND_MS, fresh(step)));
+    } else {
+        no_step(step, "%s is no step", word);
+    }
+}
+
+/* Frees what a case has made. Its jobs end first: where a step has failed they may still wait. */
+static void end_case(struct core *core)
+{
+    struct thing *thing;
+    if (core->cache != NULL) {
+        (void)watchcore_cache_close(core->cache, NULL);
+    }
+    for (thing = core->things; thing != NULL; thing = thing->before) {
+        if (thing->job != NULL) {
+            pthread_join(thing->job->thread, NULL);
+            end_step(&thing->job->step);
+            free(thing->job);
+        }
+    }
+    while ((thing = core->things) != NULL) {
+        core->things = thing->before;
+        watchcore_subscription_free(thing->subscription);
+        watchcore_snapshot_free(thing->snapshot);
+        clear(&thing->list);
+        free(thing->token);
+        free(thing->name);
+        free(thing);
+    }
+    while (core->writer_count > 0) {
+        watchcore_writer_free(core->writers[--core->writer_count]);
+    }
+    watchcore_cache_free(core->cache);
+}
+
+/* Runs the steps from one line to another, `$NAME` being `value`. */
+static int run_case(const char *path, const struct lines *lines, size_t from, size_t to, const char *name, const char *value)
+{
+    struct core core;
+    struct lines names = {NULL, 0, 0};
+    struct text where = {NULL, 0, 0};
+    int good = 1;
+    memset(&core, 0, sizeof(core));
+    push(&names, name);
+    push(&names, value);
+    while (from < to && good) {
+        size_t line = from++;
+        if (lines->at[line][0] == 0 || lines->at[line][0] == '#') {
+            continue;
+        }
+        while (from < to && (lines->at[from][0] == 0 || lines->at[from][0] == '#' || strncmp(lines->at[from], "  ", 2) == 0)) {
+            from++;
+        }
+        where.length = 0;
+        add(&where, "%s:%zu%s%s", path, line + 1, value[0] == 0 ? "" : " with ", value);
+        good = run_line(&core, where.bytes, &lines->at[line], from - line - 1, &names);
+    }
+    end_case(&core);
+    clear(&names);
+    free(where.bytes);
+    return good;
+}
+
+/* Runs each case of a row, once for each value that it names. */
+static int run_row(const char *path, const struct lines *lines)
+{
+    static const char word[] = "case ";
+    size_t from = 0, to, i;
+    int good = 1;
+    while (from < lines->count && lines->at[from][0] != 0) {
+        from++;
+    }
+    for (; from < lines->count && good; from = to) {
+        struct lines words = {NULL, 0, 0};
+        int is_case = strncmp(lines->at[from], word, sizeof(word) - 1) == 0;
+        for (to = from + 1; to < lines->count && strncmp(lines->at[to], word, sizeof(word) - 1) != 0; to++) {
+        }
+        if (is_case) {
+            push_words(&words, lines->at[from] + sizeof(word) - 1);
+        }
+        if (words.count > 2 && is(words.at[1], "in")) {
+            for (i = 2; i < words.count && good; i++) {
+                good = run_case(path, lines, from + 1, to, words.at[0], words.at[i]);
+            }
+        } else {
+            good = run_case(path, lines, from + is_case, to, "", "");
+        }
+        clear(&words);
+    }
+    return good;
+}
+
+static int is_row(const struct dirent *entry)
+{
+    size_t length = strlen(entry->d_name);
+    return length > 4 && is(entry->d_name + length - 4, ".txt");
+}
+
+int main(int count, char **arguments)
+{
+    const char *only = count > 1 ? arguments[1] : "";
+    struct dirent **files = NULL;
+    int found = scandir(FOLDER, &files, is_row, alphasort), i;
+    for (i = 0; i < found; i++) {
+        struct text path = {NULL, 0, 0};
+        struct lines lines = {NULL, 0, 0};
+        char *name = files[i]->d_name;
+        add(&path, "%s/%s", FOLDER, name);
+        name[strlen(name) - 4] = 0;
+        if (only[0] == 0 || (strncmp(name, only, strlen(only)) == 0 && name[strlen(only)] == '-')) {
+            if (read_lines(path.bytes, &lines) && has_face(&lines, "c")) {
+                check_broken = !run_row(path.bytes, &lines);
+                check_end(name);
+            }
+        }
+        clear(&lines);
+        free(path.bytes);
+        free(files[i]);
+    }
+    free(files);
+    if (check_passed + check_failed == 0) {
+        printf("there is no row %s in %s\n", only, FOLDER);
+        return 2;
+    }
+    return check_finish("rows");
+}

@@ -1,0 +1,478 @@
+/* Rows as text: contract/README.md says what each part means. Every language has this parser. */
+#ifndef SCRIPT_H
+#define SCRIPT_H
+
+#include <ctype.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include "check.h"
+
+/* A string that grows. */
+struct text {
+    char *bytes;
+    size_t length, room;
+};
+
+/* Strings that it owns. */
+struct lines {
+    char **at;
+    size_t count, room;
+};
+
+/* A step on its way: its words, the next of them, what it has printed, and where to go when it is no step. */
+struct step {
+    struct core *core;
+    struct lines words;
+    size_t at;
+    struct text line;
+    struct lines printed;
+    void *scratch; /* freed with the step */
+    watchcore_error error;
+    char fault[200];
+    jmp_buf bad;
+};
+
+/* Runs a step: the words of a cache are in rows.c. */
+static void run_words(struct step *step);
+
+static void *room_for(void *old, size_t bytes)
+{
+    void *room = realloc(old, bytes == 0 ? 1 : bytes);
+    if (room == NULL) {
+        perror("realloc");
+        exit(2);
+    }
+    return room;
+}
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
+{
+    va_list list;
+    size_t length;
+    va_start(list, format);
+    length = (size_t)vsnprintf(NULL, 0, format, list);
+    va_end(list);
+    if (text->length + length + 1 > text->room) {
+        text->room = 2 * (text->length + length + 1);
+        text->bytes = room_for(text->bytes, text->room);
+    }
+    va_start(list, format);
+    vsnprintf(text->bytes + text->length, length + 1, format, list);
+    va_end(list);
+    text->length += length;
+}
+
+static void push_part(struct lines *lines, const char *line, size_t length)
+{
+    if (lines->count == lines->room) {
+        lines->room = 2 * lines->room + 8;
+        lines->at = room_for(lines->at, lines->room * sizeof(char *));
+    }
+    lines->at[lines->count] = room_for(NULL, length + 1);
+    memcpy(lines->at[lines->count], line, length);
+    lines->at[lines->count++][length] = 0;
+}
+
+static void push(struct lines *lines, const char *line)
+{
+    push_part(lines, line, strlen(line));
+}
+
+static void push_all(struct lines *lines, const struct lines *more)
+{
+    size_t i;
+    for (i = 0; i < more->count; i++) {
+        push(lines, more->at[i]);
+    }
+}
+
+static void clear(struct lines *lines)
+{
+    while (lines->count > 0) {
+        free(lines->at[--lines->count]);
+    }
+    free(lines->at);
+    memset(lines, 0, sizeof(*lines));
+}
+
+static void end_step(struct step *step)
+{
+    clear(&step->words);
+    clear(&step->printed);
+    free(step->line.bytes);
+    free(step->scratch);
+}
+
+/* Ends a step that is none. */
+__attribute__((format(printf, 2, 3), noreturn)) static void no_step(struct step *step, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(step->fault, sizeof(step->fault), format, list);
+    va_end(list);
+    longjmp(step->bad, 1);
+}
+
+/* The next word, or NULL. */
+static char *maybe(struct step *step)
+{
+    return step->at < step->words.count ? step->words.at[step->at++] : NULL;
+}
+
+static char *next(struct step *step)
+{
+    char *word = maybe(step);
+    if (word == NULL) {
+        no_step(step, "a word is missing");
+    }
+    return word;
+}
+
+static uint64_t as_number(struct step *step, const char *word)
+{
+    char *end;
+    unsigned long long number = strtoull(word, &end, 10);
+    if (!isdigit((unsigned char)word[0]) || *end != 0) {
+        no_step(step, "%s is no number", word);
+    }
+    return number;
+}
+
+static uint64_t number(struct step *step)
+{
+    return as_number(step, next(step));
+}
+
+/* Milliseconds. */
+static int64_t duration(struct step *step)
+{
+    const char *word = next(step);
+    char *end;
+    long long number = strtoll(word, &end, 10);
+    if (strcmp(end, "ms") == 0) {
+        return number;
+    }
+    if (strcmp(end, "s") != 0) {
+        no_step(step, "%s is no duration", word);
+    }
+    return 1000 * number;
+}
+
+/* The bytes of a word, in its place: `\x0a` is one. */
+static watchcore_bytes bytes_of(char *word)
+{
+    char *from = word, *to = word;
+    unsigned int byte;
+    while (*from != 0) {
+        if (from[0] == '\\' && from[1] == 'x' && isxdigit((unsigned char)from[2]) && isxdigit((unsigned char)from[3])) {
+            (void)sscanf(from + 2, "%2x", &byte);
+            *to++ = (char)byte;
+            from += 4;
+        } else {
+            *to++ = *from++;
+        }
+    }
+    return watchcore_bytes_from(word, (size_t)(to - word));
+}
+
+/* Bytes as a word. */
+static void add_word(struct text *text, const void *data, size_t length)
+{
+    const unsigned char *bytes = data;
+    size_t i;
+    for (i = 0; i < length; i++) {
+        add(text, isgraph(bytes[i]) && bytes[i] < 128 && bytes[i] != '\\' ? "%c" : "\\x%02x", bytes[i]);
+    }
+}
+
+/* Ends the line that a step prints. */
+static void end_line(struct step *step)
+{
+    push_part(&step->printed, step->line.bytes, step->line.length);
+    step->line.length = 0;
+}
+
+#define print(step, ...) (add(&(step)->line, __VA_ARGS__), end_line(step))
+
+static int all_digits(const char *text, size_t length)
+{
+    size_t i;
+    for (i = 0; i < length && isdigit((unsigned char)text[i]); i++) {
+    }
+    return length > 0 && i == length;
+}
+
+/* Adds a value, and `+1`, `-1` or `%5` behind it, if that follows; how long that was. */
+static size_t add_computed(struct text *all, const char *value, const char *rest)
+{
+    size_t digits = rest[0] == 0 ? 0 : strspn(rest + 1, "0123456789");
+    unsigned long long number, by;
+    if (digits == 0 || strchr("+-%", rest[0]) == NULL || !all_digits(value, strlen(value))) {
+        add(all, "%s", value);
+        return 0;
+    }
+    number = strtoull(value, NULL, 10);
+    by = strtoull(rest + 1, NULL, 10);
+    add(all, "%llu", rest[0] == '+' ? number + by : rest[0] == '-' ? number - by : number % by);
+    return 1 + digits;
+}
+
+/* Adds a text with `$NAME`, `$NAME+1` and `$NAME-1` in it. Names and values stand in turn. 0: there is no such name. */
+static int add_named(struct text *all, const char *text, const struct lines *names)
+{
+    const char *dollar;
+    add(all, "%s", "");
+    while ((dollar = strchr(text, '$')) != NULL) {
+        size_t length = 0, i;
+        while (isalnum((unsigned char)dollar[1 + length])) {
+            length++;
+        }
+        for (i = names->count; i > 0; i -= 2) {
+            if (strlen(names->at[i - 2]) == length && strncmp(names->at[i - 2], dollar + 1, length) == 0) {
+                break;
+            }
+        }
+        if (i == 0) {
+            return 0;
+        }
+        add(all, "%.*s", (int)(dollar - text), text);
+        text = dollar + 1 + length;
+        text += add_computed(all, names->at[i - 1], text);
+    }
+    add(all, "%s", text);
+    return 1;
+}
+
+/* `each A..B TEXT` is TEXT for each number, `#` in it being the number; anything else is itself. */
+static void push_each(struct lines *all, const char *text)
+{
+    unsigned long long from, to;
+    int begin = 0;
+    if (sscanf(text, "each %llu..%llu %n", &from, &to, &begin) != 2 || begin == 0) {
+        push(all, text);
+        return;
+    }
+    for (; from <= to; from++) {
+        struct text one = {NULL, 0, 0};
+        const char *rest = text + begin, *mark;
+        char number[32];
+        snprintf(number, sizeof(number), "%llu", from);
+        while ((mark = strchr(rest, '#')) != NULL) {
+            add(&one, "%.*s", (int)(mark - rest), rest);
+            rest = mark + 1;
+            rest += add_computed(&one, number, rest);
+        }
+        add(&one, "%s", rest);
+        push(all, one.bytes);
+        free(one.bytes);
+    }
+}
+
+/* `a{08..10}b` is three words. */
+static void push_braces(struct lines *all, const char *word, size_t length)
+{
+    const char *open = memchr(word, '{', length), *dots, *close;
+    unsigned long long from, to;
+    close = open == NULL ? NULL : memchr(open, '}', length - (size_t)(open - word));
+    dots = close == NULL ? NULL : strstr(open, "..");
+    if (dots == NULL || dots > close || !all_digits(open + 1, (size_t)(dots - open - 1)) ||
+        !all_digits(dots + 2, (size_t)(close - dots - 2))) {
+        push_part(all, word, length);
+        return;
+    }
+    to = strtoull(dots + 2, NULL, 10);
+    for (from = strtoull(open + 1, NULL, 10); from <= to; from++) {
+        struct text one = {NULL, 0, 0};
+        add(&one, "%.*s%0*llu", (int)(open - word), word, (int)(dots - open - 1), from);
+        add(&one, "%.*s", (int)(word + length - close - 1), close + 1);
+        push(all, one.bytes);
+        free(one.bytes);
+    }
+}
+
+/* Words between spaces; one that begins with a quote ends with the next. */
+static void push_words(struct lines *all, const char *step)
+{
+    while (*(step += strspn(step, " ")) != 0) {
+        size_t length;
+        if (*step == '"') {
+            length = strcspn(++step, "\"");
+            push_part(all, step, length);
+            step += length + (step[length] == '"');
+        } else {
+            length = strcspn(step, " ");
+            push_braces(all, step, length);
+            step += length;
+        }
+    }
+}
+
+/* `...` stands for any lines. */
+static int matches(char **expected, size_t expected_count, char **printed, size_t printed_count)
+{
+    size_t skipped;
+    if (expected_count == 0) {
+        return printed_count == 0;
+    }
+    if (strcmp(expected[0], "...") == 0) {
+        for (skipped = 0; skipped <= printed_count; skipped++) {
+            if (matches(expected + 1, expected_count - 1, printed + skipped, printed_count - skipped)) {
+                return 1;
+            }
+        }
+        return 0;
+    }
+    return printed_count > 0 && strcmp(expected[0], printed[0]) == 0 &&
+           matches(expected + 1, expected_count - 1, printed + 1, printed_count - 1);
+}
+
+/* Shows lines that are in one of the two, between those that both begin and end with. */
+static void show_difference(const struct lines *expected, const struct lines *printed)
+{
+    size_t least = expected->count < printed->count ? expected->count : printed->count, same = 0, tail = 0, i;
+    while (same < least && strcmp(expected->at[same], printed->at[same]) == 0) {
+        same++;
+    }
+    while (tail < least - same &&
+           strcmp(expected->at[expected->count - 1 - tail], printed->at[printed->count - 1 - tail]) == 0) {
+        tail++;
+    }
+    printf("  %zu lines are as expected\n", same);
+    for (i = same; i < expected->count - tail; i++) {
+        printf("- %s\n", expected->at[i]);
+    }
+    for (i = same; i < printed->count - tail; i++) {
+        printf("+ %s\n", printed->at[i]);
+    }
+}
+
+/* Runs the words of a step. 0: it is no step, and `fault` says why. */
+static int run(struct step *step)
+{
+    if (setjmp(step->bad) != 0) {
+        return 0;
+    }
+    run_words(step);
+    return 1;
+}
+
+/* Runs one step as often as it says; adds what it prints. NULL, or why it is no step. */
+static const char *run_text(struct core *core, const char *text, struct lines *printed)
+{
+    static char fault[200];
+    struct lines steps = {NULL, 0, 0};
+    size_t i;
+    int good = 1;
+    push_each(&steps, text);
+    for (i = 0; i < steps.count && good; i++) {
+        struct step step;
+        memset(&step, 0, sizeof(step));
+        step.core = core;
+        push_words(&step.words, steps.at[i]);
+        good = run(&step);
+        push_all(printed, &step.printed);
+        memcpy(fault, step.fault, sizeof(fault));
+        end_step(&step);
+    }
+    clear(&steps);
+    return good ? NULL : fault;
+}
+
+/* What a step must print. 0: a name is kept nowhere. */
+static int expect(struct lines *expected, char **lines, size_t count, const struct lines *names)
+{
+    size_t i, each;
+    int good = 1;
+    for (i = 0; i < count && good; i++) {
+        struct text text = {NULL, 0, 0};
+        struct lines several = {NULL, 0, 0};
+        if (strncmp(lines[i], "  ", 2) == 0) {
+            good = add_named(&text, lines[i] + 2, names);
+            push_each(&several, text.bytes);
+            for (each = 0; each < several.count; each++) {
+                push_braces(expected, several.at[each], strlen(several.at[each]));
+            }
+        }
+        clear(&several);
+        free(text.bytes);
+    }
+    return good;
+}
+
+/* Runs the step of a line, with what it must print below. Where that is wrong it shows why, below where it stands. */
+static int run_line(struct core *core, const char *where, char **lines, size_t below, struct lines *names)
+{
+    static const char let[] = "let ";
+    struct text text = {NULL, 0, 0};
+    struct lines printed = {NULL, 0, 0}, expected = {NULL, 0, 0};
+    int known = add_named(&text, lines[0], names) && expect(&expected, lines + 1, below, names);
+    const char *fault = known ? NULL : "a $NAME is kept nowhere";
+    int is_step = strncmp(lines[0], "  ", 2) != 0;
+    char *equals = strncmp(text.bytes, let, sizeof(let) - 1) == 0 ? strstr(text.bytes, " = ") : NULL;
+    int good = 0;
+    fault = is_step ? fault : "nothing prints this";
+    if (fault == NULL) {
+        fault = run_text(core, equals != NULL ? equals + 3 : text.bytes, &printed);
+    }
+    if (fault == NULL && equals != NULL && printed.count != 1) {
+        fault = "it must print one line";
+    }
+    if (fault != NULL) {
+        printf("  %s: %s\n  %s\n", where, lines[0], fault);
+    } else if (equals != NULL) {
+        push_part(names, text.bytes + sizeof(let) - 1, (size_t)(equals - text.bytes) - (sizeof(let) - 1));
+        push(names, printed.at[0]);
+        good = 1;
+    } else {
+        good = matches(expected.at, expected.count, printed.at, printed.count);
+        if (!good) {
+            printf("  %s: %s\n", where, lines[0]);
+            show_difference(&expected, &printed);
+        }
+    }
+    clear(&printed);
+    clear(&expected);
+    free(text.bytes);
+    return good;
+}
+
+/* The lines of a file. */
+static int read_lines(const char *path, struct lines *lines)
+{
+    FILE *file = fopen(path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    if (file == NULL) {
+        return 0;
+    }
+    while ((length = getline(&line, &room, file)) > 0) {
+        push_part(lines, line, (size_t)length - (line[length - 1] == '\n'));
+    }
+    free(line);
+    fclose(file);
+    return 1;
+}
+
+/* Whether `faces` of a head names this language. */
+static int has_face(const struct lines *lines, const char *face)
+{
+    static const char faces[] = "faces: ";
+    struct lines words = {NULL, 0, 0};
+    size_t i;
+    int found = 0;
+    for (i = 0; i < lines->count && lines->at[i][0] != 0; i++) {
+        if (strncmp(lines->at[i], faces, sizeof(faces) - 1) == 0) {
+            lines->at[i][strcspn(lines->at[i], ";")] = 0;
+            push_words(&words, lines->at[i] + sizeof(faces) - 1);
+        }
+    }
+    for (i = 0; i < words.count; i++) {
+        found |= strcmp(words.at[i], face) == 0;
+    }
+    clear(&words);
+    return found;
+}
+
+#endif /* SCRIPT_H */
