@@ -2,80 +2,6 @@
 
 #include "objects.h"
 
-/* An object that comes into a label selector is ADDED, one that leaves it DELETED, with or without indexes. */
-static void transitions(int indexed)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = declared(indexed, &writer);
-    watchcore_subscription *web = selecting(cache, WATCHCORE_START_NOW, "app=web", NULL);
-    watchcore_subscription *live = selecting(cache, WATCHCORE_START_NOW, "app in (web,db), !gone", "phase=Running,ns!=y");
-    watchcore_subscription_options history = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *late = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    const watchcore_event *event;
-    uint64_t reached = 0;
-
-    apply(writer, 1, put("/x/a", WEB));
-    apply(writer, 2, put("/x/a", WEB2));
-    apply(writer, 3, put("/x/a", DB));
-    apply(writer, 4, put("/x/a", WEB));
-    apply(writer, 5, del("/x/a"));
-    apply(writer, 6, put("/x/b", DB));
-    apply(writer, 7, put("/y/c", BARE));
-
-    event = next_is(web, &batch, WATCHCORE_EVENT_ADDED, 1, "/x/a");
-    CHECK(event->prev_kv == NULL && same(watchcore_event_value(event), WEB));
-    event = next_is(web, &batch, WATCHCORE_EVENT_MODIFIED, 2, "/x/a");
-    CHECK(same(watchcore_event_value(event), WEB2) && same(watchcore_event_prev_value(event), WEB));
-    event = next_is(web, &batch, WATCHCORE_EVENT_DELETED, 3, "/x/a"); /* it is still there, but no longer of this selector */
-    CHECK(event->kv != NULL && event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB2));
-    CHECK(event->kv->mod_revision == 2 && event->kv->create_revision == 1 && event->kv->version == 2);
-    event = next_is(web, &batch, WATCHCORE_EVENT_ADDED, 4, "/x/a");
-    CHECK(same(watchcore_event_value(event), WEB) && event->kv->version == 4);
-    event = next_is(web, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
-    CHECK(event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB));
-    nothing_comes(web, &batch);
-    CHECK_OK(watchcore_subscription_position(web, &reached, NULL, &error));
-    CHECK(reached == 7); /* it moves also where nothing matches */
-
-    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 1, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_EVENT_DELETED, 2, "/x/a"); /* the phase */
-    CHECK(same(watchcore_event_prev_value(event), WEB));
-    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 3, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_EVENT_MODIFIED, 4, "/x/a");
-    CHECK(same(watchcore_event_prev_value(event), DB));
-    event = next_is(live, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 6, "/x/b");
-    nothing_comes(live, &batch);
-
-    /* History by the same rule; a masked type changes no other. */
-    history.start = WATCHCORE_START_AFTER;
-    history.revision = 1;
-    history.labels = text("app=web");
-    history.types = WATCHCORE_MASK(WATCHCORE_EVENT_DELETED);
-    CHECK_OK(watchcore_subscription_new(cache, &history, &late, &error));
-    event = next_is(late, &batch, WATCHCORE_EVENT_DELETED, 3, "/x/a");
-    CHECK(same(watchcore_event_prev_value(event), WEB2));
-    event = next_is(late, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
-    nothing_comes(late, &batch);
-
-    watchcore_subscription_free(late);
-    watchcore_subscription_free(live);
-    watchcore_subscription_free(web);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
-static void test_transitions_by_scan(void)
-{
-    transitions(0);
-}
-
-static void test_transitions_by_chain(void)
-{
-    transitions(1);
-}
-
 /* A batch of a filtered deletion may outlive the subscription, the cache and the key-value. */
 static void test_filtered_batches_live_on(void)
 {
@@ -172,26 +98,6 @@ static void test_reads_take_filters(void)
     CHECK(filled == 0);
     watchcore_iterator_free(iterator);
     watchcore_snapshot_free(snapshot);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
-/* `nothing` leaves the marks. */
-static void test_nothing_passes(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = declared(0, &writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *subscription = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    fill(writer);
-    options.nothing = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_BOOKMARK);
-    apply(writer, 11, put("/x/c", WEB));
-    nothing_comes(subscription, &batch);
-    watchcore_subscription_free(subscription);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
 }
@@ -293,11 +199,8 @@ static void test_routes(void)
 
 int main(void)
 {
-    RUN(test_transitions_by_scan);
-    RUN(test_transitions_by_chain);
     RUN(test_filtered_batches_live_on);
     RUN(test_reads_take_filters);
-    RUN(test_nothing_passes);
     RUN(test_protobuf_paths);
     RUN(test_routes);
     return check_finish("filters");

@@ -86,10 +86,10 @@ static int granted(struct step *step, int32_t code)
     return code == WATCHCORE_OK;
 }
 
-/* The reason of a resync in the words of a row: HISTORY_RESET is HistoryReset. */
-static void reason_name(uint32_t reason, char *name)
+/* A state, or the reason of a resync, in the words of a row: HISTORY_RESET is HistoryReset. */
+static void name_of(uint32_t of, uint32_t number, char *name)
 {
-    const char *constant = watchcore_name(WATCHCORE_NAME_RESYNC_REASON, reason);
+    const char *constant = watchcore_name(of, number);
     int first = 1;
     for (; *constant != 0; constant++) {
         if (*constant != '_') {
@@ -100,7 +100,16 @@ static void reason_name(uint32_t reason, char *name)
     *name = 0;
 }
 
-static void print_event(struct step *step, const watchcore_event *event)
+static void add_numbers(struct text *line, const watchcore_key_value *kv)
+{
+    add(line, " create %llu modified %llu version %llu", (unsigned long long)kv->create_revision,
+        (unsigned long long)kv->mod_revision, (unsigned long long)kv->version);
+    if (kv->lease != 0) {
+        add(line, " lease %lld", (long long)kv->lease);
+    }
+}
+
+static void print_event(struct step *step, const watchcore_event *event, int full)
 {
     struct text *line = &step->line;
     watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
@@ -108,7 +117,7 @@ static void print_event(struct step *step, const watchcore_event *event)
     add(line, "%llu %s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
     if (event->type == WATCHCORE_EVENT_RESYNC) {
         char reason[40];
-        reason_name(event->resync_reason, reason);
+        name_of(WATCHCORE_NAME_RESYNC_REASON, event->resync_reason, reason);
         add(line, " %s %s %llu..%llu", (event->flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
             (unsigned long long)event->resync_from, (unsigned long long)event->revision);
     }
@@ -124,17 +133,20 @@ static void print_event(struct step *step, const watchcore_event *event)
         add(line, " was ");
         add_word(line, before.data, before.length);
     }
+    if (full && event->kv != NULL) {
+        add_numbers(line, event->kv);
+    }
     add(line, "%s%s%s", (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0 ? " initial" : "",
         (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " end-of-state" : "",
         (event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0 && event->type != WATCHCORE_EVENT_RESYNC ? " synthetic" : "");
     end_line(step);
 }
 
-static void print_events(struct step *step, const watchcore_batch *batch)
+static void print_events(struct step *step, const watchcore_batch *batch, int full)
 {
     size_t i;
     for (i = 0; i < batch->count; i++) {
-        print_event(step, watchcore_batch_event(batch, i));
+        print_event(step, watchcore_batch_event(batch, i), full);
     }
 }
 
@@ -145,11 +157,7 @@ static void print_object(struct step *step, const watchcore_key_value *kv, int f
     add(line, "=");
     add_word(line, kv->value, kv->value_length);
     if (full) {
-        add(line, " create %llu modified %llu version %llu", (unsigned long long)kv->create_revision,
-            (unsigned long long)kv->mod_revision, (unsigned long long)kv->version);
-    }
-    if (full && kv->lease != 0) {
-        add(line, " lease %lld", (long long)kv->lease);
+        add_numbers(line, kv);
     }
     end_line(step);
 }
@@ -413,7 +421,8 @@ static void do_write(struct step *step, const char *word)
         code = watchcore_writer_compact(writer, revision, fresh(step));
     } else if (is(word, "resync")) {
         reason_word = next(step);
-        for (reason_name(reason, name); !is(name, reason_word); reason_name(++reason, name)) {
+        const uint32_t of = WATCHCORE_NAME_RESYNC_REASON;
+        for (name_of(of, reason, name); !is(name, reason_word); name_of(of, ++reason, name)) {
             if (reason > WATCHCORE_RESYNC_LAGGED) {
                 no_step(step, "%s is no reason", reason_word);
             }
@@ -544,7 +553,8 @@ static void do_subscribe(struct step *step)
 static void do_poll(struct step *step, const char *how)
 {
     watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
-    size_t most = step->at < step->words.count ? (size_t)number(step) : 1000;
+    int full = is(step->words.at[step->words.count - 1], "full");
+    size_t most = step->at + (size_t)full < step->words.count ? (size_t)number(step) : 1000;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     int more;
     do {
@@ -553,7 +563,7 @@ static void do_poll(struct step *step, const char *how)
         }
         more = batch.count > 0 && !is(how, "poll");
         if (!is(how, "batches")) {
-            print_events(step, &batch);
+            print_events(step, &batch, full);
         } else if (more) {
             print(step, "%zu events at %llu%s", batch.count, (unsigned long long)batch.position,
                   (batch.flags & WATCHCORE_BATCH_CONTINUES) != 0 ? " continues" : "");
@@ -601,11 +611,13 @@ static void do_figure(struct step *step, const char *word)
 static void do_status(struct step *step, const char *word)
 {
     watchcore_status status = WATCHCORE_STATUS_INIT;
+    char name[32];
     if (!granted(step, watchcore_cache_status(cache_of(step), &status, fresh(step)))) {
         return;
     }
     if (is(word, "state")) {
-        print(step, "%s", watchcore_name(WATCHCORE_NAME_STATE, status.state));
+        name_of(WATCHCORE_NAME_STATE, status.state, name);
+        print(step, "%s", name);
     } else {
         print_number(step, is(word, "oldest") ? status.oldest
                          : is(word, "current") ? status.revision
@@ -644,8 +656,10 @@ static void list_page(struct step *step, struct thing *pages)
     for (i = 0; i < watchcore_page_count(page); i++) {
         print_object(step, watchcore_page_item(page, i), list.full);
     }
-    if (watchcore_page_more(page)) {
+    if (watchcore_page_remaining(page) > 0) {
         print(step, "more, %llu remain", (unsigned long long)watchcore_page_remaining(page));
+    } else if (watchcore_page_more(page)) {
+        print(step, "more"); /* how many of those that follow match a filter is not known */
     }
     watchcore_page_free(page);
 }
@@ -701,7 +715,7 @@ static void do_diff(struct step *step)
     struct list list;
     read_list(step, &list);
     if (granted(step, watchcore_cache_diff(cache_of(step), from, 0, to, 0, &list.filter, &batch, fresh(step)))) {
-        print_events(step, &batch);
+        print_events(step, &batch, list.full);
         watchcore_batch_release(&batch);
     }
 }

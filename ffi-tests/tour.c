@@ -103,93 +103,6 @@ static void test_state_then_events(void)
     watchcore_cache_free(cache);
 }
 
-static void test_starts_and_filters(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = embedded(&writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *subscription = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_lag lag = WATCHCORE_LAG_INIT;
-    watchcore_change changes[4];
-    uint64_t revision = 0, at;
-
-    for (at = 1; at <= 3; at++) {
-        changes[0] = put("/a/foo", "1");
-        changes[1] = put("/a/foobar", "2");
-        changes[2] = put("/a/foo/x", "3");
-        changes[3] = put("/b", "4");
-        CHECK_OK(watchcore_writer_apply(writer, at * 10, changes, 4, &error));
-    }
-
-    options.start = WATCHCORE_START_AFTER;
-    options.revision = 10;
-    options.range = WATCHCORE_RANGE_PATH;
-    options.from = text("/a/foo");
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK_OK(watchcore_subscription_lag(subscription, &lag, &error));
-    CHECK(lag.events == 8 && lag.revisions == 20);
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 4 && batch.position == 30);
-    CHECK(watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_MODIFIED);
-    watchcore_batch_release(&batch);
-    watchcore_subscription_free(subscription);
-
-    options.range = WATCHCORE_RANGE_KEY;
-    options.from = text("/b");
-    options.raw_types = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 1, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_PUT);
-    watchcore_batch_release(&batch);
-    watchcore_subscription_free(subscription);
-
-    options.range = WATCHCORE_RANGE_BETWEEN;
-    options.from = text("/a/foo/");
-    options.to = text("/a/foob");
-    options.raw_types = 0;
-    options.start = WATCHCORE_START_STATE_AT_LEAST;
-    options.revision = 30;
-    options.start_timeout_ms = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count >= 1 && same(watchcore_event_key(watchcore_batch_event(&batch, 0)), "/a/foo/x"));
-    watchcore_batch_release(&batch);
-    watchcore_subscription_free(subscription);
-
-    memset(&options, 0, sizeof(options));
-    options.size = (uint32_t)sizeof(options);
-    options.start = WATCHCORE_START_NOW;
-    options.range = WATCHCORE_RANGE_PREFIX;
-    options.from = text("/a/");
-    options.types = WATCHCORE_MASK(WATCHCORE_EVENT_DELETED);
-    options.bookmarks = 1;
-    options.bookmark_interval_ms = 1;
-    options.whole_revisions = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    changes[0] = del("/a/foo");
-    changes[1] = put("/a/foobar", "5");
-    CHECK_OK(watchcore_writer_apply(writer, 40, changes, 2, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_DELETED);
-    watchcore_batch_release(&batch);
-    /* A bookmark for a revision in which nothing matches. */
-    CHECK_OK(watchcore_writer_progress(writer, 50, &error));
-    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_BOOKMARK);
-    CHECK(watchcore_batch_event(&batch, 0)->revision == 50);
-    watchcore_batch_release(&batch);
-    CHECK_OK(watchcore_subscription_position(subscription, &revision, NULL, &error));
-    CHECK(revision == 50);
-    CHECK_OK(watchcore_subscription_close(subscription, &error));
-    CHECK_OK(watchcore_subscription_close(subscription, &error));
-    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_wait(subscription, -1, &error));
-    watchcore_subscription_free(subscription);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
 static void test_reads(void)
 {
     watchcore_writer *writer = NULL;
@@ -365,116 +278,6 @@ static void test_load_resync_compact(void)
     watchcore_cache_free(cache);
 }
 
-/* The same revision of two histories: the epoch tells them apart. */
-static void test_epochs(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = embedded(&writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *subscription = NULL;
-    watchcore_change one = put("/a", "1");
-    uint64_t position = 0, old_epoch = 0, epoch = 0;
-    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
-    CHECK_OK(watchcore_cache_wait_until(cache, 9, 0, NULL, &old_epoch, &error));
-    CHECK_OK(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_HISTORY_RESET, &position, &epoch, &error));
-    CHECK(position == 5 && epoch == old_epoch + 1);
-    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
-    options.start = WATCHCORE_START_AFTER;
-    options.revision = 9;
-    options.epoch = old_epoch;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK(error.asked == 9 && error.current == 9);
-    options.epoch = epoch;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    watchcore_subscription_free(subscription);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
-static void test_every_byte_may_be_in_a_key(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = embedded(&writer);
-    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
-    watchcore_change one = WATCHCORE_CHANGE_INIT;
-    one.op = WATCHCORE_CHANGE_PUT;
-    one.key = watchcore_bytes_from("/\0\xff", 3);
-    one.value = watchcore_bytes_from("\0", 1);
-    CHECK_OK(watchcore_writer_apply(writer, 1, &one, 1, &error));
-    CHECK_OK(watchcore_cache_get(cache, "/\0\xff", 3, NULL, &answer, &error));
-    CHECK(answer.found == 1 && answer.kv->value_length == 1 && answer.kv->value[0] == 0);
-    watchcore_key_value_release(answer.kv);
-    CHECK_OK(watchcore_cache_get(cache, "/", 1, NULL, &answer, &error));
-    CHECK(answer.found == 0);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
-/* A revision is cut where the asked maximum is smaller, and the batch says so; or never, if asked. */
-static void test_whole_revisions(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = embedded(&writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *parts = NULL, *whole = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_change changes[3];
-    changes[0] = put("/a", "1");
-    changes[1] = put("/b", "1");
-    changes[2] = put("/c", "1");
-    options.start = WATCHCORE_START_NOW;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &parts, &error));
-    options.whole_revisions = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &whole, &error));
-    CHECK_OK(watchcore_writer_apply(writer, 7, changes, 3, &error));
-    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
-    CHECK(batch.count == 2 && batch.flags == WATCHCORE_BATCH_CONTINUES && batch.position == 0);
-    watchcore_batch_release(&batch);
-    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
-    CHECK(batch.count == 1 && batch.flags == 0 && batch.position == 7);
-    watchcore_batch_release(&batch);
-    CHECK_OK(watchcore_subscription_poll(whole, 2, &batch, &error));
-    CHECK(batch.count == 3 && batch.flags == 0 && batch.position == 7);
-    watchcore_batch_release(&batch);
-    watchcore_subscription_free(parts);
-    watchcore_subscription_free(whole);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
-/* Many segments, batches of 64: every event once and in order, the position never ahead. */
-static void test_many_events_in_order(void)
-{
-    enum { EVENTS = 5000 };
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = embedded(&writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *subscription = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_change one;
-    uint64_t seen = 0, revision;
-    size_t i;
-    options.start = WATCHCORE_START_NOW;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
-    for (revision = 1; revision <= EVENTS; revision++) {
-        one = put("/k", "v");
-        CHECK_OK(watchcore_writer_apply(writer, revision, &one, 1, &error));
-    }
-    do {
-        CHECK_OK(watchcore_subscription_poll(subscription, 64, &batch, &error));
-        for (i = 0; i < batch.count; i++) {
-            seen += watchcore_batch_event(&batch, i)->revision == seen + 1;
-        }
-        CHECK(batch.count <= 64 && batch.position == seen);
-        i = batch.count;
-        watchcore_batch_release(&batch);
-    } while (i != 0);
-    CHECK(seen == EVENTS);
-    watchcore_subscription_free(subscription);
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
 static char logged[4096];
 static int log_calls;
 
@@ -500,13 +303,8 @@ int main(void)
     RUN(test_versions_and_codes);
     RUN(test_numbers_have_names);
     RUN(test_state_then_events);
-    RUN(test_starts_and_filters);
     RUN(test_reads);
     RUN(test_load_resync_compact);
-    RUN(test_epochs);
-    RUN(test_every_byte_may_be_in_a_key);
-    RUN(test_whole_revisions);
-    RUN(test_many_events_in_order);
     RUN(test_log_function_can_be_set_and_taken_away);
     return check_finish("tour");
 }

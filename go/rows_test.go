@@ -179,7 +179,7 @@ func refused(err error) string {
 	}
 }
 
-func eventLine(e watchcore.Event) string {
+func eventLine(e watchcore.Event, full bool) string {
 	line := fmt.Sprint(e.Revision, " ", e.Type)
 	if e.Type == watchcore.EventResync {
 		mark := e.Resync()
@@ -194,6 +194,9 @@ func eventLine(e watchcore.Event) string {
 	if before := e.PrevValue(); before != nil {
 		line += " was " + rows.Word(before)
 	}
+	if full && e.Key() != "" {
+		line += numbers(e.CreateRevision(), e.ModRevision(), e.Version(), e.Lease())
+	}
 	if e.InitialState() {
 		line += " initial"
 	}
@@ -206,13 +209,18 @@ func eventLine(e watchcore.Event) string {
 	return line
 }
 
+func numbers(create, modified, version uint64, lease int64) string {
+	line := fmt.Sprint(" create ", create, " modified ", modified, " version ", version)
+	if lease != 0 {
+		line += fmt.Sprint(" lease ", lease)
+	}
+	return line
+}
+
 func object(key string, value []byte, create, modified, version uint64, lease int64, full bool) string {
 	line := rows.Word([]byte(key)) + "=" + rows.Word(value)
 	if full {
-		line += fmt.Sprint(" create ", create, " modified ", modified, " version ", version)
-		if lease != 0 {
-			line += fmt.Sprint(" lease ", lease)
-		}
+		line += numbers(create, modified, version, lease)
 	}
 	return line
 }
@@ -532,9 +540,13 @@ func (r *rowSubscription) taken(how string, s step) (lines []string, err error) 
 	if how == "wait" {
 		return r.wait(s)
 	}
-	most := 1000
-	if len(s) > 0 {
-		most = int(s.number())
+	most, full := 1000, false
+	for len(s) > 0 {
+		if word := s.next(); word == "full" {
+			full = true
+		} else {
+			most = int(rows.Number(word))
+		}
 	}
 	for {
 		batch, err := r.poll(most)
@@ -551,7 +563,7 @@ func (r *rowSubscription) taken(how string, s step) (lines []string, err error) 
 			lines = append(lines, text)
 		default:
 			for e := range batch.Events() {
-				lines = append(lines, eventLine(e))
+				lines = append(lines, eventLine(e, full))
 			}
 		}
 		batch.Release()
@@ -639,7 +651,7 @@ func (c *core) read(word string, s step) ([]string, error) {
 		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys})
 		var lines []string
 		for e := range batch.Events() {
-			lines = append(lines, eventLine(e))
+			lines = append(lines, eventLine(e, list.full))
 		}
 		return lines, err
 	case "until":

@@ -154,16 +154,17 @@ def changes(words):
     return all, held
 
 
+def numbers(kv):
+    lease = f" lease {kv.lease}" if kv.lease else ""
+    return f" create {kv.create_revision} modified {kv.mod_revision} version {kv.version}{lease}"
+
+
 def object_line(kv, full=False):
     key, value = bytes(ffi.buffer(kv.key, kv.key_length)), bytes(ffi.buffer(kv.value, kv.value_length))
-    line = f"{script.to_word(key)}={script.to_word(value)}"
-    if full:
-        line += f" create {kv.create_revision} modified {kv.mod_revision} version {kv.version}"
-        line += f" lease {kv.lease}" if kv.lease else ""
-    return line
+    return f"{script.to_word(key)}={script.to_word(value)}" + (numbers(kv) if full else "")
 
 
-def event_line(event):
+def event_line(event, full=False):
     line = f"{event.revision} {TYPES[event.type - 1]}"
     if event.type == CONSTANT["EVENT_RESYNC"]:
         phase = "begin" if event.flags & CONSTANT["FLAG_BEGIN"] else "end"
@@ -176,6 +177,7 @@ def event_line(event):
     if event.prev_kv and event.prev_kv.value:
         line += " was " + script.to_word(ffi.buffer(event.prev_kv.value, event.prev_kv.value_length)[:])
     marks = {"INITIAL_STATE": " initial", "INITIAL_STATE_END": " end-of-state", "SYNTHETIC": " synthetic"}
+    line += numbers(event.kv) if full and event.kv else ""
     return line + "".join(text for flag, text in marks.items() if event.flags & CONSTANT[f"FLAG_{flag}"])
 
 
@@ -316,27 +318,28 @@ class Core:
         made = answer(lib.watchcore_subscription_new, "watchcore_subscription *", self.cache(), options.value)
         self.subscriptions[name] = made
 
-    def batch(self, name, most):
+    def batch(self, name, *more):
+        most = next((int(word) for word in more if word.isdigit()), 1000)
         batch = ffi.new("watchcore_batch *")
         call(lib.watchcore_subscription_poll, self.subscriptions[name], most, batch)
-        events = [event_line(lib.watchcore_batch_event(batch, at)) for at in range(batch.count)]
+        events = [event_line(lib.watchcore_batch_event(batch, at), "full" in more) for at in range(batch.count)]
         position, continues = batch.position, bool(batch.flags & CONSTANT["BATCH_CONTINUES"])
         lib.watchcore_batch_release(batch)
         return events, position, continues
 
     def do_poll(self, words):
-        events, _, continues = self.batch(next(words), int(next(words, 1000)))
+        events, _, continues = self.batch(*words)
         return events + ["continues"] * continues
 
     def do_drain(self, words):
-        name, most = next(words), int(next(words, 1000))
-        while events := self.batch(name, most)[0]:
+        words = [*words]
+        while events := self.batch(*words)[0]:
             self.before += events
         return self.before
 
     def do_batches(self, words):
-        name, most = next(words), int(next(words, 1000))
-        while (batch := self.batch(name, most))[0]:
+        words = [*words]
+        while (batch := self.batch(*words))[0]:
             events, position, continues = batch
             self.before.append(f"{len(events)} events at {position}" + " continues" * continues)
         return self.before
@@ -448,8 +451,9 @@ class Core:
 
     def do_diff(self, words):
         start, end, batch = int(next(words)), int(next(words)), ffi.new("watchcore_batch *")
-        call(lib.watchcore_cache_diff, self.cache(), start, 0, end, 0, List(words).filter(), batch)
-        lines = [event_line(lib.watchcore_batch_event(batch, at)) for at in range(batch.count)]
+        list = List(words)
+        call(lib.watchcore_cache_diff, self.cache(), start, 0, end, 0, list.filter(), batch)
+        lines = [event_line(lib.watchcore_batch_event(batch, at), list.full) for at in range(batch.count)]
         lib.watchcore_batch_release(batch)
         return lines
 

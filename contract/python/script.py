@@ -89,11 +89,14 @@ def words(text):
 
 
 def matches(expected, printed):
-    if not expected:
-        return not printed
-    if expected[0] == "...":
-        return any(matches(expected[1:], printed[skipped:]) for skipped in range(len(printed) + 1))
-    return bool(printed) and printed[0] == expected[0] and matches(expected[1:], printed[1:])
+    """`...` stands for any lines."""
+    for at, line in enumerate(expected):
+        if line == "...":
+            rest = expected[at + 1 :]
+            return any(matches(rest, printed[skipped:]) for skipped in range(at, len(printed) + 1))
+        if at == len(printed) or printed[at] != line:
+            return False
+    return len(expected) == len(printed)
 
 
 def difference(expected, printed):

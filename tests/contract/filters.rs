@@ -24,66 +24,6 @@ fn pod(app: &str, phase: &str) -> String {
     format!("{app} {phase}")
 }
 
-/// Revision, kind and key.
-fn kinds(batch: &Batch) -> Vec<String> {
-    batch.into_iter().map(|e| format!("{} {} {}", e.revision(), e.kind().name(), text(e.key()))).collect()
-}
-
-fn crossing(cache: &Cache, writer: &mut Writer, start: Start) -> Subscription {
-    let open = || cache.subscribe(start).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
-    let early = open();
-    for (revision, app) in [(1, "db"), (2, "web"), (3, "web"), (4, "db"), (5, "db"), (6, "web")] {
-        writer.apply(revision, [Change::put("/a", &pod(app, "Running"))]).unwrap();
-    }
-    writer.apply(7, [Change::delete("/a")]).unwrap();
-    writer.apply(8, [Change::put("/a", &pod("db", "Running"))]).unwrap();
-    writer.apply(9, [Change::delete("/a")]).unwrap();
-    early
-}
-
-#[test]
-fn the_boundary_of_a_filter_makes_the_types() {
-    let (cache, mut writer) = attributed();
-    let mut live = crossing(&cache, &mut writer, Start::Now);
-    let must = ["2 ADDED /a", "3 MODIFIED /a", "4 DELETED /a", "6 ADDED /a", "7 DELETED /a"];
-    let batch = live.poll(100).unwrap();
-    assert_eq!(kinds(&batch), must);
-    // It left the filter at 4: no value, the last value's numbers, the event's own revision.
-    let left = &batch.events()[2];
-    assert!(left.value().is_none() && left.kv().unwrap().value().is_none());
-    assert_eq!(left.prev_value().map(text), Some(pod("web", "Running")));
-    assert_eq!((left.revision(), left.mod_revision(), left.version()), (4, 3, 3));
-    assert_eq!(batch.position().revision, 9);
-    // History is filtered alike.
-    let mut history = cache.subscribe(Start::After(0)).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
-    assert_eq!(kinds(&history.poll(100).unwrap()), must);
-    let mut masked = cache.subscribe(Start::After(0)).filter(Filter::any().labels("app=web").unwrap());
-    masked = masked.types(&[Kind::Added, Kind::Deleted]);
-    assert_eq!(
-        kinds(&masked.open().unwrap().poll(100).unwrap()),
-        ["2 ADDED /a", "4 DELETED /a", "6 ADDED /a", "7 DELETED /a"]
-    );
-}
-
-#[test]
-fn the_boundary_holds_over_a_resync() {
-    let (cache, mut writer) = attributed();
-    for (key, app) in [("/a", "web"), ("/b", "db"), ("/c", "web")] {
-        let revision = cache.position().revision + 1;
-        writer.apply(revision, [Change::put(key, &pod(app, "Running"))]).unwrap();
-    }
-    let mut live = cache.subscribe(Start::Now).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
-    let (web, db) = (pod("web", "Running"), pod("db", "Running"));
-    let listing = [record("/a", &db, 1, 15, 2), record("/b", &web, 2, 16, 2), record("/d", &web, 17, 17, 1)];
-    writer.resync(20, listing, ResyncReason::Requested).unwrap();
-    let shown = kinds(&live.poll(100).unwrap());
-    assert_eq!(
-        shown,
-        ["20 RESYNC ", "20 DELETED /c", "20 DELETED /a", "20 ADDED /b", "20 ADDED /d", "20 RESYNC "],
-        "deletes, then puts, each by key; one that leaves the filter stands among the puts"
-    );
-}
-
 #[test]
 fn selectors_choose_for_subscriptions_and_for_reads() {
     let (cache, mut writer) = attributed();

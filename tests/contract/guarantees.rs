@@ -3,114 +3,6 @@
 use crate::tools::*;
 use watchcore::*;
 
-/// Three revisions: 1 with two events, 2 with five, 3 with one.
-fn two_five_one() -> (Cache, Writer) {
-    let (cache, mut writer) = embedded();
-    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    let keys = ["/a", "/b", "/c", "/d", "/e"];
-    writer.apply(2, keys.iter().map(|key| Change::put(*key, "2"))).unwrap();
-    writer.apply(3, [Change::put("/a", "3")]).unwrap();
-    (cache, writer)
-}
-
-/// (events, CONTINUES, position) of each poll.
-fn cuts(subscription: &mut Subscription, max: usize) -> Vec<(usize, bool, u64)> {
-    let mut cuts = Vec::new();
-    loop {
-        let batch = subscription.poll(max).unwrap();
-        if batch.is_empty() {
-            return cuts;
-        }
-        assert_eq!(batch.position(), subscription.position());
-        cuts.push((batch.len(), batch.continues(), batch.position().revision));
-    }
-}
-
-#[test]
-fn an_option_gathers_whole_revisions() {
-    let (cache, _writer) = two_five_one();
-    let mut whole = cache.subscribe(Start::After(0)).whole_revisions(true).open().unwrap();
-    assert_eq!(cuts(&mut whole, 1), [(2, false, 1), (5, false, 2), (1, false, 3)]);
-    // One that is longer than a segment, and one longer than the log.
-    let (cache, mut small) = tiny();
-    for (revision, count) in [(1, 40), (2, 1), (3, 500), (4, 1)] {
-        let keys: Vec<String> = (0..count).map(|key| format!("/{key:03}")).collect();
-        small.apply(revision, keys.iter().map(|key| Change::put(key, ""))).unwrap();
-    }
-    let mut whole = cache.subscribe(Start::After(0)).whole_revisions(true).open().unwrap();
-    assert_eq!(cuts(&mut whole, 3), [(40, false, 1), (1, false, 2), (500, false, 3), (1, false, 4)]);
-    // A filter inside does not matter.
-    let mut whole = cache.subscribe(Start::After(0)).whole_revisions(true).prefix("/02").open().unwrap();
-    assert_eq!(cuts(&mut whole, 3), [(10, false, 2), (10, false, 4)]);
-}
-
-#[test]
-fn a_revision_longer_than_an_eighth_of_a_segment_comes_in_pieces() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, 1..=10);
-    let keys: Vec<String> = (0..40).map(|key| format!("/{key:02}")).collect();
-    writer.apply(11, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
-    write(&mut writer, [12]);
-    let mut plain = cache.subscribe(Start::After(10)).open().unwrap();
-    let cuts = cuts(&mut plain, 1000);
-    assert_eq!(cuts.iter().map(|(len, ..)| len).sum::<usize>(), 41);
-    let (last, pieces) = cuts.split_last().unwrap();
-    assert!(pieces.len() >= 2 && pieces.iter().all(|(_, continues, at)| *continues && *at == 10), "{cuts:?}");
-    assert!(!last.1 && last.2 == 12, "{cuts:?}");
-}
-
-#[test]
-fn a_short_revision_never_straddles_two_segments() {
-    let (cache, mut writer) = tiny();
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
-    // One event, two, one, two: some second of a pair would be the first of a segment.
-    for revision in 1..=300 {
-        let pair = [Change::put("/a", "1"), Change::put("/b", "1")];
-        let count = 1 + revision as usize % 2;
-        writer.apply(revision, pair[..count].iter().copied()).unwrap();
-        let batch = live.poll(1000).unwrap();
-        assert_eq!((batch.len(), batch.continues()), (count, false), "at {revision}");
-    }
-}
-
-#[test]
-fn a_revision_is_seen_whole_or_not_at_all() {
-    let (cache, mut writer) = embedded();
-    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    let before = cache.snapshot().unwrap();
-    writer.apply(2, [Change::put("/a", "2"), Change::delete("/b"), Change::put("/c", "2")]).unwrap();
-    let seen = |snapshot: &Snapshot| snapshot.iter().map(|kv| text(kv.key())).collect::<Vec<_>>();
-    assert_eq!(seen(&before), ["/a", "/b"]);
-    assert_eq!(seen(&cache.snapshot().unwrap()), ["/a", "/c"]);
-}
-
-#[test]
-fn oldest_of_an_empty_log() {
-    let (cache, mut writer) = embedded();
-    assert_eq!((cache.oldest(), cache.position().revision), (1, 0));
-    assert_eq!(drain(&mut cache.subscribe(Start::After(0)).open().unwrap()), [""; 0]);
-    assert_eq!(cache.get("/k", Read::Exact(0)).unwrap().revision, 0);
-    // A first event far above: nothing has left.
-    write(&mut writer, [1000]);
-    assert_eq!(cache.oldest(), 1);
-    assert_eq!(revisions(&mut cache.subscribe(Start::After(0)).open().unwrap()), [1000]);
-}
-
-#[test]
-fn oldest_begins_above_the_first_listing() {
-    let (cache, mut writer) = unloaded();
-    writer.load(100, [record("/a", "1", 40, 90, 3)]).unwrap();
-    assert_eq!(cache.oldest(), 101);
-    compacted(cache.subscribe(Start::After(99)).open(), 99, 101, 100);
-    compacted(cache.get("/a", Read::Exact(99)), 99, 101, 100);
-    assert_eq!(value_at(&cache, "/a", Read::Exact(100)).unwrap().unwrap(), "1");
-    let mut after = cache.subscribe(Start::After(100)).open().unwrap();
-    assert!(after.poll(1).unwrap().is_empty());
-    write(&mut writer, [105]);
-    assert_eq!(revisions(&mut after), [105]);
-    assert_eq!(cache.oldest(), 101);
-}
-
 #[test]
 fn oldest_is_one_above_what_left_the_log() {
     let (cache, mut writer) = tiny();
@@ -141,58 +33,6 @@ fn oldest_is_one_above_what_left_the_log() {
     let above = cache.get_with("/k", &ReadOptions::new(Read::Exact(4001)).timeout(std::time::Duration::ZERO));
     let error = refused(above, Code::FutureRevision);
     assert_eq!((error.asked(), error.current()), (4001, 4000));
-}
-
-#[test]
-fn a_revision_that_left_in_part_has_left() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, [1]);
-    let keys: Vec<String> = (0..40).map(|key| format!("/{key:02}")).collect();
-    writer.apply(2, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
-    let mut revision = 2;
-    while cache.oldest() <= 2 {
-        revision += 1;
-        write(&mut writer, [revision]);
-    }
-    // Segments of 16: of its 40 events at most 16 have left yet.
-    assert!(cache.stats().events < 128 + 16 + 2);
-    assert_eq!(cache.oldest(), 3);
-    compacted(cache.subscribe(Start::After(1)).open(), 1, 3, revision);
-    let mut after = cache.subscribe(Start::After(2)).open().unwrap();
-    assert_eq!(revisions(&mut after), (3..=revision).collect::<Vec<_>>());
-    assert_eq!(cache.count(&Range::all(), Read::Exact(2)).unwrap().count, 41);
-}
-
-#[test]
-fn position_is_zero_during_the_initial_state() {
-    let (cache, mut writer) = embedded();
-    writer.apply(7, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    assert_eq!(state.position().revision, 0);
-    for (shown, position) in [("7 ADDED /a=1", 0), ("7 ADDED /b=1", 0), ("7 BOOKMARK", 7)] {
-        let batch = state.poll(1).unwrap();
-        assert_eq!((lines(&batch), batch.position().revision), (vec![shown.into()], position));
-        assert_eq!(state.position().revision, position);
-    }
-    assert_eq!(state.position(), cache.position());
-}
-
-#[test]
-fn position_moves_also_when_nothing_matches() {
-    let (cache, mut writer) = embedded();
-    let mut one = cache.subscribe(Start::Now).key("/other").open().unwrap();
-    write(&mut writer, [4, 6]);
-    assert!(one.poll(10).unwrap().is_empty());
-    assert_eq!(one.position().revision, 6);
-    writer.progress(9).unwrap();
-    let batch = one.poll(10).unwrap();
-    assert_eq!((batch.len(), batch.position(), one.position()), (0, cache.position(), cache.position()));
-    assert_eq!(cache.position().revision, 9);
-    // It is of use: a restart there loses nothing.
-    writer.apply(10, [Change::put("/other", "x")]).unwrap();
-    let mut resumed =
-        cache.subscribe(Start::AfterIn(Position { revision: 9, ..one.position() })).key("/other").open().unwrap();
-    assert_eq!(drain(&mut resumed), ["10 ADDED /other=x"]);
 }
 
 /// The notifier moves the cursor of a sleeper along with the head, here to the end of 15 events in a segment of 16. The
@@ -259,29 +99,6 @@ fn an_epoch_is_a_history() {
 }
 
 #[test]
-fn a_position_of_a_history_before_a_reset_is_compacted() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [100]);
-    let before = cache.position();
-    writer.resync(50, [record("/k", "old", 40, 45, 2)], ResyncReason::HistoryReset).unwrap();
-    write(&mut writer, [51]);
-    assert_eq!(cache.oldest(), 51);
-    let open = |after, epoch| cache.subscribe(Start::AfterIn(Position { epoch, revision: after })).open();
-    for revision in [50, 51, 60, 100, 101] {
-        compacted(open(revision, before.epoch), revision, 51, 51);
-    }
-    // Unchecked: a revision above the current one that the earlier history had.
-    compacted(open(49, 0), 49, 51, 51);
-    compacted(open(52, 0), 52, 51, 51);
-    compacted(open(100, 0), 100, 51, 51);
-    drop(open(101, 0).unwrap());
-    drop(open(60, cache.position().epoch).unwrap());
-    assert_eq!(revisions(&mut open(50, cache.position().epoch).unwrap()), [51]);
-    compacted(cache.get("/k", Read::Exact(49)), 49, 51, 51);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "old");
-}
-
-#[test]
 fn a_position_of_another_birth_is_unchecked() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [100]);
@@ -294,31 +111,6 @@ fn a_position_of_another_birth_is_unchecked() {
         assert_eq!(revisions(&mut saved), [51], "epoch {foreign:x}");
     }
     compacted(cache.subscribe(Start::AfterIn(Position { epoch: before, revision: 50 })).open(), 50, 51, 51);
-}
-
-#[test]
-fn above_a_reset_after_is_compacted_and_reads_wait() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [100]);
-    writer.resync(50, [], ResyncReason::HistoryReset).unwrap();
-    for above in [51, 99, 100] {
-        compacted(cache.subscribe(Start::After(above)).open(), above, 51, 50);
-    }
-    let mut later = cache.subscribe(Start::After(101)).open().unwrap();
-    // Who waits asks for no history: what it waits for comes.
-    let mut state = cache.subscribe(Start::StateAtLeast(60)).start_timeout(BOUND).open().unwrap();
-    assert!(state.poll(10).unwrap().is_empty());
-    let short = std::time::Duration::from_millis(2);
-    for read in [Read::AtLeast(60), Read::Exact(60)] {
-        let error = refused(cache.get_with("/k", &ReadOptions::new(read).timeout(short)), Code::FutureRevision);
-        assert_eq!((error.asked(), error.current()), (60, 50));
-    }
-    assert_eq!(refused(cache.wait_until(60, short), Code::FutureRevision).asked(), 60);
-    write(&mut writer, [60, 102]);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(60)).unwrap().unwrap(), "60");
-    assert_eq!(cache.wait_until(60, BOUND).unwrap(), cache.position());
-    assert_eq!(drain(&mut state), ["102 ADDED /k=102", "102 BOOKMARK"]);
-    assert_eq!(revisions(&mut later), [102]);
 }
 
 #[test]

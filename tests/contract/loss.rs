@@ -43,16 +43,6 @@ fn lagged_is_told_once_with_what_was_lost_then_closed() {
     assert_eq!(revisions(&mut again), (oldest..=1000).collect::<Vec<_>>());
 }
 
-#[test]
-fn a_wait_of_a_lapped_consumer_ends_and_its_poll_tells() {
-    let (cache, mut writer) = tiny();
-    let mut slow = cache.subscribe(Start::Now).key("/never").open().unwrap();
-    write(&mut writer, 1..=1000);
-    assert!(in_time(|| slow.wait(BOUND)).unwrap());
-    let oldest = cache.oldest();
-    lagged(&mut slow, 1, oldest - 1, oldest, 1000);
-}
-
 /// Of the last revision that a chain has looked at, more may lie in a segment that has left: the position stays before
 /// it, also where nothing of it was delivered.
 #[test]
@@ -207,22 +197,6 @@ fn half_lost_revision_of_a_chain_is_lost_whole() {
 }
 
 #[test]
-fn an_initial_state_that_falls_out_of_the_window_is_lagged() {
-    let (cache, mut writer) = tiny();
-    let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
-    writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    assert_eq!(state.poll(10).unwrap().len(), 10);
-    write(&mut writer, 2..=1000);
-    lagged(&mut state, 1, 1000, cache.oldest(), 1000);
-    assert_eq!(state.position().revision, 0);
-    // One that was not asked for yet, too.
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    write(&mut writer, 1001..=2000);
-    lagged(&mut state, 1, 2000, cache.oldest(), 2000);
-}
-
-#[test]
 fn an_initial_state_within_the_window_is_as_it_was() {
     let (cache, mut writer) = tiny();
     let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
@@ -269,31 +243,6 @@ fn a_parked_subscription_does_not_lag_because_others_are_busy() {
     writer.apply(revision + 1, [Change::put("/quiet", "x")]).unwrap();
     assert_eq!(quiet.end(), [format!("{} ADDED /quiet=x", revision + 1)]);
     assert_eq!(cache.stats().notifier_lapped, 0);
-}
-
-#[test]
-fn a_cursor_at_the_end_of_what_left_has_lost_nothing() {
-    let (cache, mut writer) = tiny();
-    let mut even = cache.subscribe(Start::Now).open().unwrap();
-    // It stands at the end of a segment that leaves, with the next still there.
-    write(&mut writer, 1..=16);
-    assert_eq!(revisions(&mut even).len(), 16);
-    write(&mut writer, 17..=130);
-    assert_eq!(cache.oldest(), 17);
-    assert_eq!(revisions(&mut even), (17..=130).collect::<Vec<_>>());
-    // At the end of one that was closed early: two do not fit into its last slot.
-    let (cache, mut writer) = tiny();
-    write(&mut writer, 1..=15);
-    // Before the two come: its place is the slot that stays empty, and it holds no segment.
-    let mut early = cache.subscribe(Start::Now).open().unwrap();
-    writer.apply(16, [Change::put("/a", "x"), Change::delete("/k")]).unwrap();
-    let mut revision = 16;
-    while cache.oldest() <= 15 {
-        revision += 1;
-        write(&mut writer, [revision]);
-    }
-    assert_eq!(cache.oldest(), 16);
-    assert_eq!(revisions(&mut early)[..3], [16, 16, 17]);
 }
 
 /// A state at the end of a segment that closed early is exact as long as the next segment is there: no event lies in
@@ -352,19 +301,6 @@ fn state_at_the_end_of_what_left_is_whole() {
     }
 }
 
-/// The next segment is there, and nothing of the one that left is held: the rest of that is lost.
-#[test]
-fn a_cursor_inside_what_left_has_lost_the_rest() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, 1..=10);
-    let mut slow = cache.subscribe(Start::Now).open().unwrap();
-    let mut filtered = cache.subscribe(Start::Now).prefix("/k").open().unwrap();
-    write(&mut writer, 11..=130);
-    assert_eq!(cache.oldest(), 17);
-    lagged(&mut slow, 11, 16, 17, 130);
-    lagged(&mut filtered, 11, 16, 17, 130);
-}
-
 #[test]
 fn lag_is_visible_at_any_time() {
     let (cache, mut writer) = embedded();
@@ -383,38 +319,6 @@ fn lag_is_visible_at_any_time() {
     assert_eq!((status.max_lag_events, status.max_lag_seen), (0, 5));
     assert_eq!(closer.lag(), Lag::default());
     assert_eq!(closer.position(), cache.position());
-}
-
-#[test]
-fn compact_forgets_events_and_keeps_the_state() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, (10..=100).step_by(10));
-    let mut live = cache.subscribe(Start::After(10)).open().unwrap();
-    assert_eq!(live.poll(1).unwrap().position().revision, 20);
-    writer.compact(50).unwrap();
-    assert_eq!(cache.oldest(), 51);
-    compacted(cache.subscribe(Start::After(49)).open(), 49, 51, 100);
-    compacted(cache.get("/k", Read::Exact(49)), 49, 51, 100);
-    compacted(cache.list(&Range::all(), Read::Exact(0), 0), 0, 51, 100);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "50");
-    assert_eq!(revisions(&mut cache.subscribe(Start::After(50)).open().unwrap()), [60, 70, 80, 90, 100]);
-    // Back, or again: nothing. A live cursor below reads on.
-    for again in [20, 50] {
-        writer.compact(again).unwrap();
-        assert_eq!(cache.oldest(), 51);
-    }
-    assert_eq!(revisions(&mut live), (30..=100).step_by(10).collect::<Vec<_>>());
-    // At a revision that no event has, at the current one, above it.
-    writer.compact(55).unwrap();
-    assert_eq!((cache.oldest(), value_at(&cache, "/k", Read::Exact(55)).unwrap().unwrap()), (56, "50".into()));
-    let error = refused(writer.compact(101), Code::FutureRevision);
-    assert_eq!((error.asked(), error.current()), (101, 100));
-    writer.compact(100).unwrap();
-    compacted(cache.subscribe(Start::After(99)).open(), 99, 101, 100);
-    let mut end = cache.subscribe(Start::After(100)).open().unwrap();
-    write(&mut writer, [110]);
-    assert_eq!(revisions(&mut end), [110]);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(100)).unwrap().unwrap(), "100");
 }
 
 #[test]

@@ -56,30 +56,6 @@ fn churn(writer: &mut Writer, from: u64) -> u64 {
 }
 
 #[test]
-fn skip_to_oldest_goes_on_at_the_oldest() {
-    let (cache, mut writer) = tiny();
-    let mut skips = cache.subscribe(Start::Now).on_lag(OnLag::SkipToOldest).open().unwrap();
-    let mut last = 0;
-    for round in 0..3 {
-        write(&mut writer, last + 1..=last + 1000);
-        last += 1000;
-        let oldest = cache.oldest();
-        // What it took from its own segment stays within its reach.
-        let mut reached = last - 1000;
-        let error = loop {
-            match skips.poll(100) {
-                Ok(batch) => reached = batch.position().revision,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!((error.code(), round == 0), (Code::Lagged, reached == 0));
-        assert_eq!((error.lost_from(), error.lost_to(), error.oldest()), (reached + 1, oldest - 1, oldest));
-        assert_eq!(revisions(&mut skips), (oldest..=last).collect::<Vec<_>>());
-        assert_eq!(skips.position(), cache.position());
-    }
-}
-
-#[test]
 fn resnapshot_tells_the_difference_to_what_was_shown() {
     let (cache, mut writer) = tiny();
     write(&mut writer, [1]);
@@ -135,95 +111,6 @@ fn what_counts_as_shown_at_a_start_in_the_middle() {
         assert_eq!(stats.delivered_keys, 2);
         // Some room for growth below a hundred keys.
         assert!(stats.delivered_bytes <= bound + 2048, "{stats:?}");
-    }
-}
-
-/// A consumer that comes from elsewhere has the state of its start. Where this cache has lost that state before the
-/// subscription has seen it, nothing leads from there to the state now: the loss is reported, under each policy, and the
-/// policies that promise a difference end.
-#[test]
-fn start_that_left_has_no_difference() {
-    type Begin = fn(&Cache) -> SubscribeBuilder;
-    type Pass = fn(&mut Writer);
-    type Row = (&'static str, bool, Begin, Pass, (u64, u64));
-    let rows: [Row; 4] = [
-        ("the listing has left", true, |cache| cache.subscribe(Start::Now), |_| {}, (5, 0)),
-        ("its revision has left", false, |cache| cache.subscribe(Start::After(20)), |_| {}, (20, 0)),
-        (
-            "a resync has jumped over it",
-            false,
-            |cache| cache.subscribe(Start::After(20)),
-            |writer| {
-                writer.resync(30, [record("/new", "x", 25, 25, 1)], ResyncReason::TooFarBehind).unwrap();
-            },
-            (20, 0),
-        ),
-        (
-            "a resync has jumped over it just now",
-            false,
-            |cache| cache.subscribe(Start::After(2000)),
-            |writer| {
-                write(writer, 30..=1990);
-                writer.resync(2100, [record("/new", "x", 2050, 2050, 1)], ResyncReason::TooFarBehind).unwrap();
-            },
-            (2000, 2100),
-        ),
-    ];
-    for (row, loads, begin, pass, (start, lost_to)) in rows {
-        for policy in [OnLag::Stop, OnLag::SkipToOldest, OnLag::Resnapshot, OnLag::Conflate] {
-            let builder = Cache::builder("/").capacity(128).segment_slots(16).expect_load(loads);
-            let cache = builder.build().unwrap();
-            let mut writer = cache.writer().unwrap();
-            if !loads {
-                writer.apply(5, [Change::put("/old", "x")]).unwrap();
-            }
-            let mut one = begin(&cache).on_lag(policy).open().unwrap();
-            if loads {
-                writer.load(5, [record("/old", "x", 5, 5, 1)]).unwrap();
-            }
-            assert!(loads || one.poll(10).unwrap().is_empty());
-            writer.apply(15, [Change::delete("/old")]).unwrap();
-            writer.apply(16, [Change::put("/new", "x")]).unwrap();
-            pass(&mut writer);
-            if lost_to == 0 {
-                let next = cache.position().revision + 1;
-                write(&mut writer, next..=next + 1000);
-            }
-            let error = refused(one.poll(10), Code::Lagged);
-            let to = if lost_to == 0 { cache.oldest() - 1 } else { lost_to };
-            assert_eq!((error.lost_from(), error.lost_to()), (start + 1, to), "{row}, {policy}");
-            assert_eq!(one.stats().delivered_keys, 0, "{row}, {policy}");
-            if policy == OnLag::SkipToOldest {
-                assert!(!one.poll(10).unwrap().is_empty(), "{row}");
-            } else {
-                refused(one.poll(10), Code::Closed);
-            }
-        }
-    }
-}
-
-/// What counts as delivered to a start in the future is the state of its revision, not the one in which it was opened.
-#[test]
-fn future_start_has_the_state_of_its_revision() {
-    for (policy, waits) in [(OnLag::Resnapshot, false), (OnLag::Resnapshot, true), (OnLag::Conflate, false)] {
-        let (cache, mut writer) = tiny();
-        writer.apply(10, [Change::put("/old", "x")]).unwrap();
-        let mut one = cache.subscribe(Start::After(20)).on_lag(policy).open().unwrap();
-        writer.apply(15, [Change::delete("/old")]).unwrap();
-        writer.apply(20, [Change::put("/new", "x")]).unwrap();
-        if waits {
-            assert!(!one.wait(std::time::Duration::ZERO).unwrap());
-        } else {
-            assert!(one.poll(10).unwrap().is_empty());
-        }
-        writer.apply(21, [Change::delete("/new")]).unwrap();
-        write(&mut writer, 22..=1000);
-        let mut told = drain(&mut one);
-        if policy == OnLag::Resnapshot {
-            assert_eq!(told, ["LAGGED"]);
-            told = drain(&mut one).into_iter().filter(|line| !line.contains("RESYNC")).collect();
-        }
-        assert_eq!(told, ["1000 DELETED", "1000 ADDED /k=1000"], "{policy}, {waits}");
     }
 }
 
@@ -298,30 +185,6 @@ fn conflate_is_never_told_and_shows_the_latest_of_each_key() {
             }
         }
         assert!(!keys.is_empty(), "it fell behind");
-        held.is_the_state_of(&cache);
-        assert_eq!(subscription.position(), cache.position());
-    }
-}
-
-#[test]
-fn a_lost_initial_state_by_policy() {
-    for (policy, goes_on) in [(OnLag::SkipToOldest, false), (OnLag::Resnapshot, true), (OnLag::Conflate, true)] {
-        let (cache, mut writer) = tiny();
-        let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
-        writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
-        let mut subscription = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
-        let mut held = Held::default();
-        held.take(&subscription.poll(10).unwrap());
-        churn(&mut writer, 2);
-        if policy != OnLag::Conflate {
-            let error = refused(subscription.poll(10), Code::Lagged);
-            assert_eq!((error.lost_from(), error.lost_to()), (1, cache.position().revision), "{policy:?}");
-        }
-        if !goes_on {
-            refused(subscription.poll(10), Code::Closed);
-            continue;
-        }
-        assert!(held.follow(&mut subscription).is_empty(), "{policy:?}");
         held.is_the_state_of(&cache);
         assert_eq!(subscription.position(), cache.position());
     }

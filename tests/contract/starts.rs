@@ -168,20 +168,6 @@ fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
     assert_eq!(drain(&mut resnapshots), ["CLOSED"]);
 }
 
-#[test]
-fn a_future_start_inside_a_bracket_has_lagged() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, [5]);
-    let mut inside = cache.subscribe(Start::After(10)).open().unwrap();
-    let mut edge = cache.subscribe(Start::After(20)).open().unwrap();
-    writer.resync(20, [record("/k", "20", 5, 15, 2)], ResyncReason::TooFarBehind).unwrap();
-    write(&mut writer, [21]);
-    let error = refused(inside.poll(1), Code::Lagged);
-    assert_eq!((error.lost_from(), error.lost_to(), error.current()), (11, 20, 21));
-    refused(inside.poll(1), Code::Closed);
-    assert_eq!(revisions(&mut edge), [21], "the bracket is not above 20");
-}
-
 /// The epoch may have changed since the last poll, before the resync that jumps over the asked revision: the position
 /// after the loss is of the epoch in which the log continues.
 #[test]

@@ -185,7 +185,7 @@ fn refused(error: &Error) -> String {
     }
 }
 
-fn event(event: &Event) -> String {
+fn event(event: &Event, full: bool) -> String {
     let mut line = format!("{} {}", event.revision(), event.kind().name());
     if let Some(mark) = event.resync() {
         let phase = if mark.phase == Phase::Begin { "begin" } else { "end" };
@@ -200,6 +200,9 @@ fn event(event: &Event) -> String {
     }
     if let Some(before) = event.prev_value() {
         line += &format!(" was {}", word(before));
+    }
+    if full && let Some(kv) = event.kv() {
+        line += &numbers(kv);
     }
     for (is_marked, mark) in [
         (event.is_initial_state(), " initial"),
@@ -216,13 +219,15 @@ fn event(event: &Event) -> String {
 fn object(kv: &KeyValue, full: bool) -> String {
     let mut line = format!("{}={}", word(kv.key()), word(kv.value().unwrap_or_default()));
     if full {
-        let numbers = (kv.create_revision(), kv.mod_revision(), kv.version());
-        line += &format!(" create {} modified {} version {}", numbers.0, numbers.1, numbers.2);
-    }
-    if full && kv.lease() != 0 {
-        line += &format!(" lease {}", kv.lease());
+        line += &numbers(kv);
     }
     line
+}
+
+fn numbers(kv: &KeyValue) -> String {
+    let numbers = (kv.create_revision(), kv.mod_revision(), kv.version());
+    let lease = if kv.lease() == 0 { String::new() } else { format!(" lease {}", kv.lease()) };
+    format!(" create {} modified {} version {}{lease}", numbers.0, numbers.1, numbers.2)
 }
 
 fn one(line: impl ToString) -> Printed {
@@ -327,7 +332,7 @@ impl Core {
                 inside(snapshot, &mut words)
             }
             _ if ["poll", "drain", "batches", "wait"].contains(&&*step[0]) => {
-                taken(self.subscription(&step[1]), &step[0], step.get(2).map(String::as_str))
+                taken(self.subscription(&step[1]), &step[0], &step[2..])
             }
             _ => read(self.cache(), step),
         }
@@ -474,7 +479,7 @@ impl Core {
         std::thread::spawn(move || {
             let mut borrowed = borrowed;
             let printed = match &mut borrowed {
-                Some((_, subscription)) => taken(subscription, &step[0], step.get(2).map(String::as_str)),
+                Some((_, subscription)) => taken(subscription, &step[0], &step[2..]),
                 None => read(&cache, &step),
             };
             // A row that has failed meanwhile does not listen.
@@ -492,17 +497,19 @@ impl Core {
 }
 
 /// What a subscription gives.
-fn taken(subscription: &mut Subscription, how: &str, more: Option<&str>) -> Printed {
-    let most = || more.map_or(1000, number);
+fn taken(subscription: &mut Subscription, how: &str, mut more: &[String]) -> Printed {
+    let full = more.last().is_some_and(|word| word == "full");
+    more = &more[..more.len() - usize::from(full)];
+    let most = || more.first().map_or(1000, |word| number(word));
     let mut lines = Vec::new();
     match how {
         "wait" => {
-            let is_ready = subscription.wait(more.map_or(BOUND, duration))?;
+            let is_ready = subscription.wait(more.first().map_or(BOUND, |word| duration(word)))?;
             lines.push(if is_ready { "ready" } else { "nothing" }.to_owned());
         }
         "poll" => {
             let batch = subscription.poll(most())?;
-            lines.extend(batch.events().iter().map(event));
+            lines.extend(batch.events().iter().map(|one| event(one, full)));
             if batch.continues() {
                 lines.push("continues".to_owned());
             }
@@ -510,7 +517,7 @@ fn taken(subscription: &mut Subscription, how: &str, more: Option<&str>) -> Prin
         _ => loop {
             match subscription.poll(most()) {
                 Ok(batch) if batch.is_empty() => break,
-                Ok(batch) if how == "drain" => lines.extend(batch.events().iter().map(event)),
+                Ok(batch) if how == "drain" => lines.extend(batch.events().iter().map(|one| event(one, full))),
                 Ok(batch) => {
                     let continues = if batch.continues() { " continues" } else { "" };
                     lines.push(format!("{} events at {}{continues}", batch.len(), batch.position().revision));
@@ -569,7 +576,7 @@ fn read(cache: &Cache, step: &[String]) -> Printed {
             let (from, to) = (words.number::<u64>(), words.number::<u64>());
             let (list, _) = words.list()?;
             let batch = cache.diff(from, to, &Filter::any().range(list.range))?;
-            Ok(batch.events().iter().map(event).collect())
+            Ok(batch.events().iter().map(|one| event(one, list.full)).collect())
         }
         "until" => {
             let revision = words.number();
