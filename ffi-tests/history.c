@@ -168,7 +168,6 @@ static void test_epochs(void)
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = declared(0, &writer);
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
     watchcore_waiter *waiter = NULL, *older = NULL;
     uint64_t before = 0, now = 0, revision = 0, count = 0, epoch = 0;
     uint32_t done = 0;
@@ -188,12 +187,6 @@ static void test_epochs(void)
     CHECK(count == 1 && revision == 12 && epoch == now && now == before + 1);
     read.epoch = before;
     CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
-    read.mode = WATCHCORE_READ_AT_LEAST;
-    read.revision = 7;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
-    read.epoch = now;
-    CHECK_OK(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_diff(cache, 10, before, 12, now, NULL, &batch, &error));
     CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 12, now, &waiter, &error));
     CHECK_OK(watchcore_waiter_try(waiter, &done, &revision, &epoch, &error));
     CHECK(done == 1 && revision == 12 && epoch == now);

@@ -228,6 +228,18 @@ static watchcore_writer *writer_of(struct step *step)
     return core->writers[0];
 }
 
+/* `in E`, if that comes next; else 0. The lower half of an epoch counts, the upper is this cache's. */
+static uint64_t maybe_epoch(struct step *step)
+{
+    uint64_t epoch = 0;
+    if (step->at == step->words.count || !is(step->words.at[step->at], "in")) {
+        return 0;
+    }
+    step->at++;
+    (void)watchcore_cache_position(cache_of(step), NULL, &epoch, NULL, NULL);
+    return (epoch & ~(uint64_t)UINT32_MAX) + number(step);
+}
+
 /* A range or a filter that begins with this word. 0: none does. */
 static int narrows(struct step *step, const char *word, watchcore_filter *filter)
 {
@@ -276,6 +288,7 @@ static void read_list(struct step *step, struct list *list)
         } else if (is(word, "at-least") || is(word, "exact")) {
             list->read.mode = is(word, "exact") ? WATCHCORE_READ_EXACT : WATCHCORE_READ_AT_LEAST;
             list->read.revision = number(step);
+            list->read.epoch = maybe_epoch(step);
         } else if (is(word, "limit")) {
             list->read.limit = number(step);
         } else if (is(word, "timeout")) {
@@ -485,7 +498,6 @@ static uint32_t types_of(struct step *step)
 static void read_start(struct step *step, watchcore_subscription_options *options)
 {
     const char *word = next(step);
-    uint64_t epoch = 0;
     if (is(word, "now")) {
         options->start = WATCHCORE_START_NOW;
     } else if (is(word, "after") || is(word, "state-at-least")) {
@@ -494,12 +506,7 @@ static void read_start(struct step *step, watchcore_subscription_options *option
     } else if (!is(word, "state")) {
         no_step(step, "%s?", word);
     }
-    if (step->at < step->words.count && is(step->words.at[step->at], "in")) {
-        step->at++;
-        /* The lower half counts; the upper is this cache's. */
-        (void)watchcore_cache_position(cache_of(step), NULL, &epoch, NULL, NULL);
-        options->epoch = (epoch & ~(uint64_t)UINT32_MAX) + number(step);
-    }
+    options->epoch = maybe_epoch(step);
 }
 
 static void do_subscribe(struct step *step)
@@ -639,7 +646,7 @@ static void list_page(struct step *step, struct thing *pages)
     if (pages != NULL && pages->token != NULL) {
         /* A token says at which revision it goes on. */
         list.read.mode = WATCHCORE_READ_ANY;
-        list.read.revision = 0;
+        list.read.revision = list.read.epoch = 0;
         list.read.continue_token = text(pages->token);
     }
     code = watchcore_cache_list(cache_of(step), &list.range, &list.read, &page, &newest, fresh(step));
@@ -711,10 +718,10 @@ static void do_count(struct step *step)
 static void do_diff(struct step *step)
 {
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    uint64_t from = number(step), to = number(step);
+    uint64_t from = number(step), from_epoch = maybe_epoch(step), to = number(step), to_epoch = maybe_epoch(step);
     struct list list;
     read_list(step, &list);
-    if (granted(step, watchcore_cache_diff(cache_of(step), from, 0, to, 0, &list.filter, &batch, fresh(step)))) {
+    if (granted(step, watchcore_cache_diff(cache_of(step), from, from_epoch, to, to_epoch, &list.filter, &batch, fresh(step)))) {
         print_events(step, &batch, list.full);
         watchcore_batch_release(&batch);
     }

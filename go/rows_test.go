@@ -103,15 +103,25 @@ func (s *step) selected(word string, labels, fields *string) {
 	}
 }
 
-func (s *step) list() (list *rowList, name string) {
+// position is a revision, and "in E" where that follows: the lower half of an epoch counts, the upper is the cache's.
+func (s *step) position(cache *watchcore.Cache) watchcore.Position {
+	position := watchcore.Position{Revision: s.number()}
+	if len(*s) > 0 && (*s)[0] == "in" {
+		s.next()
+		position.Epoch = cache.Position().Epoch&^(1<<32-1) | s.number()
+	}
+	return position
+}
+
+func (s *step) list(cache *watchcore.Cache) (list *rowList, name string) {
 	list = &rowList{ListOptions: watchcore.ListOptions{WaitTimeout: bounded.Bound}}
 	for len(*s) > 0 {
 		switch word := s.next(); word {
 		case "any":
 		case "at-least":
-			list.Read = watchcore.ReadAtLeast(s.number())
+			list.Read = watchcore.ReadAtLeastPosition(s.position(cache))
 		case "exact":
-			list.Read = watchcore.ReadExact(s.number())
+			list.Read = watchcore.ReadExactPosition(s.position(cache))
 		case "limit":
 			list.Limit = int(s.number())
 		case "timeout":
@@ -349,7 +359,7 @@ func (c *core) run(words []string) (lines []string, err error) {
 	case "poll", "drain", "batches", "wait":
 		return c.subs[s.next()].taken(word, s)
 	case "list":
-		list, name := s.list()
+		list, name := s.list(c.made())
 		c.lists[name] = list
 		return c.page(list)
 	case "next":
@@ -473,13 +483,7 @@ func (c *core) subscribe(s step) error {
 	case "state-at-least":
 		options.Start = watchcore.StartStateAtLeast(s.number())
 	case "after":
-		position := watchcore.Position{Revision: s.number()}
-		if len(s) > 0 && s[0] == "in" {
-			s.next()
-			// The lower half counts; the upper is this cache's.
-			position.Epoch = c.made().Position().Epoch&^(1<<32-1) | s.number()
-		}
-		options.Start = watchcore.StartAfterPosition(position)
+		options.Start = watchcore.StartAfterPosition(s.position(c.made()))
 	default:
 		panic(start + "?")
 	}
@@ -638,16 +642,16 @@ func (c *core) read(word string, s step) ([]string, error) {
 		return line(cache.Stats().Objects), nil
 	case "get":
 		key := s.key()
-		list, _ := s.list()
+		list, _ := s.list(cache)
 		kv, revision, err := cache.Get(ctx, key, list.read())
 		return line(found(kv, revision, list.full)), err
 	case "count":
-		list, _ := s.list()
+		list, _ := s.list(cache)
 		count, revision, err := cache.Count(ctx, list.keys, list.read())
 		return line(revision, ": ", count), err
 	case "diff":
-		from, to := watchcore.Position{Revision: s.number()}, watchcore.Position{Revision: s.number()}
-		list, _ := s.list()
+		from, to := s.position(cache), s.position(cache)
+		list, _ := s.list(cache)
 		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys})
 		var lines []string
 		for e := range batch.Events() {
@@ -677,7 +681,7 @@ func inside(snapshot *watchcore.Snapshot, s step) ([]string, error) {
 		kv, err := snapshot.Get(s.key())
 		return line(found(kv, snapshot.Revision(), false)), err
 	}
-	list, _ := s.list()
+	list, _ := s.list(nil)
 	if word == "count" {
 		count, err := snapshot.Count(list.keys, watchcore.SelectOptions{})
 		return line(snapshot.Revision(), ": ", count), err

@@ -98,16 +98,41 @@ def restrict(words, word, options, keys):
         raise ValueError(f"{word}?")
 
 
+class Words:
+    """The words of a step that are left."""
+
+    def __init__(self, words):
+        self.words = [*words]
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.words:
+            raise StopIteration
+        return self.words.pop(0)
+
+    def position(self, core):
+        """A revision, and `in E` where that follows: the lower half of an epoch counts, the upper is the cache's."""
+        revision, epoch = int(next(self)), 0
+        if self.words[:1] == ["in"]:
+            next(self)
+            epoch = core.position()[1] >> 32 << 32 | int(next(self))
+        return revision, epoch
+
+
 class List:
     """Range and options of a read, and how its objects are shown."""
 
-    def __init__(self, words):
+    def __init__(self, words, core=None):
+        words = Words(words)
         self.range, self.options, self.full, self.name = Struct("range"), Struct("read_options"), False, None
         self.options.value.timeout_ms = int(BOUND * 1000)
         for word in words:
             if word in ("at-least", "exact"):
                 mode = "READ_EXACT" if word == "exact" else "READ_AT_LEAST"
-                self.options.set(mode=CONSTANT[mode], revision=int(next(words)))
+                revision, epoch = words.position(core)
+                self.options.set(mode=CONSTANT[mode], revision=revision, epoch=epoch)
             elif word == "limit":
                 self.options.value.limit = int(next(words))
             elif word == "timeout":
@@ -409,7 +434,7 @@ class Core:
         return [name.title().replace("_", "")]
 
     def do_get(self, words):
-        key, list = script.to_bytes(next(words)), List(words)
+        key, list = script.to_bytes(next(words)), List(words, self)
         found = Struct("answer").value
         call(lib.watchcore_cache_get, self.cache(), key, len(key), list.options.value, found)
         line = object_line(found.kv, list.full) if found.found else "none"
@@ -425,7 +450,7 @@ class Core:
             found = lib.watchcore_text_get(token[0])
             raise
         finally:
-            list.options.set(mode=CONSTANT["READ_ANY"], revision=0, continue_token=bytes(ffi.buffer(found.data, found.length)) if found.data else b"")
+            list.options.set(mode=CONSTANT["READ_ANY"], revision=0, epoch=0, continue_token=bytes(ffi.buffer(found.data, found.length)) if found.data else b"")
             lib.watchcore_text_free(token[0])
         lines = [f"at {lib.watchcore_page_revision(page[0])}"]
         count, more = lib.watchcore_page_count(page[0]), lib.watchcore_page_more(page[0])
@@ -436,7 +461,7 @@ class Core:
         return lines
 
     def do_list(self, words):
-        list = List(words)
+        list = List(words, self)
         self.lists[list.name] = list
         return self.page(list)
 
@@ -444,15 +469,16 @@ class Core:
         return self.page(self.lists[next(words)])
 
     def do_count(self, words):
-        list, numbers = List(words), ffi.new("uint64_t[3]")
+        list, numbers = List(words, self), ffi.new("uint64_t[3]")
         options = list.options.value
         call(lib.watchcore_cache_count, self.cache(), list.range.value, options, numbers, numbers + 1, numbers + 2)
         return [f"{numbers[1]}: {numbers[0]}"]
 
     def do_diff(self, words):
-        start, end, batch = int(next(words)), int(next(words)), ffi.new("watchcore_batch *")
+        words, batch = Words(words), ffi.new("watchcore_batch *")
+        ends = *words.position(self), *words.position(self)
         list = List(words)
-        call(lib.watchcore_cache_diff, self.cache(), start, 0, end, 0, list.filter(), batch)
+        call(lib.watchcore_cache_diff, self.cache(), *ends, list.filter(), batch)
         lines = [event_line(lib.watchcore_batch_event(batch, at), list.full) for at in range(batch.count)]
         lib.watchcore_batch_release(batch)
         return lines

@@ -9,13 +9,6 @@ fn keys(page: &Page) -> Vec<String> {
     page.iter().map(|kv| text(kv.key())).collect()
 }
 
-fn ten() -> (Cache, Writer) {
-    let (cache, mut writer) = tiny();
-    let keys: Vec<String> = (0..10).map(|key| format!("/{key}")).collect();
-    writer.apply(5, keys.iter().map(|key| Change::put(key, "old"))).unwrap();
-    (cache, writer)
-}
-
 fn even() -> Filter {
     Filter::any().predicate(|kv| kv.key().last().is_some_and(|last| last % 2 == 0))
 }
@@ -193,28 +186,6 @@ fn a_token_signed_anew_is_of_a_revision_in_the_window() {
     assert_eq!(keys(&list(gone.continue_token().unwrap().into()).unwrap()), ["/b/2"]);
     // The token to go on with is for the same range, so it is not given to who begins outside.
     refused(list(signed_anew(&of(revision, 1), |bytes| bytes.truncate(33))), Code::InvalidArgument);
-}
-
-#[test]
-fn a_saved_epoch_is_taken_by_reads_tokens_and_differences() {
-    let (cache, mut writer) = ten();
-    let before = cache.position();
-    let options = || ReadOptions::new(Read::Any).limit(4);
-    let token = cache.list_with(&Range::all(), &options()).unwrap().continue_token().unwrap().to_string();
-    assert_eq!(cache.get("/1", Read::ExactIn(before)).unwrap().revision, 5);
-    assert_eq!(cache.get("/1", Read::AtLeastIn(before)).unwrap().revision, 5);
-    writer.resync(4, [record("/1", "new", 2, 3, 1)], ResyncReason::HistoryReset).unwrap();
-    write(&mut writer, [5, 6]);
-    for read in [Read::ExactIn(before), Read::AtLeastIn(before)] {
-        refused(cache.get("/1", read), Code::Compacted);
-    }
-    refused(cache.list_with(&Range::all(), &options().continue_from(token)), Code::Compacted);
-    refused(cache.diff(before, cache.position(), &Filter::any()), Code::Compacted);
-    // Unchecked: of the present history.
-    assert_eq!(cache.get("/1", Read::Exact(5)).unwrap().revision, 5);
-    assert_eq!(lines(&cache.diff(5, 6, &Filter::any()).unwrap()), ["6 MODIFIED /k=6"]);
-    let now = cache.position();
-    assert_eq!(cache.get("/k", Read::ExactIn(now)).unwrap().revision, 6);
 }
 
 /// Pages and batches of an initial state, small or large, keep what they show and nothing of the log beyond the window.

@@ -32,6 +32,7 @@ type Done = (Option<(String, Subscription)>, Printed);
 struct List {
     range: Range,
     read: Read,
+    epoch: u64,
     filter: Filter,
     limit: usize,
     timeout: Duration,
@@ -40,9 +41,14 @@ struct List {
 }
 
 impl List {
-    fn options(&self) -> ReadOptions {
-        // A token says at which revision it goes on.
-        let read = if self.token.is_some() { Read::Any } else { self.read };
+    fn options(&self, cache: &Cache) -> ReadOptions {
+        let read = match self.read {
+            // A token says at which revision it goes on.
+            _ if self.token.is_some() => Read::Any,
+            Read::Exact(revision) => Read::ExactIn(position_in(cache, revision, self.epoch)),
+            Read::AtLeast(revision) => Read::AtLeastIn(position_in(cache, revision, self.epoch)),
+            read => read,
+        };
         let options = ReadOptions::new(read).filter(self.filter.clone()).limit(self.limit).timeout(self.timeout);
         match &self.token {
             Some(token) => options.continue_from(token),
@@ -77,6 +83,17 @@ impl<'a> Words<'a> {
         duration(self.next())
     }
 
+    /// `in E`, if that comes next; else 0.
+    fn epoch(&mut self) -> u64 {
+        match self.0 {
+            [word, epoch, rest @ ..] if word == "in" => {
+                self.0 = rest;
+                number(epoch)
+            }
+            _ => 0,
+        }
+    }
+
     /// A range that begins with this word, if it does.
     fn range(&mut self, word: &str) -> Option<Range> {
         Some(match word {
@@ -105,13 +122,13 @@ impl<'a> Words<'a> {
     /// Range, read and filter of a list or a count, in any order; and the name of its pages.
     fn list(&mut self) -> Result<(List, Option<String>)> {
         let (range, read, filter) = (Range::all(), Read::Any, Filter::any());
-        let mut list = List { range, read, filter, limit: 0, timeout: BOUND, full: false, token: None };
+        let mut list = List { range, read, epoch: 0, filter, limit: 0, timeout: BOUND, full: false, token: None };
         let mut name = None;
         while let Some(word) = self.maybe() {
             match word {
                 "any" => list.read = Read::Any,
-                "at-least" => list.read = Read::AtLeast(self.number()),
-                "exact" => list.read = Read::Exact(self.number()),
+                "at-least" => (list.read, list.epoch) = (Read::AtLeast(self.number()), self.epoch()),
+                "exact" => (list.read, list.epoch) = (Read::Exact(self.number()), self.epoch()),
                 "limit" => list.limit = self.number(),
                 "timeout" => list.timeout = self.duration(),
                 "full" => list.full = true,
@@ -127,6 +144,13 @@ impl<'a> Words<'a> {
         }
         Ok((list, name))
     }
+}
+
+/// A revision of an epoch of this cache; with 0 of any. The lower half of an epoch counts, the upper is the cache's.
+fn position_in(cache: &Cache, revision: u64, epoch: u64) -> Position {
+    let now = cache.position();
+    let epoch = if epoch == 0 { 0 } else { now.epoch - now.epoch_number() + epoch };
+    Position { epoch, revision }
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> T {
@@ -418,15 +442,8 @@ impl Core {
             "within" => Start::Within(words.number()),
             word => panic!("{word}?"),
         };
-        if let [word, epoch, rest @ ..] = words.0
-            && word == "in"
-        {
-            let Start::After(revision) = start else { panic!("after R in E") };
-            // The lower half counts; the upper is this cache's.
-            let mut position = self.cache().position();
-            position.epoch = position.epoch - position.epoch_number() + number::<u64>(epoch);
-            start = Start::AfterIn(Position { revision, ..position });
-            words.0 = rest;
+        if let Start::After(revision) = start {
+            start = Start::AfterIn(position_in(self.cache(), revision, words.epoch()));
         }
         let mut builder = self.cache().subscribe(start);
         while let Some(word) = words.maybe() {
@@ -534,7 +551,7 @@ fn taken(subscription: &mut Subscription, how: &str, mut more: &[String]) -> Pri
 
 /// A page of a list, which goes on after it.
 fn page(cache: &Cache, list: &mut List) -> Printed {
-    let answered = cache.list_with(&list.range, &list.options());
+    let answered = cache.list_with(&list.range, &list.options(cache));
     list.token = match &answered {
         Ok(page) => page.continue_token().map(str::to_owned),
         Err(error) => error.continue_token().map(str::to_owned),
@@ -562,18 +579,19 @@ fn read(cache: &Cache, step: &[String]) -> Printed {
         "get" => {
             let key = words.key();
             let (list, _) = words.list()?;
-            let answer = cache.get_with(key, &list.options())?;
+            let answer = cache.get_with(key, &list.options(cache))?;
             let found = answer.kv.map_or("none".to_owned(), |kv| object(&kv, list.full));
             one(format!("{}: {found}", answer.revision))
         }
         "list" => page(cache, &mut words.list()?.0),
         "count" => {
             let (list, _) = words.list()?;
-            let counted = cache.count_with(&list.range, &list.options())?;
+            let counted = cache.count_with(&list.range, &list.options(cache))?;
             one(format!("{}: {}", counted.revision, counted.count))
         }
         "diff" => {
-            let (from, to) = (words.number::<u64>(), words.number::<u64>());
+            let mut end = || position_in(cache, words.number(), words.epoch());
+            let (from, to) = (end(), end());
             let (list, _) = words.list()?;
             let batch = cache.diff(from, to, &Filter::any().range(list.range))?;
             Ok(batch.events().iter().map(|one| event(one, list.full)).collect())
