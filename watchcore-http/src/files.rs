@@ -1,7 +1,8 @@
 //! Things made of files, which are made again when the files change: certificates, tokens.
 //!
 //! A value is made of the bytes of some files. Who needs it asks for it; where the last look at the files is older than
-//! an interval, they are looked at first, on a thread that may block. While they cannot be read, or make no value (half
+//! an interval, they are looked at first, on a thread that may block; who asks meanwhile waits for the same look, so that
+//! of two requests at once none is answered by what a file was long ago. While they cannot be read, or make no value (half
 //! of a pair was replaced), the last good value serves, and one warning says why.
 //!
 //! The server may show its old certificate for ever. Files that say who may ask are different: a value with a limit
@@ -13,6 +14,7 @@ use std::io::{Error, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -39,13 +41,15 @@ pub(crate) struct Reloaded<T> {
     /// How long the last good value is believed while the files make none; `None`: for ever.
     limit: Option<Duration>,
     held: Mutex<Held<T>>,
+    /// Notified at the end of each look.
+    ended: Notify,
     hasher: std::collections::hash_map::RandomState,
 }
 
 struct Held<T> {
     value: Arc<T>,
     looked: Instant,
-    /// When the look began that runs at this moment, if one does; the others take what there is.
+    /// When the look began that runs at this moment, if one does.
     looking: Option<Instant>,
     /// What the files were when they were read; `None`: they are read at the next look in any case.
     stamps: Option<Vec<Stamp>>,
@@ -97,7 +101,16 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             failure: None,
             is_expired: false,
         };
-        Ok(Reloaded { what, paths, make: Box::new(make), interval, limit: None, held: Mutex::new(held), hasher })
+        Ok(Reloaded {
+            what,
+            paths,
+            make: Box::new(make),
+            interval,
+            limit: None,
+            held: Mutex::new(held),
+            ended: Notify::new(),
+            hasher,
+        })
     }
 
     /// Sets the limit: while the files make no value, the last good one is used for this long.
@@ -136,9 +149,14 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 
     /// Looks at the files where the last look is older than `age`.
     pub(crate) async fn look_after(self: &Arc<Self>, age: Duration) {
-        if let Some(look) = Look::begin(self, age) {
+        // Made before the lock is taken: it hears of a look that ends between the two.
+        let ended = self.ended.notified();
+        match Look::begin(self, age) {
             // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
-            let _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await;
+            Due::Now(look) => _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await,
+            // Where the file system does not answer, those who come later do not wait for it again.
+            Due::Begun(since) => _ = timeout(PATIENCE.saturating_sub(since.elapsed()), ended).await,
+            Due::Later => {}
         }
     }
 
@@ -206,15 +224,26 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 /// look, behind a panic of `make`, and where the runtime ends before the look has begun.
 struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
 
+/// When the files are to be looked at.
+enum Due<T: Send + Sync + 'static> {
+    Now(Look<T>),
+    /// Somebody does so, since this moment.
+    Begun(Instant),
+    Later,
+}
+
 impl<T: Send + Sync + 'static> Look<T> {
-    /// `None`: somebody looks already, or did so less than `age` ago.
-    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> Option<Look<T>> {
+    /// Takes the right where nobody has it, and the last look was `age` ago or longer.
+    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> Due<T> {
         let mut held = files.lock();
-        if held.looking.is_some() || held.looked.elapsed() < age {
-            return None;
+        if held.looked.elapsed() < age {
+            return Due::Later;
+        }
+        if let Some(since) = held.looking {
+            return Due::Begun(since);
         }
         held.looking = Some(Instant::now());
-        Some(Look(files.clone()))
+        Due::Now(Look(files.clone()))
     }
 }
 
@@ -223,6 +252,8 @@ impl<T: Send + Sync + 'static> Drop for Look<T> {
         let mut held = self.0.lock();
         held.looking = None;
         held.looked = Instant::now();
+        drop(held);
+        self.0.ended.notify_waiters();
     }
 }
 

@@ -190,6 +190,33 @@ fn runtime_that_ends_leaves_the_look_to_others() {
     assert!(seen.is_ok(), "nobody looks any more");
 }
 
+/// Two ask at once behind a change: both get what the files are, and not one of them what they were.
+#[tokio::test(start_paused = true)]
+async fn look_is_for_all_who_wait() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let (enter, entered) = mpsc::channel();
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let make = move |files: &[Vec<u8>]| {
+        if enter.send(()).is_ok() && files[0] == b"second" {
+            let _ = wait.lock().unwrap().recv();
+        }
+        text(files)
+    };
+    let files = Arc::new(Reloaded::new("text", vec![path], Duration::ZERO, make).unwrap());
+    entered.recv().unwrap();
+    scratch.write("text", "second");
+    let asked = files.clone();
+    let one = tokio::spawn(async move { asked.current().await.to_string() });
+    tokio::task::yield_now().await;
+    entered.recv_timeout(Duration::from_secs(10)).expect("a look at the files");
+    let mut other = Box::pin(files.current());
+    assert_eq!(other.as_mut().now_or_never(), None, "it waits for the look that runs");
+    drop(go);
+    assert_eq!((other.await.as_str(), one.await.unwrap().as_str()), ("second", "second"));
+}
+
 /// A file system that does not answer holds one thread, and no request.
 #[test]
 fn nobody_waits_for_ever() {
