@@ -153,10 +153,10 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let ended = self.ended.notified();
         match Look::begin(self, age) {
             // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
-            Due::Now(look) => _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await,
+            LookDue::Now(look) => _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await,
             // Where the file system does not answer, those who come later do not wait for it again.
-            Due::Begun(since) => _ = timeout(PATIENCE.saturating_sub(since.elapsed()), ended).await,
-            Due::Later => {}
+            LookDue::Begun(since) => _ = timeout(PATIENCE.saturating_sub(since.elapsed()), ended).await,
+            LookDue::Later => {}
         }
     }
 
@@ -225,7 +225,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
 
 /// When the files are to be looked at.
-enum Due<T: Send + Sync + 'static> {
+enum LookDue<T: Send + Sync + 'static> {
     Now(Look<T>),
     /// Somebody does so, since this moment.
     Begun(Instant),
@@ -234,16 +234,16 @@ enum Due<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> Look<T> {
     /// Takes the right where nobody has it, and the last look was `age` ago or longer.
-    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> Due<T> {
+    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> LookDue<T> {
         let mut held = files.lock();
         if held.looked.elapsed() < age {
-            return Due::Later;
+            return LookDue::Later;
         }
         if let Some(since) = held.looking {
-            return Due::Begun(since);
+            return LookDue::Begun(since);
         }
         held.looking = Some(Instant::now());
-        Due::Now(Look(files.clone()))
+        LookDue::Now(Look(files.clone()))
     }
 }
 
