@@ -101,6 +101,10 @@ func (k *kubectl) watch(ctx context.Context, binary, url, home string) error {
 	}()
 	scanner := bufio.NewScanner(out)
 	for scanner.Scan() {
+		// A server that starts anew between the list and the watch may begin above the list. kubectl prints that and ends.
+		if line := scanner.Text(); strings.HasPrefix(line, "ERROR ") && strings.Contains(line, " Expired ") {
+			continue
+		}
 		row, err := k.parse(scanner.Text())
 		if err != nil {
 			program.Kill()
