@@ -148,6 +148,9 @@ pub(super) enum Visit {
     Called,
     /// The last pass has left something behind, and it is the hub's turn.
     Queued,
+    /// The same, because it panicked.
+    #[cfg_attr(loom, allow(dead_code, reason = "no pass of a model panics"))]
+    Retried,
 }
 
 /// How a pass has ended.
@@ -398,6 +401,12 @@ impl Hub {
         foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         PassEnd { again: again.into_iter().chain(limits).min(), is_behind }
+    }
+
+    /// Whether every message is read and no pass has left something behind.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_done(&self) -> bool {
+        self.inbox.is_empty() && !lock(&self.tables).is_behind()
     }
 
     /// Says to sleepers how far they have been looked at.

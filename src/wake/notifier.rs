@@ -92,15 +92,15 @@ mod thread {
                 for cache in caches {
                     self.visit(cache, Visit::Called, &mut agenda);
                 }
-                if let Some(cache) = queued {
-                    self.visit(cache, Visit::Queued, &mut agenda);
+                if let Some((cache, visit)) = queued {
+                    self.visit(cache, visit, &mut agenda);
                 }
             }
         }
 
         fn visit(&self, cache: Arc<dyn Watched>, visit: Visit, agenda: &mut Agenda) {
             let hub = cache.hubs().of(self.code);
-            if visit == Visit::Queued {
+            if visit != Visit::Called {
                 hub.queue(false);
             }
             let end = foreign::guard(|| hub.pass(&cache, visit));
@@ -109,9 +109,15 @@ mod thread {
             }
             // What a pass has found when it panics is in the tables: it goes on once more. Should that panic, too, whoever
             // calls next has the rest.
-            let is_behind = end.as_ref().map_or(visit == Visit::Called, |end| end.is_behind);
-            if is_behind && !hub.queue(true) {
-                agenda.queue.push_back(cache.clone());
+            let next = match &end {
+                Some(end) if end.is_behind => Some(Visit::Queued),
+                None if visit != Visit::Retried => Some(Visit::Retried),
+                _ => None,
+            };
+            if let Some(next) = next
+                && !hub.queue(true)
+            {
+                agenda.queue.push_back((cache.clone(), next));
             }
             agenda.plan(cache, end.and_then(|end| end.again));
         }
@@ -120,8 +126,8 @@ mod thread {
     /// What the thread does when nobody calls.
     #[derive(Default)]
     struct Agenda {
-        /// Caches with which it has not finished, in turn.
-        queue: VecDeque<Arc<dyn Watched>>,
+        /// Caches with which it has not finished, in turn, and why.
+        queue: VecDeque<(Arc<dyn Watched>, Visit)>,
         /// By time, and the address of the cache.
         timers: BTreeMap<(Instant, usize), Arc<dyn Watched>>,
         /// By address: when.
