@@ -6,6 +6,7 @@
 mod core;
 mod script;
 mod tables;
+mod words;
 
 use script::Row;
 use std::path::Path;

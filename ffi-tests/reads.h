@@ -1,0 +1,152 @@
+/* What the rows of contract/core ask a cache, a list and a snapshot for. */
+#ifndef READS_H
+#define READS_H
+
+#include "words.h"
+
+/* Lists a page: that behind the last one of `pages`, where there was one. */
+static void list_page(struct step *step, struct thing *pages)
+{
+    struct list list;
+    watchcore_page *page = NULL;
+    watchcore_text *newest = NULL;
+    watchcore_bytes token;
+    int32_t code;
+    size_t i;
+    read_list(step, &list);
+    if (pages != NULL && pages->token != NULL) {
+        /* A token says at which revision it goes on. */
+        list.read.mode = WATCHCORE_READ_ANY;
+        list.read.revision = list.read.epoch = 0;
+        list.read.continue_token = text(pages->token);
+    }
+    code = watchcore_cache_list(cache_of(step), &list.range, &list.read, &page, &newest, fresh(step));
+    token = code == WATCHCORE_OK ? watchcore_page_continue_token(page) : watchcore_text_get(newest);
+    if (pages != NULL) {
+        free(pages->token);
+        pages->token = token.data == NULL ? NULL : strndup(token.data, token.length);
+    }
+    watchcore_text_free(newest);
+    if (!granted(step, code)) {
+        return;
+    }
+    print(step, "at %llu", (unsigned long long)watchcore_page_revision(page));
+    for (i = 0; i < watchcore_page_count(page); i++) {
+        print_object(step, watchcore_page_item(page, i), list.full);
+    }
+    if (watchcore_page_remaining(page) > 0) {
+        print(step, "more, %llu remain", (unsigned long long)watchcore_page_remaining(page));
+    } else if (watchcore_page_more(page)) {
+        print(step, "more"); /* how many of those that follow match a filter is not known */
+    }
+    watchcore_page_free(page);
+}
+
+static void do_list(struct step *step)
+{
+    struct thing *pages = NULL;
+    size_t i;
+    for (i = 1; i + 1 < step->words.count; i++) {
+        if (is(step->words.at[i], "as")) {
+            pages = named_anew(step, PAGES, step->words.at[i + 1]);
+            push_all(&pages->list, &step->words);
+        }
+    }
+    list_page(step, pages);
+}
+
+static void do_next(struct step *step)
+{
+    struct thing *pages = named(step, PAGES);
+    clear(&step->words);
+    push_all(&step->words, &pages->list);
+    step->at = 1;
+    list_page(step, pages);
+}
+
+static void do_get(struct step *step)
+{
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_bytes key = bytes_of(next(step));
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_get(cache_of(step), key.data, key.length, &list.read, &answer, fresh(step)))) {
+        print_found(step, answer.revision, answer.kv, list.full);
+        watchcore_key_value_release(answer.kv);
+    }
+}
+
+static void do_count(struct step *step)
+{
+    uint64_t count = 0, revision = 0;
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_count(cache_of(step), &list.range, &list.read, &count, &revision, NULL, fresh(step)))) {
+        print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+    }
+}
+
+static void do_diff(struct step *step)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    uint64_t from = number(step), from_epoch = maybe_epoch(step), to = number(step), to_epoch = maybe_epoch(step);
+    struct list list;
+    read_list(step, &list);
+    if (granted(step, watchcore_cache_diff(cache_of(step), from, from_epoch, to, to_epoch, &list.filter, &batch, fresh(step)))) {
+        print_events(step, &batch, list.full);
+        watchcore_batch_release(&batch);
+    }
+}
+
+static void do_until(struct step *step)
+{
+    uint64_t revision = number(step), reached = 0;
+    int64_t timeout = maybe(step) != NULL ? duration(step) : BOUND_MS;
+    if (granted(step, watchcore_cache_wait_until(cache_of(step), revision, timeout, &reached, NULL, fresh(step)))) {
+        print_number(step, reached);
+    }
+}
+
+static void do_snapshot(struct step *step)
+{
+    watchcore_snapshot *snapshot = NULL;
+    const char *name = next(step);
+    if (granted(step, watchcore_snapshot_new(cache_of(step), &snapshot, fresh(step)))) {
+        named_anew(step, SNAPSHOT, name)->snapshot = snapshot;
+        print(step, "at %llu", (unsigned long long)watchcore_snapshot_revision(snapshot));
+    }
+}
+
+/* What a snapshot answers. */
+static void do_in(struct step *step)
+{
+    watchcore_snapshot *snapshot = named(step, SNAPSHOT)->snapshot;
+    uint64_t revision = watchcore_snapshot_revision(snapshot), count = 0;
+    const watchcore_key_value *kv = NULL;
+    watchcore_iterator *iterator = NULL;
+    const char *word = next(step);
+    struct list list;
+    watchcore_bytes key;
+    size_t filled;
+    if (is(word, "get")) {
+        key = bytes_of(next(step));
+        if (granted(step, watchcore_snapshot_get(snapshot, key.data, key.length, NULL, &kv, fresh(step)))) {
+            print_found(step, revision, kv, 0);
+        }
+        return;
+    }
+    read_list(step, &list);
+    if (is(word, "count")) {
+        if (granted(step, watchcore_snapshot_count(snapshot, &list.filter, &count, fresh(step)))) {
+            print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+        }
+    } else if (granted(step, watchcore_iterator_new(snapshot, &list.filter, &iterator, fresh(step)))) {
+        print(step, "at %llu", (unsigned long long)revision);
+        while (watchcore_iterator_next(iterator, &kv, 1, &filled, NULL) == WATCHCORE_OK && filled == 1) {
+            print_object(step, kv, list.full);
+        }
+        watchcore_iterator_free(iterator);
+    }
+}
+
+#endif

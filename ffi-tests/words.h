@@ -1,0 +1,362 @@
+/* The words of a row as values of C, and what is printed of values: contract/README.md. */
+#ifndef WORDS_H
+#define WORDS_H
+
+#include <pthread.h>
+
+#include "script.h"
+
+/* A wait that takes this long has failed. */
+#define BOUND_MS 60000
+/* The most fields and indexes of a cache. */
+#define DECLARED 8
+
+enum kind { SUBSCRIPTION, SNAPSHOT, PAGES, JOB };
+
+/* A step that runs on a thread of its own. */
+struct job {
+    pthread_t thread;
+    struct step step;
+    int good;
+};
+
+/* Something that a step has made and named. */
+struct thing {
+    enum kind kind;
+    char *name;
+    watchcore_subscription *subscription;
+    watchcore_snapshot *snapshot;
+    struct lines list; /* of PAGES: the step that lists */
+    char *token;       /* of PAGES: where the next one begins, or NULL */
+    struct job *job;
+    struct thing *before;
+};
+
+/* What the steps of a case have made. */
+struct core {
+    watchcore_cache *cache;
+    watchcore_writer *writers[4];
+    size_t writer_count;
+    struct thing *things;
+};
+
+/* What a list, a count or another read asks for. */
+struct list {
+    watchcore_filter filter;
+    watchcore_range range;
+    watchcore_read_options read;
+    int full;
+};
+
+static int is(const char *word, const char *other)
+{
+    return strcmp(word, other) == 0;
+}
+
+static void print_refusal(struct step *step, int32_t code)
+{
+    const watchcore_error *error = &step->error;
+    unsigned long long asked = error->asked, oldest = error->oldest, current = error->current;
+    add(&step->line, "%s", watchcore_error_name(code));
+    if (code == WATCHCORE_COMPACTED) {
+        add(&step->line, " asked %llu oldest %llu current %llu", asked, oldest, current);
+    } else if (code == WATCHCORE_FUTURE_REVISION) {
+        add(&step->line, " asked %llu current %llu", asked, current);
+    } else if (code == WATCHCORE_LAGGED) {
+        add(&step->line, " lost %llu..%llu oldest %llu current %llu", (unsigned long long)error->lost_from,
+            (unsigned long long)error->lost_to, oldest, current);
+    }
+    end_line(step);
+}
+
+static watchcore_error *fresh(struct step *step)
+{
+    step->error = WATCHCORE_ERROR_INIT;
+    return &step->error;
+}
+
+/* Makes a call, and prints the code that refuses it. */
+static int granted(struct step *step, int32_t code)
+{
+    if (code != WATCHCORE_OK) {
+        print_refusal(step, code);
+    }
+    return code == WATCHCORE_OK;
+}
+
+/* A state, or the reason of a resync, in the words of a row: HISTORY_RESET is HistoryReset. */
+static void name_of(uint32_t of, uint32_t number, char *name)
+{
+    const char *constant = watchcore_name(of, number);
+    int first = 1;
+    for (; *constant != 0; constant++) {
+        if (*constant != '_') {
+            *name++ = (char)(first ? *constant : tolower((unsigned char)*constant));
+        }
+        first = *constant == '_';
+    }
+    *name = 0;
+}
+
+static void add_numbers(struct text *line, const watchcore_key_value *kv)
+{
+    add(line, " create %llu modified %llu version %llu", (unsigned long long)kv->create_revision,
+        (unsigned long long)kv->mod_revision, (unsigned long long)kv->version);
+    if (kv->lease != 0) {
+        add(line, " lease %lld", (long long)kv->lease);
+    }
+}
+
+static void print_event(struct step *step, const watchcore_event *event, int full)
+{
+    struct text *line = &step->line;
+    watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
+    watchcore_bytes before = watchcore_event_prev_value(event);
+    add(line, "%llu %s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
+    if (event->type == WATCHCORE_EVENT_RESYNC) {
+        char reason[40];
+        name_of(WATCHCORE_NAME_RESYNC_REASON, event->resync_reason, reason);
+        add(line, " %s %s %llu..%llu", (event->flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
+            (unsigned long long)event->resync_from, (unsigned long long)event->revision);
+    }
+    if (key.data != NULL) {
+        add(line, " ");
+        add_word(line, key.data, key.length);
+    }
+    if (value.data != NULL) {
+        add(line, "=");
+        add_word(line, value.data, value.length);
+    }
+    if (before.data != NULL) {
+        add(line, " was ");
+        add_word(line, before.data, before.length);
+    }
+    if (full && event->kv != NULL) {
+        add_numbers(line, event->kv);
+    }
+    add(line, "%s%s%s", (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0 ? " initial" : "",
+        (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " end-of-state" : "",
+        (event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0 && event->type != WATCHCORE_EVENT_RESYNC ? " synthetic" : "");
+    end_line(step);
+}
+
+static void print_events(struct step *step, const watchcore_batch *batch, int full)
+{
+    size_t i;
+    for (i = 0; i < batch->count; i++) {
+        print_event(step, watchcore_batch_event(batch, i), full);
+    }
+}
+
+static void print_object(struct step *step, const watchcore_key_value *kv, int full)
+{
+    struct text *line = &step->line;
+    add_word(line, kv->key, kv->key_length);
+    add(line, "=");
+    add_word(line, kv->value, kv->value_length);
+    if (full) {
+        add_numbers(line, kv);
+    }
+    end_line(step);
+}
+
+/* Prints `7: /k=v`, or `7: none`. */
+static void print_found(struct step *step, uint64_t revision, const watchcore_key_value *kv, int full)
+{
+    add(&step->line, "%llu: ", (unsigned long long)revision);
+    if (kv == NULL) {
+        print(step, "none");
+    } else {
+        print_object(step, kv, full);
+    }
+}
+
+static void print_number(struct step *step, uint64_t number)
+{
+    print(step, "%llu", (unsigned long long)number);
+}
+
+static struct thing *find(struct core *core, enum kind kind, const char *name)
+{
+    struct thing *thing = core->things;
+    while (thing != NULL && !(thing->kind == kind && is(thing->name, name))) {
+        thing = thing->before;
+    }
+    return thing;
+}
+
+static struct thing *named(struct step *step, enum kind kind)
+{
+    const char *name = next(step);
+    struct thing *thing = find(step->core, kind, name);
+    if (thing == NULL) {
+        no_step(step, "nothing has the name %s", name);
+    }
+    return thing;
+}
+
+static struct thing *named_anew(struct step *step, enum kind kind, const char *name)
+{
+    struct thing *thing = room_for(NULL, sizeof(*thing));
+    memset(thing, 0, sizeof(*thing));
+    thing->kind = kind;
+    thing->name = strdup(name);
+    thing->before = step->core->things;
+    step->core->things = thing;
+    return thing;
+}
+
+static watchcore_cache *cache_of(struct step *step)
+{
+    if (step->core->cache == NULL) {
+        step->core->cache = embedded(NULL);
+    }
+    return step->core->cache;
+}
+
+static watchcore_writer *writer_of(struct step *step)
+{
+    struct core *core = step->core;
+    if (core->writer_count == 0) {
+        if (watchcore_writer_new(cache_of(step), &core->writers[0], fresh(step)) != WATCHCORE_OK) {
+            no_step(step, "no writer: %.100s", step->error.message);
+        }
+        core->writer_count = 1;
+    }
+    return core->writers[0];
+}
+
+/* `in E`, if that comes next; else 0. The lower half of an epoch counts, the upper is this cache's. */
+static uint64_t maybe_epoch(struct step *step)
+{
+    uint64_t epoch = 0;
+    if (step->at == step->words.count || !is(step->words.at[step->at], "in")) {
+        return 0;
+    }
+    step->at++;
+    (void)watchcore_cache_position(cache_of(step), NULL, &epoch, NULL, NULL);
+    return (epoch & ~(uint64_t)UINT32_MAX) + number(step);
+}
+
+/* A range or a filter that begins with this word. 0: none does. */
+static int narrows(struct step *step, const char *word, watchcore_filter *filter)
+{
+    static const char *const ranges[] = {"", "key", "prefix", "path", "from"}; /* WATCHCORE_RANGE_... */
+    uint32_t range = WATCHCORE_RANGE_KEY;
+    if (is(word, "where-labels")) {
+        filter->labels = bytes_of(next(step));
+    } else if (is(word, "where-fields")) {
+        filter->fields = bytes_of(next(step));
+    } else if (is(word, "none")) {
+        filter->nothing = 1;
+    } else {
+        while (range <= WATCHCORE_RANGE_BETWEEN && !is(word, ranges[range])) {
+            range++;
+        }
+        if (range > WATCHCORE_RANGE_BETWEEN) {
+            return 0;
+        }
+        if (filter->range != WATCHCORE_RANGE_ALL) {
+            no_step(step, "one range is all that an option can say");
+        }
+        filter->range = range;
+        filter->from = bytes_of(next(step));
+        if (range == WATCHCORE_RANGE_BETWEEN) {
+            if (!is(next(step), "to")) {
+                no_step(step, "from A to B");
+            }
+            filter->to = bytes_of(next(step));
+        }
+    }
+    return 1;
+}
+
+/* Range, read and filter, in any order. */
+static void read_list(struct step *step, struct list *list)
+{
+    char *word;
+    memset(list, 0, sizeof(*list));
+    list->filter = WATCHCORE_FILTER_INIT;
+    list->range = WATCHCORE_RANGE_INIT;
+    list->read = WATCHCORE_READ_OPTIONS_INIT;
+    list->read.timeout_ms = BOUND_MS;
+    while ((word = maybe(step)) != NULL) {
+        if (is(word, "any")) {
+            list->read.mode = WATCHCORE_READ_ANY;
+        } else if (is(word, "at-least") || is(word, "exact")) {
+            list->read.mode = is(word, "exact") ? WATCHCORE_READ_EXACT : WATCHCORE_READ_AT_LEAST;
+            list->read.revision = number(step);
+            list->read.epoch = maybe_epoch(step);
+        } else if (is(word, "limit")) {
+            list->read.limit = number(step);
+        } else if (is(word, "timeout")) {
+            list->read.timeout_ms = duration(step);
+        } else if (is(word, "full")) {
+            list->full = 1;
+        } else if (is(word, "as")) {
+            (void)next(step);
+        } else if (!narrows(step, word, &list->filter)) {
+            no_step(step, "%s?", word);
+        }
+    }
+    list->range.kind = list->filter.range;
+    list->range.from = list->filter.from;
+    list->range.to = list->filter.to;
+    list->read.labels = list->filter.labels;
+    list->read.fields = list->filter.fields;
+    list->read.nothing = list->filter.nothing;
+}
+
+/* `/k=v`, and the numbers behind an `@`. */
+static watchcore_change item(struct step *step, char *word)
+{
+    watchcore_change change = WATCHCORE_CHANGE_INIT;
+    char *value = strchr(word, '='), *at;
+    uint64_t numbers[4] = {0, 0, 1, 0};
+    size_t count = 0;
+    if (value == NULL) {
+        no_step(step, "%s is not KEY=VALUE", word);
+    }
+    *value++ = 0;
+    at = strchr(value, '@');
+    if (at != NULL) {
+        char *rest = at + 1, *one;
+        *at = 0;
+        while ((one = strsep(&rest, ",")) != NULL && count < 4) {
+            numbers[count++] = as_number(step, one);
+        }
+        if (count == 2) {
+            no_step(step, "numbers of an item");
+        }
+    }
+    change.op = count == 0 ? WATCHCORE_CHANGE_PUT : WATCHCORE_CHANGE_PUT_EXACT;
+    change.key = bytes_of(word);
+    change.value = bytes_of(value);
+    if (count > 0) {
+        change.create_revision = numbers[0];
+        change.mod_revision = count == 1 ? numbers[0] : numbers[1];
+        change.version = numbers[2];
+        change.lease = (int64_t)numbers[3];
+    }
+    return change;
+}
+
+/* The changes of the words that are left; they go with the step. */
+static watchcore_change *changes_of(struct step *step, size_t *count)
+{
+    watchcore_change *changes = room_for(NULL, (step->words.count - step->at) * sizeof(*changes));
+    char *word;
+    step->scratch = changes;
+    for (*count = 0; (word = maybe(step)) != NULL; ++*count) {
+        if (word[0] == '-') {
+            changes[*count] = WATCHCORE_CHANGE_INIT;
+            changes[*count].op = WATCHCORE_CHANGE_DELETE;
+            changes[*count].key = bytes_of(word + 1);
+        } else {
+            changes[*count] = item(step, word);
+        }
+    }
+    return changes;
+}
+
+#endif

@@ -1,0 +1,246 @@
+//! The words of a row as values of Rust, and what is printed of values.
+
+use crate::script::{bytes, word};
+use std::time::Duration;
+use watchcore::*;
+
+/// A wait that takes this long has failed.
+pub(super) const BOUND: Duration = Duration::from_secs(60);
+
+/// What a step prints, or the code that refuses it.
+pub(super) type Printed = Result<Vec<String>>;
+
+/// A list that is read page by page.
+#[derive(Clone)]
+pub(super) struct List {
+    pub(super) range: Range,
+    pub(super) read: Read,
+    pub(super) epoch: u64,
+    pub(super) filter: Filter,
+    pub(super) limit: usize,
+    pub(super) timeout: Duration,
+    pub(super) full: bool,
+    pub(super) token: Option<String>,
+}
+
+impl List {
+    pub(super) fn options(&self, cache: &Cache) -> ReadOptions {
+        let read = match self.read {
+            // A token says at which revision it goes on.
+            _ if self.token.is_some() => Read::Any,
+            Read::Exact(revision) => Read::ExactIn(position_in(cache, revision, self.epoch)),
+            Read::AtLeast(revision) => Read::AtLeastIn(position_in(cache, revision, self.epoch)),
+            read => read,
+        };
+        let options = ReadOptions::new(read).filter(self.filter.clone()).limit(self.limit).timeout(self.timeout);
+        match &self.token {
+            Some(token) => options.continue_from(token),
+            None => options,
+        }
+    }
+}
+
+/// The words of a step that are left.
+pub(super) struct Words<'a>(pub(super) &'a [String]);
+
+impl<'a> Words<'a> {
+    pub(super) fn next(&mut self) -> &'a str {
+        let (first, rest) = self.0.split_first().expect("one more word");
+        self.0 = rest;
+        first
+    }
+
+    pub(super) fn maybe(&mut self) -> Option<&'a str> {
+        if self.0.is_empty() { None } else { Some(self.next()) }
+    }
+
+    pub(super) fn number<T: std::str::FromStr>(&mut self) -> T {
+        number(self.next())
+    }
+
+    pub(super) fn key(&mut self) -> Vec<u8> {
+        bytes(self.next())
+    }
+
+    pub(super) fn duration(&mut self) -> Duration {
+        duration(self.next())
+    }
+
+    /// `in E`, if that comes next; else 0.
+    pub(super) fn epoch(&mut self) -> u64 {
+        match self.0 {
+            [word, epoch, rest @ ..] if word == "in" => {
+                self.0 = rest;
+                number(epoch)
+            }
+            _ => 0,
+        }
+    }
+
+    /// A range that begins with this word, if it does.
+    pub(super) fn range(&mut self, word: &str) -> Option<Range> {
+        Some(match word {
+            "key" => Range::key(self.key()),
+            "prefix" => Range::prefix(self.key()),
+            "path" => Range::path(self.key()),
+            "from" => {
+                let from = self.key();
+                assert_eq!(self.next(), "to");
+                Range::between(from, self.key())
+            }
+            _ => return None,
+        })
+    }
+
+    /// A filter that begins with this word, if it does.
+    pub(super) fn filter(&mut self, word: &str) -> Result<Option<Filter>> {
+        Ok(Some(match word {
+            "where-labels" => Filter::any().labels(self.next())?,
+            "where-fields" => Filter::any().fields(self.next())?,
+            "none" => Filter::none(),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Range, read and filter of a list or a count, in any order; and the name of its pages.
+    pub(super) fn list(&mut self) -> Result<(List, Option<String>)> {
+        let (range, read, filter) = (Range::all(), Read::Any, Filter::any());
+        let mut list = List { range, read, epoch: 0, filter, limit: 0, timeout: BOUND, full: false, token: None };
+        let mut name = None;
+        while let Some(word) = self.maybe() {
+            match word {
+                "any" => list.read = Read::Any,
+                "at-least" => (list.read, list.epoch) = (Read::AtLeast(self.number()), self.epoch()),
+                "exact" => (list.read, list.epoch) = (Read::Exact(self.number()), self.epoch()),
+                "limit" => list.limit = self.number(),
+                "timeout" => list.timeout = self.duration(),
+                "full" => list.full = true,
+                "as" => name = Some(self.next().to_owned()),
+                _ => match self.range(word) {
+                    Some(range) => list.range = list.range.and(&range),
+                    None => {
+                        let filter = self.filter(word)?.unwrap_or_else(|| panic!("{word}?"));
+                        list.filter = list.filter.and(filter);
+                    }
+                },
+            }
+        }
+        Ok((list, name))
+    }
+}
+
+/// A revision of an epoch of this cache; with 0 of any. The lower half of an epoch counts, the upper is the cache's.
+pub(super) fn position_in(cache: &Cache, revision: u64, epoch: u64) -> Position {
+    let now = cache.position();
+    let epoch = if epoch == 0 { 0 } else { now.epoch - now.epoch_number() + epoch };
+    Position { epoch, revision }
+}
+
+pub(super) fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+pub(super) fn duration(word: &str) -> Duration {
+    match word.strip_suffix("ms") {
+        Some(milliseconds) => Duration::from_millis(number(milliseconds)),
+        None => Duration::from_secs(number(word.strip_suffix('s').expect("s or ms"))),
+    }
+}
+
+/// `/k=v`, and the numbers behind an `@`.
+pub(super) struct Item {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+    pub(super) numbers: Vec<u64>,
+}
+
+impl Item {
+    pub(super) fn new(text: &str) -> Item {
+        let (key, value) = text.split_once('=').expect("KEY=VALUE");
+        let (value, numbers) = value.split_once('@').unwrap_or((value, ""));
+        let numbers = numbers.split(',').filter(|text| !text.is_empty()).map(number).collect();
+        Item { key: bytes(key), value: bytes(value), numbers }
+    }
+
+    pub(super) fn record(&self) -> Record<'_> {
+        let (create_revision, mod_revision, version, lease) = match *self.numbers {
+            [modified] => (modified, modified, 1, 0),
+            [created, modified, version] => (created, modified, version, 0),
+            [created, modified, version, lease] => (created, modified, version, lease.cast_signed()),
+            _ => panic!("numbers of an item"),
+        };
+        Record { key: &self.key, value: &self.value, create_revision, mod_revision, version, lease }
+    }
+}
+
+pub(super) fn items(words: &[String]) -> Vec<Item> {
+    words.iter().map(|word| Item::new(word)).collect()
+}
+
+pub(super) fn refused(error: &Error) -> String {
+    let code = error.code().name();
+    match error.code() {
+        Code::Compacted => {
+            format!("{code} asked {} oldest {} current {}", error.asked(), error.oldest(), error.current())
+        }
+        Code::FutureRevision => format!("{code} asked {} current {}", error.asked(), error.current()),
+        Code::Lagged => {
+            let (from, to) = (error.lost_from(), error.lost_to());
+            format!("{code} lost {from}..{to} oldest {} current {}", error.oldest(), error.current())
+        }
+        _ => code.to_owned(),
+    }
+}
+
+pub(super) fn event(event: &Event, full: bool) -> String {
+    let mut line = format!("{} {}", event.revision(), event.kind().name());
+    if let Some(mark) = event.resync() {
+        let phase = if mark.phase == Phase::Begin { "begin" } else { "end" };
+        line += &format!(" {phase} {} {}..{}", mark.reason.name(), mark.from, mark.to);
+        return line;
+    }
+    if !event.key().is_empty() {
+        line += &format!(" {}", word(event.key()));
+    }
+    if let Some(value) = event.value() {
+        line += &format!("={}", word(value));
+    }
+    if let Some(before) = event.prev_value() {
+        line += &format!(" was {}", word(before));
+    }
+    if full && let Some(kv) = event.kv() {
+        line += &numbers(kv);
+    }
+    for (is_marked, mark) in [
+        (event.is_initial_state(), " initial"),
+        (event.ends_initial_state(), " end-of-state"),
+        (event.is_synthetic(), " synthetic"),
+    ] {
+        if is_marked {
+            line += mark;
+        }
+    }
+    line
+}
+
+pub(super) fn object(kv: &KeyValue, full: bool) -> String {
+    let mut line = format!("{}={}", word(kv.key()), word(kv.value().unwrap_or_default()));
+    if full {
+        line += &numbers(kv);
+    }
+    line
+}
+
+pub(super) fn numbers(kv: &KeyValue) -> String {
+    let numbers = (kv.create_revision(), kv.mod_revision(), kv.version());
+    let lease = if kv.lease() == 0 { String::new() } else { format!(" lease {}", kv.lease()) };
+    format!(" create {} modified {} version {}{lease}", numbers.0, numbers.1, numbers.2)
+}
+
+pub(super) fn one(line: impl ToString) -> Printed {
+    Ok(vec![line.to_string()])
+}
+
+pub(super) fn nothing<T>(_: T) -> Vec<String> {
+    Vec::new()
+}
