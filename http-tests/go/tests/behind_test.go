@@ -70,14 +70,7 @@ func TestBehindComparison(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	kubernetes, err := world.StartKubernetes(ctx, programs.APIServer, proxy.URL, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(kubernetes.Close)
-	if err := kubernetes.Declare(ctx); err != nil {
-		t.Fatal(err)
-	}
+	kubernetes := newKubernetes(ctx, t, proxy.URL)
 	replace := prepare(ctx, t, w)
 	shows(ctx, t, w, kubernetes.URL)
 

@@ -160,14 +160,7 @@ func matches(pattern, field string) bool {
 func TestComparison(t *testing.T) {
 	ctx := bounded(t)
 	w := newWorld(ctx, t, 40)
-	kubernetes, err := world.StartKubernetes(ctx, programs.APIServer, w.Etcd.URL, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(kubernetes.Close)
-	if err := kubernetes.Declare(ctx); err != nil {
-		t.Fatal(err)
-	}
+	kubernetes := newKubernetes(ctx, t, w.Etcd.URL)
 	replace := prepare(ctx, t, w)
 
 	var report bytes.Buffer

@@ -44,3 +44,17 @@ func newWorld(ctx context.Context, t *testing.T, objects int) *world.World {
 	}
 	return w
 }
+
+// newKubernetes is Kubernetes' own server over an etcd, with the resources declared.
+func newKubernetes(ctx context.Context, t *testing.T, etcd string) *world.Kubernetes {
+	t.Helper()
+	kubernetes, err := world.StartKubernetes(ctx, programs.APIServer, etcd, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kubernetes.Close)
+	if err := kubernetes.Declare(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return kubernetes
+}

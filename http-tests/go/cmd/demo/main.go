@@ -32,17 +32,32 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	clients.Quiet()
-	show := func() error { return run(ctx, *objects, *changes) }
-	if *moving > 0 {
-		show = func() error { return move(ctx, *moving, *haproxy, min(*objects, 1000)) }
-	}
-	if err := show(); err != nil {
+	if err := show(func(programs world.Programs, directory string) error {
+		if *moving > 0 {
+			return move(ctx, programs, directory, *moving, *haproxy, min(*objects, 1000))
+		}
+		return run(ctx, programs, directory, *objects, *changes)
+	}); err != nil {
 		fmt.Printf("\nFAILED: %v\n", err)
 		if ctx.Err() != nil {
 			os.Exit(130)
 		}
 		os.Exit(1)
 	}
+}
+
+// show runs one of the two, with a directory that is removed.
+func show(one func(programs world.Programs, directory string) error) error {
+	programs, err := world.ProgramsFromEnvironment()
+	if err != nil {
+		return err
+	}
+	directory, remove, err := world.Directory()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	return one(programs, directory)
 }
 
 var began = time.Now()
@@ -57,16 +72,7 @@ type starter struct {
 	start func() (*clients.Client, error)
 }
 
-func run(ctx context.Context, objects, changes int) error {
-	programs, err := world.ProgramsFromEnvironment()
-	if err != nil {
-		return err
-	}
-	directory, remove, err := world.Directory()
-	if err != nil {
-		return err
-	}
-	defer remove()
+func run(ctx context.Context, programs world.Programs, directory string, objects, changes int) error {
 	say("etcd starts, and %d objects of two resources are written", objects)
 	w, err := world.New(ctx, programs, directory, objects, say)
 	defer w.Close()
@@ -102,16 +108,7 @@ func run(ctx context.Context, objects, changes int) error {
 }
 
 // move shows servers that take turns.
-func move(ctx context.Context, duration time.Duration, haproxy string, objects int) error {
-	programs, err := world.ProgramsFromEnvironment()
-	if err != nil {
-		return err
-	}
-	directory, remove, err := world.Directory()
-	if err != nil {
-		return err
-	}
-	defer remove()
+func move(ctx context.Context, programs world.Programs, directory string, duration time.Duration, haproxy string, objects int) error {
 	f, err := fleet.Start(ctx, programs, haproxy, directory, objects, say)
 	defer f.Close()
 	if err != nil {
