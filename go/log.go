@@ -108,7 +108,9 @@ type bridge struct {
 // too many wait is lost, and one warning says how many. A message is cut at 16 KiB. A
 // handler that ends its goroutine, as runtime.Goexit and a test's FailNow do, is called on another one
 // with the next message; one that panics ends the program, as on any goroutine. The goroutine is there while
-// there is a cache: it ends, behind the last message, with the last one that is closed.
+// there is a cache: it ends, behind the last message, with the last one that is closed. A thread of the library says
+// that a subscription was closed for its lag after the subscription is told: beside the close of the last cache this
+// message may be lost.
 //
 // When SetLogger returns, the logger given before has seen all that was said until then
 // and is not called any more. So its handler cannot call SetLogger itself (ErrBusy); it may call

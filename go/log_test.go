@@ -184,17 +184,12 @@ func TestSlowLogger(t *testing.T) {
 	t.Logf("%d messages came", s.count(""))
 }
 
-// warner makes the library say a warning with each call: a subscription is closed for its lag.
+// warner makes the library say a message with each call.
 func warner(t *testing.T) func() {
-	cache, writer := embedded(t)
+	cache, writer := embedded(t, watchcore.Config{Capacity: capacity})
 	return func() {
 		t.Helper()
-		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 1})
-		for range 2 {
-			check(t, writer.Apply(cache.Revision()+1, watchcore.Put("/a", "")))
-		}
-		_, err := sub.Poll(0)
-		wantError(t, "poll", err, watchcore.ErrLagged)
+		check(t, loses(cache, writer))
 	}
 }
 
@@ -202,7 +197,7 @@ func warner(t *testing.T) func() {
 func TestLoggerThatEndsItsGoroutine(t *testing.T) {
 	defer quiet(t)
 	warn := warner(t)
-	s := listen(slog.LevelWarn)
+	s := listen(slog.LevelDebug)
 	var handled atomic.Int64
 	s.wait = func() {
 		if handled.Add(1)%2 == 1 {
@@ -218,7 +213,7 @@ func TestLoggerThatEndsItsGoroutine(t *testing.T) {
 	go func() { ended <- watchcore.SetLogger(slog.New(slog.DiscardHandler)) }()
 	check(t, bounded.Receive(t, "the end of the logger", ended))
 	want(t, "messages that were handed out", handled.Load(), 6)
-	want(t, "those that were kept", s.count("WARN: watchcore: "), 3)
+	want(t, "those that were kept", s.count("DEBUG: watchcore: "), 3)
 	want(t, "those that were lost", s.count("are lost"), 0)
 }
 
@@ -235,7 +230,7 @@ func TestStuckLogger(t *testing.T) {
 		}
 		made <- err
 	}
-	first, second := listen(slog.LevelWarn), listen(slog.LevelWarn)
+	first, second := listen(slog.LevelDebug), listen(slog.LevelDebug)
 	inside, goOn := make(chan struct{}), make(chan bool)
 	defer close(goOn)
 	var once sync.Once
