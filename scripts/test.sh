@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The test suite: every step in order, none left out after a failure, and a
-# table at the end. The last line is "N passed, N failed", counted in steps.
+# The test suite: every step in order, none left out after a failure, and a table at the end. The last line is
+# "N passed, N failed", counted in steps. Output goes to the terminal and to target/test-logs/STEP.log.
 #
 #   scripts/test.sh                    everything
 #   scripts/test.sh rust loom c go     only these groups
+#   scripts/test.sh --step NAME        only this step, without a limit and a log
 #
-# Output goes to the terminal and to target/test-logs/STEP.log.
 # WATCHCORE_STEP_TIMEOUT   seconds a step may take (default 2400)
 # WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
 # WATCHCORE_FAKE_ETCD      the fake etcd, if not the one scripts/fake-etcd.sh builds
@@ -16,43 +16,23 @@ cd -- "$root"
 unset MAKEFLAGS MFLAGS MAKELEVEL
 logs=$root/target/test-logs
 
-# The loom models. Under `--cfg loom` every crate is another build: own directory.
-loom_command=(cargo test --release --no-default-features --lib --target-dir target/loom loom_)
-# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
-toolkit_loom_command=(cargo test --release -p watchcore-toolkit --lib --target-dir target/toolkit-loom loom_)
-loom_preemptions=${LOOM_MAX_PREEMPTIONS:-3}
-
 # The oldest Rust that builds the crates: the first release with what they are written in (chains of `let`).
 minimum_rust() { sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1; }
 
 # ---- the steps -------------------------------------------------------------
 
-# need TOOL WHAT-TO-INSTALL: 1 and a message if TOOL is not there.
-need() {
-    if command -v "$1" >/dev/null; then
-        printf '  %-12s %s\n' "$1" "$(command -v "$1")"
-    else
-        printf '  %-12s MISSING: %s\n' "$1" "$2"
-        return 1
-    fi
-}
-
+# need TOOL WHAT-TO-INSTALL
+need() { command -v "$1" || { printf '%s is MISSING: %s\n' "$1" "$2"; missing=1; }; }
 step_tools() {
     local missing=0
-    need cargo "install Rust $(minimum_rust) or newer by rustup" || missing=1
-    need cc "install a C compiler (Debian: gcc libc6-dev)" || missing=1
-    need make "install GNU make (Debian: make)" || missing=1
-    need go "install Go 1.26 or newer; it builds the etcd of the tests too" || missing=1
-    if wants c; then
-        need c++ "install a C++ compiler (Debian: g++)" || missing=1
-    fi
-    if wants c || wants go; then
-        need pkg-config "install pkg-config (Debian: pkgconf)" || missing=1
-    fi
-    if wants rust; then
-        need cargo-fmt "rustup component add rustfmt" || missing=1
-        need cargo-clippy "rustup component add clippy" || missing=1
-    fi
+    need cargo "install Rust $(minimum_rust) or newer by rustup"
+    need cc "install a C compiler (Debian: gcc libc6-dev)"
+    need make "install GNU make (Debian: make)"
+    need go "install Go 1.26 or newer; it builds the etcd of the tests too"
+    ! wants c || need c++ "install a C++ compiler (Debian: g++)"
+    ! wants c go || need pkg-config "install pkg-config (Debian: pkgconf)"
+    ! wants rust || need cargo-fmt "rustup component add rustfmt"
+    ! wants rust || need cargo-clippy "rustup component add clippy"
     return $missing
 }
 
@@ -94,19 +74,21 @@ step_doc() {
         RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" cargo doc --no-deps --workspace --all-features
 }
 
-# models CFG COMMAND...: the models that this command runs.
+# models CFG ARGUMENT...: the models that cargo test with these arguments runs. Under a cfg every crate is another build, which has
+# a directory of its own.
 models() {
-    export RUSTFLAGS="${RUSTFLAGS:-} --cfg $1" LOOM_MAX_PREEMPTIONS=$loom_preemptions
+    local cfg=$1 list
     shift
-    local list
-    list=$("$@" -- --list) || return 1
+    export RUSTFLAGS="${RUSTFLAGS:-} --cfg $cfg" LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3}
+    list=$(cargo test --release --lib "$@" loom_ -- --list) || return 1
     # A filter that matches nothing would pass.
     grep -q ': test$' <<<"$list" || { echo "no test of that name: $*"; return 1; }
     # More than cores: a few models take most of the time, and begin late in the order of their names.
-    "$@" -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
+    cargo test --release --lib "$@" loom_ -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
 }
-step_loom() { (models loom "${loom_command[@]}"); }
-step_toolkit-loom() { (models toolkit_loom "${toolkit_loom_command[@]}"); }
+step_loom() { models loom --no-default-features --target-dir target/loom; }
+# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
+step_toolkit-loom() { models toolkit_loom -p watchcore-toolkit --target-dir target/toolkit-loom; }
 
 # Wake sets with a pipe, as where there is no eventfd. A cfg is another build: own directory.
 step_pipe() {
@@ -132,26 +114,35 @@ step_gofmt() {
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
 step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && scripts/go.sh -C kubernetes vet ./...; }
-# -v names the tests that passed; their beginnings are left out. Beside an etcd, for the examples.
-step_go() { scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
+# tested COMMAND...: -v names the tests that passed; their beginnings are left out.
+tested() { "$@" | grep --line-buffered -v '^=== '; }
+# Beside an etcd, for the examples.
+step_go() { tested scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./...; }
+# With the shared library, as `make lib` left it, and with the tag that poisons released batches. Go keeps what pkg-config said
+# once, also of another place: the flag makes this place a build of its own.
+step_go-tags() {
+    PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
+        scripts/go.sh test -count=1 -tags watchcore_system ./... && tested scripts/go.sh test -v -count=1 -tags debug ./...
+}
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
-step_go-kubernetes() { scripts/go.sh -C kubernetes test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
+step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
 # Real clients against watchcore serve, and the comparison with Kubernetes' API server.
-step_http-tests() { scripts/http-tests.sh -v ./... | grep --line-buffered -v '^=== '; }
-# What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
-step_installed() { scripts/test-installed.sh; }
+step_http-tests() { tested scripts/http-tests.sh -v ./...; }
 # Programs of strangers, built outside of the tree as the documentation says; the names begin with the group.
 step_outside() {
     local group names=()
-    for group in rust c go; do
-        if wants $group && compgen -G "tests/outside/$group*/run" >/dev/null; then names+=("$group*"); fi
-    done
+    for group in rust c go; do ! wants $group || names+=("$group*"); done
     [ ${#names[@]} -eq 0 ] || tests/outside/run.sh "${names[@]}"
 }
 
 # ---- running them ----------------------------------------------------------
 
-wants() { [[ " $WATCHCORE_TEST_GROUPS " == *" $1 "* ]]; }
+# wants GROUP...: whether one of them is asked for.
+wants() {
+    local one
+    for one in "$@"; do [[ " $WATCHCORE_TEST_GROUPS " != *" $one "* ]] || return 0; done
+    return 1
+}
 
 # One step in its own process, so that it can have a time limit.
 if [ "${1:-}" = --step ]; then
@@ -163,26 +154,16 @@ fi
 
 # Read whole before it runs: the file may change meanwhile.
 {
-asked=no
-if [ $# -gt 0 ]; then asked=yes; fi
 for group in "$@"; do
-    case $group in
-    rust | loom | c | go) ;;
-    *)
-        echo "test.sh: unknown group '$group'; known: rust loom c go" >&2
-        exit 2
-        ;;
-    esac
+    [[ " rust loom c go " == *" $group "* ]] || { echo "test.sh: unknown group '$group'; known: rust loom c go" >&2; exit 2; }
 done
 export WATCHCORE_TEST_GROUPS="${*:-rust loom c go}"
 
 limit=${WATCHCORE_STEP_TIMEOUT:-2400}
 mkdir -p "$logs"
 rm -f "$logs"/*.log
-names=() results=() seconds=()
-passed=0 failed=0
+passed=0 failed=0 summary=
 running=
-began=$SECONDS
 
 stop() {
     [ -z "$running" ] || kill -TERM "$running" 2>/dev/null
@@ -192,120 +173,58 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 
-record() {
-    names+=("$1") results+=("$2") seconds+=("$3")
-    case $2 in
-    passed) passed=$((passed + 1)) ;;
-    skipped*) ;;
-    *) failed=$((failed + 1)) ;;
-    esac
-}
-
+row() { printf '%-14s %-24s %8s' "$@"; }
 # step NAME: runs step_NAME.
 step() {
-    local name=$1 start=$SECONDS log=$logs/$1.log output tee_pid status waited
+    local name=$1 start=$SECONDS log=$logs/$1.log status result left=
     printf '\n==== %s ====\n' "$name"
-    exec {output}> >(exec tee "$log")
-    tee_pid=$!
+    : >"$log"
     # timeout makes its own process group, led by itself.
-    timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" \
-        </dev/null >&"$output" 2>&1 {output}>&- &
+    timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" </dev/null >"$log" 2>&1 &
     running=$!
+    tail --pid=$running -s 0.2 -n +1 -f "$log" &
     wait "$running"
     status=$?
-    # What a failed step left behind would hold the pipe and the machine.
-    if kill -0 -- "-$running" 2>/dev/null; then
-        echo "test.sh: step $name left processes behind; ending them" >&"$output"
-        kill -TERM -- "-$running" 2>/dev/null
+    # What a failed step left behind would hold the machine.
+    if kill -TERM -- "-$running" 2>/dev/null; then
+        left="test.sh: step $name left processes behind; they were ended"
         sleep 1
         kill -KILL -- "-$running" 2>/dev/null
     fi
     running=
-    exec {output}>&-
-    waited=0
-    while kill -0 "$tee_pid" 2>/dev/null && [ $waited -lt 50 ]; do
-        sleep 0.1
-        waited=$((waited + 1))
-    done
+    # tail has shown everything, and has seen the end.
+    wait
+    [ -z "$left" ] || tee -a "$log" <<<"$left"
     case $status in
-    0) record "$name" passed $((SECONDS - start)) ;;
-    124 | 137)
-        echo "test.sh: step $name was ended after $limit s"
-        record "$name" "FAILED (time)" $((SECONDS - start))
-        ;;
-    *) record "$name" "FAILED ($status)" $((SECONDS - start)) ;;
+    0) result=passed ;;
+    124 | 137) result="FAILED (time)"; echo "test.sh: step $name was ended after $limit s" ;;
+    *) result="FAILED ($status)" ;;
     esac
+    if [ $status = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    summary+=$(row "$name" "$result" $((SECONDS - start)))$'\n'
     return $status
 }
 
-# part GROUP FILE: is this group asked for, and is its part of the tree there?
-part() {
-    wants "$1" || return 1
-    [ -e "$2" ] && return 0
-    printf '\n==== %s ====\n%s is missing\n' "$1" "$2"
-    if [ $asked = yes ]; then record "$1" "FAILED (no $2)" 0; else record "$1" "skipped (no $2)" 0; fi
-    return 1
-}
-
 step tools
-if wants rust || wants c || wants go; then
-    if step etcd; then
-        WATCHCORE_ETCD=$(scripts/etcd.sh 2>/dev/null)
-        export WATCHCORE_ETCD
-    fi
+if wants rust c go && step etcd; then
+    WATCHCORE_ETCD=$(scripts/etcd.sh 2>/dev/null)
+    export WATCHCORE_ETCD
 fi
-if wants rust; then
-    step fmt
-    step storeys
-    step operations
-    step rows
-    step names
-    step clippy
-    step no-features
-    step msrv
-    step rust
-    step doc
-    step pipe
-    step address
-fi
-if wants loom; then
-    step loom
-    step toolkit-loom
-fi
-c=no go=no
-if part c ffi-tests/Makefile; then c=yes; fi
-if part go go/go.mod; then go=yes; fi
-if [ $c = yes ] || [ $go = yes ]; then
-    step lib
-    if step fake-etcd; then
+steps=()
+! wants rust || steps+=(fmt storeys operations rows names clippy no-features msrv rust doc pipe address)
+! wants loom || steps+=(loom toolkit-loom)
+! wants c go || steps+=(lib fake-etcd)
+! wants c || steps+=(lib-test c python)
+! wants go || steps+=(gofmt vet go go-tags go-kubernetes http-tests)
+! wants rust c go || steps+=(outside)
+for name in "${steps[@]}"; do
+    if step "$name" && [ "$name" = fake-etcd ]; then
         WATCHCORE_FAKE_ETCD=$(scripts/fake-etcd.sh 2>/dev/null)
         export WATCHCORE_FAKE_ETCD
     fi
-fi
-if [ $c = yes ]; then
-    step lib-test
-    step c
-    step python
-fi
-if [ $go = yes ]; then
-    step gofmt
-    step vet
-    step go
-    step go-kubernetes
-    step http-tests
-fi
-if [ $c = yes ] || [ $go = yes ]; then
-    step installed
-fi
-if wants rust || wants c || wants go; then
-    step outside
-fi
-
-printf '\n==== summary ====\n%-14s %-24s %8s\n' step result seconds
-for i in "${!names[@]}"; do
-    printf '%-14s %-24s %8d\n' "${names[$i]}" "${results[$i]}" "${seconds[$i]}"
 done
-printf '%-14s %-24s %8d\n' all "" $((SECONDS - began))
+
+printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds)" "$summary" "$(row all "" $SECONDS)"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit

@@ -1,4 +1,4 @@
-# For the programs of docs/GUIDE.md: their `run` sources this after lib.sh, with its own arguments.
+# For the programs of docs/GUIDE.md and README.md: their `run` sources this after lib.sh, with its own arguments.
 # Beside a throw-away etcd, whose endpoint takes the place of the page's; likewise a port.
 
 if [ -z "${WATCHCORE_TEST_ENDPOINT:-}" ]; then
@@ -12,15 +12,18 @@ while is_taken "$guide_port"; do guide_port=$((10000 + RANDOM % 22000)); done
 shop_process=
 trap '[ -z "$shop_process" ] || kill -KILL "$shop_process" 2>/dev/null' EXIT
 
+# What stands on a page, with what is the user's filled in.
+filled() {
+    sed -e "s|http://127.0.0.1:2379|$WATCHCORE_TEST_ENDPOINT|" -e "s|127.0.0.1:8080|127.0.0.1:$guide_port|" -e "s|\$HOME/.local|$PWD/local|g"
+}
+
 # block LANGUAGE TEXT: the first block of code of the guide in that language that contains the text.
 block() {
     awk -v fence="\`\`\`$1" -v text="$2" '
         /^```$/ { if (inside && index(block, text)) { printf "%s", block; found = 1; exit } inside = 0 }
         inside { block = block $0 "\n" }
         $0 == fence { inside = 1; block = "" }
-        END { exit !found }' "$root/docs/GUIDE.md" |
-        sed -e "s|http://127.0.0.1:2379|$WATCHCORE_TEST_ENDPOINT|" -e "s|127.0.0.1:8080|127.0.0.1:$guide_port|" \
-            -e "s|\$HOME/.local|$PWD/local|g"
+        END { exit !found }' "$root/docs/GUIDE.md" | filled
     [ "${PIPESTATUS[0]}" = 0 ] || { echo "docs/GUIDE.md has no block of $1 with '$2'" >&2; return 1; }
 }
 
