@@ -93,8 +93,8 @@ test-rust: ## format, lints, unit, integration and documentation tests
 	@scripts/test.sh rust
 
 .PHONY: test-loom
-test-loom: ## the concurrency models, all orders of the memory accesses
-	@scripts/test.sh loom
+test-loom: ## the concurrency models, all orders of the memory accesses; the longest to the depth that `make test` leaves out
+	@WATCHCORE_LOOM_DEEP=1 scripts/test.sh loom
 
 .PHONY: test-c
 test-c: ## the C and C++ tests

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The test suite: every step in order, none left out after a failure, and a table at the end. The last line is
-# "N passed, N failed", counted in steps. Output goes to the terminal and to target/test-logs/STEP.log.
+# The test suite: every step, none left out after a failure, and a table at the end. The last line is
+# "N passed, N failed", counted in steps. Two lanes of steps run beside each other, so that one compiles while the other
+# waits. The output of a step is in target/test-logs/STEP.log, and is shown when the step has ended.
 #
 #   scripts/test.sh                    everything
 #   scripts/test.sh rust loom c go     only these groups
@@ -128,12 +129,10 @@ step_go-tags() {
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
 # Real clients against watchcore serve, and the comparison with Kubernetes' API server.
 step_http-tests() { tested scripts/http-tests.sh -v ./...; }
-# Programs of strangers, built outside of the tree as the documentation says; the names begin with the group.
-step_outside() {
-    local group names=()
-    for group in rust c go; do ! wants $group || names+=("$group*"); done
-    [ ${#names[@]} -eq 0 ] || tests/outside/run.sh "${names[@]}"
-}
+# Programs of strangers, built outside of the tree as the documentation says.
+step_outside-rust() { tests/outside/run.sh 'rust*'; }
+step_outside-c() { tests/outside/run.sh 'c*'; }
+step_outside-go() { tests/outside/run.sh 'go*'; }
 
 # ---- running them ----------------------------------------------------------
 
@@ -144,12 +143,15 @@ wants() {
     return 1
 }
 
-# One step in its own process, so that it can have a time limit.
+# One step in its own process, so that it can have a time limit; it writes down the processor time of what it waited for.
 if [ "${1:-}" = --step ]; then
+    mkdir -p "$logs"
     # Asked for alone, it looks at all of them.
     : "${WATCHCORE_TEST_GROUPS:=rust loom c go}"
     "step_$2"
-    exit
+    status=$?
+    times >"$logs/$2.times"
+    exit $status
 fi
 
 # Read whole before it runs: the file may change meanwhile.
@@ -161,70 +163,79 @@ export WATCHCORE_TEST_GROUPS="${*:-rust loom c go}"
 
 limit=${WATCHCORE_STEP_TIMEOUT:-2400}
 mkdir -p "$logs"
-rm -f "$logs"/*.log
+rm -f "$logs"/*.{log,times}
 passed=0 failed=0 summary=
-running=
+# By process: "LANE STEP BEGAN".
+declare -A running=()
 
 stop() {
-    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null
+    [ ${#running[@]} = 0 ] || kill -TERM "${!running[@]}" 2>/dev/null
     printf '\ntest.sh: interrupted\n' >&2
     exit "$1"
 }
 trap 'stop 130' INT
 trap 'stop 143' TERM
 
-row() { printf '%-14s %-24s %8s' "$@"; }
-# step NAME: runs step_NAME.
-step() {
-    local name=$1 start=$SECONDS log=$logs/$1.log status result left=
-    printf '\n==== %s ====\n' "$name"
-    : >"$log"
+row() { printf '%-14s %-24s %8s %10s' "$@"; }
+# begin LANE: starts the next step of a lane, if there is one.
+begin() {
+    local name
+    read -r name "lanes[$1]" <<<"${lanes[$1]}"
+    [ -n "$name" ] || return
+    printf '==== %s begins\n' "$name"
     # timeout makes its own process group, led by itself.
-    timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" </dev/null >"$log" 2>&1 &
-    running=$!
-    tail --pid=$running -s 0.2 -n +1 -f "$log" &
-    wait "$running"
-    status=$?
+    timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" </dev/null >"$logs/$name.log" 2>&1 &
+    running[$!]="$1 $name $SECONDS"
+}
+# ended PROCESS STATUS: tells how a step ended, and starts the next one of its lane.
+ended() {
+    local lane name began result processor
+    read -r lane name began <<<"${running[$1]}"
+    unset "running[$1]"
     # What a failed step left behind would hold the machine.
-    if kill -TERM -- "-$running" 2>/dev/null; then
-        left="test.sh: step $name left processes behind; they were ended"
+    if kill -TERM -- "-$1" 2>/dev/null; then
+        echo "test.sh: step $name left processes behind; they were ended" >>"$logs/$name.log"
         sleep 1
-        kill -KILL -- "-$running" 2>/dev/null
+        kill -KILL -- "-$1" 2>/dev/null
     fi
-    running=
-    # tail has shown everything, and has seen the end.
-    wait
-    [ -z "$left" ] || tee -a "$log" <<<"$left"
-    case $status in
+    case $2 in
     0) result=passed ;;
-    124 | 137) result="FAILED (time)"; echo "test.sh: step $name was ended after $limit s" ;;
-    *) result="FAILED ($status)" ;;
+    124 | 137) result="FAILED (time)"; echo "test.sh: step $name was ended after $limit s" >>"$logs/$name.log" ;;
+    *) result="FAILED ($2)" ;;
     esac
-    if [ $status = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-    summary+=$(row "$name" "$result" $((SECONDS - start)))$'\n'
-    return $status
+    if [ "$2" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    processor=$(sed -n '2s/[ms]/ /gp' "$logs/$name.times" 2>/dev/null | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')
+    summary+=$(row "$name" "$result" $((SECONDS - began)) "${processor:--}")$'\n'
+    printf '\n==== %s: %s, %d s ====\n' "$name" "$result" $((SECONDS - began))
+    cat -- "$logs/$name.log"
+    if [ "$name" = etcd ] && [ "$2" = 0 ]; then export WATCHCORE_ETCD; WATCHCORE_ETCD=$(scripts/etcd.sh 2>/dev/null); fi
+    if [ "$name" = fake-etcd ] && [ "$2" = 0 ]; then
+        export WATCHCORE_FAKE_ETCD
+        WATCHCORE_FAKE_ETCD=$(scripts/fake-etcd.sh 2>/dev/null)
+    fi
+    begin "$lane"
+}
+# run: until both lanes are through.
+run() {
+    local lane process
+    for lane in "${!lanes[@]}"; do begin "$lane"; done
+    while [ ${#running[@]} -gt 0 ]; do
+        wait -n -p process "${!running[@]}"
+        ended "$process" $?
+    done
 }
 
-step tools
-if wants rust c go && step etcd; then
-    WATCHCORE_ETCD=$(scripts/etcd.sh 2>/dev/null)
-    export WATCHCORE_ETCD
-fi
-steps=()
-! wants rust || steps+=(fmt storeys operations rows names clippy no-features msrv rust doc pipe address)
-! wants loom || steps+=(loom toolkit-loom)
-! wants c go || steps+=(lib fake-etcd)
-! wants c || steps+=(lib-test c python)
-! wants go || steps+=(gofmt vet go go-tags go-kubernetes http-tests)
-! wants rust c go || steps+=(outside)
-for name in "${steps[@]}"; do
-    if step "$name" && [ "$name" = fake-etcd ]; then
-        WATCHCORE_FAKE_ETCD=$(scripts/fake-etcd.sh 2>/dev/null)
-        export WATCHCORE_FAKE_ETCD
-    fi
-done
+lanes=("tools$(! wants rust c go || echo ' etcd')")
+run
+lanes=("" "")
+! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features msrv rust doc pipe address outside-rust"
+! wants c go || lanes[1]+=" lib fake-etcd"
+! wants c || lanes[1]+=" lib-test c python outside-c"
+! wants go || lanes[1]+=" gofmt vet go go-tags go-kubernetes http-tests outside-go"
+! wants loom || lanes[1]+=" loom toolkit-loom"
+run
 
-printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds)" "$summary" "$(row all "" $SECONDS)"
+printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds processor)" "$summary" "$(row all "" $SECONDS "")"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit

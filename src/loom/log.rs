@@ -64,7 +64,7 @@ proof!(
 
 /// Row "directory entry": the base of a newer lap is complete.
 fn entry_of_a_newer_lap(weakened: Weak) {
-    UNCLAIMED.run(weakened, || {
+    UNCLAIMED.deep().run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
         let mut subscription = follow(&cache);
         put(&mut writer, 1, &["/a"]);
@@ -179,7 +179,7 @@ proof!(
 
 /// Row "oldest, of a reset": a reader below it reads the history before, a reader above it the new one.
 fn reset_against_exact(weakened: Weak) {
-    UNCLAIMED.run(weakened, || {
+    UNCLAIMED.deep().run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
         put(&mut writer, 5, &["/a"]);
         let before = cache.position();

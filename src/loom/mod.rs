@@ -56,6 +56,8 @@ const NOTHING: Weak = (Site::Nothing, "");
 struct Model {
     /// Preemptions explored below the bound (`LOOM_MAX_PREEMPTIONS`, or 3): long models take fewer.
     less: usize,
+    /// Whether its last preemption is explored only where `WATCHCORE_LOOM_DEEP` is set (`make test-loom`): it takes minutes.
+    deep: bool,
     /// Whether retired things are freed meanwhile: then pins are steps too.
     collects: bool,
     /// Whether a publisher that finds little to do looks itself. Else the notifier does, as where there is more.
@@ -66,7 +68,7 @@ struct Model {
     claims: bool,
 }
 
-const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false, steps: None, claims: true };
+const PLAIN: Model = Model { less: 0, deep: false, collects: false, publisher_looks: false, steps: None, claims: true };
 const UNCLAIMED: Model = Model { claims: false, ..PLAIN };
 const UNCLAIMED_LONG: Model = Model { less: 1, ..UNCLAIMED };
 const LONG: Model = Model { less: 1, ..PLAIN };
@@ -96,6 +98,10 @@ impl Drop for Clean {
 }
 
 impl Model {
+    const fn deep(self) -> Model {
+        Model { deep: true, ..self }
+    }
+
     /// Explores the body twice, each side of its race beginning once. loom keeps one access of a
     /// word: a thread that loads it and then stores it hides that its store races with the loads of
     /// others, and what was never run first would not be tried.
@@ -106,7 +112,8 @@ impl Model {
         for writer_first in [true, false] {
             WRITER_FIRST.with(|first| first.set(writer_first));
             let mut builder = ::loom::model::Builder::new();
-            builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3).saturating_sub(self.less));
+            let less = self.less + usize::from(self.deep && std::env::var_os("WATCHCORE_LOOM_DEEP").is_none());
+            builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3).saturating_sub(less));
             builder.max_branches = 5_000;
             let executions = std::sync::Arc::new(AtomicUsize::new(0));
             let (count, body, began) = (executions.clone(), body.clone(), Instant::now());

@@ -17,7 +17,7 @@ use super::*;
 /// Section 3, "the delicate step": a counted reference out of the directory, and what a batch holds,
 /// against eviction and freeing.
 fn segment_against_retirement(weakened: Weak) {
-    COLLECTS_DEEP.run(weakened, || {
+    COLLECTS_DEEP.deep().run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
         let mut subscription = follow(&cache);
         put(&mut writer, 1, &["/a"]);
@@ -143,7 +143,7 @@ proof!(page_dropped_against_detach, loom_page_dropped_against_detach);
 
 /// Rows "root", "token": a removed slot outlives every reader whose root still has it.
 fn forgetting_against_an_older_root(weakened: Weak) {
-    COLLECTS.run(weakened, || {
+    COLLECTS.deep().run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
         put(&mut writer, 1, &["/a"]);
         writer.apply(2, [Change::delete("/a")]).unwrap();

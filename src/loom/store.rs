@@ -135,7 +135,7 @@ proof!(
 
 /// The same by the index.
 fn forgetting_against_list(weakened: Weak) {
-    LONGEST.run(weakened, || {
+    LONGEST.deep().run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
         put(&mut writer, 1, &["/b"]);
         put(&mut writer, 2, &["/a"]);

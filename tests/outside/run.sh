@@ -12,8 +12,8 @@
 # lib.sh has makes that line. Of the environment, nothing reaches it that tells
 # where this repository or a library of it is.
 #
-# OUTSIDE_BUILD names, for `run`, a directory that stays: for what a build of the
-# same program can take up again (CARGO_TARGET_DIR, never what is tested).
+# OUTSIDE_BUILD names, for `run`, a directory of its group that stays: for what the
+# next build can take up again (CARGO_TARGET_DIR, never what is tested).
 #
 # WATCHCORE_OUTSIDE_KEEP=1   leaves the copies of what failed
 # WATCHCORE_OUTSIDE_TIMEOUT  seconds a program may take (default 1800)
@@ -72,12 +72,12 @@ passed=() failed=()
 for name in "${programs[@]}"; do
     printf '== outside/%s\n' "$name"
     cp -R -- "$here/$name" "$copies/$name"
-    mkdir -p -- "$root/target/outside/$name"
+    mkdir -p -- "$root/target/outside/${name%%-*}"
     began=$SECONDS
     exec {output}> >(exec tee "$copies/$name.log")
     tee=$!
     # In its own process group, led by timeout: what it leaves behind ends with it.
-    (cd -- "$copies/$name" && OUTSIDE_BUILD=$root/target/outside/$name \
+    (cd -- "$copies/$name" && OUTSIDE_BUILD=$root/target/outside/${name%%-*} \
         exec timeout --kill-after=10 "$bound" ./run "$root") </dev/null >&"$output" 2>&1 {output}>&- &
     running=$!
     wait "$running"
