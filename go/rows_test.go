@@ -14,7 +14,7 @@ import (
 
 // TestRows runs the rows of contract/core from the same text as Rust and C.
 func TestRows(t *testing.T) {
-	rows.Run(t, "../contract/core", "go", func(t *testing.T) rows.Machine {
+	rows.Run(t, "../contract/core", "go", "", func(t *testing.T) rows.Machine {
 		return &core{t: t, subs: map[string]*rowSubscription{}, snapshots: map[string]*watchcore.Snapshot{},
 			lists: map[string]*rowList{}, jobs: map[string]chan []string{}}
 	})

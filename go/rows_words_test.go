@@ -29,13 +29,7 @@ func (s *step) number() uint64 { return rows.Number(s.next()) }
 
 func (s *step) key() string { return string(rows.Bytes(s.next())) }
 
-func (s *step) duration() time.Duration {
-	d, err := time.ParseDuration(s.next())
-	if err != nil {
-		panic(err)
-	}
-	return d
-}
+func (s *step) duration() time.Duration { return rows.Duration(s.next()) }
 
 // keys is a range that begins with this word, if it does.
 func (s *step) keys(word string, keys *watchcore.Range) bool {

@@ -50,14 +50,12 @@ func (r reflecting) Objects() string {
 
 // The rows of contract/toolkit that are about a reflector.
 func TestContractRowsOfTheReflector(t *testing.T) {
-	contract.Rows(t, "reflector", func(t *testing.T, _ []string, lines []contract.Line) {
-		contract.Run(t, lines, func(source *contract.Source, clock *handclock.Clock) contract.Machine {
-			in, err := informer.NewFromSource[string](scripted{source}, contract.Key, options{
-				Clock: clock, OnError: func(error) {}})
-			check(t, err)
-			t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
-			return reflecting{in}
-		})
+	contract.Rows(t, "reflector", func(t *testing.T, _ []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
+		in, err := informer.NewFromSource[string](scripted{source}, contract.Key, options{
+			Clock: clock, OnError: func(error) {}})
+		check(t, err)
+		t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
+		return reflecting{in}
 	})
 }
 

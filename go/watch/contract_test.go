@@ -11,6 +11,7 @@ import (
 	"watchcore/internal/bounded"
 	"watchcore/internal/contract"
 	"watchcore/internal/handclock"
+	"watchcore/internal/rows"
 	"watchcore/watch"
 )
 
@@ -48,23 +49,21 @@ func (r *retried) Given() string {
 
 // The rows of contract/toolkit that are about a RetryWatcher.
 func TestContractRowsOfTheRetryWatcher(t *testing.T) {
-	contract.Rows(t, "retry", func(t *testing.T, words []string, lines []contract.Line) {
-		contract.Run(t, lines, func(source *contract.Source, clock *handclock.Clock) contract.Machine {
-			options := watch.RetryOptions[string]{Clock: clock, Logger: quiet()}
-			if len(words) > 1 {
-				options.OnGone = watch.RelistOnGone(watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-					page := source.List("list")
-					return watch.Listing[string]{Items: page.Items, Revision: page.Revision}, page.Err
-				}), contract.Key)
-			}
-			w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), contract.Number(t, words[0]), source, options)
-			check(t, err)
-			t.Cleanup(func() {
-				w.Stop()
-				bounded.Receive(t, "the end of a RetryWatcher", w.Done())
-			})
-			return &retried{w: w}
+	contract.Rows(t, "retry", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
+		options := watch.RetryOptions[string]{Clock: clock, Logger: quiet()}
+		if len(words) > 1 {
+			options.OnGone = watch.RelistOnGone(watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
+				page := source.List("list")
+				return watch.Listing[string]{Items: page.Items, Revision: page.Revision}, page.Err
+			}), contract.Key)
+		}
+		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), rows.Number(words[0]), source, options)
+		check(t, err)
+		t.Cleanup(func() {
+			w.Stop()
+			bounded.Receive(t, "the end of a RetryWatcher", w.Done())
 		})
+		return &retried{w: w}
 	})
 }
 

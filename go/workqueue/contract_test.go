@@ -2,71 +2,72 @@ package workqueue_test
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
-	"time"
 
 	"watchcore/internal/bounded"
-	"watchcore/internal/contract"
+	"watchcore/internal/handclock"
+	"watchcore/internal/rows"
 	"watchcore/workqueue"
 )
 
 // The rows of contract/toolkit that are about a queue.
 func TestContractRowsOfTheQueue(t *testing.T) {
-	contract.Rows(t, "queue", func(t *testing.T, words []string, lines []contract.Line) {
-		clock := newClock()
-		queue := workqueue.New(workqueue.Options[string]{Clock: clock, RateLimiter: workqueue.MaxOf(
-			workqueue.Exponential[string](contract.Duration(t, words[0]), contract.Duration(t, words[1])),
-			workqueue.TokenBucket[string](float64(contract.Number(t, words[2])), int(contract.Number(t, words[3])), clock))})
-		defer queue.ShutDown()
-		for _, line := range lines {
-			var key string
-			if len(line.Words) > 1 {
-				key = line.Words[1]
-			}
-			switch line.Words[0] {
-			case "add":
-				queue.Add(key)
-			case "limited":
-				times := uint64(1)
-				if len(line.Words) > 2 {
-					times = contract.Number(t, line.Words[2])
-				}
-				for range times {
-					queue.AddRateLimited(key)
-				}
-			case "after":
-				queue.AddAfter(key, contract.Duration(t, line.Words[2]))
-			case "take":
-				bounded.Eventually(t, "a key to take", func() bool { return queue.Len() > 0 })
-				came, _ := queue.Get()
-				line.Expect(t, came, key)
-			case "fail":
-				queue.AddRateLimited(key)
-				queue.Done(key)
-			case "done":
-				queue.Done(key)
-			case "forget":
-				queue.Forget(key)
-			case "advance":
-				clock.Advance(contract.Duration(t, key))
-			case "ready":
-				// The goroutine that adds what is due may be on its way.
-				for end := time.Now().Add(bounded.Bound); fmt.Sprint(queue.Len()) != key && time.Now().Before(end); {
-					runtime.Gosched()
-				}
-				line.Expect(t, fmt.Sprint(queue.Len()), key)
-			case "delayed":
-				line.Expect(t, fmt.Sprint(queue.Status().Delayed), key)
-			case "added":
-				line.Expect(t, fmt.Sprint(queue.Status().Added), key)
-			case "shutdown":
-				queue.ShutDown()
-			case "failures":
-				line.Expect(t, fmt.Sprint(queue.NumRequeues(key)), line.Words[2])
-			default:
-				line.Unknown(t)
-			}
-		}
+	rows.Run(t, "../../contract/toolkit", "go", "run queue", func(t *testing.T) rows.Machine {
+		return &worker{t: t, clock: newClock()}
 	})
+}
+
+// worker runs the steps of a row.
+type worker struct {
+	t     *testing.T
+	clock *handclock.Clock
+	queue *workqueue.Queue[string]
+}
+
+func (w *worker) Close() { w.queue.ShutDown() }
+
+// Run is a step, and what it prints.
+func (w *worker) Run(words []string) []string {
+	word, key := words[0], words[min(1, len(words)-1)]
+	switch word {
+	case "run":
+		w.queue = workqueue.New(workqueue.Options[string]{Clock: w.clock, RateLimiter: workqueue.MaxOf(
+			workqueue.Exponential[string](rows.Duration(words[2]), rows.Duration(words[3])),
+			workqueue.TokenBucket[string](float64(rows.Number(words[4])), int(rows.Number(words[5])), w.clock))})
+	case "add":
+		w.queue.Add(key)
+	case "limited":
+		w.queue.AddRateLimited(key)
+	case "after":
+		w.queue.AddAfter(key, rows.Duration(words[2]))
+	case "fail":
+		w.queue.AddRateLimited(key)
+		w.queue.Done(key)
+	case "done":
+		w.queue.Done(key)
+	case "forget":
+		w.queue.Forget(key)
+	case "advance":
+		w.clock.Advance(rows.Duration(key))
+		bounded.Eventually(w.t, "what is due is added", func() bool { return !w.queue.HasDue() })
+	case "shutdown":
+		w.queue.ShutDown()
+	case "take":
+		if w.queue.Len() == 0 {
+			return []string{"nothing"}
+		}
+		key, _ := w.queue.Get()
+		return []string{key}
+	case "ready":
+		return []string{fmt.Sprint(w.queue.Len())}
+	case "delayed":
+		return []string{fmt.Sprint(w.queue.Status().Delayed)}
+	case "added":
+		return []string{fmt.Sprint(w.queue.Status().Added)}
+	case "failures":
+		return []string{fmt.Sprint(w.queue.NumRequeues(key))}
+	default:
+		panic(word + " is no word of a queue")
+	}
+	return nil
 }

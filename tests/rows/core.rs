@@ -1,6 +1,6 @@
 //! The words of a cache: contract/README.md, "Steps of the core".
 
-use crate::script::{Machine, bytes};
+use crate::script::Machine;
 use crate::words::*;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};

@@ -20,15 +20,11 @@ type Test<'a> = (String, Box<dyn Fn() -> Result<(), String> + Send + Sync + 'a>)
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files: Vec<_> = std::fs::read_dir(root.join("contract/core"))
-        .expect("contract/core")
-        .map(|entry| entry.expect("a file").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+    let rows = Row::all(&root.join("contract/core"), "rust");
+    let mut tests: Vec<Test<'_>> = rows
+        .into_iter()
+        .map(|row| -> Test<'_> { (row.name.clone(), Box::new(move || row.run::<core::Core>())) })
         .collect();
-    files.sort();
-    let rows = files.iter().map(|path| Row::read(path)).filter(|row| row.faces.iter().any(|face| face == "rust"));
-    let mut tests: Vec<Test<'_>> =
-        rows.map(|row| -> Test<'_> { (row.name.clone(), Box::new(move || row.run::<core::Core>())) }).collect();
     // A package has no documents.
     if root.join("docs/HTTP.md").exists() {
         tests.push(("tables".to_owned(), Box::new(|| tables::check(root))));

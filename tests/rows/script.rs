@@ -9,7 +9,7 @@ use std::path::Path;
 /// A file of contract/.
 pub(crate) struct Row {
     pub(crate) name: String,
-    pub(crate) faces: Vec<String>,
+    faces: Vec<String>,
     file: String,
     cases: Vec<Case>,
 }
@@ -33,9 +33,18 @@ pub(crate) trait Machine: Default {
 }
 
 impl Row {
+    /// The rows of a folder that a language claims.
+    ///
     /// # Panics
     /// For a file that is none.
-    pub(crate) fn read(path: &Path) -> Row {
+    pub(crate) fn all(folder: &Path, face: &str) -> Vec<Row> {
+        let files = std::fs::read_dir(folder).expect("rows").map(|entry| entry.expect("a file").path());
+        let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
+        files.sort();
+        files.iter().map(|path| Row::read(path)).filter(|row| row.faces.iter().any(|one| one == face)).collect()
+    }
+
+    fn read(path: &Path) -> Row {
         let text = std::fs::read_to_string(path).expect("a file");
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let file = path.display().to_string();
@@ -219,39 +228,6 @@ fn difference(expected: &[String], printed: &[String]) -> String {
     for (mark, lines) in [("- ", expected), ("+ ", printed)] {
         for line in &lines[..lines.len() - tail] {
             let _ = writeln!(all, "{mark}{line}");
-        }
-    }
-    all
-}
-
-/// Bytes of a word: `\x0a` is one.
-pub(crate) fn bytes(word: &str) -> Vec<u8> {
-    let mut all = Vec::new();
-    let mut rest = word.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let hexadecimal = rest.strip_prefix(b"\\x").and_then(|rest| std::str::from_utf8(rest.get(..2)?).ok());
-        match hexadecimal.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                all.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                all.push(first);
-                rest = more;
-            }
-        }
-    }
-    all
-}
-
-/// Bytes as a word.
-pub(crate) fn word(bytes: &[u8]) -> String {
-    let mut all = String::new();
-    for &byte in bytes {
-        if byte.is_ascii_graphic() && byte != b'\\' {
-            all.push(char::from(byte));
-        } else {
-            let _ = write!(all, "\\x{byte:02x}");
         }
     }
     all

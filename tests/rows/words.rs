@@ -1,6 +1,6 @@
 //! The words of a row as values of Rust, and what is printed of values.
 
-use crate::script::{bytes, word};
+use std::fmt::Write as _;
 use std::time::Duration;
 use watchcore::*;
 
@@ -243,4 +243,37 @@ pub(super) fn one(line: impl ToString) -> Printed {
 
 pub(super) fn nothing<T>(_: T) -> Vec<String> {
     Vec::new()
+}
+
+/// Bytes of a word: `\x0a` is one.
+pub(super) fn bytes(word: &str) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut rest = word.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let hexadecimal = rest.strip_prefix(b"\\x").and_then(|rest| std::str::from_utf8(rest.get(..2)?).ok());
+        match hexadecimal.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                all.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                all.push(first);
+                rest = more;
+            }
+        }
+    }
+    all
+}
+
+/// Bytes as a word.
+pub(super) fn word(bytes: &[u8]) -> String {
+    let mut all = String::new();
+    for &byte in bytes {
+        if byte.is_ascii_graphic() && byte != b'\\' {
+            all.push(char::from(byte));
+        } else {
+            let _ = write!(all, "\\x{byte:02x}");
+        }
+    }
+    all
 }

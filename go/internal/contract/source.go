@@ -1,3 +1,5 @@
+// Package contract drives what the rows of contract/toolkit are about, for the tests of several packages: over a source that
+// a row feeds, or over a hostile server. contract/README.md says what the words of a row mean.
 package contract
 
 import (
@@ -11,6 +13,7 @@ import (
 
 	"watchcore/internal/bounded"
 	"watchcore/internal/handclock"
+	"watchcore/internal/rows"
 	"watchcore/watch"
 )
 
@@ -24,7 +27,6 @@ type Page struct {
 
 // Source gives its answers in turn. Without more lists it refuses with 503, without more watches it is silent.
 type Source struct {
-	t       testing.TB
 	mu      sync.Mutex
 	lists   []func() Page
 	watches []func() (*Fed, error)
@@ -75,6 +77,22 @@ func (s *Source) waits() bool {
 	return s.open.idle()
 }
 
+// opened is the watch that was opened last.
+func (s *Source) opened() *Fed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+// takeAsked is what was asked since it was called before.
+func (s *Source) takeAsked() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := strings.Join(s.asked, " ")
+	s.asked = nil
+	return asked
+}
+
 func (s *Source) addList(words []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,19 +101,15 @@ func (s *Source) addList(words []string) {
 	case "panic":
 		s.lists = append(s.lists, func() Page { panic("as the row says") })
 	case "error":
-		add(Page{Err: failure(s.t, words)})
-	case "many":
-		for n := range Number(s.t, words[1]) {
-			add(Page{Revision: Number(s.t, words[2]), Continue: fmt.Sprint(n)})
-		}
+		add(Page{Err: failure(words)})
 	default:
-		page := Page{Revision: Number(s.t, words[0])}
+		page := Page{Revision: rows.Number(words[0])}
 		if at := slices.Index(words, "more"); at >= 0 {
 			page.Continue, words = words[at+1], words[:at]
 		}
 		for _, text := range words[1:] {
 			object, own, _ := strings.Cut(text, "@")
-			page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: Number(s.t, own)})
+			page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: rows.Number(own)})
 		}
 		add(page)
 	}
@@ -106,7 +120,7 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	defer s.mu.Unlock()
 	var slow time.Duration
 	if len(words) > 0 && words[0] == "slow" {
-		slow, words = Duration(s.t, words[1]), words[2:]
+		slow, words = rows.Duration(words[1]), words[2:]
 	}
 	var answer func() (*Fed, error)
 	switch {
@@ -115,11 +129,11 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	case len(words) > 0 && words[0] == "none":
 		answer = func() (*Fed, error) { return nil, nil }
 	case len(words) > 0 && words[0] == "error":
-		err := failure(s.t, words)
+		err := failure(words)
 		answer = func() (*Fed, error) { return nil, err }
 	default:
 		w := newFed()
-		w.feed(s.t, words)
+		w.feed(words)
 		answer = func() (*Fed, error) { return w, nil }
 	}
 	s.watches = append(s.watches, func() (*Fed, error) {
@@ -131,10 +145,10 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 }
 
 // failure is `error 410 [after 5s]`.
-func failure(t testing.TB, words []string) error {
-	s := &watch.Status{Code: int(Number(t, words[1])), Message: "as the row says"}
+func failure(words []string) error {
+	s := &watch.Status{Code: int(rows.Number(words[1])), Message: "as the row says"}
 	if len(words) > 2 {
-		s.RetryAfter = Duration(t, words[3])
+		s.RetryAfter = rows.Duration(words[3])
 	}
 	return s
 }
@@ -159,17 +173,17 @@ func (w *Fed) idle() bool {
 }
 
 // feed is `EVENT... [then end|stay|panic|error 410]`.
-func (w *Fed) feed(t testing.TB, words []string) {
+func (w *Fed) feed(words []string) {
 	then := []string{"stay"}
 	if at := slices.Index(words, "then"); at >= 0 {
 		words, then = words[:at], words[at+1:]
 	}
 	var events []watch.Event[string]
 	for _, text := range words {
-		events = append(events, event(t, text))
+		events = append(events, event(text))
 	}
 	if then[0] == "error" {
-		events = append(events, watch.Event[string]{Type: watch.Error, Err: failure(t, then)})
+		events = append(events, watch.Event[string]{Type: watch.Error, Err: failure(then)})
 	}
 	w.mu.Lock()
 	w.panics = then[0] == "panic"
@@ -191,12 +205,12 @@ func (w *Fed) push(events []watch.Event[string], ends bool) {
 var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted, "?": watch.Deleted}
 
 // event is `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; behind the last slash of a number, the position.
-func event(t testing.TB, text string) watch.Event[string] {
+func event(text string) watch.Event[string] {
 	if revision, is := strings.CutPrefix(text, "bookmark@"); is {
-		return watch.Event[string]{Type: watch.Bookmark, Revision: Number(t, revision)}
+		return watch.Event[string]{Type: watch.Bookmark, Revision: rows.Number(revision)}
 	}
 	if revision, is := strings.CutPrefix(text, "synced@"); is {
-		return watch.Event[string]{Type: watch.Synced, Revision: Number(t, revision)}
+		return watch.Event[string]{Type: watch.Synced, Revision: rows.Number(revision)}
 	}
 	object, numbers, _ := strings.Cut(text, "@")
 	own, position, two := strings.Cut(numbers, "/")
@@ -204,7 +218,7 @@ func event(t testing.TB, text string) watch.Event[string] {
 		position = own
 	}
 	return watch.Event[string]{Type: types[object[:1]], Object: object[1:], FinalStateUnknown: object[0] == '?',
-		Revision: Number(t, position), ObjectRevision: Number(t, own)}
+		Revision: rows.Number(position), ObjectRevision: rows.Number(own)}
 }
 
 // Next is the next event.
@@ -247,7 +261,7 @@ func Key(object string) string {
 	return key
 }
 
-// Machine is what a script drives over its source.
+// Machine is what a row drives over its source.
 type Machine interface {
 	// Poll takes what there is to take. Ended: nothing more comes.
 	Poll() (ended bool)
@@ -256,62 +270,85 @@ type Machine interface {
 	Given() string
 }
 
-// Run runs the lines of a script over a source.
-func Run(t *testing.T, lines []Line, start func(source *Source, clock *handclock.Clock) Machine) {
-	source, clock := &Source{t: t}, handclock.New()
-	var m Machine
-	settle := func() {
-		bounded.Eventually(t, "it waits", func() bool { return m.Poll() || source.waits() || clock.Armed() > 0 })
+// Start makes the machine of a row, of which the words say more.
+type Start func(t *testing.T, words []string, source *Source, clock *handclock.Clock) Machine
+
+// Rows runs the rows of contract/toolkit that run this machine.
+func Rows(t *testing.T, machine string, start Start) {
+	rows.Run(t, "../../contract/toolkit", "go", "run "+machine, func(t *testing.T) rows.Machine {
+		return &script{t: t, source: &Source{}, clock: handclock.New(), start: start}
+	})
+}
+
+// script is what the steps of a case have made.
+type script struct {
+	t       *testing.T
+	source  *Source
+	clock   *handclock.Clock
+	start   Start
+	words   []string
+	machine Machine // once it has started
+}
+
+// settle waits until the machine waits for its clock or its source.
+func (s *script) settle() {
+	if s.machine != nil {
+		bounded.Eventually(s.t, "it waits", func() bool { return s.machine.Poll() || s.source.waits() || s.clock.Armed() > 0 })
 	}
-	for _, line := range lines {
-		rest := line.Words[1:]
-		switch line.Words[0] {
-		case "list":
-			source.addList(rest)
-		case "watch":
-			source.addWatch(rest, clock)
-		case "start":
-			m = start(source, clock)
-		case "send":
-			source.mu.Lock()
-			open := source.open
-			source.mu.Unlock()
-			open.feed(t, rest)
-		case "advance":
-			clock.Advance(Duration(t, rest[0]))
-		case "backoff", "delay":
-			settle()
-			most := Duration(t, rest[0])
-			_, due := clock.Timers()
-			if came := due; line.Words[0] == "backoff" && came >= most/2 && came <= most {
-				line.Expect(t, most, most)
-			} else {
-				line.Expect(t, came, most)
-			}
-			clock.Advance(due)
+}
+
+// Close does nothing: who starts a machine ends it with the test.
+func (s *script) Close() {}
+
+// Run is a step, and what it prints.
+func (s *script) Run(words []string) (printed []string) {
+	s.settle()
+	word, rest := words[0], words[1:]
+	switch word {
+	case "run":
+		s.words = rest[1:]
+	case "list":
+		s.source.addList(rest)
+	case "watch":
+		s.source.addWatch(rest, s.clock)
+	case "start":
+		s.machine = s.start(s.t, s.words, s.source, s.clock)
+	case "send":
+		s.source.opened().feed(rest)
+	case "advance":
+		s.clock.Advance(rows.Duration(rest[0]))
+	case "backoff", "delay":
+		_, due := s.clock.Timers()
+		most := rows.Duration(rest[0])
+		least := most
+		if word == "backoff" {
+			least = most / 2
 		}
-		if m == nil {
-			continue
+		if due < least || due > most {
+			printed = line(fmt.Sprint("waits for ", due.Milliseconds(), "ms"))
 		}
-		settle()
-		switch line.Words[0] {
-		case "asked":
-			source.mu.Lock()
-			asked := strings.Join(source.asked, " ")
-			source.asked = nil
-			source.mu.Unlock()
-			line.Expect(t, asked, strings.Join(rest, " "))
-		case "objects":
-			line.Expect(t, m.Objects(), strings.Join(rest, " "))
-		case "at":
-			line.Expect(t, m.At(), Number(t, rest[0]))
-		case "given":
-			line.Expect(t, m.Given(), strings.Join(rest, " "))
-		case "list", "watch", "start", "send", "advance", "backoff", "delay":
-		default:
-			line.Unknown(t)
-		}
+		s.clock.Advance(due)
+	case "asked":
+		return line(s.source.takeAsked())
+	case "objects":
+		return line(s.machine.Objects())
+	case "at":
+		return line(fmt.Sprint(s.machine.At()))
+	case "given":
+		return line(s.machine.Given())
+	default:
+		panic(word + " is no word of a source")
 	}
+	s.settle()
+	return printed
+}
+
+// line is none where there is no text.
+func line(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
 }
 
 // Shown is `+/a=1`, `~/a=2`, `-/a=2`, `?/a`, `error:410`; with what was lost before it, `!3`.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Machine is what runs the steps of one case, and prints lines. A step that cannot be run panics.
@@ -19,7 +20,6 @@ type Machine interface {
 }
 
 type row struct {
-	file  string
 	faces []string
 	cases []scenario
 }
@@ -37,22 +37,38 @@ type step struct {
 	expected []string
 }
 
-// Run runs the rows of an area that claim a language, each as a test of its own.
-func Run(t *testing.T, folder, face string, machine func(*testing.T) Machine) {
+// Run runs the rows of an area that claim a language, and whose first step begins so, each as a test of its own.
+func Run(t *testing.T, folder, face, first string, machine func(*testing.T) Machine) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%s has no rows: %v", folder, err)
 	}
 	for _, file := range files {
 		row := read(t, file)
-		if !slices.Contains(row.faces, face) {
+		if !slices.Contains(row.faces, face) || !strings.HasPrefix(row.first(), first) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			t.Parallel()
-			row.run(t, machine)
+			for _, c := range row.cases {
+				for _, value := range c.each {
+					c.run(t, file, value, machine(t))
+					if t.Failed() {
+						return
+					}
+				}
+			}
 		})
 	}
+}
+
+func (r *row) first() string {
+	for _, c := range r.cases {
+		if len(c.steps) > 0 {
+			return c.steps[0].text
+		}
+	}
+	return ""
 }
 
 func read(t *testing.T, file string) *row {
@@ -61,7 +77,7 @@ func read(t *testing.T, file string) *row {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(text), "\n")
-	r := &row{file: file, cases: []scenario{{each: []string{""}}}}
+	r := &row{cases: []scenario{{each: []string{""}}}}
 	head := slices.Index(lines, "")
 	for _, line := range lines[:head] {
 		if list, ok := strings.CutPrefix(line, "faces: "); ok {
@@ -94,19 +110,26 @@ func read(t *testing.T, file string) *row {
 	return r
 }
 
-func (r *row) run(t *testing.T, machine func(*testing.T) Machine) {
-	for _, c := range r.cases {
-		for _, value := range c.each {
-			names, m := map[string]string{c.name: value}, machine(t)
-			for _, step := range c.steps {
-				if difference := step.run(m, names); difference != "" {
-					m.Close()
-					t.Fatalf("%s:%d: %s (%s)\n%s", r.file, step.line, step.text, value, difference)
-				}
-			}
-			m.Close()
+func (c *scenario) run(t *testing.T, file, value string, m Machine) {
+	defer m.Close()
+	names, with, now := map[string]string{c.name: value}, "", step{}
+	if value != "" {
+		with = " with " + value
+	}
+	wrong := "a wait has failed, as said above"
+	defer func() {
+		// A wait that fails ends the goroutine inside of the step.
+		if wrong != "" {
+			t.Errorf("%s:%d%s: %s\n%s", file, now.line, with, now.text, wrong)
+		}
+	}()
+	for _, now = range c.steps {
+		if difference := now.run(m, names); difference != "" {
+			wrong = difference
+			return
 		}
 	}
+	wrong = ""
 }
 
 // run is what is wrong, or nothing.
@@ -267,6 +290,15 @@ func Number(word string) uint64 {
 		panic(word + " is no number")
 	}
 	return number
+}
+
+// Duration is that of a word: 50ms, 3s, 2m.
+func Duration(word string) time.Duration {
+	d, err := time.ParseDuration(word)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }
 
 var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)

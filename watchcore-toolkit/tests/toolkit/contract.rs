@@ -1,40 +1,21 @@
 //! The rows of contract/toolkit/, which Go runs from the same files: contract/README.md says what their words mean.
 
+use crate::rows;
 use crate::script::Woken;
 use std::collections::VecDeque;
-use std::fmt::Debug;
+use std::env;
 use std::future::ready;
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use std::{env, fs};
 use watchcore::{Cache, Position, Range, Read};
 use watchcore_toolkit::{
     Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, Listing, LongestDelay, ManualClock,
     Opening, PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
     WatchRequest, WorkItem, WorkQueue,
 };
-
-/// One step of a file.
-struct Line<'a> {
-    file: &'a str,
-    number: usize,
-    words: Vec<&'a str>,
-}
-
-impl Line<'_> {
-    fn expect<T: PartialEq + Debug>(&self, came: T, expected: T) {
-        let (file, number, words) = (self.file, self.number, self.words.join(" "));
-        assert!(came == expected, "{file}:{number}: {words}\n expected {expected:?}\n     came {came:?}");
-    }
-
-    fn number(&self, at: usize) -> u64 {
-        number(self.words[at])
-    }
-}
 
 fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
@@ -168,7 +149,7 @@ struct SourceState {
 }
 
 impl Source {
-    /// `list 10 /a=1@3 [more TOKEN]`, `list many 1000 10`, `list error 410`, `list panic`.
+    /// `list 10 /a=1@3 [more TOKEN]`, `list error 410`, `list panic`.
     fn add_list(&self, words: &[&str]) {
         let add = |answer: Answer<ListPage>| self.0.lock().unwrap().lists.push_back(answer);
         match words[0] {
@@ -176,12 +157,6 @@ impl Source {
             "error" => {
                 let status = error(words);
                 add(Box::new(|| Err(status)));
-            }
-            "many" => {
-                for at in 0..number(words[1]) {
-                    let page = ListPage::new(number(words[2]), []).continued(at.to_string());
-                    add(Box::new(|| Ok(page)));
-                }
             }
             revision => {
                 let more = words.iter().position(|word| *word == "more");
@@ -343,76 +318,125 @@ fn shown(event: &WatchEvent<Entry>) -> String {
     if event.lost > 0 { format!("{text}!{}", event.lost) } else { text }
 }
 
-/// Runs a script over a source.
-fn run_source(lines: &[Line<'_>]) {
-    let (source, clock) = (Source::default(), Arc::new(ManualClock::new()));
-    let mut machine = None;
-    let run = lines[0].words[1..].to_vec();
-    for line in &lines[1..] {
-        let rest = &line.words[1..];
-        match line.words[0] {
-            "list" => source.add_list(rest),
-            "watch" => source.add_watch(rest, &clock),
-            "start" => machine = Some(Machine::start(&run, source.clone(), &clock)),
-            "send" => source.0.lock().unwrap().open.as_ref().expect("a watch is open").feed(rest),
-            "advance" => clock.advance(duration(rest[0])),
-            "backoff" | "delay" => {
-                let (most, due) = (duration(rest[0]), clock.next_due().unwrap_or_default());
-                let is_jittered = line.words[0] == "backoff" && (most / 2..=most).contains(&due);
-                line.expect(if is_jittered { most } else { due }, most);
-                clock.advance(due);
+/// What the steps of a case have made.
+#[derive(Default)]
+enum Toolkit {
+    #[default]
+    Nothing,
+    Source(SourceRow),
+    Queue(QueueRow),
+}
+
+impl rows::Machine for Toolkit {
+    fn run(&mut self, words: &[String]) -> Vec<String> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match (self, &*words) {
+            (nothing @ Toolkit::Nothing, ["run", "queue", options @ ..]) => {
+                *nothing = Toolkit::Queue(QueueRow::new(options));
+                Vec::new()
             }
-            _ => {}
-        }
-        let Some(machine) = &mut machine else { continue };
-        machine.settle();
-        match line.words[0] {
-            "asked" => line.expect(std::mem::take(&mut source.0.lock().unwrap().asked).join(" "), rest.join(" ")),
-            "objects" => line.expect(machine.objects(), rest.join(" ")),
-            "at" => line.expect(machine.at(), line.number(1)),
-            "given" => line.expect(machine.given(), rest.join(" ")),
-            "list" | "watch" | "start" | "send" | "advance" | "backoff" | "delay" => {}
-            other => panic!("{}:{}: {other} is no word of a source", line.file, line.number),
+            (nothing @ Toolkit::Nothing, ["run", what @ ..]) => {
+                let what = what.iter().map(|&word| word.to_owned()).collect();
+                *nothing = Toolkit::Source(SourceRow { what, ..SourceRow::default() });
+                Vec::new()
+            }
+            (Toolkit::Source(row), [word, rest @ ..]) => row.run(word, rest),
+            (Toolkit::Queue(row), [word, rest @ ..]) => row.run(word, rest),
+            _ => panic!("the first step says what runs"),
         }
     }
 }
 
-/// Runs a script over a work queue.
-fn run_queue(lines: &[Line<'_>]) {
-    let options = &lines[0].words[2..];
-    let each = ExponentialLimiter::new(duration(options[0]), duration(options[1]));
-    let tokens = TokenBucket::new(number(options[2]) as f64, number(options[3]) as u32);
-    let both: [Box<dyn RateLimiter<String>>; 2] = [Box::new(each), Box::new(tokens)];
-    let clock = Arc::new(ManualClock::new());
-    let queue = WorkQueue::builder().clock(clock.clone()).limiter(LongestDelay::new(both)).build();
-    let mut taken: Vec<WorkItem<String>> = Vec::new();
-    for line in &lines[1..] {
-        let key = || line.words.get(1).copied().unwrap_or_default().to_owned();
-        let mut held = || taken.remove(taken.iter().position(|item| **item == line.words[1]).expect("it was taken"));
-        match line.words[0] {
-            "add" => queue.add(key()),
-            "limited" => {
-                (0..line.words.get(2).map_or(1, |times| number(times))).for_each(|_| queue.add_rate_limited(key()))
+/// Nothing is no line.
+fn line(text: impl ToString) -> Vec<String> {
+    Vec::from_iter(Some(text.to_string()).filter(|text| !text.is_empty()))
+}
+
+/// A row that feeds a source, and the machine upon it once that has started.
+#[derive(Default)]
+struct SourceRow {
+    what: Vec<String>,
+    source: Source,
+    clock: Arc<ManualClock>,
+    machine: Option<Machine>,
+}
+
+impl SourceRow {
+    fn run(&mut self, word: &str, rest: &[&str]) -> Vec<String> {
+        let mut printed = Vec::new();
+        match (word, &mut self.machine) {
+            ("list", _) => self.source.add_list(rest),
+            ("watch", _) => self.source.add_watch(rest, &self.clock),
+            ("start", _) => {
+                let what: Vec<&str> = self.what.iter().map(String::as_str).collect();
+                self.machine = Some(Machine::start(&what, self.source.clone(), &self.clock));
             }
-            "after" => queue.add_after(key(), duration(line.words[2])),
-            "take" => match queue.try_get() {
-                Poll::Ready(Some(item)) => {
-                    line.expect(item.clone(), key());
-                    taken.push(item);
+            ("send", _) => self.source.0.lock().unwrap().open.as_ref().expect("a watch is open").feed(rest),
+            ("advance", _) => self.clock.advance(duration(rest[0])),
+            ("backoff" | "delay", _) => {
+                let (most, due) = (duration(rest[0]), self.clock.next_due().unwrap_or_default());
+                let least = if word == "backoff" { most / 2 } else { most };
+                if !(least..=most).contains(&due) {
+                    printed = line(format!("waits for {}ms", due.as_millis()));
                 }
-                other => line.expect(format!("{other:?}"), key()),
-            },
+                self.clock.advance(due);
+            }
+            ("asked", _) => printed = line(std::mem::take(&mut self.source.0.lock().unwrap().asked).join(" ")),
+            ("objects", Some(machine)) => printed = line(machine.objects()),
+            ("at", Some(machine)) => printed = line(machine.at()),
+            ("given", Some(machine)) => printed = line(machine.given()),
+            _ => panic!("{word} is no word of a source, or nothing has started"),
+        }
+        if let Some(machine) = &mut self.machine {
+            machine.settle();
+        }
+        printed
+    }
+}
+
+/// A row that works at a queue.
+struct QueueRow {
+    queue: WorkQueue<String>,
+    clock: Arc<ManualClock>,
+    taken: Vec<WorkItem<String>>,
+}
+
+impl QueueRow {
+    fn new(options: &[&str]) -> QueueRow {
+        let each = ExponentialLimiter::new(duration(options[0]), duration(options[1]));
+        let tokens = TokenBucket::new(number(options[2]) as f64, number(options[3]) as u32);
+        let both: [Box<dyn RateLimiter<String>>; 2] = [Box::new(each), Box::new(tokens)];
+        let clock = Arc::new(ManualClock::new());
+        let queue = WorkQueue::builder().clock(clock.clone()).limiter(LongestDelay::new(both)).build();
+        QueueRow { queue, clock, taken: Vec::new() }
+    }
+
+    fn run(&mut self, word: &str, rest: &[&str]) -> Vec<String> {
+        let (queue, taken) = (&self.queue, &mut self.taken);
+        let key = || rest[0].to_owned();
+        let mut held = || taken.remove(taken.iter().position(|item| **item == rest[0]).expect("it was taken"));
+        match word {
+            "add" => queue.add(key()),
+            "limited" => queue.add_rate_limited(key()),
+            "after" => queue.add_after(key(), duration(rest[1])),
+            "take" => {
+                let Poll::Ready(Some(item)) = queue.try_get() else { return line("nothing") };
+                let printed = line(&*item);
+                taken.push(item);
+                return printed;
+            }
             "done" => drop(held()),
             "fail" => held().retry(),
             "forget" => queue.forget(&key()),
-            "advance" => clock.advance(duration(line.words[1])),
-            "ready" => line.expect(queue.len() as u64, line.number(1)),
-            "delayed" => line.expect(queue.stats().delayed as u64, line.number(1)),
-            "added" => line.expect(queue.stats().added, line.number(1)),
+            "advance" => self.clock.advance(duration(rest[0])),
             "shutdown" => drop(queue.shut_down()),
-            "failures" => line.expect(u64::from(queue.requeues(&key())), line.number(2)),
-            other => panic!("{}:{}: {other} is no word of a queue", line.file, line.number),
+            "ready" => return line(queue.len()),
+            "delayed" => return line(queue.stats().delayed),
+            "added" => return line(queue.stats().added),
+            "failures" => return line(queue.requeues(&key())),
+            _ => panic!("{word} is no word of a queue"),
         }
+        Vec::new()
     }
 }
 
@@ -421,32 +445,9 @@ fn run_queue(lines: &[Line<'_>]) {
 fn contract_rows_of_the_toolkit() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contract/toolkit");
     let only = env::var("ROW").unwrap_or_default();
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
-    paths.sort();
-    let (mut rows, mut failed) = (0, Vec::new());
-    for path in paths {
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if !name.starts_with(&only) || !name.ends_with(".txt") {
-            continue;
-        }
-        let text = fs::read_to_string(&path).unwrap();
-        let (head, _) = text.split_once("\n\n").expect("a head, an empty line, and steps");
-        let faces = head.lines().find_map(|line| line.strip_prefix("faces:")).expect("faces");
-        let is_ours = faces.split(';').next().unwrap().split_whitespace().any(|face| face == "rust");
-        let numbered = text.lines().enumerate().skip(head.lines().count());
-        let lines: Vec<Line<'_>> = numbered
-            .map(|(at, line)| Line { file: name, number: at + 1, words: line.split_whitespace().collect() })
-            .filter(|line| line.words.first().is_some_and(|word| !word.starts_with('#')))
-            .collect();
-        if !is_ours {
-            continue;
-        }
-        rows += 1;
-        let run = if lines[0].words[1] == "queue" { run_queue } else { run_source };
-        if catch_unwind(|| run(&lines)).is_err() {
-            failed.push(name.to_owned());
-        }
-    }
-    assert!(rows > 0, "no row begins with {only:?}");
-    assert!(failed.is_empty(), "these rows have failed: {failed:?}");
+    let mut rows = rows::Row::all(&folder, "rust");
+    rows.retain(|row| row.name.starts_with(&only));
+    assert!(!rows.is_empty(), "no row begins with {only:?}");
+    let failed: Vec<String> = rows.iter().filter_map(|row| row.run::<Toolkit>().err()).collect();
+    assert!(failed.is_empty(), "{} rows have failed:\n{}", failed.len(), failed.join("\n"));
 }

@@ -29,6 +29,9 @@ mod reflector;
 mod reflector_faults;
 mod retry;
 mod rig;
+/// The parser of the rows, which the core's runner has too.
+#[path = "../../../tests/rows/script.rs"]
+mod rows;
 mod script;
 mod support;
 mod until;
