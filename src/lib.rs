@@ -52,6 +52,7 @@ mod error;
 mod filter;
 mod foreign;
 mod heap;
+pub mod json;
 mod log;
 #[cfg(all(test, loom))]
 mod loom;
@@ -73,7 +74,6 @@ mod wake;
 mod worker;
 mod writer;
 
-pub use attribute::MAX_JSON_DEPTH;
 pub use attribute::declared::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{
@@ -87,6 +87,7 @@ pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
 #[doc(hidden)]
 pub use foreign::report;
+pub use json::MAX_JSON_DEPTH;
 pub use position::{MAX_REVISION, Position};
 #[cfg(not(loom))]
 pub use process::shutdown;

@@ -351,24 +351,6 @@ proptest! {
     }
 }
 
-/// Every byte at every place among eight, beside bytes from which one is borrowed and others.
-#[test]
-fn a_stop_is_found_at_every_place_of_a_word() {
-    for byte in 0..=255u8 {
-        for around in [b'a', 0x21, 0x23, 0x22 ^ 0x80, b'[', b']', 0x20, 0x7f, 0x80, 0xff] {
-            for place in 0..8 {
-                for second in [b'a', b'"', b'\\', 0, 0x1f] {
-                    let mut bytes = [around; 8];
-                    bytes[7] = second;
-                    bytes[place] = byte;
-                    let first = bytes.iter().position(|b| *b < 0x20 || *b == b'"' || *b == b'\\');
-                    assert_eq!(stops(&bytes).trailing_zeros() as usize / 8, first.unwrap_or(8), "{bytes:x?}");
-                }
-            }
-        }
-    }
-}
-
 /// Strings of every length, from every distance to the end of the text, with anything at every place:
 /// names, values that are skipped, and values and names that are asked for.
 #[test]

@@ -1,11 +1,11 @@
 //! What lies below the prefix of a resource and is none of its objects.
 
 use super::Resource;
-use crate::json::Scan;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use watchcore::json::JsonScan;
 
 /// So many keys are named in the log; what else is left out is only counted.
 const MOST_NAMED: usize = 1024;
@@ -53,7 +53,7 @@ impl LeftOut {
 }
 
 fn is_too_deep(value: &[u8]) -> bool {
-    let mut scan = Scan::new(value);
+    let mut scan = JsonScan::new(value);
     scan.value().is_none() && scan.is_too_deep()
 }
 

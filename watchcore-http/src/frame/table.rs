@@ -7,11 +7,11 @@
 use super::age::{UNKNOWN, age};
 use super::object::{Included, Object};
 use crate::catalog::{Resource, Served};
-use crate::json::Scan;
 use crate::json::layout::{quoted, quoted_number};
 use serde_json::Value;
 use std::ops::Range;
 use std::time::SystemTime;
+use watchcore::json::JsonScan;
 
 const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 const AGE: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
@@ -158,7 +158,7 @@ impl TableShape {
             _ => &self.root,
         };
         // What has a layout was walked once already, and is JSON: it is only without metadata that there is nothing.
-        let _ = tree.walk(&mut Scan::new(text), &mut places);
+        let _ = tree.walk(&mut JsonScan::new(text), &mut places);
         places
     }
 }
@@ -178,19 +178,18 @@ impl PointerTree {
         tree.ends.push(number);
     }
 
-    /// Takes the value at which the walk stands, and notes the places that are in it. What is not noted is skipped, for
-    /// whatever has a layout was checked when that was made.
-    fn walk(&self, scan: &mut Scan<'_>, places: &mut Places) -> Option<()> {
+    /// Takes the value at which the walk stands, and notes the places that are in it.
+    fn walk(&self, scan: &mut JsonScan<'_>, places: &mut Places) -> Option<()> {
         // Of members with one name the last holds, with all that is in it.
         self.forget(places);
-        let is_object = scan.starts_with(b'{');
+        let first = scan.peek()?;
         let from = scan.place();
-        if self.members.is_empty() || !(is_object || scan.starts_with(b'[')) {
-            scan.skip()?;
-        } else if is_object {
-            scan.members(|scan, name| match self.members.iter().find(|(member, _)| scan.is(&name, member)) {
+        if self.members.is_empty() || !matches!(first, b'{' | b'[') {
+            scan.pass()?;
+        } else if first == b'{' {
+            scan.members(|scan, name| match self.members.iter().find(|(member, _)| name.is(member)) {
                 Some((_, below)) => below.walk(scan, places),
-                None => scan.skip().map(|_| ()),
+                None => scan.pass(),
             })?;
         } else {
             let mut index = 0usize;
@@ -200,7 +199,7 @@ impl PointerTree {
                 index += 1;
                 match self.members.iter().find(|(member, _)| member == name) {
                     Some((_, below)) => below.walk(scan, places),
-                    None => scan.skip().map(|_| ()),
+                    None => scan.pass(),
                 }
             })?;
         }

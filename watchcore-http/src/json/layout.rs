@@ -6,8 +6,8 @@
 //! only change, at one place, and the layout says where, in 16 bytes that a cache keeps with the value. In the others the
 //! places are found anew when the object is framed ([`write_edited`]).
 
-use super::Scan;
 use std::ops::Range;
+use watchcore::json::JsonScan;
 
 /// The stored name is not the last segment of the key.
 const OTHER_NAME: u32 = 1 << 31;
@@ -55,26 +55,26 @@ struct Found {
 fn find(value: &[u8]) -> Option<Found> {
     std::str::from_utf8(value).ok()?;
     let mut found = Found::default();
-    let mut scan = Scan::new(value);
+    let mut scan = JsonScan::new(value);
     scan.members(|scan, member| {
-        if !scan.is(&member, "metadata") {
-            return scan.value().map(|_| ());
+        if !member.is("metadata") {
+            return scan.pass();
         }
         let twice = found.twice || found.metadata.is_some();
-        found = Found { twice, is_object: scan.starts_with(b'{'), ..Found::default() };
+        found = Found { twice, is_object: scan.peek() == Some(b'{'), ..Found::default() };
         if !found.is_object {
-            found.metadata = Some(scan.value()?);
+            found.metadata = Some(place(scan)?);
             return Some(());
         }
         let from = scan.place();
         scan.members(|scan, member| {
             found.has_members = true;
-            let value = scan.value()?;
-            if scan.is(&member, "resourceVersion") {
+            let value = place(scan)?;
+            if member.is("resourceVersion") {
                 found.versions.push(value);
-            } else if scan.is(&member, "name") {
+            } else if member.is("name") {
                 found.names.push(value);
-            } else if scan.is(&member, "namespace") {
+            } else if member.is("namespace") {
                 found.namespaces.push(value);
             }
             Some(())
@@ -85,11 +85,18 @@ fn find(value: &[u8]) -> Option<Found> {
     scan.ends().then_some(found)
 }
 
+/// Where the next value lies, which is taken.
+fn place(scan: &mut JsonScan<'_>) -> Option<Range<usize>> {
+    let length = scan.value()?.len();
+    Some(scan.place() - length..scan.place())
+}
+
 /// Whether a member is there, each time as this string. `None`: it is absent, or says nothing.
 fn says(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
     let is_nothing = |place: &Range<usize>| matches!(&value[place.clone()], b"\"\"" | b"null");
+    let is = |place: &Range<usize>, text| JsonScan::new(&value[place.clone()]).string().is_some_and(|own| own.is(text));
     match text {
-        Some(text) => !members.is_empty() && members.iter().all(|place| Scan::new(value).is(place, text)),
+        Some(text) => !members.is_empty() && members.iter().all(|place| is(place, text)),
         None => members.iter().all(is_nothing),
     }
 }

@@ -256,6 +256,18 @@ async fn depth_of_what_is_served_is_that_of_selectors() {
     }
 }
 
+/// A member whose name is no text is another member, to what is served and to selectors.
+#[tokio::test]
+async fn names_that_are_no_text_hide_nothing() {
+    let ground = Ground::start().await;
+    let value = r#"{"metadata":{"labels":{"app":"red"},"\ud834x":1},"spec":{"color":"red","\udd1e":2},"\ud834":0}"#;
+    ground.put(&widget_key("shop/odd"), value);
+    for query in ["", "labelSelector=app%3Dred", "fieldSelector=spec.color%3Dred"] {
+        let page = list(&ground, SHOP, query).await.text().to_owned();
+        assert!(page.contains(r#""name":"odd""#), "{query}: {page}");
+    }
+}
+
 /// How many remain is known where only keys are asked for.
 #[tokio::test]
 async fn remaining_count_is_exact_or_absent() {
