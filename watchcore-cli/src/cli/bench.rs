@@ -114,18 +114,6 @@ impl Guard<'_> {
     }
 }
 
-/// Small, fast, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 fn group_prefix(group: u64) -> String {
     format!("{PREFIX}{group:05}/")
 }
@@ -170,13 +158,14 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     let readers = Readers::start(&cache, load, guard)?;
     figures.readers = readers.each.len() as u64;
     let bar = progress::bar("changes", load.events);
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    // The same in every run.
+    let mut random = fastrand::Rng::with_seed(1);
     let burst = load.burst(capacity);
     let (mut written, mut revision) = (0, revision);
     while written < load.events {
         guard.check()?;
         let size = burst.min(load.events - written);
-        let picked: Vec<&String> = (0..size).map(|_| &keys[random.below(load.objects) as usize]).collect();
+        let picked: Vec<&String> = (0..size).map(|_| &keys[random.u64(..load.objects) as usize]).collect();
         let begin = Instant::now();
         for key in picked {
             revision += 1;
@@ -289,14 +278,14 @@ fn drain(share: &mut [Subscription]) -> watchcore::Result<Taken> {
 fn reads(
     cache: &Cache,
     keys: &[String],
-    random: &mut Random,
+    random: &mut fastrand::Rng,
     guard: &Guard<'_>,
     figures: &mut Figures,
 ) -> Result<(), Stop> {
     guard.check()?;
     let begin = Instant::now();
     for _ in 0..GETS {
-        let key = &keys[random.below(keys.len() as u64) as usize];
+        let key = &keys[random.usize(..keys.len())];
         std::hint::black_box(cache.get(key, Read::Any)?);
     }
     figures.get_ns = begin.elapsed().as_nanos() as f64 / GETS as f64;

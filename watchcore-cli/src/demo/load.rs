@@ -32,18 +32,15 @@ pub(crate) async fn connect(endpoint: &str) -> Outcome<Client> {
 }
 
 /// The same numbers in every run, others in every lane.
-struct Random(u64);
+struct Random(fastrand::Rng);
 
 impl Random {
     fn new(seed: u64) -> Random {
-        Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Random(fastrand::Rng::with_seed(seed))
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
+        self.0.u64(..limit)
     }
 
     fn key(&mut self, objects: u64) -> String {

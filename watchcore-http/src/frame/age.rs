@@ -1,6 +1,7 @@
 //! How old something is, in words: as Kubernetes prints it in tables.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
+use time::{Date, Month, OffsetDateTime};
 
 /// What stands where no time is known, and where a text is none.
 pub(super) const UNKNOWN: &str = "<unknown>";
@@ -9,6 +10,9 @@ pub(super) const INVALID: &str = "<invalid>";
 /// The greatest duration of Go, in nanoseconds: differences of times end there.
 const LONGEST: i128 = i64::MAX as i128;
 
+/// The zero time of Go, 1 January of the year 1, in nanoseconds since 1970.
+const ZERO: i128 = -62_135_596_800_000_000_000;
+
 /// The age of a moment in RFC 3339, in the words of `duration.HumanDuration` (k8s.io/apimachinery). `<unknown>` for the
 /// empty text and Go's zero time, `<invalid>` where it is no time, or one that is more than two seconds ahead.
 pub(super) fn age(text: &str, now: SystemTime) -> String {
@@ -16,13 +20,10 @@ pub(super) fn age(text: &str, now: SystemTime) -> String {
         return UNKNOWN.into();
     }
     let Some(moment) = nanoseconds(text) else { return INVALID.into() };
-    if moment == days_of(1, 1, 1) * 86_400_000_000_000 {
+    if moment == ZERO {
         return UNKNOWN.into();
     }
-    let now = match now.duration_since(UNIX_EPOCH) {
-        Ok(after) => after.as_nanos() as i128,
-        Err(before) => -(before.duration().as_nanos() as i128),
-    };
+    let now = OffsetDateTime::from(now).unix_timestamp_nanos();
     human((now - moment).clamp(-LONGEST, LONGEST) as i64)
 }
 
@@ -65,12 +66,9 @@ fn nanoseconds(text: &str) -> Option<i128> {
     if !marks.iter().all(|(at, mark)| text.get(*at) == Some(mark)) {
         return None;
     }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let in_range = (1..=12).contains(&month) && day >= 1 && day <= days_in(year, month);
-    if !in_range || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
+    let small = |at: usize| number(at, at + 2)?.try_into().ok();
+    let date = Date::from_calendar_date(number(0, 4)? as i32, Month::try_from(small(5)?).ok()?, small(8)?).ok()?;
+    let moment = date.with_hms(small(11)?, small(14)?, small(17)?).ok()?.assume_utc();
     let (mut at, mut fraction) = (19, 0);
     if matches!(text.get(at), Some(b'.' | b',')) {
         let digits = text[at + 1..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -92,34 +90,13 @@ fn nanoseconds(text: &str) -> Option<i128> {
         }
         _ => return None,
     };
-    let seconds = i128::from(hour * 3600 + minute * 60 + second - offset);
-    Some((days_of(year, month, day) * 86_400 + seconds) * 1_000_000_000 + i128::from(fraction))
-}
-
-fn is_leap(year: i64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
-}
-
-fn days_in(year: i64, month: i64) -> i64 {
-    match month {
-        2 => 28 + i64::from(is_leap(year)),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar.
-fn days_of(year: i64, month: i64, day: i64) -> i128 {
-    // March is the first month of the year that is counted here: the leap day is its last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    i128::from(days + (153 * month + 2) / 5 + day - 1 - 719_468)
+    Some(moment.unix_timestamp_nanos() - i128::from(offset) * 1_000_000_000 + i128::from(fraction))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     /// The table of `duration_test.go` in k8s.io/apimachinery.
     #[test]
