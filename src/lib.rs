@@ -85,6 +85,7 @@ pub use data::key_value::{KeyValue, KeyValueRef};
 pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
+pub use filter::selector::FieldRequirement;
 #[doc(hidden)]
 pub use foreign::report;
 pub use json::MAX_JSON_DEPTH;

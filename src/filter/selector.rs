@@ -20,7 +20,8 @@
 mod fields;
 mod labels;
 
-pub(crate) use fields::{FieldRequirement, parse_fields};
+pub use fields::FieldRequirement;
+pub(crate) use fields::parse_fields;
 pub(crate) use labels::{LabelRequirement, Test, parse_labels};
 
 use crate::error::{Result, boundary, printable, refuse};

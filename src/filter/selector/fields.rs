@@ -8,15 +8,41 @@ use std::fmt;
 
 const FIELDS: &str = "field selector";
 
-/// One requirement of a field selector.
+/// One requirement of a field selector: a field is, or is not, this.
+///
+/// For programs that name fields otherwise than their caches do: they read a selector, give each requirement the name of
+/// an attribute, and print them as a selector of the cache.
+///
+/// ```
+/// use watchcore::{FieldRequirement, Filter};
+///
+/// let mut requirements = FieldRequirement::parse(r"spec.node!=a\,b,spec.node==c")?;
+/// requirements.iter_mut().for_each(|requirement| requirement.name = "node".into());
+/// let texts: Vec<String> = requirements.iter().map(|requirement| requirement.to_string()).collect();
+/// assert_eq!(texts, [r"node!=a\,b", "node=c"]);
+/// assert_eq!(Filter::any().fields(texts.join(","))?, Filter::any().fields(r"node=c,node!=a\,b")?);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct FieldRequirement {
-    pub(crate) name: Box<str>,
-    pub(crate) equal: bool,
-    pub(crate) value: Box<str>,
+pub struct FieldRequirement {
+    /// Which field.
+    pub name: Box<str>,
+    /// Whether its value has to be [`FieldRequirement::value`], or anything else.
+    pub equal: bool,
+    /// The value, without escapes.
+    pub value: Box<str>,
 }
 
 impl FieldRequirement {
+    /// Reads a field selector in Kubernetes' grammar, as [`Filter::fields`](crate::Filter::fields) does; the empty one has
+    /// no requirement. They come sorted, each once.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT with the 0-based byte position and what was expected there.
+    pub fn parse(selector: impl AsRef<[u8]>) -> Result<Vec<FieldRequirement>> {
+        parse_fields(selector.as_ref())
+    }
+
     /// Whether a field of this value passes; one that is absent is the empty string.
     #[inline]
     pub(crate) fn holds(&self, value: Option<&[u8]>) -> bool {
@@ -24,7 +50,7 @@ impl FieldRequirement {
     }
 }
 
-/// Prints what [`parse_fields`] reads back as an equal requirement.
+/// Prints what [`FieldRequirement::parse`] reads back as an equal requirement.
 impl fmt::Display for FieldRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, if self.equal { "=" } else { "!=" })?;

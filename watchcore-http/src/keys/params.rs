@@ -1,12 +1,12 @@
 //! What a request for keys asks for.
 
 use crate::catalog::Field;
-use crate::request::{Selection, core_term, field_terms};
+use crate::request::{Selection, field_requirements};
 use crate::status::Refusal;
 use percent_encoding::percent_decode;
 use std::borrow::Cow;
 use std::time::Duration;
-use watchcore::{Cache, Filter, Range};
+use watchcore::{Cache, FieldRequirement, Filter, Range};
 
 /// The parameters as they are written: bytes, for a prefix need be no text. Of one that is there twice the first counts,
 /// and those that nobody knows are ignored.
@@ -152,13 +152,16 @@ impl<'q> Query<'q> {
 /// `/spec/node`.
 fn declared(cache: &Cache, selector: &str) -> Result<String, Refusal> {
     let mut terms = Vec::new();
-    for term in field_terms(selector)? {
+    for term in field_requirements(selector)? {
         let members = term.name.split('.').map(|member| member.replace('~', "~0").replace('/', "~1"));
         let pointer: String = members.map(|member| format!("/{member}")).collect();
-        let field = Field { name: term.name, pointer };
+        let field = Field { name: term.name.into(), pointer };
         let attribute = [field.name.clone(), field.attribute()];
         match attribute.iter().find(|name| cache.attribute_number(name).is_some()) {
-            Some(name) => terms.push(core_term(name, term.equal, &term.value)),
+            Some(name) => {
+                let name = name.as_str().into();
+                terms.push(FieldRequirement { name, equal: term.equal, value: term.value }.to_string());
+            }
             None => return Err(Refusal::bad_request(format!("field label not supported: {}", field.name))),
         }
     }
@@ -251,7 +254,7 @@ mod tests {
             .build()
             .unwrap();
         assert_eq!(declared(&cache, r"node=a,spec.color!=b\=c").unwrap(), r"node=a,watchcore.http/spec/color!=b\=c");
-        assert_eq!(declared(&cache, r"node==a\,b,node=").unwrap(), r"node=a\,b,node=");
+        assert_eq!(declared(&cache, r"node==a\,b,node=").unwrap(), r"node=,node=a\,b");
         let refusal = declared(&cache, "node=a,spec.size=1").unwrap_err();
         assert_eq!((refusal.code(), refusal.message()), (400, "field label not supported: spec.size"));
     }

@@ -8,4 +8,4 @@ mod selector;
 pub(crate) use accept::{accepts_aggregated, accepts_gzip, accepts_json, form};
 pub(crate) use params::{GetStart, ListStart, Params, StateWait, WatchFrom, decoded};
 pub(crate) use route::{Health, Route, Version, one_spelling};
-pub(crate) use selector::{Selection, core_term, field_terms};
+pub(crate) use selector::{Selection, field_requirements};

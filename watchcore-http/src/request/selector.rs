@@ -1,15 +1,14 @@
 //! Which objects of a resource a request selects: its path, its label selector and its field selector as a filter of the
 //! core.
 //!
-//! A field selector names fields as the resource declares them, the core names attributes of its cache. So the selector is
-//! read here, in the grammar of Kubernetes (`k8s.io/apimachinery`, `pkg/fields`), each name is translated, and the values
-//! are escaped again. Name and namespace are parts of the key: where both are known, the filter is that one key; where the
+//! A field selector names fields as the resource declares them, the core names attributes of its cache. So each name of the
+//! selector is translated. Name and namespace are parts of the key: where both are known, the filter is that one key; where the
 //! namespace is known, it is a range; otherwise they are attributes, which the cache has by the segments of the key.
 
 use crate::catalog::{Resource, Served};
 use crate::request::Params;
 use crate::status::Refusal;
-use watchcore::{Filter, KeyValue, Range};
+use watchcore::{FieldRequirement, Filter, KeyValue, Range};
 
 /// The objects that a request selects.
 #[derive(Clone, Debug)]
@@ -20,14 +19,6 @@ pub(crate) struct Selection {
     pub(crate) range: Range,
     /// Whether every key of the range matches.
     pub(crate) only_range: bool,
-}
-
-/// One requirement of a field selector.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct FieldTerm {
-    pub(crate) name: String,
-    pub(crate) equal: bool,
-    pub(crate) value: String,
 }
 
 /// What is required of a part of the key: its namespace, or its name.
@@ -67,7 +58,7 @@ impl Selection {
             return Err(Refusal::no_such_path());
         }
         let mut demands = FieldDemands::default();
-        for term in field_terms(params.field_selector.as_deref().unwrap_or_default())? {
+        for term in field_requirements(params.field_selector.as_deref().unwrap_or_default())? {
             demands.add(served, term)?;
         }
         if let (Some(path), Some(field)) = (name, &demands.name.exactly)
@@ -116,8 +107,11 @@ impl PartDemand {
 
     /// As terms of a field selector of the core; nothing where nothing is left to require.
     fn terms(&self, attribute: &str, out: &mut Vec<String>) {
-        out.extend(self.exactly.iter().map(|value| core_term(attribute, true, value)));
-        out.extend(self.not.iter().map(|value| core_term(attribute, false, value)));
+        let term = |equal, value: &String| {
+            FieldRequirement { name: attribute.into(), equal, value: value.as_str().into() }.to_string()
+        };
+        out.extend(self.exactly.iter().map(|value| term(true, value)));
+        out.extend(self.not.iter().map(|value| term(false, value)));
     }
 }
 
@@ -127,17 +121,17 @@ fn is_segment(text: &str) -> bool {
 }
 
 impl FieldDemands {
-    fn add(&mut self, served: &Served, term: FieldTerm) -> Result<(), Refusal> {
-        match term.name.as_str() {
-            "metadata.name" => self.name.require(term.equal, term.value),
-            "metadata.namespace" if served.resource.namespaced => self.namespace.require(term.equal, term.value),
+    fn add(&mut self, served: &Served, term: FieldRequirement) -> Result<(), Refusal> {
+        match &*term.name {
+            "metadata.name" => self.name.require(term.equal, term.value.into()),
+            "metadata.namespace" if served.resource.namespaced => self.namespace.require(term.equal, term.value.into()),
             name => {
                 let field = served.resource.fields.iter().find(|field| field.name == name);
                 let attribute = field
                     .map(|field| field.attribute())
                     .filter(|attribute| served.cache.attribute_number(attribute).is_some())
                     .ok_or_else(|| Refusal::bad_request(format!("field label not supported: {name}")))?;
-                self.attributes.push(core_term(&attribute, term.equal, &term.value));
+                self.attributes.push(FieldRequirement { name: attribute.into(), ..term }.to_string());
             }
         }
         Ok(())
@@ -206,92 +200,12 @@ fn nothing(resource: &Resource) -> Selection {
     Selection { filter: Filter::none().range(range.clone()), range, only_range: false }
 }
 
-/// A term of a field selector of the core.
-pub(crate) fn core_term(attribute: &str, equal: bool, value: &str) -> String {
-    let mut term = format!("{attribute}{}", if equal { "=" } else { "!=" });
-    for c in value.chars() {
-        if matches!(c, '\\' | ',' | '=') {
-            term.push('\\');
-        }
-        term.push(c);
-    }
-    term
-}
-
-/// Reads a field selector in the grammar of Kubernetes. Its errors are those of Kubernetes, too.
-pub(crate) fn field_terms(selector: &str) -> Result<Vec<FieldTerm>, Refusal> {
-    let mut terms = Vec::new();
-    for text in split_terms(selector) {
-        if text.is_empty() {
-            continue;
-        }
-        let Some((name, equal, value)) = split_term(text) else {
-            return Err(Refusal::bad_request(format!("invalid selector: '{selector}'; can't understand '{text}'")));
-        };
-        let value = unescaped(value)?;
-        // An operator alone selects everything.
-        if !name.is_empty() || !value.is_empty() {
-            terms.push(FieldTerm { name: name.into(), equal, value });
-        }
-    }
-    Ok(terms)
-}
-
-/// The terms between commas. A comma behind a backslash belongs to its term.
-fn split_terms(selector: &str) -> Vec<&str> {
-    let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
-    for (at, c) in selector.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ',' => {
-                terms.push(&selector[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    terms.push(&selector[start..]);
-    terms
-}
-
-/// Name, whether equal or not, and value as it stands there. The first operator splits; names have no escapes.
-fn split_term(term: &str) -> Option<(&str, bool, &str)> {
-    for (at, _) in term.char_indices() {
-        let rest = &term[at..];
-        for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
-            if let Some(value) = rest.strip_prefix(operator) {
-                return Some((&term[..at], equal, value));
-            }
-        }
-    }
-    None
-}
-
-/// A value without its escapes.
-fn unescaped(value: &str) -> Result<String, Refusal> {
-    let mut plain = String::with_capacity(value.len());
-    let mut rest = value.chars();
-    while let Some(c) = rest.next() {
-        match c {
-            '\\' => match rest.next() {
-                Some(escaped @ ('\\' | ',' | '=')) => plain.push(escaped),
-                Some(other) => return Err(bad_escape(&format!("\\{other}"))),
-                None => return Err(bad_escape("\\")),
-            },
-            ',' | '=' => {
-                return Err(Refusal::bad_request(format!(
-                    "invalid field selector: unescaped character in value: {c:?} in {value:?}"
-                )));
-            }
-            c => plain.push(c),
-        }
-    }
-    Ok(plain)
-}
-
-fn bad_escape(sequence: &str) -> Refusal {
-    Refusal::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
+/// The requirements of a field selector.
+///
+/// # Errors
+/// 400 where it does not parse.
+pub(crate) fn field_requirements(selector: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+    FieldRequirement::parse(selector).map_err(|error| Refusal::from(&error))
 }
 
 #[cfg(test)]

@@ -383,9 +383,12 @@ async fn hp_20_declared_fields_select() {
         ("Spec.Color=red", "field label not supported: Spec.Color"),
         ("=x", "field label not supported: "),
         ("watchcore.http/spec/color=red", "field label not supported: watchcore.http/spec/color"),
-        ("spec.color", "invalid selector: 'spec.color'; can't understand 'spec.color'"),
-        ("spec.color=a\\", "invalid field selector: invalid escape sequence: \\"),
-        ("spec.color=\\a", "invalid field selector: invalid escape sequence: \\a"),
+        (
+            "spec.color",
+            "field selector \"spec.color\": byte 10: expected \"=\", \"==\" or \"!=\" behind a name, found the end.",
+        ),
+        ("spec.color=a\\", r#"field selector "spec.color=a\": byte 12: expected "\" only before "\", "," or "="."#),
+        ("spec.color=\\a", r#"field selector "spec.color=\a": byte 11: expected "\" only before "\", "," or "="."#),
     ];
     for (selector, message) in refused {
         for watch in ["", "&watch=1"] {

@@ -185,24 +185,6 @@ proptest! {
         prop_assert_eq!(&passed, &expected);
         prop_assert!(!selection.only_range || whole_range, "only a range, but it keeps some back");
     }
-
-    /// The grammar is read here as the core reads it, which has it from Kubernetes: any text is accepted by both with one
-    /// meaning, or refused by both.
-    #[test]
-    fn grammar_is_that_of_the_core(
-        text in vec(prop::sample::select(&["a", "b", " ", ",", "=", "==", "!=", "!", "\\", "\\,", "\\=", "\\\\", "ä"][..]), 0..14)
-    ) {
-        let text = text.concat();
-        match (field_terms(&text), Filter::any().fields(&text)) {
-            (Ok(terms), Ok(filter)) => {
-                let terms: Vec<String> =
-                    terms.iter().map(|term| core_term(&term.name, term.equal, &term.value)).collect();
-                prop_assert_eq!(Filter::any().fields(terms.join(",")).unwrap(), filter);
-            }
-            (Err(refusal), Err(_)) => prop_assert_eq!(refusal.code(), 400),
-            (mine, core) => prop_assert!(false, "{:?}: {:?} and {:?}", text, mine, core),
-        }
-    }
 }
 
 #[test]
