@@ -1,7 +1,6 @@
 package informer_test
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"slices"
@@ -13,24 +12,6 @@ import (
 	"watchcore/internal/contract"
 	"watchcore/internal/handclock"
 )
-
-// scripted is the source of a row as a ListerWatcher.
-type scripted struct{ *contract.Source }
-
-func (s scripted) List(_ context.Context, r informer.ListRequest) (informer.ListPage[string], error) {
-	word := "list"
-	if r.Limit == 0 {
-		word = "whole"
-	}
-	switch {
-	case r.Continue != "":
-		word = "list+" + r.Continue
-	case r.Revision > 0:
-		word = fmt.Sprint(word, "@", r.Revision)
-	}
-	page := s.Source.List(word)
-	return informer.ListPage[string]{Items: page.Items, Revision: page.Revision, Continue: page.Continue}, page.Err
-}
 
 // reflecting is an informer that a row drives.
 type reflecting struct{ in *informer.Informer[string] }
@@ -51,7 +32,7 @@ func (r reflecting) Objects() string {
 // The rows of contract/toolkit that are about a reflector.
 func TestContractRowsOfTheReflector(t *testing.T) {
 	contract.Rows(t, "reflector", func(t *testing.T, _ []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
-		in, err := informer.NewFromSource[string](scripted{source}, contract.Key, options{
+		in, err := informer.NewFromSource[string](contract.Lister{Source: source}, contract.Key, options{
 			Clock: clock, OnError: func(error) {}})
 		check(t, err)
 		t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
@@ -59,19 +40,11 @@ func TestContractRowsOfTheReflector(t *testing.T) {
 	})
 }
 
-// besieged is a hostile server as a ListerWatcher.
-type besieged struct{ *contract.Hostile }
-
-func (b besieged) List(_ context.Context, r informer.ListRequest) (informer.ListPage[string], error) {
-	page := b.Hostile.List(r.Revision)
-	return informer.ListPage[string]{Items: page.Items, Revision: page.Revision}, page.Err
-}
-
 // Whatever the server did, the informer has its state in the end.
 func TestRF28ReflectorSurvivesHostileServers(t *testing.T) {
 	for seed := range uint64(1000) {
 		server, clock := contract.NewHostile(seed, seed%2 == 0), newClock()
-		in, err := informer.NewFromSource[string](besieged{server}, contract.Key, options{Clock: clock, OnError: func(error) {}})
+		in, err := informer.NewFromSource[string](contract.Besieged{Hostile: server}, contract.Key, options{Clock: clock, OnError: func(error) {}})
 		check(t, err)
 		server.Drive(t, clock, runtime.Gosched, func() bool {
 			truth, revision := server.Truth()

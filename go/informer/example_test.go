@@ -223,8 +223,8 @@ func ExampleEnqueueKeys() {
 // shop is a server with a list that never changes, such as a test has.
 type shop struct{}
 
-func (shop) List(context.Context, informer.ListRequest) (informer.ListPage[Pod], error) {
-	return informer.ListPage[Pod]{Items: []watch.Item[Pod]{{Object: Pod{Node: "n1", Phase: "Running"}, Revision: 3}}, Revision: 7}, nil
+func (shop) List(context.Context, watch.ListRequest) (watch.ListPage[Pod], error) {
+	return watch.ListPage[Pod]{Items: []watch.Item[Pod]{{Object: Pod{Node: "n1", Phase: "Running"}, Revision: 3}}, Revision: 7}, nil
 }
 
 func (shop) Watch(_ context.Context, after uint64) (watch.Interface[Pod], error) {

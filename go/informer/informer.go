@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"watchcore"
 	"watchcore/internal/goroutine"
@@ -15,6 +16,12 @@ import (
 
 // DefaultWindow is Options.Window where none is given.
 const DefaultWindow = 4096
+
+// Backoff is how long a source waits between attempts: Min, doubled with each failure, at most Max, of
+// which each delay is a random part between the half and the whole. After a calm time of Reset it begins anew.
+type Backoff struct {
+	Min, Max, Reset time.Duration // 0 is 800 ms, 30 s, 2 min
+}
 
 // Options says what an informer watches and how. The zero value is every key of the cache.
 type Options[T any] struct {

@@ -5,76 +5,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
+	"math/rand/v2"
 	"net/http"
 	"reflect"
 	"slices"
 	"sync"
-	"syscall"
-	"time"
 
 	"watchcore"
 	"watchcore/internal/clocks"
-	"watchcore/internal/verdict"
+	"watchcore/internal/foreign"
+	"watchcore/internal/listwatch"
 	"watchcore/watch"
 )
 
-// ListRequest is what a ListerWatcher is asked to list.
-type ListRequest struct {
-	Revision uint64 // at this one or a later one; 0 is the newest
-	Limit    int    // the most items of a page; 0 is all
-	Continue string // of the page before; "" begins
-}
-
-// ListPage is a page of a state.
-type ListPage[T any] struct {
-	Items    []watch.Item[T]
-	Revision uint64 // of the state, the same in each page; 0 only of the empty one of a source where nothing has happened
-	Continue string // "" is the last
-}
-
-// ListerWatcher is a server that can be listed, page by page, and watched from a revision on. Errors that are
-// a watch.Status decide what happens: see NewFromSource. The calls should end with their context; one
-// that does not is left alone when the informer is stopped.
-type ListerWatcher[T any] interface {
-	List(ctx context.Context, request ListRequest) (ListPage[T], error)
-	// Watch gives what follows a revision: Added, Modified and Deleted with their revisions, and Bookmark. Of a revision that
-	// changes several objects all but the last event have a lower Revision (see watch.Event), and its own as ObjectRevision:
-	// then it is shown whole, and with its last one.
-	Watch(ctx context.Context, after uint64) (watch.Interface[T], error)
-}
-
 // DefaultPageSize is Options.PageSize where none is given.
-const DefaultPageSize = 500
+const DefaultPageSize = listwatch.PageSize
 
 // NewFromSource makes an informer of anything that can be listed and watched, and starts it. key says
 // under which key an object is kept; it must not change.
 //
-//	| state    | input                                      | what happens                                   | next                         |
-//	| -------- | ------------------------------------------ | ---------------------------------------------- | ---------------------------- |
-//	| List     | all pages, revision R                      | the first is the state; later ones give the    | Watch(R)                     |
-//	|          |                                            | difference, deletions first                    |                              |
-//	|          | 410 at a later page, pages that have no    | once at once, without pages                    | List                         |
-//	|          | end or are of several revisions            |                                                |                              |
-//	|          | 410, 504                                   | once at once, without a revision, and so until | List                         |
-//	|          |                                            | a list succeeds                                |                              |
-//	|          | any other error, no revision               | the backoff                                    | List                         |
-//	| Watch(R) | Added, Modified, Deleted with a revision   | R moves with what is proven whole; given when  | Watch(R)                     |
-//	|          |                                            | the position has reached its own revision      |                              |
-//	|          | Bookmark, Synced with a revision           | R moves                                        | Watch(R)                     |
-//	|          | the end, io.EOF, with a newer revision or  |                                                | Watch(R)                     |
-//	|          | after a second                             |                                                |                              |
-//	|          | the end otherwise, or inside a revision;   | the backoff                                    | Watch(R); the third in a row |
-//	|          | no watch                                   |                                                | without a newer one: List    |
-//	|          | 410, events that do not fit, a Bookmark    | at once where the last list that came so is    | List                         |
-//	|          | below R                                    | 30 s ago, else the backoff                     |                              |
-//	|          | 429, 503, no connection                    | the backoff, or what Retry-After asks for      | Watch(R)                     |
-//	|          | any other 5xx, a panic of the source       | the backoff, or what Retry-After asks for      | Watch(R); the third in a row |
-//	|          |                                            |                                                | without a newer one: List    |
-//	|          | any other error, no revision, unknown type | the backoff                                    | List                         |
-//	| any      | Stop                                       |                                                | end                          |
+// It lists all pages, makes the first state the informer's and gives of later ones the difference, deletions first. Then it
+// watches behind that revision. Which error leads to another watch, which to another list, and after how long, stands in
+// docs/internals/toolkit.md, "List, watch, resume", as what a mirror does. Only Stop ends it.
 //
 // What proves that a revision is whole: an event or a Bookmark above it, a Bookmark of it, and its own Revision where an event
 // before it in the same revision (Event.ObjectRevision) had a lower one. An event whose Revision is its own proves nothing
@@ -87,7 +40,7 @@ const DefaultPageSize = 500
 //
 // An event that is no newer than what is there changes nothing. Where a source says no ObjectRevision, one at the
 // revision of what is there may be a change all the same, and is given unless it has an equal value.
-func NewFromSource[T any](source ListerWatcher[T], key func(T) string, options Options[T]) (*Informer[T], error) {
+func NewFromSource[T any](source watch.ListerWatcher[T], key func(T) string, options Options[T]) (*Informer[T], error) {
 	if source == nil || key == nil {
 		return nil, invalid("NewFromSource without a source or a function for keys. Give both")
 	}
@@ -98,7 +51,9 @@ func NewFromSource[T any](source ListerWatcher[T], key func(T) string, options O
 	if err != nil {
 		return nil, err
 	}
-	r := &reflector[T]{in: in, source: source, key: key, page: options.PageSize, backoff: newBackoff(options.Backoff)}
+	b := options.Backoff
+	r := &reflector[T]{in: in, source: source, key: key, page: options.PageSize,
+		machine: listwatch.NewMirror(listwatch.Backoff{Min: b.Min, Max: b.Max, Reset: b.Reset, Dice: rand.Float64})}
 	if r.page == 0 {
 		r.page = DefaultPageSize
 	}
@@ -109,29 +64,28 @@ func NewFromSource[T any](source ListerWatcher[T], key func(T) string, options O
 // reflector feeds a store from a ListerWatcher. All but what has the lock is its goroutine's.
 type reflector[T any] struct {
 	in      *Informer[T]
-	source  ListerWatcher[T]
+	source  watch.ListerWatcher[T]
 	key     func(T) string
 	page    int
-	backoff *backoff
+	machine *listwatch.Machine
+	action  listwatch.Action // what it says; the zero action begins
+	open    *attempt         // the last watch
 
-	at       watchcore.Position
-	behind   uint64    // the revisions up to here are proven whole: a watch is opened behind it
-	reached  uint64    // the newest revision that the open watch has said to be there
-	marked   uint64    // the revision of which an event had a lower position: the source says which one is its last
-	held     []held[T] // events of a revision of which more is to come
-	whole    uint64    // the highest revision of these: where the position is there, nothing more is
-	watching bool      // or it is to list
-	anew     bool      // the next list is without a revision
-	owed     bool      // what was put is not committed yet
-	pause    time.Time // until then nothing else; the zero time: there is none
-	relisted time.Time // when a 410 has last led to a list
-
-	fruitless verdict.Fruitless // watches in a row without a newer revision
+	at      watchcore.Position
+	behind  uint64    // the revisions up to here are proven whole: a watch is opened behind it
+	reached uint64    // the newest revision that the open watch has said to be there
+	marked  uint64    // the revision of which an event had a lower position: the source says which one is its last
+	held    []held[T] // events of a revision of which more is to come
+	whole   uint64    // the highest revision of these: where the position is there, nothing more is
+	owed    bool      // what was put is not committed yet
 
 	mu     sync.Mutex
-	doing  string
+	does   string
 	failed error
 }
+
+// panicked is a panic of the program's code.
+var panicked foreign.Error = func(text string) error { return &watchcore.Error{Code: watchcore.ErrPanic, Message: text} }
 
 // held is an event with its object's key.
 type held[T any] struct {
@@ -161,7 +115,7 @@ func (e *held[T]) repeats(old *Object[T]) bool {
 func (r *reflector[T]) say(doing string, failed error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.doing = doing
+	r.does = doing
 	if failed != nil {
 		r.failed = failed
 	}
@@ -171,27 +125,54 @@ func (r *reflector[T]) explain() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed != nil {
-		return fmt.Sprintf("its source %s; its last error was: %v", r.doing, r.failed)
+		return fmt.Sprintf("its source %s; its last error was: %v", r.does, r.failed)
 	}
-	return fmt.Sprintf("its source %s, and nothing has come", r.doing)
+	return fmt.Sprintf("its source %s, and nothing has come", r.does)
 }
 
 func (r *reflector[T]) await(context.Context, uint64) error { return nil }
 
+// run does what the machine says. All that is to be done is in the struct: the program's code may end this goroutine, and
+// another one goes on.
 func (r *reflector[T]) run() error {
 	for r.in.ctx.Err() == nil {
 		switch {
-		case !r.pause.IsZero():
-			r.sleep()
 		case r.owed: // an index's function has ended the goroutine meanwhile
 			r.commit()
-		case r.watching:
-			r.watch()
-		default:
+		case r.action.Err != nil:
+			err := r.action.Err
+			r.action.Err = nil
+			r.in.report(err)
+		case r.action.Do == listwatch.List:
 			r.list()
+		case r.action.Do == listwatch.Watch:
+			r.watch()
+		case r.action.Do == listwatch.Read: // it has ended the goroutine that read the watch
+			r.ended(r.open, watch.ErrEnded)
+		case clocks.SleepUntil(r.in.ctx, r.in.clock, r.action.Until):
+			r.step(listwatch.Input{Kind: listwatch.Due})
 		}
 	}
 	return r.in.stopped()
+}
+
+// step tells the machine what came of its last action. It comes before the report of an error: OnError may end this goroutine,
+// and who hears of the failure may move the clock.
+func (r *reflector[T]) step(in listwatch.Input) {
+	doing := r.doing()
+	in.RetryAfter = watch.RetryAfter(in.Err)
+	if r.action = r.machine.Step(r.in.clock.Now(), in); r.action.Err != nil {
+		r.action.Err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, r.action.Err)
+		r.say("could not be "+doing+"ed", r.action.Err)
+	}
+}
+
+// doing is the attempt that is under way, or to come.
+func (r *reflector[T]) doing() string {
+	if r.machine.Attempt() == listwatch.List {
+		return "list"
+	}
+	return "watch"
 }
 
 // commit publishes what was put.
@@ -208,68 +189,46 @@ func (r *reflector[T]) commit() {
 // list lists all pages, and publishes what differs.
 func (r *reflector[T]) list() {
 	r.say("is being listed", nil)
-	request := ListRequest{Limit: max(r.page, 0), Revision: r.at.Revision}
-	for whole := false; ; {
-		if r.anew {
-			request.Revision = 0
+	var items []watch.Item[T]
+	refused := map[string]bool{}
+	request := watch.ListRequest{Limit: max(r.page, 0), Revision: r.at.Revision}
+	if r.action.Newest {
+		request.Revision = 0
+	}
+	if r.action.Whole {
+		request.Limit = 0
+	}
+	revision, in := listwatch.Gather(r.at.Revision > 0, func(token string) (int, uint64, string, error) {
+		request.Continue = token
+		page, err := foreign.Call(r.in.ctx, panicked, func(ctx context.Context) (watch.ListPage[T], error) {
+			return r.source.List(ctx, request)
+		}, func(watch.ListPage[T]) {})
+		items = append(items, page.Items...)
+		for _, key := range page.Refused {
+			refused[key] = true
 		}
-		objects, revision, err := r.listed(request)
-		if err == nil {
-			r.anew, r.watching = false, true
-			r.fruitless.Reset()
-			r.replace(objects, revision)
-			return
-		}
-		var broken *brokenPages
-		switch {
-		case errors.As(err, &broken) && !whole:
-			whole, request.Limit = true, 0
-		case lacksRevision(err) && !r.anew:
-			r.anew = true
-			r.report("list", err)
-		default:
-			r.fail("list", err)
-			return
+		return len(page.Items), page.Revision, page.Continue, err
+	})
+	var objects map[string]*Object[T]
+	if in.Kind == listwatch.Synced {
+		var err error
+		if objects, err = r.objects(items, revision); err != nil {
+			in = listwatch.Input{Kind: listwatch.Failed, Err: err}
 		}
 	}
-}
-
-// listed is what a request and its pages give.
-func (r *reflector[T]) listed(request ListRequest) (objects map[string]*Object[T], revision uint64, err error) {
-	var all pages[T]
-	for {
-		page, err := call(r.in.ctx, func(ctx context.Context) (ListPage[T], error) { return r.source.List(ctx, request) }, nil)
-		if err != nil && watch.IsGone(err) && request.Continue != "" { // the state of the first page is gone
-			err = &brokenPages{err}
-		}
-		if err == nil {
-			err = all.add(page)
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		if request.Continue = page.Continue; request.Continue == "" {
-			break
-		}
+	if r.in.ctx.Err() != nil {
+		return
 	}
-	if all.revision == 0 && (r.at.Revision > 0 || len(all.items) > 0) {
-		return nil, 0, errors.New("the list has no revision: a watch cannot begin behind it")
+	if r.step(in); in.Kind == listwatch.Synced {
+		r.replace(objects, refused, revision)
 	}
-	objects, err = r.objects(all.items, all.revision)
-	return objects, all.revision, err
-}
-
-// lacksRevision: the list failed because the source does not have the revision that it was to be of.
-func lacksRevision(err error) bool {
-	s, coded := watch.StatusOf(err)
-	return coded && verdict.LacksRevision(s.Code)
 }
 
 // objects are those of a list, by their keys.
 func (r *reflector[T]) objects(items []watch.Item[T], revision uint64) (map[string]*Object[T], error) {
 	objects := make(map[string]*Object[T], len(items))
 	for _, item := range items {
-		key, err := r.keyOf(item.Object, func(err error) { r.fail("list", err) })
+		key, err := r.keyOf(item.Object, func(err error) { r.step(listwatch.Input{Kind: listwatch.Failed, Err: err}) })
 		switch {
 		case err != nil:
 			return nil, err
@@ -285,13 +244,13 @@ func (r *reflector[T]) objects(items []watch.Item[T], revision uint64) (map[stri
 
 // keyOf is the key of an object; ended is told where the function for keys ends the goroutine.
 func (r *reflector[T]) keyOf(object T, ended func(error)) (key string, err error) {
-	err = guarded("the function for keys", func() { key = r.key(object) }, ended)
+	err = panicked.Guard("the function for keys", func() { key = r.key(object) }, ended)
 	return key, err
 }
 
 // replace makes the listed state the store's. A listed object that does not say its revision is the one that is there where the
-// values are equal; otherwise it has that of the list.
-func (r *reflector[T]) replace(listed map[string]*Object[T], revision uint64) {
+// values are equal; otherwise it has that of the list. What is there of refused keys stays.
+func (r *reflector[T]) replace(listed map[string]*Object[T], refused map[string]bool, revision uint64) {
 	s := r.in.store
 	epoch := max(r.at.Epoch, 1)
 	another := revision < r.at.Revision
@@ -303,7 +262,7 @@ func (r *reflector[T]) replace(listed map[string]*Object[T], revision uint64) {
 		r.in.resyncs.Add(1)
 	}
 	for old := range s.work.objects.All() {
-		if listed[old.Key] == nil {
+		if listed[old.Key] == nil && !refused[old.Key] {
 			s.remove(s.kinds.objects.Hash(old.Key), old.Key, r.at)
 		}
 	}
@@ -335,91 +294,62 @@ func isEqual[T any](a, b *T) bool {
 func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
 	r.drop()
-	a := &attempt{began: r.in.clock.Now(), newest: r.at.Revision, behind: r.behind}
-	r.reached = a.behind
-	if err := r.read(a); r.in.ctx.Err() == nil {
-		r.ended(a, err)
-	}
+	r.open = &attempt{newest: r.at.Revision, behind: r.behind}
+	r.reached = r.behind
+	r.ended(r.open, r.read(r.open))
 }
 
-// attempt is what was known when a watch was asked for. A server may answer the request with its first event, so the time
-// until its answer is a part of the watch's.
+// attempt is what was known when a watch was asked for.
 type attempt struct {
-	began          time.Time
 	newest, behind uint64 // the newest revision, and the one that the watch begins behind
-	over           bool   // ended has seen to it: a watch may end the goroutine that reads it, and then the one that stops it
+	opened         bool
+	over           bool // ended has seen to it: a watch may end the goroutine that reads it, and then the one that stops it
 }
 
 // ended is what follows a watch that has ended by an error.
 func (r *reflector[T]) ended(a *attempt, err error) {
-	if a.over {
+	if a.over || r.in.ctx.Err() != nil {
 		return
 	}
 	a.over = true
-	inside := len(r.held) > 0 // of a revision of which more was to come; the next watch brings it again
+	in := listwatch.Input{Kind: listwatch.Failed, Err: err}
+	switch {
+	case !a.opened && err == nil:
+		in = listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the source gave neither a watch nor an error")}
+	case !a.opened || !errors.Is(err, watch.ErrEnded) && !listwatch.IsEndOfStream(err):
+	case len(r.held) > 0: // the next watch brings it again
+		in = listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the watch ended inside a revision")}
+	case r.reached < a.newest: // it began inside a revision, which had to come again
+		in = listwatch.Input{Kind: listwatch.WentBack, Err: misfit("revision %d was seen, and the source says that it is at %d", a.newest, r.reached)}
+	default:
+		in = listwatch.Input{Kind: listwatch.Ended}
+	}
 	r.drop()
 	if r.at.Revision > a.newest {
-		r.fruitless.Reset()
+		r.step(listwatch.Input{Kind: listwatch.Newer})
 	}
-	if errors.Is(err, watch.ErrEnded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		switch {
-		case r.at.Revision > a.newest:
-		case inside:
-			r.fruitlessWatch(errors.New("the watch ended inside a revision"))
-		case r.in.clock.Now().Sub(a.began) < verdict.Short:
-			r.fruitlessWatch(errors.New("the watch ended within a second without a change"))
-		case r.reached < a.newest: // it began inside a revision, which had to come again
-			r.gone(misfit("revision %d was seen, and the source says that it is at %d", a.newest, r.reached))
-		}
-		return
-	}
-	switch verdictOf(err) {
-	case verdict.Gone:
-		r.gone(err)
-	case verdict.Busy:
-		r.fail("watch", err)
-	case verdict.Failed:
-		r.fruitlessWatch(err)
-	default: // a list mends what is missing
-		r.watching = false
-		r.fail("watch", err)
-	}
+	r.step(in)
 }
 
-// verdictOf is what an error of a watch says about its revision. A panic is as an error 500.
-func verdictOf(err error) verdict.Verdict {
-	var connection net.Error
-	switch s, coded := watch.StatusOf(err); {
-	case errors.Is(err, watchcore.ErrPanic):
-		return verdict.Failed
-	case coded:
-		return verdict.Of(s.Code)
-	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &connection):
-		return verdict.Busy
-	}
-	return verdict.Wrong
-}
-
-// read opens a watch, and takes its events until it ends: why it did.
+// read opens a watch, and takes its events until it ends: why it did. No error: there was no watch.
 func (r *reflector[T]) read(a *attempt) error {
-	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, a.behind) },
+	w, err := foreign.Call(r.in.ctx, panicked, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, a.behind) },
 		func(late watch.Interface[T]) {
 			if late != nil {
 				r.stop(late, r.in.report)
 			}
 		})
-	if err == nil && w == nil {
-		err = &watch.Status{Code: 500, Message: "the source gave neither a watch nor an error"}
-	}
-	if err != nil {
+	if err != nil || w == nil {
 		return err
 	}
+	a.opened = true
+	r.step(listwatch.Input{Kind: listwatch.Opened})
 	ended := func(err error) { r.ended(a, err) }
 	defer r.stop(w, ended)
 	for err == nil {
 		var e watch.Event[T]
-		if panicked := guarded("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); panicked != nil {
-			err = panicked
+		if bad := panicked.Guard("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); bad != nil {
+			err = bad
 		}
 		if err == nil {
 			err = r.take(e, a)
@@ -428,30 +358,9 @@ func (r *reflector[T]) read(a *attempt) error {
 	return err
 }
 
-// gone: the source has another history, or not enough of this one. A list mends it, at once unless the last one came so a
-// moment ago: a source that says so of what it has just listed would be listed without a pause.
-func (r *reflector[T]) gone(err error) {
-	r.watching = false
-	now := r.in.clock.Now()
-	calm := r.relisted.IsZero() || now.Sub(r.relisted) >= verdict.RelistCalm
-	if r.relisted = now; !calm {
-		r.relisted = r.backOff(err)
-	}
-	r.report("watch", err)
-}
-
-// fruitlessWatch: a watch has brought nothing new. The third in a row leads to a list.
-func (r *reflector[T]) fruitlessWatch(err error) {
-	if r.fruitless.OneMore() {
-		r.fruitless.Reset()
-		r.watching = false
-	}
-	r.fail("watch", err)
-}
-
 // stop stops a watch. A panic is reported, and costs nothing else; ended is told where it ends the goroutine.
 func (r *reflector[T]) stop(w watch.Interface[T], ended func(error)) {
-	if err := guarded("the stop of the source's watch", w.Stop, ended); err != nil {
+	if err := panicked.Guard("the stop of the source's watch", w.Stop, ended); err != nil {
 		r.in.report(err)
 	}
 }
@@ -548,38 +457,4 @@ func (r *reflector[T]) drop() {
 	if r.held, r.whole = r.held[:0], 0; cap(r.held) > 1024 {
 		r.held = nil
 	}
-}
-
-func (r *reflector[T]) report(doing string, err error) {
-	err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, err)
-	r.say("could not be "+map[string]string{"list": "listed", "watch": "watched"}[doing], err)
-	r.in.report(err)
-}
-
-// fail reports a failure, behind which there is a pause.
-func (r *reflector[T]) fail(doing string, err error) {
-	if r.in.ctx.Err() == nil {
-		r.backOff(err)
-		r.report(doing, err)
-	}
-}
-
-// backOff sets the pause, and says when it ends. It comes before the report: OnError may end this goroutine, and who hears of
-// the failure may move the clock. Of two failures, such as of a watch and then of its stop, the longer pause holds.
-func (r *reflector[T]) backOff(err error) time.Time {
-	now := r.in.clock.Now()
-	if pause := now.Add(r.backoff.next(now, watch.RetryAfter(err))); pause.After(r.pause) {
-		r.pause = pause
-	}
-	return r.pause
-}
-
-func (r *reflector[T]) sleep() {
-	fired, stop := clocks.TimerAt(r.in.clock, r.pause)
-	defer stop()
-	select {
-	case <-fired:
-	case <-r.in.ctx.Done():
-	}
-	r.pause = time.Time{}
 }

@@ -109,16 +109,16 @@ func TestRF02DifferenceOfARetryWatcherIsGiven(t *testing.T) {
 	s := newServer(t)
 	s.lists = append(s.lists, listed(10, "a=1@10", "c=1@9"))
 	s.watches = append(s.watches, func() (watch.Interface[string], error) {
-		source := watch.SourceFunc[string](func(_ context.Context, after uint64) (watch.Interface[string], error) {
+		source := watch.ListWatch[string]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[string], error) {
 			if after == 10 {
 				return nil, status(410)
 			}
 			return watch.NewFake[string](), nil
-		})
-		lister := watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-			return watch.Listing[string]{Revision: 16, Items: []watch.Item[string]{{Object: "a=2", Revision: 15}, {Object: "b=1", Revision: 16}, {Object: "c=1", Revision: 9}}}, nil
-		})
-		return watch.NewRetryWatcherWithOptions(bounded.Context(t), 10, source, watch.RetryOptions[string]{OnGone: watch.RelistOnGone(lister, keyOf)})
+		}}
+		source.ListFunc = func(context.Context, watch.ListRequest) (watch.ListPage[string], error) {
+			return watch.ListPage[string]{Revision: 16, Items: []watch.Item[string]{{Object: "a=2", Revision: 15}, {Object: "b=1", Revision: 16}, {Object: "c=1", Revision: 9}}}, nil
+		}
+		return watch.NewRetryWatcherWithOptions(bounded.Context(t), 10, source, watch.RetryOptions[string]{OnGone: watch.RelistOnGone(keyOf)})
 	})
 	in, _, _ := s.informer(options{})
 	check(t, in.WaitUntil(bounded.Context(t), 16))
@@ -190,13 +190,13 @@ type cutter struct {
 	lists  int
 }
 
-func (c *cutter) List(context.Context, informer.ListRequest) (informer.ListPage[string], error) {
+func (c *cutter) List(context.Context, watch.ListRequest) (watch.ListPage[string], error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lists++; c.lists > 1 {
-		return informer.ListPage[string]{}, &watch.Status{Code: 503}
+		return watch.ListPage[string]{}, &watch.Status{Code: 503}
 	}
-	return informer.ListPage[string]{Revision: 1}, nil
+	return watch.ListPage[string]{Revision: 1}, nil
 }
 
 func (c *cutter) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {

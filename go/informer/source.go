@@ -24,8 +24,8 @@ type SourceOptions struct {
 	OnError func(error)
 }
 
-// CacheSource lets a cache be watched from a revision on and be listed: it is the [watch.Source] and the
-// [watch.Lister] of a [watch.RetryWatcher] and of watch.Until.
+// CacheSource lets a cache be watched from a revision on and be listed: it is the [watch.ListerWatcher] of a
+// [watch.RetryWatcher] and of watch.Until.
 //
 //	pods, err := informer.NewCacheSource(cache, decodePod, informer.SourceOptions{Range: watchcore.RangePrefix("/registry/pods/")})
 //	w, err := watch.NewRetryWatcherWithOptions(ctx, cache.Revision(), pods, watch.RetryOptions[*informer.Object[*Pod]]{})
@@ -34,7 +34,7 @@ type SourceOptions struct {
 // left its place, or the history was replaced, it ends with an error that is 410 (watch.IsGone), and a RetryWatcher ends or lists. The
 // end of the cache ends it for good. What a list and a watch give is of the same keys:
 //
-//	watch.RelistOnGone(pods, func(pod *informer.Object[*Pod]) string { return pod.Key })
+//	watch.RelistOnGone(func(pod *informer.Object[*Pod]) string { return pod.Key })
 //
 // A value that decode refuses, by an error or a panic, is reported and left out, and is no deletion.
 type CacheSource[T any] struct {
@@ -75,8 +75,9 @@ func (s *CacheSource[T]) Watch(ctx context.Context, after uint64) (watch.Interfa
 	return &sourceWatch[T]{source: s, sub: sub, position: after, turn: make(chan struct{}, 1), stopped: make(chan struct{})}, nil
 }
 
-// List waits for the cache's first listing and gives its present state. What decode refuses is in Listing.Refused.
-func (s *CacheSource[T]) List(ctx context.Context) (listing watch.Listing[*Object[T]], err error) {
+// List waits for the cache's first listing and gives its present state, in one page. What decode refuses is in ListPage.Refused. A
+// revision that the cache has not reached is refused by a Status 504.
+func (s *CacheSource[T]) List(ctx context.Context, request watch.ListRequest) (listing watch.ListPage[*Object[T]], err error) {
 	if err := s.cache.WaitReady(ctx); err != nil {
 		return listing, err
 	}
@@ -85,6 +86,10 @@ func (s *CacheSource[T]) List(ctx context.Context) (listing watch.Listing[*Objec
 		return listing, err
 	}
 	defer page.Release()
+	position := page.Position()
+	if position.Revision < request.Revision {
+		return listing, &watch.Status{Code: 504, Message: fmt.Sprintf("the cache is at %d, and was asked for %d", position.Revision, request.Revision)}
+	}
 	for kv := range page.All() {
 		o := &Object[T]{Key: kv.Key(), Revision: kv.ModRevision(), CreateRevision: kv.CreateRevision(), Version: kv.Version()}
 		if s.decode(o, kv.Value()) {
@@ -93,7 +98,6 @@ func (s *CacheSource[T]) List(ctx context.Context) (listing watch.Listing[*Objec
 			listing.Refused = append(listing.Refused, o.Key)
 		}
 	}
-	position := page.Position()
 	listing.Revision = position.Revision
 	s.listed.Store(&position)
 	return listing, nil
@@ -102,7 +106,7 @@ func (s *CacheSource[T]) List(ctx context.Context) (listing watch.Listing[*Objec
 // decode sets the value of an object; false: it was refused, and that was reported.
 func (s *CacheSource[T]) decode(o *Object[T], value []byte) bool {
 	var refused error
-	err := guarded("the decoder", func() { o.Value, refused = s.decoder(o.Key, value) }, func(error) {})
+	err := panicked.Guard("the decoder", func() { o.Value, refused = s.decoder(o.Key, value) }, func(error) {})
 	if err = errors.Join(err, refused); err != nil {
 		s.options.OnError(fmt.Errorf("the value of %q of revision %d: %w", o.Key, o.Revision, err))
 	}

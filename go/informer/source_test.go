@@ -32,7 +32,7 @@ func follow(t testing.TB, source *informer.CacheSource[string], after uint64, re
 	t.Helper()
 	options := watch.RetryOptions[object]{MinRestartDelay: -1}
 	if relist {
-		options.OnGone = watch.RelistOnGone(source, func(o object) string { return o.Key })
+		options.OnGone = watch.RelistOnGone(func(o object) string { return o.Key })
 	}
 	w, err := watch.NewRetryWatcherWithOptions(bounded.Context(t), after, source, options)
 	check(t, err)
@@ -153,7 +153,7 @@ func TestSourceWatchEnds(t *testing.T) {
 	cancel()
 	_, err := from.Watch(over, 1)
 	wantError(t, "a context that is over", err, context.Canceled)
-	_, err = from.List(over)
+	_, err = from.List(over, watch.ListRequest{})
 	wantError(t, "a list with it", err, context.Canceled)
 	_, err = informer.NewCacheSource[string](nil, nil, informer.SourceOptions{})
 	wantError(t, "no cache", err, watchcore.ErrInvalidArgument)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"watchcore/internal/clocks"
 )
 
 // Clock is where delays come from. The zero value of options means the system's; tests move a
@@ -139,20 +137,5 @@ func (c *ManualClock) AwaitTimer(ctx context.Context) (time.Duration, error) {
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
-	}
-}
-
-// sleepUntil waits for a point of time on a clock; false where the context ended it.
-func sleepUntil(ctx context.Context, clock Clock, at time.Time) bool {
-	if !at.After(clock.Now()) {
-		return ctx.Err() == nil
-	}
-	fired, stop := clocks.TimerAt(clock, at)
-	defer stop()
-	select {
-	case <-fired:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -52,12 +52,9 @@ func TestContractRowsOfTheRetryWatcher(t *testing.T) {
 	contract.Rows(t, "retry", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
 		options := watch.RetryOptions[string]{Clock: clock, Logger: quiet()}
 		if len(words) > 1 {
-			options.OnGone = watch.RelistOnGone(watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-				page := source.List("list")
-				return watch.Listing[string]{Items: page.Items, Revision: page.Revision}, page.Err
-			}), contract.Key)
+			options.OnGone = watch.RelistOnGone(contract.Key)
 		}
-		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), rows.Number(words[0]), source, options)
+		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), rows.Number(words[0]), contract.Lister{Source: source}, options)
 		check(t, err)
 		t.Cleanup(func() {
 			w.Stop()
@@ -71,12 +68,8 @@ func TestContractRowsOfTheRetryWatcher(t *testing.T) {
 func TestRW33RetryWatcherSurvivesHostileServers(t *testing.T) {
 	for seed := range uint64(1000) {
 		server, clock := contract.NewHostile(seed, true), handclock.New()
-		lister := watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-			page := server.List(0)
-			return watch.Listing[string]{Items: page.Items, Revision: page.Revision}, page.Err
-		})
-		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), 0, server, watch.RetryOptions[string]{
-			Clock: clock, Logger: quiet(), OnGone: watch.RelistOnGone(lister, contract.Key)})
+		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), 0, contract.Besieged{Hostile: server}, watch.RetryOptions[string]{
+			Clock: clock, Logger: quiet(), OnGone: watch.RelistOnGone(contract.Key)})
 		check(t, err)
 		state := map[string]string{}
 		poll := func() {

@@ -67,7 +67,9 @@
 //	|                                          | Err says how the stream ended                                          |
 //	| UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
 //	| ContextWithOptionalTimeout               | conditions held; UntilWithSync takes a SyncedSource                    |
-//	| RetryWatcher, cache.Watcher              | the same, Source; 410 ends it wherever it comes, or is listed:         |
-//	|                                          | RetryOptions.OnGone. informer.CacheSource is one of a watchcore cache  |
+//	| cache.ListerWatcher, cache.ListWatch     | ListerWatcher, ListWatch; a ListRequest has a revision, limit, token.  |
+//	|                                          | informer.CacheSource is one of a watchcore cache                       |
+//	| RetryWatcher                             | the same, over a ListerWatcher; 410 ends it wherever it comes, or is   |
+//	|                                          | listed: RetryOptions.OnGone                                            |
 //	| Event.DeepCopy                           | none: objects are shared by all consumers, and nobody may write to one |
 package watch

@@ -178,14 +178,14 @@ func ExampleUntilWithoutRetry() {
 
 // A server that closes the connection after each event, and forgets the first ones in the end.
 func ExampleRetryWatcher() {
-	source := watch.SourceFunc[string](func(_ context.Context, after uint64) (watch.Interface[string], error) {
+	source := watch.ListWatch[string]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[string], error) {
 		if after == 4 {
 			return nil, &watch.Status{Code: 410, Message: "compacted"}
 		}
 		w := watch.NewRaceFreeFake[string]()
 		defer w.Stop()
 		return w, w.Send(watch.Event[string]{Type: watch.Added, Object: "x", Revision: after + 1})
-	})
+	}}
 	w, _ := watch.NewRetryWatcherWithOptions(context.Background(), 2, source, watch.RetryOptions[string]{MinRestartDelay: -1})
 	for e := range w.ResultChan() {
 		fmt.Println(e)
@@ -199,7 +199,7 @@ func ExampleRetryWatcher() {
 // The same server, and a list of what is there.
 func ExampleRelistOnGone() {
 	gone := true
-	source := watch.SourceFunc[Job](func(_ context.Context, after uint64) (watch.Interface[Job], error) {
+	source := watch.ListWatch[Job]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[Job], error) {
 		if !gone {
 			return nil, &watch.Status{Code: 403}
 		}
@@ -207,12 +207,12 @@ func ExampleRelistOnGone() {
 		w := watch.NewRaceFreeFake[Job]()
 		w.Send(watch.Event[Job]{Type: watch.Added, Object: Job{"backup", "running"}, Revision: 3})
 		return w, w.Error(&watch.Status{Code: 410})
-	})
-	lister := watch.ListerFunc[Job](func(context.Context) (watch.Listing[Job], error) {
-		return watch.Listing[Job]{Revision: 20, Items: []watch.Item[Job]{{Object: Job{"restore", "queued"}, Revision: 15}}}, nil
-	})
+	}}
+	source.ListFunc = func(context.Context, watch.ListRequest) (watch.ListPage[Job], error) {
+		return watch.ListPage[Job]{Revision: 20, Items: []watch.Item[Job]{{Object: Job{"restore", "queued"}, Revision: 15}}}, nil
+	}
 	w, _ := watch.NewRetryWatcherWithOptions(context.Background(), 2, source, watch.RetryOptions[Job]{
-		OnGone: watch.RelistOnGone(lister, func(j Job) string { return j.Name }),
+		OnGone: watch.RelistOnGone(func(j Job) string { return j.Name }),
 	})
 	for e := range w.ResultChan() {
 		fmt.Println(e)

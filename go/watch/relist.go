@@ -3,48 +3,21 @@ package watch
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
+
+	"watchcore/internal/foreign"
+	"watchcore/internal/listwatch"
 )
-
-// Item is one object of a Listing, with the revision of its last change; 0 where that is not known.
-type Item[T any] struct {
-	Object   T
-	Revision uint64
-}
-
-// Listing is a state and its revision.
-type Listing[T any] struct {
-	Items    []Item[T]
-	Revision uint64
-	// Refused are the keys of objects that are there and cannot be shown, such as those whose values do not decode: what the
-	// consumer was given of them stays. They are keys as RelistOnGone's function gives them.
-	Refused []string
-}
-
-// Lister gives the present state.
-type Lister[T any] interface {
-	List(ctx context.Context) (Listing[T], error)
-}
-
-// ListerFunc is a function as a Lister.
-type ListerFunc[T any] func(ctx context.Context) (Listing[T], error)
-
-// List calls the function.
-func (f ListerFunc[T]) List(ctx context.Context) (Listing[T], error) { return f(ctx) }
 
 // GonePolicy is what a [RetryWatcher] does at 410. [StopOnGone], the zero value, and [RelistOnGone]
 // make one.
-type GonePolicy[T any] struct {
-	lister Lister[T]
-	key    func(T) string
-}
+type GonePolicy[T any] struct{ key func(T) string }
 
 // StopOnGone gives the Error event and ends.
 func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 
-// RelistOnGone lists, and gives the difference to what the consumer was given: first Deleted for what is
+// RelistOnGone lists the source, and gives the difference to what the consumer was given: first Deleted for what is
 // gone, with its last known state, then Added, and Modified with the old state, in the order of the
 // objects' revisions (Event.ObjectRevision; of a deletion the listing's, for by then it was gone). Event.Lost of the first one
 // says how many revisions were not given one by one. The position (Event.Revision) moves with the last one: before that the
@@ -59,9 +32,7 @@ func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 // It keeps one object for each key that the consumer was given. What existed before the watch began and
 // never changed was not given, so it comes as Added. The types and old values of all events are relative to that: Modified where
 // the key was given before, and from the first list on Added where it was not.
-func RelistOnGone[T any](lister Lister[T], key func(T) string) GonePolicy[T] {
-	return GonePolicy[T]{lister, key}
-}
+func RelistOnGone[T any](key func(T) string) GonePolicy[T] { return GonePolicy[T]{key} }
 
 // known is what the consumer was given of a key.
 type known[T any] struct {
@@ -119,19 +90,26 @@ func (r *RetryWatcher[T]) remember(e Event[T]) {
 	r.known[key] = known[T]{e.Object, cmp.Or(e.ObjectRevision, e.Revision)}
 }
 
-// list is the state List.
-func (r *RetryWatcher[T]) list() next {
+// list asks for all pages of the newest state, and gives the difference.
+func (r *RetryWatcher[T]) list(action listwatch.Action) listwatch.Input {
 	r.relists.Add(1)
-	r.listed = r.options.Clock.Now()
-	listing, err := abandonable(r.ctx, r.options.OnGone.lister.List, func(Listing[T]) {})
-	if err != nil {
-		return r.failed("list", err)
+	from, listing := r.last.Load(), ListPage[T]{}
+	request := ListRequest{Limit: listwatch.PageSize}
+	if action.Whole {
+		request.Limit = 0
 	}
-	from := r.last.Load()
-	if listing.Revision == 0 && (from > 0 || len(listing.Items) > 0) {
-		return r.failed("list", errors.New("the listing has no revision: a watch cannot begin behind it"))
+	revision, in := listwatch.Gather(from > 0, func(token string) (int, uint64, string, error) {
+		request.Continue = token
+		page, err := foreign.Call(r.ctx, panicked, func(ctx context.Context) (ListPage[T], error) {
+			return r.source.List(ctx, request)
+		}, func(ListPage[T]) {})
+		listing.Items, listing.Refused = append(listing.Items, page.Items...), append(listing.Refused, page.Refused...)
+		return len(page.Items), page.Revision, page.Continue, err
+	})
+	if in.Kind != listwatch.Synced {
+		return in
 	}
-	r.fruitless.Reset()
+	listing.Revision = revision
 	r.complete = true
 	another := listing.Revision < from
 	difference := r.difference(listing, another)
@@ -150,16 +128,16 @@ func (r *RetryWatcher[T]) list() next {
 			e.Revision = listing.Revision
 		}
 		if !r.give(e) {
-			return next{state: stateEnd}
+			return in
 		}
 	}
 	r.last.Store(listing.Revision)
-	return next{state: stateOpen}
+	return in
 }
 
 // difference compares a listing with what was given: the deletes by key, then the puts by revision. Of another history
 // nothing is the same.
-func (r *RetryWatcher[T]) difference(listing Listing[T], another bool) []Event[T] {
+func (r *RetryWatcher[T]) difference(listing ListPage[T], another bool) []Event[T] {
 	var puts []Event[T]
 	there := make(map[string]bool, len(listing.Items)+len(listing.Refused))
 	for _, key := range listing.Refused {

@@ -17,8 +17,8 @@ type object struct {
 	revision uint64
 }
 
-func listing(revision uint64, objects ...object) watch.Listing[object] {
-	l := watch.Listing[object]{Revision: revision}
+func listing(revision uint64, objects ...object) watch.ListPage[object] {
+	l := watch.ListPage[object]{Revision: revision}
 	for _, o := range objects {
 		l.Items = append(l.Items, watch.Item[object]{Object: o, Revision: o.revision})
 	}
@@ -33,7 +33,7 @@ func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
 		return watch.Event[object]{Type: kind, Object: o, Revision: o.revision}
 	}
 	var opens atomic.Int32
-	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+	source := watch.ListWatch[object]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[object], error) {
 		f := watch.NewRaceFreeFake[object]()
 		switch opens.Add(1) {
 		case 1:
@@ -48,17 +48,17 @@ func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
 			check(t, f.Send(put(watch.Modified, object{"new", 21})))
 		}
 		return f, nil
-	})
+	}}
 	lists := 0
-	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+	source.ListFunc = func(context.Context, watch.ListRequest) (watch.ListPage[object], error) {
 		if lists++; lists < 3 {
-			return watch.Listing[object]{}, []error{&watch.Status{Code: 410}, errFive}[lists-1]
+			return watch.ListPage[object]{}, []error{&watch.Status{Code: 410}, errFive}[lists-1]
 		}
 		return listing(20, object{"new", 19}, object{"same", 2}, object{"changed", 15}), nil
-	})
+	}
 	w, err := watch.NewRetryWatcherWithOptions(context.Background(), 1, source, watch.RetryOptions[object]{
 		MinRestartDelay: -1, Logger: quiet(),
-		OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+		OnGone: watch.RelistOnGone(func(o object) string { return o.name }),
 	})
 	check(t, err)
 	for range 5 {
@@ -79,11 +79,11 @@ func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
 }
 
 // relisting begins after a revision; the first watch gives events and then that its place is gone, the others nothing.
-func relisting(t *testing.T, after uint64, lists []watch.Listing[object], events ...watch.Event[object]) (*watch.RetryWatcher[object], func() string) {
+func relisting(t *testing.T, after uint64, lists []watch.ListPage[object], events ...watch.Event[object]) (*watch.RetryWatcher[object], func() string) {
 	t.Helper()
 	var mu sync.Mutex
 	var opens []uint64
-	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+	source := watch.ListWatch[object]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[object], error) {
 		mu.Lock()
 		defer mu.Unlock()
 		opens = append(opens, after)
@@ -94,14 +94,14 @@ func relisting(t *testing.T, after uint64, lists []watch.Listing[object], events
 			}
 		}
 		return f, nil
-	})
-	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+	}}
+	source.ListFunc = func(context.Context, watch.ListRequest) (watch.ListPage[object], error) {
 		first := lists[0]
 		lists = lists[1:]
 		return first, nil
-	})
+	}
 	w, err := watch.NewRetryWatcherWithOptions(context.Background(), after, source, watch.RetryOptions[object]{
-		MinRestartDelay: -1, Logger: quiet(), OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+		MinRestartDelay: -1, Logger: quiet(), OnGone: watch.RelistOnGone(func(o object) string { return o.name }),
 	})
 	check(t, err)
 	t.Cleanup(func() {
@@ -119,7 +119,7 @@ func relisting(t *testing.T, after uint64, lists []watch.Listing[object], events
 func TestRW27ListingOfAnotherHistoryIsGivenWhole(t *testing.T) {
 	noLeak(t)
 	type o = object
-	w, opens := relisting(t, 5, []watch.Listing[object]{listing(12, o{"a", 10}, o{"b", 11})},
+	w, opens := relisting(t, 5, []watch.ListPage[object]{listing(12, o{"a", 10}, o{"b", 11})},
 		watch.Event[object]{Type: watch.Added, Object: o{"a", 10}, Revision: 10},
 		watch.Event[object]{Type: watch.Bookmark, Revision: 20})
 	take[object](t, w)
@@ -136,7 +136,7 @@ func TestRW27ListingOfAnotherHistoryIsGivenWhole(t *testing.T) {
 func TestRW27ListingComparesTheObjectsOwnRevisions(t *testing.T) {
 	noLeak(t)
 	type o = object
-	w, _ := relisting(t, 10, []watch.Listing[object]{listing(11, o{"a", 11}, o{"b", 11})},
+	w, _ := relisting(t, 10, []watch.ListPage[object]{listing(11, o{"a", 11}, o{"b", 11})},
 		watch.Event[object]{Type: watch.Modified, Object: o{"a", 11}, Revision: 10, ObjectRevision: 11})
 	take[object](t, w)
 	want(t, "the difference", take[object](t, w),
@@ -148,16 +148,16 @@ func TestRW27ListingComparesTheObjectsOwnRevisions(t *testing.T) {
 func TestRW27ListingWithoutARevisionIsAFailure(t *testing.T) {
 	noLeak(t)
 	type o = object
-	w, opens := relisting(t, 5, []watch.Listing[object]{{}, listing(0, o{"b", 9}), listing(9, o{"b", 9})},
+	w, opens := relisting(t, 5, []watch.ListPage[object]{{}, listing(0, o{"b", 9}), listing(9, o{"b", 9})},
 		watch.Event[object]{Type: watch.Added, Object: o{"a", 6}, Revision: 6})
 	take[object](t, w)
 	want(t, "the difference", take[object](t, w),
 		watch.Event[object]{Type: watch.Deleted, Object: o{"a", 6}, Old: o{"a", 6}, HasOld: true, Revision: 6, ObjectRevision: 9, Lost: 3})
 	take[object](t, w)
 	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[5 9]" })
-	want(t, "why", fmt.Sprint(w.Stats().LastError), "the listing has no revision: a watch cannot begin behind it")
+	want(t, "why", fmt.Sprint(w.Stats().LastError), "the list has no revision: a watch cannot begin behind it")
 
-	w, opens = relisting(t, 0, []watch.Listing[object]{listing(0, o{"a", 1}), {}, listing(2, o{"a", 1})})
+	w, opens = relisting(t, 0, []watch.ListPage[object]{listing(0, o{"a", 1}), {}, listing(2, o{"a", 1})})
 	want(t, "the state is empty", take[object](t, w), watch.Event[object]{Type: watch.Synced})
 	want(t, "and complete once", take[object](t, w),
 		watch.Event[object]{Type: watch.Added, Object: o{"a", 1}, Revision: 2, ObjectRevision: 1, Lost: 2})
@@ -168,11 +168,8 @@ func TestRW27ListingWithoutARevisionIsAFailure(t *testing.T) {
 func TestFaultRelistLoopsHot(t *testing.T) {
 	noLeak(t)
 	clock := watch.NewManualClock(time.Unix(0, 0))
-	s := &script{always: &watch.Status{Code: 410}}
-	w := retry(t, 7, s, watch.RetryOptions[string]{Clock: clock, OnGone: watch.RelistOnGone(
-		watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-			return watch.Listing[string]{Revision: 7}, nil
-		}), func(o string) string { return o })})
+	s := &script{always: &watch.Status{Code: 410}, listed: 7}
+	w := retry(t, 7, s, watch.RetryOptions[string]{Clock: clock, OnGone: watch.RelistOnGone(func(o string) string { return o })})
 	w.ResultChan()
 	for range 20 {
 		left, err := clock.AwaitTimer(bounded.Context(t))
@@ -190,17 +187,17 @@ func TestFaultRelistLoopsHot(t *testing.T) {
 func TestRetryWatcherBeginsWithAList(t *testing.T) {
 	noLeak(t)
 	var opens []uint64
-	source := watch.SourceFunc[object](func(_ context.Context, after uint64) (watch.Interface[object], error) {
+	source := watch.ListWatch[object]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[object], error) {
 		opens = append(opens, after)
 		f := watch.NewRaceFreeFake[object]()
 		return f, f.Send(watch.Event[object]{Type: watch.Deleted, Object: object{"a", 3}, Revision: 10})
-	})
-	lister := watch.ListerFunc[object](func(context.Context) (watch.Listing[object], error) {
+	}}
+	source.ListFunc = func(context.Context, watch.ListRequest) (watch.ListPage[object], error) {
 		return listing(9, object{"b", 7}, object{"a", 3}), nil
-	})
+	}
 	// The system's clock: nothing waits for a second.
 	w, err := watch.NewRetryWatcherWithOptions(context.Background(), 0, source, watch.RetryOptions[object]{
-		OnGone: watch.RelistOnGone(lister, func(o object) string { return o.name }),
+		OnGone: watch.RelistOnGone(func(o object) string { return o.name }),
 	})
 	check(t, err)
 	for _, expected := range []watch.Event[object]{

@@ -5,71 +5,31 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"watchcore/internal/verdict"
+	"watchcore/internal/clocks"
+	"watchcore/internal/foreign"
+	"watchcore/internal/listwatch"
 )
 
 // DefaultMinRestartDelay is the least time between the beginnings of two attempts of a [RetryWatcher].
 const DefaultMinRestartDelay = time.Second
 
-// Source is what can be watched from a revision on.
-type Source[T any] interface {
-	// Watch opens a watch of what follows a revision. Its events have revisions; where it fails with a
-	// [Status], that decides what a RetryWatcher does.
-	Watch(ctx context.Context, after uint64) (Interface[T], error)
-}
-
-// SourceFunc is a function as a Source.
-type SourceFunc[T any] func(ctx context.Context, after uint64) (Interface[T], error)
-
-// Watch calls the function.
-func (f SourceFunc[T]) Watch(ctx context.Context, after uint64) (Interface[T], error) {
-	return f(ctx, after)
-}
-
 // RetryWatcher is a watch that outlives its connections: where one ends it opens the next, behind the last
-// event that its consumer took. It knows no list; what its source has forgotten (410) ends it, or is
-// listed, by [RetryOptions].OnGone.
+// event that its consumer took. What its source has forgotten (410) ends it, or is listed, by [RetryOptions].OnGone. Which
+// error leads to what stands in docs/internals/toolkit.md, "List, watch, resume", as what a relay does.
 //
-//	| state | input                                             | what happens                               | next                             |
-//	| ----- | ------------------------------------------------- | ------------------------------------------ | -------------------------------- |
-//	| Open  | a watch                                           |                                            | Read                             |
-//	|       | 401, 403                                          | Error is given                             | end                              |
-//	|       | 410, StopOnGone                                   | Error is given                             | end                              |
-//	|       | 410, RelistOnGone                                 |                                            | List                             |
-//	|       | an error that says Fatal() of itself              | Error is given                             | end                              |
-//	|       | 429, 503, io.EOF, no connection                   |                                            | Open, after the delay            |
-//	|       | neither watch nor error, any other error          |                                            | a fruitless attempt              |
-//	| Read  | Added, Modified, Deleted with a revision          | given; then the resume point moves         | Read                             |
-//	|       | Bookmark, Synced with a revision                  | not given; the resume point moves          | Read                             |
-//	|       | Synced without a revision                         | not given                                  | Read                             |
-//	|       | no revision, a type that is not known             | Error 500 is given                         | end                              |
-//	|       | a revision below the resume point                 | as 410: the source has another history     |                                  |
-//	|       | Error 410, StopOnGone                             | Error is given                             | end                              |
-//	|       | Error 410, RelistOnGone                           |                                            | List                             |
-//	|       | an Error that is fatal                            | Error is given                             | end                              |
-//	|       | Error 429, 503, no connection                     | not given                                  | Open, after the delay            |
-//	|       | any other Error, an end within a second without a | not given                                  | a fruitless attempt              |
-//	|       | newer revision                                    |                                            |                                  |
-//	|       | the end                                           |                                            | Open, after the delay            |
-//	| a fruitless attempt | StopOnGone; RelistOnGone, and fewer than three in a row, or a list in the last 30 s |  | Open, after the delay            |
-//	|       | RelistOnGone, the third without a newer revision  |                                            | List                             |
-//	| List  | the state and its revision                        | the difference to what was given is given; | Open at that revision, at once   |
-//	|       |                                                   | then the resume point moves                |                                  |
-//	|       | 401, 403, fatal                                   | Error is given                             | end                              |
-//	|       | no revision, any other error                      |                                            | List, after the delay            |
-//	| any   | Stop, the context is done                         |                                            | end                              |
+// Added, Modified and Deleted are given, and then the resume point moves; Bookmark and Synced move it, and are not given. An
+// event without a revision, or of a type that is not known, is given as an Error 500, and ends it. A revision below the resume
+// point is as 410, because the source has another history. A panic of the source, or of its watch, is an error 500 of theirs.
 //
 // The events of a revision that a connection has cut in two come again behind the cut: with RelistOnGone those that were given
 // are left out (of Added and Modified where they say ObjectRevision), without it they are given twice.
 //
-// The delay: the next attempt begins no earlier than MinRestartDelay after the *beginning* of this
+// The next attempt begins no earlier than MinRestartDelay after the *beginning* of this
 // one, and not before the time that an error asked for (Status.RetryAfter). So a watch that
 // lived for longer is opened again at once, and one that fails at once is tried once a second. Lists
 // have the same delay, from list to list: the first one after a 410 comes at once, and a server
@@ -78,7 +38,7 @@ func (f SourceFunc[T]) Watch(ctx context.Context, after uint64) (Interface[T], e
 // It has a goroutine from the first Next or ResultChan on, which ends with the watch. Stop ends it also
 // while the source opens a watch and does not return: that watch is stopped when it comes.
 type RetryWatcher[T any] struct {
-	source  Source[T]
+	source  ListerWatcher[T]
 	options RetryOptions[T]
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -91,12 +51,10 @@ type RetryWatcher[T any] struct {
 	complete bool                // known has everything that the consumer has: a list has come
 	begun    bool                // there is no first state to give, or it was given
 	carry    uint64              // lost, and not yet reported
+	machine  *listwatch.Machine
 
 	deleted   map[string]bool // keys of the deletions that were given at one revision, with RelistOnGone
 	deletedAt uint64
-
-	fruitless verdict.Fruitless
-	listed    time.Time // when the last list began; the zero time: there was none
 
 	last    atomic.Uint64
 	opens   atomic.Uint64
@@ -122,12 +80,12 @@ type RetryOptions[T any] struct {
 
 // NewRetryWatcher watches from a revision on, a decimal number. "" and "0" are refused: behind them
 // it is not decided what comes first.
-func NewRetryWatcher[T any](initialRevision string, source Source[T]) (*RetryWatcher[T], error) {
+func NewRetryWatcher[T any](initialRevision string, source ListerWatcher[T]) (*RetryWatcher[T], error) {
 	return NewRetryWatcherWithContext(context.Background(), initialRevision, source)
 }
 
 // NewRetryWatcherWithContext is one that ends with a context, too.
-func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision string, source Source[T]) (*RetryWatcher[T], error) {
+func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision string, source ListerWatcher[T]) (*RetryWatcher[T], error) {
 	if initialRevision == "" || initialRevision == "0" {
 		return nil, fmt.Errorf("initial RV %q is not supported due to issues with underlying WATCH", initialRevision)
 	}
@@ -140,12 +98,12 @@ func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision stri
 
 // NewRetryWatcherWithOptions watches after a revision. With RelistOnGone it may be 0: then it begins
 // with a list, whose objects come as Added, and Synced behind them. Otherwise 0 is refused.
-func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source Source[T], options RetryOptions[T]) (*RetryWatcher[T], error) {
-	if after == 0 && options.OnGone.lister == nil {
+func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source ListerWatcher[T], options RetryOptions[T]) (*RetryWatcher[T], error) {
+	if after == 0 && options.OnGone.key == nil {
 		return nil, errors.New(`initial RV "0" is not supported due to issues with underlying WATCH`)
 	}
 	if source == nil {
-		return nil, errors.New("watch: a RetryWatcher was asked for without a source: give it a Source")
+		return nil, errors.New("watch: a RetryWatcher was asked for without a source: give it a ListerWatcher")
 	}
 	switch {
 	case options.MinRestartDelay == 0:
@@ -162,7 +120,7 @@ func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source
 	r := &RetryWatcher[T]{source: source, options: options, c: make(chan Event[T]), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	r.last.Store(after)
-	if options.OnGone.lister != nil {
+	if options.OnGone.key != nil {
 		r.known = make(map[string]known[T])
 	}
 	// Also where the context ends what nobody has begun to read.
@@ -212,186 +170,147 @@ func (r *RetryWatcher[T]) finish() {
 	close(r.done)
 }
 
-// next is what follows an attempt.
-type next struct {
-	state retryState
-	after time.Duration // what the server asked to wait
-}
-
-type retryState int
-
-const (
-	stateOpen retryState = iota
-	stateList
-	stateEnd
-)
-
+// run does what the machine says.
 func (r *RetryWatcher[T]) run() {
 	defer r.finish()
 	defer r.cancel()
-	clock, gap := r.options.Clock, r.options.MinRestartDelay
-	state := stateOpen
+	first := listwatch.Watch
 	if r.begun = r.last.Load() > 0; !r.begun {
-		state = stateList
+		first = listwatch.List
 	}
-	var earliest [stateEnd]time.Time // when the next attempt of each kind may begin
-	for r.ctx.Err() == nil {
-		earliest[state] = clock.Now().Add(gap)
-		var n next
-		if state == stateList {
-			n = r.list()
-			// What was listed is watched at once.
-			earliest[stateOpen] = time.Time{}
-		} else {
-			n = r.attempt()
-		}
-		if n.state == stateEnd {
+	r.machine = listwatch.NewRelay(r.options.MinRestartDelay, r.known != nil, first)
+	in := listwatch.Input{Kind: listwatch.Due}
+	for {
+		action := r.step(in)
+		if r.ctx.Err() != nil {
 			return
 		}
-		state = n.state
-		at := earliest[state]
-		if asked := clock.Now().Add(n.after); n.after > 0 && asked.After(at) {
-			at = asked
-		}
-		if !sleepUntil(r.ctx, clock, at) {
+		switch action.Do {
+		case listwatch.List:
+			in = r.list(action)
+		case listwatch.Watch:
+			in = r.attempt()
+		case listwatch.End:
+			r.failed(action.Err, true)
+			r.give(Event[T]{Type: Error, Err: action.Err})
 			return
+		default:
+			r.failed(action.Err, false)
+			if !clocks.SleepUntil(r.ctx, r.options.Clock, action.Until) {
+				return
+			}
+			in = listwatch.Input{Kind: listwatch.Due}
 		}
 	}
 }
 
+func (r *RetryWatcher[T]) step(in listwatch.Input) listwatch.Action {
+	in.RetryAfter = RetryAfter(in.Err)
+	return r.machine.Step(r.options.Clock.Now(), in)
+}
+
+// failed records why an attempt is made again, or why it was the last one.
+func (r *RetryWatcher[T]) failed(err error, ends bool) {
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	if r.failure = err; ends {
+		r.err = err
+	}
+	r.mu.Unlock()
+	if ends {
+		return
+	}
+	level := slog.LevelDebug
+	if _, coded := StatusOf(err); !coded && !listwatch.IsEndOfStream(err) {
+		level = slog.LevelWarn
+	}
+	r.options.Logger.Log(r.ctx, level, "watch: an attempt failed and is made again", "revision", r.last.Load(), "error", err)
+}
+
 // attempt opens one watch and reads it to its end.
-func (r *RetryWatcher[T]) attempt() next {
+func (r *RetryWatcher[T]) attempt() listwatch.Input {
 	r.opens.Add(1)
-	after, began := r.last.Load(), r.options.Clock.Now()
-	w, err := abandonable(r.ctx, func(ctx context.Context) (Interface[T], error) {
+	after := r.last.Load()
+	w, err := foreign.Call(r.ctx, panicked, func(ctx context.Context) (Interface[T], error) {
 		return r.source.Watch(ctx, after)
 	}, func(late Interface[T]) {
 		if late != nil {
 			late.Stop()
 		}
 	})
-	if err != nil {
-		return r.failed("open", err)
+	switch {
+	case err != nil:
+		return listwatch.Input{Kind: listwatch.Failed, Err: err}
+	case w == nil:
+		return listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the source gave neither a watch nor an error")}
 	}
-	if w == nil {
-		return r.failed("open", errors.New("the source gave neither a watch nor an error"))
+	defer panicked.Guard("the stop of the source's watch", w.Stop, func(error) {})
+	r.step(listwatch.Input{Kind: listwatch.Opened})
+	in := r.read(w)
+	if r.last.Load() != after {
+		r.step(listwatch.Input{Kind: listwatch.Newer})
 	}
-	defer w.Stop()
+	return in
+}
+
+// read gives the events of a watch, until it ends.
+func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
 	for {
-		e, err := nextUntil(r.ctx, w, r.ctx.Done())
-		if err != nil {
-			// The end of this watch, or of all.
-			if r.last.Load() == after && r.options.Clock.Now().Sub(began) < verdict.Short {
-				return r.nothingNew(0)
-			}
-			r.fruitless.Reset()
-			return next{state: stateOpen}
+		var e Event[T]
+		var err error
+		if bad := panicked.Guard("the source's watch", func() { e, err = nextUntil(r.ctx, w, r.ctx.Done()) }, func(error) {}); bad != nil {
+			return listwatch.Input{Kind: listwatch.Failed, Err: bad}
 		}
-		if r.last.Load() != after {
-			r.fruitless.Reset()
+		if err != nil { // the end of this watch, or of all
+			return listwatch.Input{Kind: listwatch.Ended}
 		}
-		if n, done := r.read(e); done {
-			return n
+		if in, ends := r.take(e); ends {
+			return in
 		}
 	}
 }
 
-// read is the state Read: done where it is left.
-func (r *RetryWatcher[T]) read(e Event[T]) (n next, done bool) {
+// take takes an event of a watch. ends: nothing else of that watch is read.
+func (r *RetryWatcher[T]) take(e Event[T]) (in listwatch.Input, ends bool) {
 	// Whether the event is given or not, the next one that is given says it.
 	r.carry += e.Lost
 	e.Lost = 0
+	in.Kind = listwatch.Failed
 	switch e.Type {
 	case Synced: // a state was not asked for: it is a Bookmark, where it has a revision
-		if e.Type = Bookmark; e.Revision > 0 {
-			return r.read(e)
+		if e.Type = Bookmark; e.Revision == 0 {
+			return in, false
 		}
-		return next{}, false
 	case Added, Modified, Deleted, Bookmark:
-		// Behind an empty state of revision 0 the position stays 0 inside of the first revision.
-		if e.Revision == 0 && (e.ObjectRevision == 0 || r.last.Load() > 0) {
-			return r.end(&Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}), true
-		}
-		if last := r.last.Load(); e.Revision < last {
-			return r.failed("read", &Status{Code: 410, Message: fmt.Sprintf(
-				"the watch is at %d, and the source says that it is at %d", last, e.Revision)}), true
-		}
-		if e.Type != Bookmark && !r.repeats(e) && !r.give(r.relative(e)) {
-			return next{state: stateEnd}, true
-		}
-		r.last.Store(e.Revision)
-		return next{}, false
 	case Error:
-		err := e.Err
-		if err == nil {
-			err = errors.New("an event of type Error without an error")
+		if in.Err = e.Err; e.Err == nil {
+			in.Err = errors.New("an event of type Error without an error")
 		}
-		return r.failed("read", err), true
+		if listwatch.IsEndOfStream(e.Err) {
+			in.Kind = listwatch.Ended
+		}
+		return in, true
+	default:
+		in.Kind = listwatch.Unplaced
+		in.Err = &Status{Code: 500, Message: fmt.Sprintf("failed to recognize Event type %q", string(e.Type))}
+		return in, true
 	}
-	return r.end(&Status{Code: 500, Message: fmt.Sprintf("failed to recognize Event type %q", string(e.Type))}), true
-}
-
-// failed is the one rule for errors, wherever they come.
-func (r *RetryWatcher[T]) failed(during string, err error) next {
-	if r.ctx.Err() != nil {
-		return next{state: stateEnd}
-	}
-	r.mu.Lock()
-	r.failure = err
-	r.mu.Unlock()
-	v := verdictOf(err)
+	last := r.last.Load()
 	switch {
-	case isFatal(err), v == verdict.Refused && during != "read":
-		return r.end(err)
-	case v == verdict.Gone && during != "list" && r.options.OnGone.lister == nil:
-		return r.end(err)
-	case v == verdict.Gone && during != "list":
-		return next{stateList, RetryAfter(err)}
+	case e.Revision == 0 && (e.ObjectRevision == 0 || last > 0): // behind an empty state of revision 0 the first revision has position 0
+		in.Kind = listwatch.Unplaced
+		in.Err = &Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}
+		return in, true
+	case e.Revision < last:
+		in.Err = &Status{Code: 410, Message: fmt.Sprintf("the watch is at %d, and the source says that it is at %d", last, e.Revision)}
+		return in, true
+	case e.Type != Bookmark && !r.repeats(e) && !r.give(r.relative(e)):
+		return in, true
 	}
-	level := slog.LevelDebug
-	if _, coded := StatusOf(err); !coded && !isEndOfStream(err) {
-		level = slog.LevelWarn
-	}
-	r.options.Logger.Log(r.ctx, level, "watch: an attempt failed and is made again", "during", during, "revision", r.last.Load(), "error", err)
-	switch {
-	case during == "list":
-		return next{stateList, RetryAfter(err)}
-	case v == verdict.Busy:
-		return next{stateOpen, RetryAfter(err)}
-	}
-	return r.nothingNew(RetryAfter(err))
-}
-
-// verdictOf is what an error says about the revision that was asked for. A connection that ended, or did not come about, says
-// nothing.
-func verdictOf(err error) verdict.Verdict {
-	s, coded := StatusOf(err)
-	if coded {
-		return verdict.Of(s.Code)
-	}
-	var connection net.Error
-	if isEndOfStream(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &connection) {
-		return verdict.Busy
-	}
-	return verdict.Wrong
-}
-
-// nothingNew is a fruitless attempt: the watch is opened again, or listed after the third in a row.
-func (r *RetryWatcher[T]) nothingNew(after time.Duration) next {
-	due := r.fruitless.OneMore() && r.options.OnGone.lister != nil
-	if due && (r.listed.IsZero() || r.options.Clock.Now().Sub(r.listed) >= verdict.RelistCalm) {
-		return next{stateList, after}
-	}
-	return next{stateOpen, after}
-}
-
-// end gives the error as the last event.
-func (r *RetryWatcher[T]) end(err error) next {
-	r.mu.Lock()
-	r.failure, r.err = err, err
-	r.mu.Unlock()
-	r.give(Event[T]{Type: Error, Err: err})
-	return next{state: stateEnd}
+	r.last.Store(e.Revision)
+	return in, false
 }
 
 // give hands an event to the consumer; false where the watch was stopped first.
@@ -405,31 +324,4 @@ func (r *RetryWatcher[T]) give(e Event[T]) bool {
 	r.carry = 0
 	r.remember(e)
 	return true
-}
-
-// abandonable calls f, which may wait for the network, and returns when the context is done even if f
-// does not. What f gives then is released by late.
-func abandonable[R any](ctx context.Context, f func(context.Context) (R, error), late func(R)) (R, error) {
-	type answer struct {
-		result R
-		err    error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		a := answer{err: errors.New("the source ended its goroutine, which runtime.Goexit and a test's FailNow do")}
-		defer func() { answers <- a }()
-		a.result, a.err = f(ctx)
-	}()
-	select {
-	case a := <-answers:
-		return a.result, a.err
-	case <-ctx.Done():
-		go func() {
-			if a := <-answers; a.err == nil {
-				late(a.result)
-			}
-		}()
-		var none R
-		return none, ctx.Err()
-	}
 }

@@ -33,12 +33,18 @@ type script struct {
 	stayOpen   bool
 	refuse     []error
 	always     error
+	listed     uint64
 
 	mu    sync.Mutex
 	after []uint64
 }
 
 var errNothing = errors.New("neither a watch nor an error")
+
+// List is the empty state of a revision.
+func (s *script) List(context.Context, watch.ListRequest) (watch.ListPage[string], error) {
+	return watch.ListPage[string]{Revision: s.listed}, nil
+}
 
 func (s *script) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
 	s.mu.Lock()
@@ -76,7 +82,7 @@ func (s *script) opens() []uint64 {
 	return append([]uint64(nil), s.after...)
 }
 
-func retry(t *testing.T, after uint64, source watch.Source[string], options watch.RetryOptions[string]) *watch.RetryWatcher[string] {
+func retry(t *testing.T, after uint64, source watch.ListerWatcher[string], options watch.RetryOptions[string]) *watch.RetryWatcher[string] {
 	t.Helper()
 	if options.Clock == nil && options.MinRestartDelay == 0 {
 		options.MinRestartDelay = -1
@@ -171,11 +177,8 @@ func TestRW04GoneAtOpen(t *testing.T) {
 	gone := &watch.Status{Code: 410, Message: "too old"}
 	rowOfRetry{1, &script{always: gone}, []watch.Event[string]{{Type: watch.Error, Err: gone}}, []uint64{1}, true}.run(t)
 
-	s := &script{events: events(2, 9), refuse: []error{gone}}
-	w := retry(t, 1, s, watch.RetryOptions[string]{OnGone: watch.RelistOnGone(
-		watch.ListerFunc[string](func(context.Context) (watch.Listing[string], error) {
-			return watch.Listing[string]{Revision: 8}, nil
-		}), func(o string) string { return o })})
+	s := &script{events: events(2, 9), refuse: []error{gone}, listed: 8}
+	w := retry(t, 1, s, watch.RetryOptions[string]{OnGone: watch.RelistOnGone(func(o string) string { return o })})
 	e := take[string](t, w)
 	want(t, "behind the list", e.Revision, 9)
 	want(t, "lost", e.Lost, 7)
@@ -397,10 +400,10 @@ func TestRetryWatcherStopsWhileASourceHangs(t *testing.T) {
 	noLeak(t)
 	release := make(chan struct{})
 	late := watch.NewFake[string]()
-	w := retry(t, 1, watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+	w := retry(t, 1, watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 		<-release
 		return late, nil
-	}), watch.RetryOptions[string]{})
+	}}, watch.RetryOptions[string]{})
 	w.ResultChan()
 	bounded.Eventually(t, "an open that hangs", func() bool { return w.Stats().Opens == 1 })
 	w.Stop()
@@ -414,13 +417,13 @@ func TestRetryWatcherOutlivesASourceThatEndsItsGoroutine(t *testing.T) {
 	noLeak(t)
 	given := watch.NewFake[string]()
 	first := true
-	w := retry(t, 1, watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+	w := retry(t, 1, watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 		if first {
 			first = false
 			runtime.Goexit()
 		}
 		return given, nil
-	}), watch.RetryOptions[string]{MinRestartDelay: -1})
+	}}, watch.RetryOptions[string]{MinRestartDelay: -1})
 	w.ResultChan()
 	bounded.Eventually(t, "another attempt", func() bool { return w.Stats().Opens == 2 })
 	if err := w.Stats().LastError; !strings.Contains(fmt.Sprint(err), "ended its goroutine") {

@@ -99,16 +99,6 @@ func IsRefused(err error) bool {
 	return isCode(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
-// isFatal: the error says of itself that nothing can come of another attempt, as that of a cache which
-// was closed does.
-func isFatal(err error) bool {
-	var fatal interface {
-		error
-		Fatal() bool
-	}
-	return errors.As(err, &fatal) && fatal.Fatal()
-}
-
 // IsTooManyRequests: the server asks for patience (429), for [RetryAfter] if it says so.
 func IsTooManyRequests(err error) bool { return isCode(err, http.StatusTooManyRequests) }
 

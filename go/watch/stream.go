@@ -2,13 +2,10 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"strings"
 	"sync"
-	"syscall"
+
+	"watchcore/internal/listwatch"
 )
 
 // Decoder reads events from a stream, such as the body of an HTTP answer.
@@ -170,7 +167,7 @@ func (s *StreamWatcher[T]) fail(err error) {
 	default:
 	}
 	s.ended(err)
-	if isEndOfStream(err) {
+	if listwatch.IsEndOfStream(err) {
 		return
 	}
 	err = fmt.Errorf("unable to decode an event from the watch stream: %w", err)
@@ -182,21 +179,4 @@ func (s *StreamWatcher[T]) fail(err error) {
 		reported = &Status{Code: 500, Message: err.Error()}
 	}
 	s.send(Event[T]{Type: Error, Err: reported})
-}
-
-// isEndOfStream says whether an error is the end of a connection, regular or not, and nothing
-// that the events could be blamed for.
-func isEndOfStream(err error) bool {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.ECONNRESET) {
-		return true
-	}
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		return true
-	}
-	// net/http has no values for these.
-	text := err.Error()
-	return strings.Contains(text, "http: can't write HTTP request on broken connection") ||
-		strings.Contains(text, "http2: server sent GOAWAY and closed the connection")
 }

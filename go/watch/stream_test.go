@@ -151,9 +151,9 @@ func TestStreamWatcherOfEventsWithRevisions(t *testing.T) {
 func TestIW01StopAlwaysUnblocks(t *testing.T) {
 	noLeak(t)
 	silent := make(chan watch.Event[string])
-	source := watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+	source := watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 		return watch.NewProxyWatcher(silent), nil
-	})
+	}}
 	makers := map[string]func() watch.Interface[string]{
 		"filter": func() watch.Interface[string] { return watch.Filter[string](watch.NewProxyWatcher(silent), notB) },
 		"stream": func() watch.Interface[string] {
@@ -182,10 +182,10 @@ func TestIW01StopAlwaysUnblocks(t *testing.T) {
 		b := watch.NewBroadcaster[string](0, watch.WaitIfChannelFull)
 		w, err := b.Watch()
 		check(t, err)
-		r, err := watch.NewRetryWatcher[string]("1", watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+		r, err := watch.NewRetryWatcher[string]("1", watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 			f := watch.NewRaceFreeFake[string]()
 			return f, f.Send(watch.Event[string]{Type: watch.Added, Revision: 2})
-		}))
+		}})
 		check(t, err)
 		d := &decoder{items: make(chan watch.Event[string], 9)}
 		s := watch.NewStreamWatcher[string](d, nil)
@@ -324,13 +324,13 @@ func TestStatusThatIsNilIsNone(t *testing.T) {
 	want(t, "text", none.Error(), "no status")
 	want(t, "code", none.HTTPStatus(), 0)
 	opens := make(chan struct{}, 2)
-	r, err := watch.NewRetryWatcherWithOptions(t.Context(), 1, watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+	r, err := watch.NewRetryWatcherWithOptions(t.Context(), 1, watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 		select {
 		case opens <- struct{}{}:
 		default:
 		}
 		return nil, none
-	}), watch.RetryOptions[string]{MinRestartDelay: -1, Logger: quiet()})
+	}}, watch.RetryOptions[string]{MinRestartDelay: -1, Logger: quiet()})
 	check(t, err)
 	r.ResultChan()
 	for range 2 {

@@ -64,7 +64,7 @@ func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ..
 // Until is UntilWithoutRetry over a [RetryWatcher] of source from a revision on: it sees each event
 // once and in order, over any number of connections, and ends with an Error event and ErrWatchClosed where the
 // source has forgotten the revision. The revision is that of NewRetryWatcher.
-func Until[T any](ctx context.Context, initialRevision string, source Source[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
+func Until[T any](ctx context.Context, initialRevision string, source ListerWatcher[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	w, err := NewRetryWatcherWithContext(ctx, initialRevision, source)
 	if err != nil {
 		return nil, err

@@ -113,7 +113,7 @@ func TestUntilTheWatchCloses(t *testing.T) {
 
 func TestUntilOverARetryWatcher(t *testing.T) {
 	noLeak(t)
-	source := watch.SourceFunc[string](func(_ context.Context, after uint64) (watch.Interface[string], error) {
+	source := watch.ListWatch[string]{WatchFunc: func(_ context.Context, after uint64) (watch.Interface[string], error) {
 		f := fakeOf(t)
 		for _, e := range []watch.Event[string]{added, modified} {
 			if e.Revision > after {
@@ -123,7 +123,7 @@ func TestUntilOverARetryWatcher(t *testing.T) {
 		}
 		f.Stop()
 		return f, nil
-	})
+	}}
 	last, err := watch.Until(bounded.Context(t), "3", source, isType(watch.Added), isType(watch.Modified))
 	check(t, err)
 	want(t, "last", *last, modified)
@@ -131,9 +131,9 @@ func TestUntilOverARetryWatcher(t *testing.T) {
 	if err == nil {
 		t.Fatal("a revision of nothing was accepted")
 	}
-	gone := watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+	gone := watch.ListWatch[string]{WatchFunc: func(context.Context, uint64) (watch.Interface[string], error) {
 		return nil, &watch.Status{Code: 410}
-	})
+	}}
 	last, err = watch.Until(bounded.Context(t), "3", gone, isType(watch.Added))
 	if err != watch.ErrWatchClosed || last == nil || !watch.IsGone(last.Err) {
 		t.Fatalf("%v, %v", last, err)

@@ -1,7 +1,10 @@
 // Package clocks sets timers for points of time on any clock.
 package clocks
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Clock is a watch.Clock.
 type Clock interface {
@@ -18,4 +21,19 @@ func TimerAt(clock Clock, at time.Time) (fired <-chan time.Time, stop func()) {
 		return exact.TimerAt(at)
 	}
 	return clock.Timer(at.Sub(clock.Now()))
+}
+
+// SleepUntil waits for a point of time; false where the context ended it.
+func SleepUntil(ctx context.Context, clock Clock, at time.Time) bool {
+	if !at.After(clock.Now()) {
+		return ctx.Err() == nil
+	}
+	fired, stop := TimerAt(clock, at)
+	defer stop()
+	select {
+	case <-fired:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
