@@ -24,19 +24,8 @@
 //! # }
 //! ```
 //!
-//! | room | what |
-//! | --- | --- |
-//! | `subscription` | cursors: what a consumer reads, waits for and has lost |
-//! | `read`, `writer` | gets, lists, snapshots, waits; changes, listings, resyncs |
-//! | `cache` | what all parts of one cache share, its options, what it says of itself |
-//! | `wake` | waiters, the notifier, wake sets |
-//! | `log` | segments, the ring, epochs, chains of one index value |
-//! | `filter`, `attribute` | ranges, selectors, declared indexes; what values are indexed by |
-//! | `store`, `data` | the ordered index of keys; key-values, slots, events |
-//! | `reclaim` | the collector and the thread that frees |
-//!
-//! Each calls only those below it. The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI
-//! `watchcore-capi`, the command line `watchcore-cli`.
+//! The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI `watchcore-capi`, the command line `watchcore-cli`.
+//! ARCHITECTURE.md says how it is built.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
