@@ -3,7 +3,8 @@
 use super::ports::Port;
 use super::{BOUND, wait_for};
 use etcd_client::{
-    Client, CompactionOptions, ConnectOptions, Error, GetOptions, KeyValue, LeaseGrantOptions, PutOptions, Txn, TxnOp,
+    Client, CompactionOptions, ConnectOptions, Error, GetOptions, KeyValue, LeaseGrantOptions, Permission, PutOptions,
+    Txn, TxnOp,
 };
 use std::future::Future;
 use std::io::{Read, Write};
@@ -378,6 +379,22 @@ impl Ctl {
     fn block<T>(&self, call: impl Future<Output = T>) -> T {
         let bounded = async { tokio::time::timeout(BOUND, call).await };
         self.runtime.block_on(bounded).expect("etcd answers in time")
+    }
+
+    /// Turns authentication on, with a user "root", and a user "app" who may do what `permissions` say.
+    #[track_caller]
+    pub(crate) fn enable_auth(&self, root: &str, app: &str, permissions: &[Permission]) {
+        self.run(async |mut client| {
+            for (user, password, role) in [("root", root, "root"), ("app", app, "reader")] {
+                client.user_add(user, password, None).await?;
+                client.role_add(role).await?;
+                client.user_grant_role(user, role).await?;
+            }
+            for permission in permissions {
+                client.role_grant_permission("reader", permission.clone()).await?;
+            }
+            client.auth_enable().await.map(drop)
+        });
     }
 
     /// Every writing call answers the revision of the store after it.

@@ -553,13 +553,7 @@ fn a_watch_that_falls_behind_says_what_it_lost_and_stops() {
 #[test]
 fn a_wrong_password_or_a_missing_permission_is_told_at_once() {
     let (etcd, client) = etcd();
-    client.run(async |mut client| {
-        client.user_add("root", "secret", None).await?;
-        client.role_add("root").await?;
-        client.user_grant_role("root", "root").await?;
-        client.user_add("nobody", "secret", None).await?;
-        client.auth_enable().await
-    });
+    client.enable_auth("secret", "secret", &[]);
     let endpoint = etcd.url();
     for task in [&["watch", "--prefix", "/a/"][..], &["list", "--prefix", "/a/"], &["get", "/a/x"]] {
         let mut wrong = words(&endpoint, task);
@@ -567,7 +561,7 @@ fn a_wrong_password_or_a_missing_permission_is_told_at_once() {
         let ended = run(&wrong).is(1);
         ended.error("UNAUTHENTICATED");
         let mut denied = words(&endpoint, task);
-        denied.extend(["--user", "nobody:secret"]);
+        denied.extend(["--user", "app:secret"]);
         run(&denied).is(1).error("PERMISSION_DENIED");
         let mut right = command(&words(&endpoint, &["list", "--prefix", "/a/", "--user", "root"]));
         right.env("WATCHCORE_PASSWORD", "secret");

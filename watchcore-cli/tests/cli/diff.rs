@@ -156,16 +156,7 @@ fn a_watch_of_a_key_asks_for_that_key_alone() {
     for (key, value) in [("/a/key", "1"), ("/a/key2", "1"), ("/a/key", "2")] {
         client.put(key, value); // 2 to 4
     }
-    client.run(async |mut client| {
-        client.user_add("root", "secret", None).await?;
-        client.role_add("root").await?;
-        client.user_grant_role("root", "root").await?;
-        client.user_add("app", "secret", None).await?;
-        client.role_add("reader").await?;
-        client.role_grant_permission("reader", Permission::read("/a/key")).await?;
-        client.user_grant_role("app", "reader").await?;
-        client.auth_enable().await
-    });
+    client.enable_auth("secret", "secret", &[Permission::read("/a/key")]);
     let endpoint = etcd.url();
     let task = |more: &[&'static str]| {
         words(&endpoint, &[&["watch", "--key", "/a/key", "--user", "app:secret"], more].concat()).join(" ")

@@ -257,17 +257,7 @@ fn get_asks_for_its_key_alone() {
     for (key, value) in [("/a/key", "1"), ("/a/key2", "1"), ("/a/other", "1"), ("/a/key", "2")] {
         client.put(key, value); // 2 to 5
     }
-    client.run(async |mut client| {
-        client.user_add("root", "secret", None).await?;
-        client.role_add("root").await?;
-        client.user_grant_role("root", "root").await?;
-        client.user_add("app", "secret", None).await?;
-        client.role_add("reader").await?;
-        client.role_grant_permission("reader", Permission::read("/a/key")).await?;
-        client.role_grant_permission("reader", Permission::read("/a/absent")).await?;
-        client.user_grant_role("app", "reader").await?;
-        client.auth_enable().await
-    });
+    client.enable_auth("secret", "secret", &[Permission::read("/a/key"), Permission::read("/a/absent")]);
     let endpoint = etcd.url();
     let get = |more: &[&str]| run(&words(&endpoint, &[&["get", "--user", "app:secret"], more].concat()));
     let new = r#"{"key":"/a/key","value":"2","create_revision":2,"mod_revision":5,"version":2}"#;

@@ -169,12 +169,7 @@ fn all_of_the_connection_comes_from_the_environment() {
 #[test]
 fn user_and_password_come_from_the_environment() {
     let etcd = Etcd::start();
-    etcd.ctl().run(async |mut client| {
-        client.user_add("root", "secret", None).await?;
-        client.role_add("root").await?;
-        client.user_grant_role("root", "root").await?;
-        client.auth_enable().await
-    });
+    etcd.ctl().enable_auth("secret", "secret", &[]);
     let endpoint = etcd.url();
     let count = |environment: &[(&str, &str)], more: &[&str]| {
         let mut command = command(&[&["count", "--prefix", ""], more].concat());

@@ -70,16 +70,7 @@ fn guarded() -> (Etcd, Ctl) {
 
 fn guarded_by(extra: &[&str]) -> (Etcd, Ctl) {
     let etcd = Etcd::with(extra);
-    etcd.ctl().run(async |mut client| {
-        client.user_add("root", "root-password", None).await?;
-        client.role_add("root").await?;
-        client.user_grant_role("root", "root").await?;
-        client.user_add("app", PASSWORD, None).await?;
-        client.role_add("reader").await?;
-        client.role_grant_permission("reader", Permission::read("/a/").with_prefix()).await?;
-        client.user_grant_role("app", "reader").await?;
-        client.auth_enable().await.map(drop)
-    });
+    etcd.ctl().enable_auth("root-password", PASSWORD, &[Permission::read("/a/").with_prefix()]);
     let root = ConnectOptions::new().with_user("root", "root-password").with_auto_token_refresh(true);
     let root = Ctl::connect(&etcd.url(), root);
     (etcd, root)
