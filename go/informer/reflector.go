@@ -69,10 +69,11 @@ type reflector[T any] struct {
 	page    int
 	machine *listwatch.Machine
 	action  listwatch.Action // what it says; the zero action begins
-	open    *attempt         // the last watch
 
 	at      watchcore.Position
 	behind  uint64    // the revisions up to here are proven whole: a watch is opened behind it
+	newest  uint64    // the newest revision that was known when the watch was asked for
+	from    uint64    // the revision that it begins behind
 	reached uint64    // the newest revision that the open watch has said to be there
 	marked  uint64    // the revision of which an event had a lower position: the source says which one is its last
 	held    []held[T] // events of a revision of which more is to come
@@ -148,7 +149,7 @@ func (r *reflector[T]) run() error {
 		case r.action.Do == listwatch.Watch:
 			r.watch()
 		case r.action.Do == listwatch.Read: // it has ended the goroutine that read the watch
-			r.ended(r.open, watch.ErrEnded)
+			r.ended(watch.ErrEnded)
 		case clocks.SleepUntil(r.in.ctx, r.in.clock, r.action.Until):
 			r.step(listwatch.Input{Kind: listwatch.Due})
 		}
@@ -159,20 +160,15 @@ func (r *reflector[T]) run() error {
 // step tells the machine what came of its last action. It comes before the report of an error: OnError may end this goroutine,
 // and who hears of the failure may move the clock.
 func (r *reflector[T]) step(in listwatch.Input) {
-	doing := r.doing()
+	doing := "watch"
+	if r.machine.Attempt() == listwatch.List {
+		doing = "list"
+	}
 	in.RetryAfter = watch.RetryAfter(in.Err)
 	if r.action = r.machine.Step(r.in.clock.Now(), in); r.action.Err != nil {
 		r.action.Err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, r.action.Err)
 		r.say("could not be "+doing+"ed", r.action.Err)
 	}
-}
-
-// doing is the attempt that is under way, or to come.
-func (r *reflector[T]) doing() string {
-	if r.machine.Attempt() == listwatch.List {
-		return "list"
-	}
-	return "watch"
 }
 
 // commit publishes what was put.
@@ -294,46 +290,39 @@ func isEqual[T any](a, b *T) bool {
 func (r *reflector[T]) watch() {
 	r.say("is being watched", nil)
 	r.drop()
-	r.open = &attempt{newest: r.at.Revision, behind: r.behind}
-	r.reached = r.behind
-	r.ended(r.open, r.read(r.open))
+	r.newest, r.from, r.reached = r.at.Revision, r.behind, r.behind
+	r.ended(r.read())
 }
 
-// attempt is what was known when a watch was asked for.
-type attempt struct {
-	newest, behind uint64 // the newest revision, and the one that the watch begins behind
-	opened         bool
-	over           bool // ended has seen to it: a watch may end the goroutine that reads it, and then the one that stops it
-}
-
-// ended is what follows a watch that has ended by an error.
-func (r *reflector[T]) ended(a *attempt, err error) {
-	if a.over || r.in.ctx.Err() != nil {
+// ended is what follows a watch that has ended by an error, once: a watch may end the goroutine that reads it, and then the one
+// that stops it.
+func (r *reflector[T]) ended(err error) {
+	isOpen := r.action.Do == listwatch.Read
+	if !isOpen && r.action.Do != listwatch.Watch || r.in.ctx.Err() != nil {
 		return
 	}
-	a.over = true
 	in := listwatch.Input{Kind: listwatch.Failed, Err: err}
 	switch {
-	case !a.opened && err == nil:
-		in = listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the source gave neither a watch nor an error")}
-	case !a.opened || !errors.Is(err, watch.ErrEnded) && !listwatch.IsEndOfStream(err):
+	case err == nil:
+		in = listwatch.Input{Kind: listwatch.Cut, Err: listwatch.ErrNoWatch}
+	case !isOpen || !errors.Is(err, watch.ErrEnded) && !listwatch.IsEndOfStream(err):
 	case len(r.held) > 0: // the next watch brings it again
-		in = listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the watch ended inside a revision")}
-	case r.reached < a.newest: // it began inside a revision, which had to come again
-		in = listwatch.Input{Kind: listwatch.WentBack, Err: misfit("revision %d was seen, and the source says that it is at %d", a.newest, r.reached)}
+		in = listwatch.Input{Kind: listwatch.Cut, Err: listwatch.ErrInside}
+	case r.reached < r.newest: // it began inside a revision, which had to come again
+		in = listwatch.Input{Kind: listwatch.WentBack, Err: misfit("revision %d was seen, and the source says that it is at %d", r.newest, r.reached)}
 	default:
 		in = listwatch.Input{Kind: listwatch.Ended}
 	}
 	r.drop()
-	if r.at.Revision > a.newest {
+	if r.at.Revision > r.newest {
 		r.step(listwatch.Input{Kind: listwatch.Newer})
 	}
 	r.step(in)
 }
 
 // read opens a watch, and takes its events until it ends: why it did. No error: there was no watch.
-func (r *reflector[T]) read(a *attempt) error {
-	w, err := foreign.Call(r.in.ctx, panicked, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, a.behind) },
+func (r *reflector[T]) read() error {
+	w, err := foreign.Call(r.in.ctx, panicked, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, r.from) },
 		func(late watch.Interface[T]) {
 			if late != nil {
 				r.stop(late, r.in.report)
@@ -342,17 +331,15 @@ func (r *reflector[T]) read(a *attempt) error {
 	if err != nil || w == nil {
 		return err
 	}
-	a.opened = true
 	r.step(listwatch.Input{Kind: listwatch.Opened})
-	ended := func(err error) { r.ended(a, err) }
-	defer r.stop(w, ended)
+	defer r.stop(w, r.ended)
 	for err == nil {
 		var e watch.Event[T]
-		if bad := panicked.Guard("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, ended); bad != nil {
+		if bad := panicked.Guard("the source's watch", func() { e, err = watch.Next(r.in.ctx, w) }, r.ended); bad != nil {
 			err = bad
 		}
 		if err == nil {
-			err = r.take(e, a)
+			err = r.take(e)
 		}
 	}
 	return err
@@ -366,7 +353,7 @@ func (r *reflector[T]) stop(w watch.Interface[T], ended func(error)) {
 }
 
 // take is one event of a watch.
-func (r *reflector[T]) take(e watch.Event[T], a *attempt) error {
+func (r *reflector[T]) take(e watch.Event[T]) error {
 	switch e.Type {
 	case watch.Error:
 		if e.Err == nil {
@@ -386,13 +373,13 @@ func (r *reflector[T]) take(e watch.Event[T], a *attempt) error {
 	}
 	r.reached = max(r.reached, e.Revision, e.ObjectRevision)
 	if e.Type == watch.Bookmark {
-		if e.Revision < a.behind {
+		if e.Revision < r.from {
 			// A restored backup that lets a watch begin in its future: nothing would come until it is there.
-			return misfit("the watch begins behind %d, and the source says that it is at %d", a.behind, e.Revision)
+			return misfit("the watch begins behind %d, and the source says that it is at %d", r.from, e.Revision)
 		}
 		r.behind = max(r.behind, e.Revision)
 	} else {
-		key, err := r.keyOf(e.Object, func(err error) { r.ended(a, err) })
+		key, err := r.keyOf(e.Object, r.ended)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"watchcore"
+	"watchcore/internal/pump"
 	"watchcore/watch"
 )
 
@@ -72,7 +73,9 @@ func (s *CacheSource[T]) Watch(ctx context.Context, after uint64) (watch.Interfa
 	if err != nil {
 		return nil, err
 	}
-	return &sourceWatch[T]{source: s, sub: sub, position: after, turn: make(chan struct{}, 1), stopped: make(chan struct{})}, nil
+	w := &sourceWatch[T]{source: s, sub: sub, position: after, turn: make(chan struct{}, 1), stopped: make(chan struct{})}
+	w.pump = pump.New(w.Next, 0)
+	return w, nil
 }
 
 // List waits for the cache's first listing and gives its present state, in one page. What decode refuses is in ListPage.Refused. A
@@ -125,19 +128,20 @@ type sourceWatch[T any] struct {
 	position uint64                    // behind them
 	over     bool                      // nothing follows them
 
-	results results[T]
+	pump *pump.Pump[watch.Event[*Object[T]]]
 }
 
 func (w *sourceWatch[T]) Stop() {
 	w.stop.Do(func() {
 		close(w.stopped)
+		w.pump.Stop()
 		_ = w.sub.Close()
 	})
 }
 
 // ResultChan is the channel face.
 func (w *sourceWatch[T]) ResultChan() <-chan watch.Event[*Object[T]] {
-	return w.results.of(w.Next, w.stopped)
+	return w.pump.Results()
 }
 
 // Next is the next event.

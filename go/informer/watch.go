@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"watchcore/internal/pump"
 	"watchcore/watch"
 )
 
@@ -26,6 +27,7 @@ func (in *Informer[T]) Watch(ctx context.Context) (watch.Interface[*Object[T]], 
 	if now := in.store.current.Load(); now.synced {
 		w.at = now
 	}
+	w.pump = pump.New(w.Next, 0)
 	w.forget = context.AfterFunc(ctx, w.end)
 	return w, nil
 }
@@ -48,7 +50,7 @@ type watcher[T any] struct {
 	stop   chan struct{}
 	forget func() bool
 
-	results results[T]
+	pump *pump.Pump[watch.Event[*Object[T]]]
 }
 
 func (w *watcher[T]) Stop() {
@@ -56,39 +58,16 @@ func (w *watcher[T]) Stop() {
 	w.end()
 }
 
-func (w *watcher[T]) end() { w.once.Do(func() { close(w.stop) }) }
+func (w *watcher[T]) end() {
+	w.once.Do(func() {
+		close(w.stop)
+		w.pump.Stop()
+	})
+}
 
 // ResultChan is the channel face, which has a goroutine.
 func (w *watcher[T]) ResultChan() <-chan watch.Event[*Object[T]] {
-	return w.results.of(w.Next, w.stop)
-}
-
-// results is the channel face of a watch that is pulled.
-type results[T any] struct {
-	once sync.Once
-	c    chan watch.Event[*Object[T]]
-}
-
-// of is the channel. The first call starts its goroutine, which ends with the watch, or when that is stopped.
-func (r *results[T]) of(next func(context.Context) (watch.Event[*Object[T]], error), stopped <-chan struct{}) <-chan watch.Event[*Object[T]] {
-	r.once.Do(func() {
-		r.c = make(chan watch.Event[*Object[T]])
-		go func() {
-			defer close(r.c)
-			for {
-				e, err := next(context.Background())
-				if err != nil {
-					return
-				}
-				select {
-				case r.c <- e:
-				case <-stopped:
-					return
-				}
-			}
-		}()
-	})
-	return r.c
+	return w.pump.Results()
 }
 
 // Next is the next event.

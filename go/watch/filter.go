@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"watchcore/internal/pump"
 )
 
 // FilterFunc decides about an event and may change it. It is asked about events that have an object:
@@ -134,7 +136,7 @@ type derived[T any] struct {
 	source Interface[T]
 	step   step[T]        // nil: none
 	record func(Event[T]) // nil: none
-	pump   pump[T]
+	pump   *pump.Pump[Event[T]]
 	stop   sync.Once
 	gone   chan struct{} // closed by Stop
 
@@ -150,7 +152,7 @@ func newDerived[T any](w Interface[T], s step[T]) *derived[T] {
 	d := &derived[T]{source: w, step: s, gone: make(chan struct{}), turn: make(chan struct{}, 1)}
 	// One place, so that an event which was taken from the source before a Stop is still there
 	// for the consumer.
-	d.pump = pump[T]{next: d.pull, room: 1}
+	d.pump = pump.New(d.pull, 1)
 	return d
 }
 
@@ -159,15 +161,15 @@ func (d *derived[T]) Stop() {
 	d.stop.Do(func() {
 		close(d.gone)
 		d.source.Stop()
-		d.pump.stop()
+		d.pump.Stop()
 	})
 }
 
-func (d *derived[T]) ResultChan() <-chan Event[T] { return d.pump.results() }
+func (d *derived[T]) ResultChan() <-chan Event[T] { return d.pump.Results() }
 
 // Next takes from the channel once there is one: the goroutine has the source then.
 func (d *derived[T]) Next(ctx context.Context) (Event[T], error) {
-	if c := d.pump.started(); c != nil {
+	if c := d.pump.Started(); c != nil {
 		return receive(ctx, c)
 	}
 	return d.pull(ctx)

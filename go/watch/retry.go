@@ -191,11 +191,13 @@ func (r *RetryWatcher[T]) run() {
 		case listwatch.Watch:
 			in = r.attempt()
 		case listwatch.End:
-			r.failed(action.Err, true)
+			r.mu.Lock()
+			r.failure, r.err = action.Err, action.Err
+			r.mu.Unlock()
 			r.give(Event[T]{Type: Error, Err: action.Err})
 			return
 		default:
-			r.failed(action.Err, false)
+			r.failed(action.Err)
 			if !clocks.SleepUntil(r.ctx, r.options.Clock, action.Until) {
 				return
 			}
@@ -209,19 +211,14 @@ func (r *RetryWatcher[T]) step(in listwatch.Input) listwatch.Action {
 	return r.machine.Step(r.options.Clock.Now(), in)
 }
 
-// failed records why an attempt is made again, or why it was the last one.
-func (r *RetryWatcher[T]) failed(err error, ends bool) {
+// failed records why an attempt is made again, if it has failed.
+func (r *RetryWatcher[T]) failed(err error) {
 	if err == nil {
 		return
 	}
 	r.mu.Lock()
-	if r.failure = err; ends {
-		r.err = err
-	}
+	r.failure = err
 	r.mu.Unlock()
-	if ends {
-		return
-	}
 	level := slog.LevelDebug
 	if _, coded := StatusOf(err); !coded && !listwatch.IsEndOfStream(err) {
 		level = slog.LevelWarn
@@ -244,7 +241,7 @@ func (r *RetryWatcher[T]) attempt() listwatch.Input {
 	case err != nil:
 		return listwatch.Input{Kind: listwatch.Failed, Err: err}
 	case w == nil:
-		return listwatch.Input{Kind: listwatch.Cut, Err: errors.New("the source gave neither a watch nor an error")}
+		return listwatch.Input{Kind: listwatch.Cut, Err: listwatch.ErrNoWatch}
 	}
 	defer panicked.Guard("the stop of the source's watch", w.Stop, func(error) {})
 	r.step(listwatch.Input{Kind: listwatch.Opened})
@@ -257,10 +254,11 @@ func (r *RetryWatcher[T]) attempt() listwatch.Input {
 
 // read gives the events of a watch, until it ends.
 func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
+	var e Event[T]
+	var err error
+	next, ended := func() { e, err = nextUntil(r.ctx, w, r.ctx.Done()) }, func(error) {}
 	for {
-		var e Event[T]
-		var err error
-		if bad := panicked.Guard("the source's watch", func() { e, err = nextUntil(r.ctx, w, r.ctx.Done()) }, func(error) {}); bad != nil {
+		if bad := panicked.Guard("the source's watch", next, ended); bad != nil {
 			return listwatch.Input{Kind: listwatch.Failed, Err: bad}
 		}
 		if err != nil { // the end of this watch, or of all

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
+
+	"watchcore/internal/listwatch"
 )
 
 // Status is an answer of a server as an error: what an event of type Error carries.
@@ -79,16 +82,7 @@ func explained[T any](e Event[T]) Event[T] {
 }
 
 func isCode(err error, codes ...int) bool {
-	s, ok := StatusOf(err)
-	if !ok {
-		return false
-	}
-	for _, code := range codes {
-		if s.Code == code {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(codes, listwatch.CodeOf(err))
 }
 
 // IsGone: the revision is older than what the server keeps (410). Begin from a list.

@@ -12,22 +12,16 @@ import (
 type class int
 
 const (
-	// wrong is everything else: the request or the stream is wrong, and repeating it does not help.
-	wrong class = iota
-	// gone is 410: the revision has left the source's window, so no watch from it can be opened.
-	gone
-	// busy is 429, 503, and a connection that breaks or does not come about: nothing about the revision. The same request is
-	// made again later.
-	busy
-	// failed is any other 5xx: the server or a gateway has failed, and another watch may succeed. 504 also says that the
-	// revision is not there yet, as after a restored backup.
-	failed
-	// refused is 401 and 403.
-	refused
+	wrong   class = iota // all else: the request or the stream is wrong, and repeating it does not help
+	gone                 // 410: the revision has left the source's window, so no watch from it can be opened
+	busy                 // 429, 503, a connection that breaks or does not come about: nothing about the revision
+	failed               // any other 5xx: the server or a gateway has failed, and another watch may succeed
+	refused              // 401, 403
 )
 
 func classOf(err error) class {
-	switch code := codeOf(err); {
+	var connection net.Error
+	switch code := CodeOf(err); {
 	case code == 410:
 		return gone
 	case code == 429, code == 503:
@@ -36,7 +30,7 @@ func classOf(err error) class {
 		return refused
 	case code >= 500 && code <= 599:
 		return failed
-	case code == 0 && (IsEndOfStream(err) || isNoConnection(err)):
+	case code == 0 && (IsEndOfStream(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &connection)):
 		return busy
 	}
 	return wrong
@@ -51,14 +45,8 @@ func isFatal(err error) bool {
 	return errors.As(err, &fatal) && fatal.Fatal()
 }
 
-// lacksRevision: a list at a revision failed because the source does not have that revision, not any more or not yet.
-func lacksRevision(err error) bool {
-	code := codeOf(err)
-	return code == 410 || code == 504
-}
-
-// codeOf is the status of HTTP that an error has, as a watch.Status and a watchcore.Error do; 0 where it has none.
-func codeOf(err error) int {
+// CodeOf is the status of HTTP that an error has, as a watch.Status and a watchcore.Error do; 0 where it has none.
+func CodeOf(err error) int {
 	var coded interface {
 		error
 		HTTPStatus() int
@@ -67,11 +55,6 @@ func codeOf(err error) int {
 		return coded.HTTPStatus()
 	}
 	return 0
-}
-
-func isNoConnection(err error) bool {
-	var connection net.Error
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &connection)
 }
 
 // IsEndOfStream says whether an error is the end of a connection, regular or not, and nothing that its events could be blamed for.

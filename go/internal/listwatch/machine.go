@@ -4,6 +4,7 @@
 package listwatch
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -64,7 +65,13 @@ const (
 	mostFruitless = 3
 )
 
-var errShort = fmt.Errorf("the watch ended within a second without a change: %w", io.EOF)
+var (
+	// ErrNoWatch and ErrInside are why a watch is Cut.
+	ErrNoWatch = errors.New("the source gave neither a watch nor an error")
+	ErrInside  = errors.New("the watch ended inside a revision")
+
+	errShort = fmt.Errorf("the watch ended within a second without a change: %w", io.EOF)
+)
 
 // Machine is the state of a mirror or of a relay.
 //
@@ -88,7 +95,7 @@ type Machine struct {
 
 // NewMirror begins with a list.
 func NewMirror(backoff Backoff) *Machine {
-	return &Machine{backoff: backoff.orDefault(), lists: true, attempt: Action{Do: List}, waiting: true}
+	return &Machine{backoff: &backoff, lists: true, attempt: Action{Do: List}, waiting: true}
 }
 
 // NewRelay begins with a list or with a watch.
@@ -128,16 +135,13 @@ func (m *Machine) Step(now time.Time, in Input) Action {
 }
 
 func (m *Machine) listFailed(now time.Time, in Input) Action {
-	before, code := m.attempt, codeOf(in.Err)
+	before, code := m.attempt, CodeOf(in.Err)
+	isBroken := in.Kind == BrokenPages && !before.Whole
 	switch {
-	case in.Kind == BrokenPages && !before.Whole:
+	case isBroken, !before.Newest && (code == 410 || code == 504): // the source has not the revision, not any more or not yet
+		m.newest = m.newest || !isBroken
 		a := m.wait(List, time.Time{}, in.Err)
-		m.attempt.Whole = true
-		return a
-	case !before.Newest && lacksRevision(in.Err):
-		m.newest = true
-		a := m.wait(List, time.Time{}, in.Err)
-		m.attempt.Whole = before.Whole
+		m.attempt.Whole = isBroken || before.Whole
 		return a
 	case m.isRelay() && (isFatal(in.Err) || code == 401 || code == 403 || code == 405):
 		return Action{Do: End, Err: in.Err}

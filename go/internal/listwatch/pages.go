@@ -23,7 +23,7 @@ func Gather(hasState bool, ask func(token string) (items int, revision uint64, n
 			empty = 0
 		}
 		switch all += items; {
-		case token != "" && codeOf(err) == 410:
+		case token != "" && CodeOf(err) == 410:
 			return broken("the state of the first page is gone: %w", err)
 		case err != nil:
 			return 0, Input{Kind: Failed, Err: err}
