@@ -107,104 +107,20 @@ func lostOnce(t *testing.T, v *view, cache *watchcore.Cache, from uint64) {
 	}
 }
 
-func TestSkipToOldest(t *testing.T) {
-	cache, _, sub, v := lapped(t, watchcore.LagSkipToOldest)
-	_, err := sub.Next(bounded.Context(t))
-	wantError(t, "lagged", err, watchcore.ErrLagged)
-	v.lost = append(v.lost, err.(*watchcore.Error))
-	lostOnce(t, v, cache, 2)
-	batch, err := sub.Next(bounded.Context(t))
-	check(t, err)
-	want(t, "it goes on at the oldest", batch.At(0).Revision, v.lost[0].Oldest)
-	batch.Release()
-	for sub.Position() != cache.Position() {
-		batch, err := sub.Next(bounded.Context(t))
-		check(t, err)
-		batch.Release()
-	}
-	want(t, "losses in its figures", sub.Stats().Lagged, 1)
-	want(t, "losses in the cache's figures", cache.Stats().Lagged, 1)
-}
-
-func TestResnapshot(t *testing.T) {
-	cache, writer, sub, v := lapped(t, watchcore.LagResnapshot)
-	for round := range uint64(3) { // also again, after it has caught up
-		position := sub.Position().Revision
-		v.lost, v.marks = nil, nil
-		v.follow(sub)
-		lostOnce(t, v, cache, position+1)
-		v.equals(cache)
-		want(t, "marks", len(v.marks), 2)
-		want(t, "begin", v.marks[0].Phase, watchcore.ResyncBegin)
-		want(t, "end", v.marks[1].Phase, watchcore.ResyncEnd)
-		want(t, "reason", v.marks[0].Reason, watchcore.ReasonLagged)
-		want(t, "position", sub.Position(), cache.Position())
-		want(t, "losses in its figures", sub.Stats().Lagged, round+1)
-		writeOn(t, cache, writer, 1000)
-	}
+// Losses and the memory of delivered keys are figures of the subscription and of its cache.
+func TestFiguresOfALoss(t *testing.T) {
+	cache, _, sub, v := lapped(t, watchcore.LagResnapshot)
 	v.follow(sub)
+	lostOnce(t, v, cache, 2)
+	v.equals(cache)
+	want(t, "marks", len(v.marks), 2)
 	stats := sub.Stats()
-	want(t, "keys remembered", stats.DeliveredKeys, 51)
-	if stats.DeliveredBytes == 0 {
-		t.Errorf("their memory is not shown: %+v", stats)
-	}
+	want(t, "losses in its figures", stats.Lagged, 1)
+	want(t, "losses in the cache's figures", cache.Stats().Lagged, 1)
+	want(t, "delivered keys", stats.DeliveredKeys, 51)
+	want(t, "their memory is shown", stats.DeliveredBytes > 0, true)
 	want(t, "the sum of it", cache.Stats().DeliveredBytes, stats.DeliveredBytes)
 	want(t, "links that wait", cache.Stats().LinkBytes, 0)
-}
-
-// Who began in the middle is taken to know the state there, and nothing else.
-func TestShownAtTheStart(t *testing.T) {
-	for name, start := range map[string]watchcore.Start{"now": watchcore.StartNow(), "after": watchcore.StartAfter(2)} {
-		t.Run(name, func(t *testing.T) {
-			cache, writer := embedded(t, watchcore.Config{Capacity: 128})
-			check(t, writer.Apply(1, watchcore.Put("/gone", ""), watchcore.Put("/kept", "")))
-			check(t, writer.Apply(2, watchcore.Put("/changed", "")))
-			sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: start, OnLag: watchcore.LagResnapshot})
-			v := &view{t: t, shown: map[string]uint64{"/gone": 1, "/kept": 1, "/changed": 2}}
-			check(t, writer.Apply(3, watchcore.Delete("/gone"), watchcore.Put("/changed", ""), watchcore.Put("/made", "")))
-			writeOn(t, cache, writer, 1000)
-			v.follow(sub) // it checks that the types fit
-			lostOnce(t, v, cache, 3)
-			v.equals(cache)
-			want(t, "events: one is gone, one changed, one made, fifty written, two marks", sub.Stats().HandedOut, 55)
-		})
-	}
-}
-
-// The state of a start that this cache has lost before it was seen: no difference leads from there to the state now.
-func TestStartThatLeft(t *testing.T) {
-	for name, policy := range map[string]watchcore.LagPolicy{"resnapshot": watchcore.LagResnapshot, "conflate": watchcore.LagConflate} {
-		t.Run(name, func(t *testing.T) {
-			cache, writer := embedded(t, watchcore.Config{Capacity: 128})
-			check(t, writer.Apply(10, watchcore.Put("/old", "")))
-			sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(20), OnLag: policy})
-			check(t, writer.Apply(15, watchcore.Delete("/old")))
-			writeOn(t, cache, writer, 1000)
-			_, err := sub.Poll(0)
-			wantError(t, "its start has left", err, watchcore.ErrLagged)
-			want(t, "first lost", err.(*watchcore.Error).LostFrom, 21)
-			_, err = sub.Poll(0)
-			wantError(t, "then", err, watchcore.ErrClosed)
-		})
-	}
-}
-
-func TestConflate(t *testing.T) {
-	cache, writer, sub, v := lapped(t, watchcore.LagConflate)
-	for range 3 {
-		v.follow(sub)
-		v.equals(cache)
-		writeOn(t, cache, writer, 1000)
-	}
-	want(t, "losses that were told", len(v.lost), 0)
-	want(t, "marks", len(v.marks), 0)
-	want(t, "losses in its figures", sub.Stats().Lagged, 3)
-	// While it keeps up it sees every event.
-	v.follow(sub)
-	before := sub.Stats().HandedOut
-	writeOn(t, cache, writer, 100)
-	v.follow(sub)
-	want(t, "events while it keeps up", sub.Stats().HandedOut-before, 100)
 }
 
 func TestBatchesGoOnBehindALoss(t *testing.T) {
@@ -226,17 +142,11 @@ func TestBatchesGoOnBehindALoss(t *testing.T) {
 	v.equals(cache)
 }
 
-func TestMaximumLag(t *testing.T) {
+func TestMaximumLagAge(t *testing.T) {
 	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
-	behind := func(events uint64, age time.Duration) *watchcore.Subscription {
-		return subscribe(t, cache, watchcore.SubscribeOptions{
-			Start: watchcore.StartNow(), OnLag: watchcore.LagConflate, MaxLagEvents: events, MaxLagAge: age,
-		})
-	}
-	events, age, none := behind(10, 0), behind(0, time.Millisecond), behind(0, 0)
+	age := subscribe(t, cache, watchcore.SubscribeOptions{
+		Start: watchcore.StartNow(), OnLag: watchcore.LagConflate, MaxLagAge: time.Millisecond})
 	writeOn(t, cache, writer, 11)
-	_, err := events.Next(bounded.Context(t))
-	wantError(t, "events", err, watchcore.ErrLagged)
 	// The age is looked at four times a second: a poll that comes before that is served.
 	bounded.Eventually(t, "too old", func() bool {
 		bounded.Eventually(t, "the lag has an age", func() bool { return age.Lag().Age > 300*time.Millisecond })
@@ -247,16 +157,8 @@ func TestMaximumLag(t *testing.T) {
 		}
 		return errors.Is(err, watchcore.ErrLagged)
 	})
-	for name, sub := range map[string]*watchcore.Subscription{"events": events, "age": age} {
-		_, err = sub.Next(bounded.Context(t))
-		wantError(t, name+", behind it", err, watchcore.ErrClosed)
-	}
-	batch, err := none.Next(bounded.Context(t))
-	check(t, err)
-	if batch.Len() < 11 {
-		t.Fatalf("%d events without a maximum", batch.Len())
-	}
-	batch.Release()
+	_, err := age.Next(bounded.Context(t))
+	wantError(t, "after its end", err, watchcore.ErrClosed)
 
 	for name, options := range map[string]watchcore.SubscribeOptions{
 		"a policy": {OnLag: 99},

@@ -10,48 +10,6 @@ import (
 	"watchcore/internal/bounded"
 )
 
-func TestGet(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
-	check(t, writer.Apply(2, watchcore.Put("/a", "1"), watchcore.Put("/e", "")))
-	check(t, writer.Apply(5, watchcore.Put("/a", "2")))
-	check(t, writer.Apply(6, watchcore.Delete("/a")))
-	for _, row := range []struct {
-		key  string
-		read watchcore.Read
-		want string
-	}{
-		{"/a", watchcore.ReadAny(), "nil at 6"},
-		{"/a", watchcore.ReadAtLeast(3), "nil at 6"},
-		{"/a", watchcore.ReadExact(5), "/a=2 2/5/2 at 5"},
-		{"/a", watchcore.ReadExact(2), "/a=1 2/2/1 at 2"},
-		{"/a", watchcore.ReadExact(1), "nil at 1"},
-		{"/e", watchcore.ReadAny(), "/e= 2/2/1 at 6"},
-		{"/never", watchcore.ReadAny(), "nil at 6"},
-	} {
-		kv, at, err := cache.Get(bounded.Context(t), row.key, watchcore.ReadOptions{Read: row.read})
-		check(t, err)
-		got := fmt.Sprintf("nil at %d", at)
-		if kv != nil {
-			got = fmt.Sprintf("%s=%s %d/%d/%d at %d", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version, at)
-			if kv.Value == nil {
-				t.Errorf("%s: the value is nil", row.key)
-			}
-		}
-		want(t, row.key, got, row.want)
-	}
-	_, _, err := cache.Get(bounded.Context(t), "outside", watchcore.ReadOptions{})
-	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
-	_, _, err = cache.Get(bounded.Context(t), "", watchcore.ReadOptions{})
-	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
-	check(t, writer.Compact(5))
-	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(4)})
-	wantError(t, "below the window", err, watchcore.ErrCompacted)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, _, err = cache.Get(ctx, "/a", watchcore.ReadOptions{})
-	wantError(t, "a context that is done", err, context.Canceled)
-}
-
 // What a get gives is the program's own, whether it was copied in the crossing or behind it.
 func TestGetOfEverySize(t *testing.T) {
 	cache, writer := embedded(t)
@@ -62,6 +20,7 @@ func TestGetOfEverySize(t *testing.T) {
 			kv, at, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read})
 			check(t, err)
 			want(t, fmt.Sprint(size), string(kv.Value), value)
+			want(t, "an empty value is nil", kv.Value == nil, false)
 			want(t, "its revision", kv.ModRevision, at)
 			other, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
 			check(t, err)
@@ -187,91 +146,35 @@ func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
 	return cache, writer
 }
 
-func TestListAndCount(t *testing.T) {
+// A page is the cache's until it is released: what it shows stays, and asking it afterwards panics.
+func TestReleasedPage(t *testing.T) {
 	cache, writer := hundred(t)
 	page, err := cache.List(bounded.Context(t), watchcore.RangeBetween("/0005", "/0900"), watchcore.ListOptions{Limit: 4})
 	check(t, err)
-	var got []string
-	for kv := range page.All() {
-		got = append(got, fmt.Sprintf("%s=%s@%d", kv.Key(), kv.Value(), kv.ModRevision()))
-	}
-	want(t, "items", lines(got...), lines("/0005=5@1", "/0006=6@1", "/0008=new@2", "/0009=9@1"))
-	want(t, "more", page.More(), true)
-	want(t, "remaining", page.Remaining(), 890)
 	want(t, "position", page.Position(), cache.Position())
 	want(t, "pages held", cache.Stats().UnreleasedPages, 1)
-	kept := page.At(0).Clone()
+	kept, token := page.At(0).Clone(), page.Continue()
 	check(t, writer.Apply(3, watchcore.Delete("/0005")))
 	want(t, "an item after the key was deleted", page.At(0).Key(), "/0005")
-	want(t, "its version", page.At(2).Version(), 2)
-	want(t, "its creation", page.At(2).CreateRevision(), 1)
-	want(t, "its lease", page.At(2).Lease(), 0)
 	page.Release()
 	page.Release()
 	want(t, "pages held", cache.Stats().UnreleasedPages, 0)
 	want(t, "a copy of an item", string(kept.Key)+"="+string(kept.Value), "/0005=5")
 	panics(t, "length of a released page", func() { page.Len() })
 	want(t, "remaining of a released page", page.Remaining(), 890)
-
-	page, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(1)})
-	check(t, err)
-	want(t, "all at revision 1", page.Len(), 1000)
-	want(t, "revision", page.Revision(), 1)
-	want(t, "more", page.More(), false)
-	page.Release()
-
-	count, at, err := cache.Count(bounded.Context(t), watchcore.RangePrefix("/000"), watchcore.ReadOptions{})
-	check(t, err)
-	want(t, "count", count, 8)
-	want(t, "at", at, 3)
-	count, at, err = cache.Count(bounded.Context(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: watchcore.ReadExact(2)})
-	check(t, err)
-	want(t, "count at 2", count, 999)
-	want(t, "at", at, 2)
+	want(t, "token of a released page", page.Continue(), token)
+	want(t, "token of no page", (*watchcore.Page)(nil).Continue(), "")
 }
 
-func TestSnapshot(t *testing.T) {
-	cache, writer := hundred(t)
+func TestClosedSnapshot(t *testing.T) {
+	cache, _ := hundred(t)
 	snapshot, err := cache.Snapshot()
 	check(t, err)
-	defer snapshot.Close()
 	want(t, "position", snapshot.Position(), cache.Position())
-	var changes []watchcore.Change
-	for i := range 1000 {
-		if i != 7 {
-			changes = append(changes, watchcore.Delete(fmt.Sprintf("/%04d", i)))
-		}
-	}
-	check(t, writer.Apply(3, changes...))
-	churn(t, writer, 3, 5000)
-
-	kv, err := snapshot.Get("/0008")
-	check(t, err)
-	want(t, "value", string(kv.Value), "new")
-	kv, err = snapshot.Get("/0007")
-	check(t, err)
-	want(t, "a deleted key", kv, nil)
-	count, err := snapshot.Count(watchcore.RangeAll(), watchcore.SelectOptions{})
-	check(t, err)
-	want(t, "count", count, 999)
-	walked := 0
-	last := ""
-	for kv, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
-		check(t, err)
-		if kv.Key() <= last {
-			t.Fatalf("%s follows %s", kv.Key(), last)
-		}
-		last = kv.Key()
-		walked++
-	}
-	want(t, "walked", walked, 999)
 	for kv, err := range snapshot.Range(watchcore.RangePrefix("/05"), watchcore.SelectOptions{}) {
 		check(t, err)
 		want(t, "first of a range", kv.Key(), "/0500")
 		break
-	}
-	for kv, err := range snapshot.Range(watchcore.RangePrefix("/nothing"), watchcore.SelectOptions{}) {
-		t.Fatalf("%v %v in an empty range", kv, err)
 	}
 	snapshot.Close()
 	snapshot.Close()

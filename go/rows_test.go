@@ -407,7 +407,8 @@ func (c *core) read(word string, s step) ([]string, error) {
 	case "diff":
 		from, to := s.position(cache), s.position(cache)
 		list, _ := s.list(cache)
-		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys})
+		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys,
+			LabelSelector: list.LabelSelector, FieldSelector: list.FieldSelector})
 		var lines []string
 		for e := range batch.Events() {
 			lines = append(lines, eventLine(e, list.full))
@@ -437,12 +438,13 @@ func inside(snapshot *watchcore.Snapshot, s step) ([]string, error) {
 		return line(found(kv, snapshot.Revision(), false)), err
 	}
 	list, _ := s.list(nil)
+	filter := watchcore.SelectOptions{LabelSelector: list.LabelSelector, FieldSelector: list.FieldSelector}
 	if word == "count" {
-		count, err := snapshot.Count(list.keys, watchcore.SelectOptions{})
+		count, err := snapshot.Count(list.keys, filter)
 		return line(snapshot.Revision(), ": ", count), err
 	}
 	lines := line("at ", snapshot.Revision())
-	for kv, err := range snapshot.Range(list.keys, watchcore.SelectOptions{}) {
+	for kv, err := range snapshot.Range(list.keys, filter) {
 		if err != nil {
 			return nil, err
 		}

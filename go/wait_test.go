@@ -111,79 +111,29 @@ func TestCloseEndsNext(t *testing.T) {
 	bounded.Eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
 }
 
-func TestWaitUntil(t *testing.T) {
-	cache, writer := embedded(t)
+func TestWaitUntilEndsWithItsContext(t *testing.T) {
+	cache, _ := embedded(t)
 	check(t, cache.WaitUntil(bounded.Context(t), 0))
-	ended := make(chan error)
-	go func() { ended <- cache.WaitUntil(bounded.Context(t), 3) }()
-	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
-	check(t, writer.Apply(2, watchcore.Put("/a", "")))
-	check(t, writer.Progress(3))
-	check(t, bounded.Receive(t, "the end of the wait", ended))
-
 	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	want(t, "a revision that does not come", cache.WaitUntil(short, 9), context.DeadlineExceeded)
-
-	go func() { ended <- cache.WaitUntil(context.Background(), 9) }()
-	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cache.Close()
-	wantError(t, "a wait while the cache is closed", bounded.Receive(t, "the end of the wait", ended), watchcore.ErrClosed)
 	wantError(t, "a wait on a closed cache", cache.WaitUntil(context.Background(), 1), watchcore.ErrClosed)
 }
 
-func TestWaitReady(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
-	want(t, "state", cache.Status().State, watchcore.StateNotReady)
-	_, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
-	wantError(t, "get", err, watchcore.ErrNotReady)
-	_, err = cache.Snapshot()
-	wantError(t, "snapshot", err, watchcore.ErrNotReady)
-	sub := subscribe(t, cache)
-	want(t, "events before the listing", drain(t, sub), "")
-	ended := make(chan error)
-	go func() { ended <- cache.WaitReady(bounded.Context(t)) }()
-	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
-	check(t, writer.Load(7, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("x"), CreateRevision: 2, ModRevision: 5, Version: 3}}))
-	check(t, bounded.Receive(t, "the end of the wait", ended))
-	want(t, "state", cache.Status().State, watchcore.StateReady)
-	want(t, "events", drain(t, sub), lines("5 ADDED /a x<- initial", "7 BOOKMARK end"))
-	wantError(t, "a second load", writer.Load(8, nil), watchcore.ErrOutOfOrder)
-}
-
-func TestReadsWait(t *testing.T) {
-	cache, writer := embedded(t)
-	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
-	type answer struct {
-		value string
-		at    uint64
-		err   error
-	}
-	answers := make(chan answer, 2)
-	for _, read := range []watchcore.Read{watchcore.ReadAtLeast(2), watchcore.ReadExact(2)} {
-		go func() {
-			kv, at, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read})
-			if err != nil {
-				answers <- answer{err: err}
-				return
-			}
-			answers <- answer{string(kv.Value), at, nil}
-		}()
-	}
-	bounded.Eventually(t, "both sleep", func() bool { return cache.Stats().Waiting == 2 })
-	check(t, writer.Apply(2, watchcore.Put("/a", "2")))
-	for range 2 {
-		want(t, "answer", <-answers, answer{"2", 2, nil})
-	}
-
+func TestCancelledReads(t *testing.T) {
+	cache, _ := embedded(t)
 	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
 	go func() {
 		_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(99)})
-		answers <- answer{err: err}
+		ended <- err
 	}()
 	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
-	want(t, "a cancelled read", (<-answers).err, context.Canceled)
+	want(t, "a read that slept", bounded.Receive(t, "the end of the read", ended), context.Canceled)
+	_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{})
+	wantError(t, "a read that need not wait", err, context.Canceled)
 }
 
 // The limit of a read's own wait says what was asked and what is there, also where the

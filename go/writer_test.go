@@ -11,44 +11,11 @@ import (
 	"watchcore/internal/bounded"
 )
 
-func TestOneWriter(t *testing.T) {
-	cache, writer := embedded(t)
-	_, err := cache.Writer()
-	wantError(t, "a second writer", err, watchcore.ErrBusy)
+func TestClosedWriter(t *testing.T) {
+	_, writer := embedded(t)
 	writer.Close()
 	writer.Close()
-	wantError(t, "apply of a closed writer", writer.Apply(1, watchcore.Put("/a", "")), watchcore.ErrClosed)
-	second, err := cache.Writer()
-	check(t, err)
-	check(t, second.Apply(1, watchcore.Put("/a", "")))
-	second.Close()
-}
-
-func TestRefusalsChangeNothing(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{Prefix: "/", MaxKeyBytes: 10, MaxValueBytes: 10})
-	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
-	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
-	for name, row := range map[string]struct {
-		err  error
-		want error
-	}{
-		"a revision that does not rise": {writer.Apply(5, watchcore.Put("/a", "2")), watchcore.ErrOutOfOrder},
-		"a progress back":               {writer.Progress(4), watchcore.ErrOutOfOrder},
-		"a deletion of an absent key":   {writer.Apply(6, watchcore.Put("/b", ""), watchcore.Delete("/none")), watchcore.ErrInvalidArgument},
-		"a key twice":                   {writer.Apply(6, watchcore.Put("/b", ""), watchcore.Delete("/b")), watchcore.ErrInvalidArgument},
-		"an empty key":                  {writer.Apply(6, watchcore.Put("", "")), watchcore.ErrInvalidArgument},
-		"a key outside":                 {writer.Apply(6, watchcore.Put("b", "")), watchcore.ErrInvalidArgument},
-		"a long key":                    {writer.Apply(6, watchcore.Put("/234567890x", "")), watchcore.ErrInvalidArgument},
-		"a long value":                  {writer.Apply(6, watchcore.Put("/b", "1234567890x")), watchcore.ErrInvalidArgument},
-		"a load":                        {writer.Load(6, nil), watchcore.ErrOutOfOrder},
-		"a key-value that cannot be":    {writer.Apply(6, watchcore.PutExact(watchcore.KeyValue{Key: []byte("/b"), ModRevision: 6})), watchcore.ErrInvalidArgument},
-	} {
-		wantError(t, name, row.err, row.want)
-	}
-	want(t, "revision", cache.Position().Revision, 5)
-	want(t, "events", drain(t, sub), "")
-	check(t, writer.Apply(6, watchcore.Put("/b", "2")))
-	want(t, "events", drain(t, sub), "6 ADDED /b 2<-")
+	wantError(t, "apply", writer.Apply(1, watchcore.Put("/a", "")), watchcore.ErrClosed)
 }
 
 func TestLargeChanges(t *testing.T) {

@@ -150,6 +150,8 @@ class List:
         all.value.range, all.held = self.range.value.kind, [self]
         setattr(all.value, "from", getattr(self.range.value, "from"))
         all.value.to = self.range.value.to
+        for option in ("labels", "fields", "nothing"):
+            setattr(all.value, option, getattr(self.options.value, option))
         return all.value
 
 

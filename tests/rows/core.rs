@@ -353,7 +353,7 @@ fn read(cache: &Cache, step: &[String]) -> Printed {
             let mut end = || position_in(cache, words.number(), words.epoch());
             let (from, to) = (end(), end());
             let (list, _) = words.list()?;
-            let batch = cache.diff(from, to, &Filter::any().range(list.range))?;
+            let batch = cache.diff(from, to, &list.filter.range(list.range))?;
             Ok(batch.events().iter().map(|one| event(one, list.full)).collect())
         }
         "until" => {
@@ -375,12 +375,15 @@ fn inside(snapshot: &Snapshot, words: &mut Words) -> Printed {
         }
         "list" => {
             let (list, _) = words.list()?;
-            let objects = snapshot.range(&list.range).map(|kv| object(&kv, list.full));
+            let objects = snapshot.filtered(&list.filter.range(list.range))?.map(|kv| object(&kv, list.full));
             Ok([format!("at {}", snapshot.revision())].into_iter().chain(objects).collect())
         }
         _ => {
             let (list, _) = words.list()?;
-            one(format!("{}: {}", snapshot.revision(), snapshot.count(&list.range)))
+            let everything = list.filter == Filter::any();
+            let filtered = snapshot.filtered(&list.filter.range(list.range.clone()))?.count() as u64;
+            let count = if everything { snapshot.count(&list.range) } else { filtered };
+            one(format!("{}: {count}", snapshot.revision()))
         }
     }
 }
