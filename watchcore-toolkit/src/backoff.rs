@@ -2,11 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use crate::clock::{Clock, SystemClock};
-use std::collections::hash_map::RandomState;
-use std::fmt;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(800);
@@ -20,29 +15,26 @@ const CALM: Duration = Duration::from_secs(120);
 /// and the ceiling, so that many clients that failed at once do not come back at once.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use std::time::Duration;
-/// use watchcore_toolkit::{Backoff, ManualClock};
+/// use std::time::{Duration, Instant};
+/// use watchcore_toolkit::Backoff;
 ///
-/// let clock = Arc::new(ManualClock::new());
-/// let mut backoff = Backoff::default().with_clock(clock.clone()).with_jitter(0.0);
-/// let delays: Vec<u128> = (0..7).map(|_| backoff.next_delay().as_millis()).collect();
+/// let now = Instant::now();
+/// let mut backoff = Backoff::default().with_jitter(0.0);
+/// let delays: Vec<u128> = (0..7).map(|_| backoff.next_delay(now, Duration::ZERO).as_millis()).collect();
 /// assert_eq!(delays, [800, 1600, 3200, 6400, 12800, 25600, 30000]);
-/// clock.advance(Duration::from_secs(30 + 121));
-/// assert_eq!(backoff.next_delay().as_millis(), 800, "it was calm for two minutes");
+/// let later = now + Duration::from_secs(30 + 121);
+/// assert_eq!(backoff.next_delay(later, Duration::ZERO).as_millis(), 800, "it was calm for two minutes");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
     most: Duration,
     factor: f64,
     jitter: f64,
     calm: Duration,
-    clock: Arc<dyn Clock>,
     /// What the next delay is at most.
     ceiling: Duration,
     last: Option<Instant>,
-    random: u64,
 }
 
 impl Default for Backoff {
@@ -54,11 +46,8 @@ impl Default for Backoff {
 impl Backoff {
     /// From `first` on, twice as long each time, at most `most` (or `first`, where that is longer).
     pub fn new(first: Duration, most: Duration) -> Backoff {
-        // The standard library's own source of randomness.
-        let random = RandomState::new().build_hasher().finish() | 1;
         let most = most.max(first);
-        let clock = Arc::new(SystemClock);
-        Backoff { first, most, factor: 2.0, jitter: 0.5, calm: CALM, clock, ceiling: first, last: None, random }
+        Backoff { first, most, factor: 2.0, jitter: 0.5, calm: CALM, ceiling: first, last: None }
     }
 
     /// Grows by this factor instead of 2. What is no number, or below 1, is 1.
@@ -76,20 +65,9 @@ impl Backoff {
         Backoff { calm, ..self }
     }
 
-    /// Takes the time from this clock.
-    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Backoff {
-        Backoff { clock, ..self }
-    }
-
-    /// How long to wait after this failure.
-    pub fn next_delay(&mut self) -> Duration {
-        self.next_delay_of(Duration::ZERO)
-    }
-
-    /// How long to wait after this failure, where the server has asked for `least`. The calm is counted from the end of that
+    /// How long to wait after a failure at this time, where the server has asked for `least`, or for nothing. The calm is counted from the end of that
     /// wait: a server that asks for ten minutes each time does not begin anew each time.
-    pub fn next_delay_of(&mut self, least: Duration) -> Duration {
-        let now = self.clock.now();
+    pub fn next_delay(&mut self, now: Instant, least: Duration) -> Duration {
         // The calm counts from when the delay before this one was over.
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > self.calm) {
             self.ceiling = self.first;
@@ -98,7 +76,7 @@ impl Backoff {
         let grown = ceiling.as_secs_f64() * self.factor;
         self.ceiling = if grown < self.most.as_secs_f64() { Duration::from_secs_f64(grown) } else { self.most };
         // The longest durations are no seconds of a float: rounded up, they fit no more.
-        let drawn = ceiling.as_secs_f64() * (1.0 - self.jitter * self.draw());
+        let drawn = ceiling.as_secs_f64() * (1.0 - self.jitter * fastrand::f64());
         let delay = Duration::try_from_secs_f64(drawn).unwrap_or(ceiling).max(least);
         self.last = now.checked_add(delay);
         delay
@@ -108,23 +86,5 @@ impl Backoff {
     pub fn reset(&mut self) {
         self.ceiling = self.first;
         self.last = None;
-    }
-
-    /// A number from 0 to 1: xorshift.
-    fn draw(&mut self) -> f64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-impl fmt::Debug for Backoff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backoff")
-            .field("first", &self.first)
-            .field("most", &self.most)
-            .field("ceiling", &self.ceiling)
-            .finish_non_exhaustive()
     }
 }

@@ -34,6 +34,7 @@
 mod asked;
 mod awaited;
 mod backoff;
+mod blocking;
 mod broadcaster;
 mod clock;
 mod decode;
@@ -44,8 +45,10 @@ mod filter;
 mod foreign;
 mod informer;
 mod keyed;
+mod machine;
 mod object;
 mod objects;
+mod pages;
 mod park;
 mod pipe;
 pub mod predicates;
@@ -53,13 +56,14 @@ mod queue;
 mod recorder;
 mod reflector;
 mod retry;
+mod source;
 mod sync;
 mod touched;
 mod until;
-mod verdict;
 mod watch;
 
 pub use backoff::Backoff;
+pub use blocking::Blocking;
 pub use broadcaster::{
     Action, BroadcastEvent, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull,
 };
@@ -76,16 +80,14 @@ pub use informer::{
 pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
 pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
-pub use predicates::{Combined, Fallback, Predicate};
+pub use predicates::Predicate;
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };
 pub use recorder::{Recorder, Recording};
-pub use reflector::{
-    Blocking, BlockingSource, BlockingWatch, Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture,
-    Reflector, ReflectorHandle, ReflectorState, ReflectorStatus, ReflectorThread, WatchRequest,
-};
-pub use retry::{CacheSource, ListSource, Listing, ListingFuture, Opening, RetryWatch, RetryWatchBuilder, WatchSource};
+pub use reflector::{Reflector, ReflectorHandle, ReflectorState, ReflectorStatus, ReflectorThread};
+pub use retry::{CacheSource, RetryWatch, RetryWatchBuilder};
+pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher, Opening, PageFuture, WatchRequest};
 pub use touched::{PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};

@@ -1,4 +1,5 @@
-//! Events on their way from who makes them to one consumer: what the fakes and the decoders' threads are made of.
+//! Events on their way from who makes them to one consumer: what the fakes, and the threads of decoders and of sources
+//! that block, are made of.
 //!
 //! A sender leaves its event in the queue and waits until it was taken, or leaves it there as long as there is room. Everything
 //! is below one lock; wakers are called behind it, so a sender may be the consumer's own task.
@@ -74,6 +75,11 @@ impl<O> Pipe<O> {
         }
         Pipe::push(state, event, None);
         Ok(())
+    }
+
+    /// Whether fewer events than `places` wait.
+    pub(crate) fn has_room(&self, places: usize) -> bool {
+        self.lock().queue.len() < places
     }
 
     /// Sends an event and waits until it was taken; `number` is the sender's own, `None` at its first poll.

@@ -29,64 +29,28 @@ pub trait Predicate<O>: Send {
     fn hash(&self, object: &O) -> Option<u64>;
 
     /// A change of this or the other; where one has nothing, of the one that has.
-    fn combine<P: Predicate<O>>(self, other: P) -> Combined<Self, P>
+    fn combine<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
     where
         Self: Sized,
     {
-        Combined(self, other)
+        move |object: &O| match (self.hash(object), other.hash(object)) {
+            (None, None) => None,
+            both => Some(hash_of(&both)),
+        }
     }
 
     /// A change of this; where an object has no such thing, of the other.
-    fn fallback<P: Predicate<O>>(self, other: P) -> Fallback<Self, P>
+    fn fallback<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
     where
         Self: Sized,
     {
-        Fallback(self, other)
+        move |object: &O| self.hash(object).or_else(|| other.hash(object))
     }
 }
 
 impl<O, F: Fn(&O) -> Option<u64> + Send> Predicate<O> for F {
     fn hash(&self, object: &O) -> Option<u64> {
         self(object)
-    }
-}
-
-/// Two predicates, each of which counts: see [`Predicate::combine`].
-///
-/// ```
-/// use watchcore_toolkit::{Predicate, predicates};
-///
-/// let either = predicates::by(|pair: &(u8, u8)| Some(pair.0)).combine(predicates::by(|pair: &(u8, u8)| Some(pair.1)));
-/// assert_ne!(either.hash(&(1, 1)), either.hash(&(1, 2)));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Combined<A, B>(A, B);
-
-impl<O, A: Predicate<O>, B: Predicate<O>> Predicate<O> for Combined<A, B> {
-    fn hash(&self, object: &O) -> Option<u64> {
-        match (self.0.hash(object), self.1.hash(object)) {
-            (None, None) => None,
-            both => Some(hash_of(&both)),
-        }
-    }
-}
-
-/// A predicate, and another where it has nothing: see [`Predicate::fallback`].
-///
-/// ```
-/// use watchcore_toolkit::{Predicate, predicates};
-///
-/// let first = predicates::by(|pair: &(Option<u8>, u8)| pair.0);
-/// let both = first.fallback(predicates::by(|pair: &(Option<u8>, u8)| Some(pair.1)));
-/// assert_eq!(both.hash(&(Some(1), 1)), both.hash(&(Some(1), 2)));
-/// assert_ne!(both.hash(&(None, 1)), both.hash(&(None, 2)));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Fallback<A, B>(A, B);
-
-impl<O, A: Predicate<O>, B: Predicate<O>> Predicate<O> for Fallback<A, B> {
-    fn hash(&self, object: &O) -> Option<u64> {
-        self.0.hash(object).or_else(|| self.1.hash(object))
     }
 }
 

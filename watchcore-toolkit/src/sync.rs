@@ -23,7 +23,7 @@ pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Takes a lock that loom looks at, with the rule of [`Lock`].
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> HeldLock<MutexGuard<'_, T>> {
@@ -74,12 +74,12 @@ pub(crate) struct Lock<T>(std::sync::Mutex<T>);
 /// The guard of a [`Lock`], or of a [`SharedLock`].
 pub(crate) struct HeldLock<G> {
     guard: G,
-    counted: Counted,
+    _counted: Counted,
 }
 
 impl<G> HeldLock<G> {
     fn new(guard: G) -> HeldLock<G> {
-        HeldLock { guard, counted: Counted::new() }
+        HeldLock { guard, _counted: Counted::new() }
     }
 }
 
@@ -112,15 +112,6 @@ impl<T> Lock<T> {
     /// Puts a value in, and gives the one before: the caller drops it behind the lock.
     pub(crate) fn replace(&self, value: T) -> T {
         std::mem::replace(&mut *self.lock(), value)
-    }
-}
-
-impl<'a, T> LockGuard<'a, T> {
-    /// Releases the lock until the condition is notified.
-    pub(crate) fn wait(self, condition: &Condvar) -> LockGuard<'a, T> {
-        let HeldLock { guard, counted } = self;
-        drop(counted);
-        HeldLock::new(condition.wait(guard).unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::source::Entry;
+use crate::source::Entry;
 use std::collections::HashMap;
 use watchcore::{Change, Error, Record, ResyncReason, Writer};
 

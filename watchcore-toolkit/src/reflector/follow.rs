@@ -3,13 +3,14 @@
 #![forbid(unsafe_code)]
 
 use super::feed::Taken;
-use super::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
 use super::status::ReflectorState;
-use super::{Outcome, Over, Reflector, Step};
+use super::{Outcome, Over, Reflector};
 use crate::asked::{asked, poll_watch};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
-use crate::verdict::SHORT;
+use crate::machine::Input;
+use crate::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
+use crate::watch::Watch;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,9 +23,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 /// Events that are taken at most before others run.
 pub(super) const BUDGET: u64 = 256;
 
-impl<L: ListerWatcher> Reflector<L> {
-    /// Follows a watch to its end. It began when it was asked for: a server may answer with its first event.
-    pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration, began: Instant) -> Outcome<Step> {
+impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
+    /// Follows a watch to its end.
+    pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration) -> Outcome<Input> {
         self.enter(ReflectorState::Watching);
         self.feed.writer.set_state(SourceState::Fresh);
         let mut quiet = Silence { since: self.options.clock.now(), most: timeout + MARGIN, delay: None };
@@ -38,8 +39,8 @@ impl<L: ListerWatcher> Reflector<L> {
             let Some(event) = event.await? else { break None };
             events += 1;
             reached = reached.max(event.position.revision).max(event.object().map_or(0, |entry| entry.revision));
-            if let Some(status) = self.take(event, from) {
-                break Some(status);
+            if let Some(failure) = self.take(event, from) {
+                break Some(failure);
             }
             if events.is_multiple_of(BUDGET) {
                 // A source that is always ready: others run too.
@@ -48,24 +49,14 @@ impl<L: ListerWatcher> Reflector<L> {
         };
         let settled = self.feed.settle();
         self.links.status.update(|all| all.revision = self.feed.newest());
-        if self.feed.newest() > newest {
-            self.fruitless.reset();
-        }
-        match (failure, settled) {
-            (Some(status), _) => self.watch_failed(status).await,
-            (None, Err(error)) => self.watch_failed(error.into()).await,
-            (None, Ok(_)) if self.feed.newest() > newest => Ok(Step::Watch),
-            (None, Ok(true)) => self.fruitless_watch(Status::new(503, "the watch ended inside a revision")).await,
-            (None, Ok(false)) => {
-                let lived = self.options.clock.now().saturating_duration_since(began);
-                match lived < SHORT {
-                    true => self.fruitless_watch(Status::new(503, "the watch ended at once, without a change")).await,
-                    // It began inside a revision, which had to come again.
-                    false if reached < newest => self.watch_failed(went_back(newest, reached)).await,
-                    false => Ok(Step::Watch),
-                }
-            }
-        }
+        Ok(match (failure, settled) {
+            (Some(failure), _) => failure,
+            (None, Err(error)) => Input::Failed(error.into()),
+            (None, Ok(true)) => Input::Cut(Status::new(503, "the watch ended inside a revision")),
+            // It began inside a revision, which had to come again.
+            (None, Ok(false)) if reached < newest => Input::WentBack(went_back(newest, reached)),
+            (None, Ok(false)) => Input::Ended,
+        })
     }
 
     /// The next event of a watch; `None` is its end, or that it has been quiet for too long.
@@ -94,20 +85,23 @@ impl<L: ListerWatcher> Reflector<L> {
         quiet.poll(&self.options.clock, context).map(|()| Ok(None))
     }
 
-    /// Takes an event of a watch that was opened behind `from`; an error ends that watch.
-    fn take(&mut self, event: WatchEvent<Entry>, from: u64) -> Option<Status> {
+    /// Takes an event of a watch that was opened behind `from`; what is returned ends that watch.
+    fn take(&mut self, event: WatchEvent<Entry>, from: u64) -> Option<Input> {
         let position = event.position.revision;
         let name = event.name();
+        let unplaced = || Some(Input::Unplaced(Status::new(400, format!("an event {name} has no revision"))));
         let taken = match event.payload {
             Payload::Added(entry) | Payload::Modified { new: entry, .. } => self.feed.take(entry, false, position),
             Payload::Deleted(entry) => self.feed.take(entry, true, position),
             Payload::DeletedUnknown(key) => self.feed.take(Entry::new(key, "", 0), true, position),
             // A state was not asked for, so Synced is a bookmark, where it has a revision.
             Payload::Synced if position == 0 => return None,
-            Payload::Bookmark if position == 0 => return Some(without_revision(name)),
-            Payload::Bookmark | Payload::Synced if position < from => return Some(went_back(from, position)),
-            Payload::Bookmark | Payload::Synced => return self.feed.progress(position).err().map(Status::from),
-            Payload::Error(status) => return Some(status),
+            Payload::Bookmark if position == 0 => return unplaced(),
+            Payload::Bookmark | Payload::Synced if position < from => {
+                return Some(Input::Failed(went_back(from, position)));
+            }
+            Payload::Bookmark | Payload::Synced => self.feed.progress(position).map(|()| Taken::Gathered),
+            Payload::Error(status) => return Some(Input::Failed(status)),
         };
         match taken {
             Ok(Taken::Gathered | Taken::Repeat) => None,
@@ -115,15 +109,15 @@ impl<L: ListerWatcher> Reflector<L> {
                 self.links.status.update(|all| all.outside += 1);
                 None
             }
-            Ok(Taken::Misfit) if position == 0 => Some(without_revision(name)),
-            Ok(Taken::Misfit) => Some(Status::new(
+            Ok(Taken::Misfit) if position == 0 => unplaced(),
+            Ok(Taken::Misfit) => Some(Input::Failed(Status::new(
                 410,
                 format!(
                     "an event {name} at revision {position} does not fit the cache, which stands at {}",
                     self.feed.resume
                 ),
-            )),
-            Err(error) => Some(Status::from(error)),
+            ))),
+            Err(error) => Some(Input::Failed(error.into())),
         }
     }
 
@@ -136,7 +130,7 @@ impl<L: ListerWatcher> Reflector<L> {
                 let ticket = *ticket;
                 asking.page = None;
                 match page {
-                    Ok(page) => self.feed.writer.serve_consistent(ticket, page.revision),
+                    Ok(page) => self.feed.writer.serve_consistent(ticket, page.position.revision),
                     // Who waits has a bound of his own; it is not asked again for him.
                     Err(status) => {
                         asking.failed = ticket;
@@ -159,11 +153,6 @@ impl<L: ListerWatcher> Reflector<L> {
 /// A restored backup that lets a watch begin in its future: nothing would come until it is there.
 fn went_back(known: u64, reached: u64) -> Status {
     Status::new(410, format!("revision {known} was seen, and the source says that it is at {reached}"))
-}
-
-/// An event that does not say where it is: no watch could be resumed behind it.
-fn without_revision(name: &str) -> Status {
-    Status::new(400, format!("an event {name} has no revision"))
 }
 
 /// The question for the newest revision, where somebody wants to read at it.

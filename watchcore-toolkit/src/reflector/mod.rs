@@ -1,36 +1,30 @@
-//! The reflector: what fills an embedded cache from anything that can list and watch.
-//!
-//! Its states are those of the table at [`Reflector`].
+//! The reflector: what fills an embedded cache from anything that can list and watch. It is the driver of a mirror's [`Machine`].
 
 #![forbid(unsafe_code)]
 
-mod blocking;
 mod feed;
 mod follow;
 mod handle;
-mod pages;
-mod source;
 mod status;
 
-pub use blocking::{Blocking, BlockingSource, BlockingWatch};
 pub use handle::{ReflectorHandle, ReflectorThread};
-pub use source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
 pub use status::{ReflectorState, ReflectorStatus};
 
-use crate::asked::{asked, poll_watch};
+use crate::asked::{Answer, asked, poll_watch};
 use crate::awaited::{ANSWER, Awaited};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
 use crate::foreign::Notify;
+use crate::machine::{Attempt, Command, Input, Machine, Policy};
+use crate::pages::{ListedPages, PAGE};
 use crate::park;
+use crate::source::{Entry, ListAt, ListPage, ListerWatcher, WatchRequest};
 use crate::sync::Lock;
-use crate::verdict::{Fruitless, RELIST_CALM, Verdict};
-use crate::watch::{Signal, Stopper};
+use crate::watch::{Signal, Stopper, Watch};
 use feed::{Feed, Gathering};
 use follow::{BUDGET, yield_now};
 use handle::{Links, Nudge};
-use pages::ListedPages;
 use status::StatusCell;
 use std::fmt;
 use std::future::poll_fn;
@@ -40,8 +34,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
 
-/// Entries a page, where nothing else is said.
-const PAGE: usize = 500;
 /// How often a missing end mark is reported.
 const MARK_REPORT: Duration = Duration::from_secs(10);
 
@@ -79,31 +71,18 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// # States
+/// # What follows an error
 ///
-/// | state | input | next |
-/// | --- | --- | --- |
-/// | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
-/// | | 410 or 504 for a revision: list the newest, once without delay, and until a list succeeds | List |
-/// | | 410 for a page that is not the first, or pages that have no end or are of several revisions: list again without pages, once without delay | List |
-/// | | anything else, or no answer in time: backoff | List |
-/// | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
-/// | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
-/// | | 410, 504: again from any revision, once without delay; 429, 503, no answer in time, the end: backoff | State |
-/// | | any other 5xx: backoff; the third in a row | State; List |
-/// | | any other error: the source cannot do this | List, for good |
-/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark, Synced with a revision: `progress`; the resume point moves with what is proven whole | Watch(R') |
-/// | | end of the stream after a newer revision, or after a second without one: watch again from R | Watch(R) |
-/// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
-/// | | an end within a second without a newer revision, an end inside a revision, an answer without a watch: a fruitless attempt | below |
-/// | | 410, events that do not fit, a bookmark below R: a list, and the difference reaches the readers as a resync. At once, where the last list that came so is longer ago than half a minute; else after the backoff | List |
-/// | | 429, 503 (also at open), no answer in time: backoff, and no new list | Watch(R) |
-/// | | any other 5xx, a panic of the source: a fruitless attempt | below |
-/// | | any other error, an event without a revision: backoff | List |
-/// | a fruitless attempt | the first and the second in a row: backoff | Watch(R) |
-/// | | the third without a newer revision: backoff | List |
-/// | any | stop, or the cache was closed | end |
+/// | error of a watch | next |
+/// | --- | --- |
+/// | 410, events that do not fit, a bookmark below what is known | a list, whose difference reaches the readers as a resync; at once, where none came so in the last half minute |
+/// | 429, 503, no answer in time | the backoff, then the watch; never a list |
+/// | any other 5xx, a panic of the source, an answer without a watch, an end inside a revision, or within a second without a newer one | the backoff, then the watch; after the third in a row a list |
+/// | any other error, an event without a revision | the backoff, then a list |
+/// | half a minute of silence behind the time-out of the watch | as its end: the watch again |
 ///
+/// A list that fails is made again after the backoff: of the newest state at once where the revision that it asked for is gone (410) or
+/// not there yet (504), and without pages at once where a later page is gone or the pages have no end.
 /// A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
 #[must_use = "a reflector does nothing before it runs"]
 pub struct Reflector<L: ListerWatcher> {
@@ -112,12 +91,6 @@ pub struct Reflector<L: ListerWatcher> {
     options: ReflectorOptions,
     links: Arc<Links>,
     stopper: Stopper,
-    /// When a 410 was the last to lead to a list.
-    relisted_at: Option<Instant>,
-    /// Watches in a row that brought no newer revision.
-    fruitless: Fruitless,
-    /// The source lacks the revision behind which it would be resumed: lists ask for the newest until one succeeds.
-    wants_newest: bool,
 }
 
 struct ReflectorOptions {
@@ -128,22 +101,12 @@ struct ReflectorOptions {
     clock: Arc<dyn Clock>,
 }
 
-/// What is to be done next.
-enum Step {
-    /// List at this state; `true`: without pages.
-    List(ListAt, bool),
-    /// Read the initial state from a watch, not older than this revision.
-    State(u64),
-    /// Watch behind the resume point.
-    Watch,
-}
-
 /// Why the reflector ends.
 struct Over;
 
 type Outcome<T> = std::result::Result<T, Over>;
 
-impl<L: ListerWatcher> Reflector<L> {
+impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     /// A reflector that fills the cache of this writer. BUSY where subscriptions of a cache that was born empty are open:
     /// make it with `expect_load`.
     pub fn new(mut writer: Writer, source: L) -> Result<Reflector<L>> {
@@ -169,16 +132,7 @@ impl<L: ListerWatcher> Reflector<L> {
             backoff: Backoff::default(),
             clock,
         };
-        Ok(Reflector {
-            source,
-            feed: Feed::new(writer),
-            options,
-            links: Arc::new(links),
-            stopper,
-            relisted_at: None,
-            fruitless: Fruitless::default(),
-            wants_newest: false,
-        })
+        Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper })
     }
 
     /// Entries a page: 500 if nothing is said, 0 is a list without pages.
@@ -203,13 +157,12 @@ impl<L: ListerWatcher> Reflector<L> {
 
     /// How long it waits after failures, if not as [`Backoff::default`].
     pub fn backoff(mut self, backoff: Backoff) -> Reflector<L> {
-        self.options.backoff = backoff.with_clock(Arc::clone(&self.options.clock));
+        self.options.backoff = backoff;
         self
     }
 
-    /// Takes the time from this clock, for its backoff too.
+    /// Takes the time from this clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Reflector<L> {
-        self.options.backoff = self.options.backoff.with_clock(Arc::clone(&clock));
         drop(self.links.clock.replace(Arc::clone(&clock)));
         self.options.clock = clock;
         self
@@ -250,15 +203,47 @@ impl<L: ListerWatcher> Reflector<L> {
         let _ended = Ended(Arc::clone(&self.links));
         // Dropped before the end is reported: a stop waits for no destructor of the source behind it.
         let mut this = self;
-        let mut step = if this.options.initial_watch { Step::State(0) } else { Step::List(ListAt::Any, false) };
+        let by_watch = this.options.initial_watch;
+        let mut machine = Machine::new(Policy::Mirror { backoff: this.options.backoff.clone(), by_watch });
+        if by_watch {
+            machine = machine.starting_with(Attempt::ReadState { any: true });
+        }
+        let (mut input, mut what, mut watch) = (Input::Due, "a list", None);
         loop {
-            let next = match step {
-                Step::List(at, whole) => this.list(at, whole).await,
-                Step::State(from) => this.state(from).await,
-                Step::Watch => this.watch().await,
+            let now = this.options.clock.now();
+            let said = match machine.step(now, input) {
+                Command::Wait(delay, status) => {
+                    watch = None;
+                    this.wait(what, now, delay, status).await.map(|()| Input::Due)
+                }
+                Command::Try(Attempt::List { newest, whole }) => {
+                    what = "a list";
+                    this.list(newest, whole).await
+                }
+                Command::Try(Attempt::ReadState { any }) => {
+                    what = "the initial state";
+                    let from = if any { 0 } else { this.feed.newest() };
+                    this.open(ReflectorState::ReadingState, from, &mut watch).await
+                }
+                Command::Try(Attempt::Watch) => {
+                    what = "a watch";
+                    this.open(ReflectorState::Opening, this.feed.resume, &mut watch).await
+                }
+                Command::Gather => this.gather(&mut watch.as_mut().expect("a watch is open").0).await,
+                Command::Read => {
+                    what = "a watch";
+                    let newest = this.feed.newest();
+                    let (watch, timeout) = watch.take().expect("a watch is open");
+                    let said = this.follow(watch, timeout).await;
+                    if this.feed.newest() > newest {
+                        machine.step(now, Input::Newer);
+                    }
+                    said
+                }
+                Command::End(_) => return,
             };
-            match next {
-                Ok(next) => step = next,
+            match said {
+                Ok(said) => input = said,
                 Err(Over) => return,
             }
         }
@@ -279,10 +264,7 @@ impl<L: ListerWatcher> Reflector<L> {
     }
 
     /// Waits for an answer of the source as long as it may take.
-    async fn answered<T>(
-        &mut self,
-        answer: Pin<Box<dyn Future<Output = std::result::Result<T, Status>> + Send>>,
-    ) -> Outcome<std::result::Result<T, Status>> {
+    async fn answered<T>(&mut self, answer: Answer<T>) -> Outcome<std::result::Result<T, Status>> {
         let answer = Awaited::new(answer, &self.options.clock, self.options.answer_timeout);
         self.unless_over(answer).await
     }
@@ -292,23 +274,26 @@ impl<L: ListerWatcher> Reflector<L> {
         self.links.stop.poll_raised(context) || self.feed.writer.is_closed()
     }
 
-    /// Records a failure, and waits as long as the backoff and the source say.
-    async fn back_off(&mut self, what: &str, status: Option<Status>) -> Outcome<()> {
-        // Before it is reported: who hears of it may move the clock.
-        let failed_at = self.options.clock.now();
-        let retry_after = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
-        let delay = self.options.backoff.next_delay_of(retry_after);
+    /// Reports a failure, and waits: from `now`, because a caller who hears of it may move the clock.
+    async fn wait(&mut self, what: &str, now: Instant, delay: Option<Duration>, status: Option<Status>) -> Outcome<()> {
+        self.links.status.update(|all| all.pending = 0);
         if let Some(status) = status {
             self.failed(what, status, delay);
         }
+        let Some(delay) = delay else { return Ok(()) };
         self.enter(ReflectorState::Waiting);
-        let delay = delay_from(&*self.options.clock, failed_at, delay);
+        let delay = delay_from(&*self.options.clock, now, delay);
         self.unless_over(delay).await
     }
 
-    fn failed(&mut self, what: &str, status: Status, delay: Duration) {
-        let (cache, after) = (self.feed.writer.cache_name(), delay.as_millis());
-        tracing::warn!(cache, %status, "reflector: {what} failed, next try in {after} ms");
+    /// Without a delay another answer of the source is asked for at once, and the cache is not stale yet.
+    fn failed(&mut self, what: &str, status: Status, delay: Option<Duration>) {
+        let cache = self.feed.writer.cache_name();
+        let Some(delay) = delay else {
+            tracing::info!(cache, %status, "reflector: {what} failed, and the source is asked otherwise");
+            return self.links.status.update(|all| all.last_error = Some(status));
+        };
+        tracing::warn!(cache, %status, "reflector: {what} failed, next try in {} ms", delay.as_millis());
         let error =
             status.error().cloned().unwrap_or_else(|| Error::new(code_of(&status), format!("{what}: {status}")));
         // Never Failed, which ends those who wait for the first listing: it is tried again, and access may be granted. Who
@@ -320,8 +305,6 @@ impl<L: ListerWatcher> Reflector<L> {
     /// The state is in the cache.
     fn synced(&mut self, revision: u64, outside: u64, was_loaded: bool) {
         self.feed.writer.set_state(SourceState::Fresh);
-        self.wants_newest = false;
-        self.fruitless.reset();
         self.links.status.update(|all| {
             all.ready = true;
             all.revision = revision;
@@ -331,150 +314,66 @@ impl<L: ListerWatcher> Reflector<L> {
         });
     }
 
-    /// Lists all pages of a state, and puts it into the cache.
-    async fn list(&mut self, at: ListAt, whole: bool) -> Outcome<Step> {
+    /// Lists all pages of a state, and puts it into the cache: none that is older than what readers have seen.
+    async fn list(&mut self, newest: bool, whole: bool) -> Outcome<Input> {
         self.enter(ReflectorState::Listing);
         self.links.status.update(|all| (all.lists, all.pending) = (all.lists + 1, 0));
-        let limit = if whole { 0 } else { self.options.page_size };
-        let mut request = ListRequest { at, limit, continue_token: None };
-        let mut pages = ListedPages::default();
-        let (status, is_broken) = loop {
-            let page = asked("a list of the source", || self.source.list(request.clone()));
-            let added = match self.answered(page).await? {
-                Ok(page) => pages.add(page),
-                Err(status) => {
-                    let is_broken = request.continue_token.is_some() && status.is_gone();
-                    break (status, is_broken);
-                }
-            };
-            self.links.status.update(|all| all.pending = pages.entries.len());
-            match added {
-                Ok(Some(token)) => request.continue_token = Some(token),
-                Ok(None) => return self.listed(pages).await,
-                Err(status) => break (status, true),
-            }
-            // A source that is always ready: others run too.
-            yield_now().await;
+        let at = match self.feed.newest() {
+            _ if newest => ListAt::Newest,
+            0 => ListAt::Any,
+            revision => ListAt::AtLeast(revision),
         };
-        if is_broken && !whole {
-            // The state of its first page is gone, or its pages are none: all at once, then.
-            self.links.status.update(|all| all.last_error = Some(status));
-            return Ok(Step::List(at, true));
+        let mut pages = ListedPages::new(at, if whole { 0 } else { self.options.page_size });
+        loop {
+            let page = asked("a list of the source", || self.source.list(pages.request.clone()));
+            let taken = pages.take(self.answered(page).await?);
+            self.links.status.update(|all| all.pending = pages.listed.objects.len());
+            match taken {
+                // A source that is always ready: others run too.
+                Ok(true) => yield_now().await,
+                Ok(false) => return Ok(self.listed(pages).unwrap_or_else(|failed| failed)),
+                Err(failed) => return Ok(failed),
+            }
         }
-        // A revision that the source has no more, or not yet (another one of it answers): whatever it has.
-        if status.lacks_revision() && at != ListAt::Newest {
-            self.wants_newest = true;
-            self.links.status.update(|all| all.last_error = Some(status));
-            return Ok(Step::List(ListAt::Newest, whole));
-        }
-        self.back_off("a list", Some(status)).await?;
-        Ok(Step::List(self.next_list(), false))
     }
 
     /// Puts a list into the cache, which refuses one that has a key twice, or an object above its own revision.
-    async fn listed(&mut self, pages: ListedPages) -> Outcome<Step> {
-        let is_placed = pages.revision > 0 || (self.feed.newest() == 0 && pages.entries.is_empty());
-        let status = if is_placed {
-            match self.feed.replace(pages.revision, &pages.entries) {
-                Ok((outside, was_loaded)) => {
-                    self.synced(pages.revision, outside, was_loaded);
-                    return Ok(Step::Watch);
-                }
-                Err(error) => error.into(),
-            }
-        } else {
-            Status::new(500, "the list has no revision: a watch cannot begin behind it")
-        };
-        self.back_off("a list", Some(status)).await?;
-        Ok(Step::List(self.next_list(), false))
+    fn listed(&mut self, pages: ListedPages<Entry>) -> std::result::Result<Input, Input> {
+        let ListPage { position, objects, .. } = pages.into_listed(self.feed.newest() == 0)?;
+        self.replace(position.revision, &objects).map_err(Input::Failed)
     }
 
-    /// Which state the next list is of: none that is older than what readers have seen.
-    fn next_list(&self) -> ListAt {
-        match self.feed.newest() {
-            _ if self.wants_newest => ListAt::Newest,
-            0 => ListAt::Any,
-            revision => ListAt::AtLeast(revision),
-        }
+    /// Puts a state into the cache.
+    fn replace(&mut self, revision: u64, entries: &[Entry]) -> std::result::Result<Input, Status> {
+        let (outside, was_loaded) = self.feed.replace(revision, entries)?;
+        self.synced(revision, outside, was_loaded);
+        Ok(Input::Synced)
     }
 
-    /// The step after an error that a new state mends.
-    fn relist(&self) -> Step {
-        match self.options.initial_watch {
-            true => Step::State(if self.wants_newest { 0 } else { self.feed.newest() }),
-            false => Step::List(self.next_list(), false),
-        }
-    }
-
-    /// A watch has brought nothing new: the backoff, then the watch again, or a list after the third in a row.
-    async fn fruitless_watch(&mut self, status: Status) -> Outcome<Step> {
-        let is_list_due = self.fruitless.one_more();
-        self.back_off("a watch", Some(status)).await?;
-        if !is_list_due {
-            return Ok(Step::Watch);
-        }
-        self.fruitless.reset();
-        Ok(self.relist())
-    }
-
-    fn request(&mut self, from: u64, initial_state: bool) -> WatchRequest {
+    /// Opens a watch behind a revision, or of the state at it.
+    async fn open(
+        &mut self,
+        state: ReflectorState,
+        from: u64,
+        watch: &mut Option<(L::Watch, Duration)>,
+    ) -> Outcome<Input> {
+        self.enter(state);
         self.links.status.update(|all| all.watches += 1);
-        // Another time-out for each, by the random numbers of the backoff.
-        let spread = Backoff::new(Duration::from_secs(300), Duration::from_secs(300)).with_jitter(1.0).next_delay();
-        WatchRequest { from, initial_state, timeout: Duration::from_secs(300) + spread }
-    }
-
-    /// Reads the initial state from a watch, then follows that watch.
-    async fn state(&mut self, from: u64) -> Outcome<Step> {
-        self.enter(ReflectorState::ReadingState);
-        let request = self.request(from, true);
+        let request = WatchRequest::new(from.into(), state == ReflectorState::ReadingState);
         let timeout = request.timeout;
         let opening = asked("the source, asked for a watch,", || self.source.watch(request));
-        let status = match self.answered(opening).await? {
-            Ok(Some(mut watch)) => match self.gather(&mut watch).await? {
-                Ok(()) => {
-                    let began = self.options.clock.now();
-                    return self.follow(watch, timeout, began).await;
-                }
-                Err(status) => status,
-            },
-            Ok(None) => None,
-            Err(status) => Some(status),
-        };
-        self.links.status.update(|all| all.pending = 0);
-        let Some(status) = status else {
-            self.back_off("the initial state", None).await?;
-            return Ok(self.relist());
-        };
-        if status.lacks_revision() && from != 0 {
-            self.wants_newest = true;
-            self.links.status.update(|all| all.last_error = Some(status));
-            return Ok(Step::State(0));
-        }
-        match status.verdict() {
-            Verdict::Gone | Verdict::Busy => {}
-            // Also 504, which the newest state cannot have said of a revision.
-            Verdict::Failed => {
-                if self.fruitless.one_more() {
-                    self.fruitless.reset();
-                    self.back_off("the initial state", Some(status)).await?;
-                    return Ok(Step::List(self.next_list(), false));
-                }
+        Ok(match self.answered(opening).await? {
+            Ok(Some(opened)) => {
+                *watch = Some((opened, timeout));
+                Input::Opened
             }
-            Verdict::Refused | Verdict::Wrong => {
-                let cache = self.feed.writer.cache_name();
-                tracing::info!(cache, %status, "reflector: the source gives no initial state by a watch, and is listed");
-                self.options.initial_watch = false;
-                self.links.status.update(|all| all.last_error = Some(status));
-                return Ok(Step::List(self.next_list(), false));
-            }
-        }
-        self.back_off("the initial state", Some(status)).await?;
-        Ok(self.relist())
+            Ok(None) => Input::Cut(Status::new(503, "the source gave no watch")),
+            Err(status) => Input::Failed(status),
+        })
     }
 
-    /// Gathers the initial state beside the cache until its mark. `Err(None)`: the watch has ended before.
-    async fn gather(&mut self, watch: &mut L::Watch) -> Outcome<std::result::Result<(), Option<Status>>> {
+    /// Gathers the initial state beside the cache until its mark.
+    async fn gather(&mut self, watch: &mut L::Watch) -> Outcome<Input> {
         let mut gathering = Gathering::default();
         let mut report = self.options.clock.delay(MARK_REPORT);
         let mut waited = Duration::ZERO;
@@ -507,65 +406,21 @@ impl<L: ListerWatcher> Reflector<L> {
                 report = self.options.clock.delay(MARK_REPORT);
                 continue;
             };
-            let Some(event) = event else { return Ok(Err(None)) };
+            let Some(event) = event else {
+                return Ok(Input::Cut(Status::new(503, "the watch ended before the state was whole")));
+            };
             match event.payload {
                 Payload::Added(entry) | Payload::Modified { new: entry, .. } => gathering.put(entry),
                 Payload::Deleted(Entry { key, .. }) | Payload::DeletedUnknown(key) => gathering.delete(&key),
                 Payload::Bookmark => {}
-                Payload::Error(status) => return Ok(Err(Some(status))),
+                Payload::Error(status) => return Ok(Input::Failed(status)),
                 Payload::Synced => {
                     let revision = event.position.revision.max(gathering.newest());
-                    return Ok(match self.feed.replace(revision, &gathering.into_entries()) {
-                        Ok((outside, was_loaded)) => {
-                            self.synced(revision, outside, was_loaded);
-                            Ok(())
-                        }
-                        Err(error) => Err(Some(Status::from(error))),
-                    });
+                    let replaced = self.replace(revision, &gathering.into_entries());
+                    return Ok(replaced.unwrap_or_else(Input::Failed));
                 }
             }
             self.links.status.update(|all| all.pending = gathering.len());
-        }
-    }
-
-    /// Opens a watch behind the resume point, and follows it.
-    async fn watch(&mut self) -> Outcome<Step> {
-        self.enter(ReflectorState::Opening);
-        let began = self.options.clock.now();
-        let request = self.request(self.feed.resume, false);
-        let timeout = request.timeout;
-        let opening = asked("the source, asked for a watch,", || self.source.watch(request));
-        match self.answered(opening).await? {
-            Ok(Some(watch)) => self.follow(watch, timeout, began).await,
-            Ok(None) => self.fruitless_watch(Status::new(503, "the source gave no watch")).await,
-            Err(status) => self.watch_failed(status).await,
-        }
-    }
-
-    async fn watch_failed(&mut self, status: Status) -> Outcome<Step> {
-        match status.verdict() {
-            Verdict::Gone => {
-                let (cache, from) = (self.feed.writer.cache_name(), self.feed.resume);
-                tracing::info!(cache, from, %status, "reflector: its history is gone, and the difference comes from a list");
-                let now = self.options.clock.now();
-                if self.relisted_at.is_some_and(|last| now.saturating_duration_since(last) < RELIST_CALM) {
-                    // A source that says so of what it has just listed would be listed without a pause.
-                    self.back_off("a watch", Some(status)).await?;
-                } else {
-                    self.links.status.update(|all| all.last_error = Some(status));
-                }
-                self.relisted_at = Some(self.options.clock.now());
-                Ok(self.relist())
-            }
-            Verdict::Busy => {
-                self.back_off("a watch", Some(status)).await?;
-                Ok(Step::Watch)
-            }
-            Verdict::Failed => self.fruitless_watch(status).await,
-            Verdict::Refused | Verdict::Wrong => {
-                self.back_off("a watch", Some(status)).await?;
-                Ok(self.relist())
-            }
         }
     }
 }

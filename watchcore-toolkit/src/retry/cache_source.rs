@@ -2,17 +2,17 @@
 
 #![forbid(unsafe_code)]
 
-use super::source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 use crate::event::Status;
 use crate::object::{FromKeyValue, object_of};
 use crate::objects::ObjectWatch;
+use crate::source::{ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
 use std::fmt;
 use std::future::ready;
 use std::marker::PhantomData;
-use watchcore::{Cache, Filter, OnLag, Position, Start};
+use watchcore::{Cache, Filter, OnLag, Start};
 
-/// A cache as a source of watches, and as a lister: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with
-/// 410 (or lists) where the cache's window has left it behind, and never skips. Cheap to clone.
+/// A cache as a source: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with 410 (or lists) where the
+/// cache's window has left it behind, and never skips. A list is the newest state, in one page. Cheap to clone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,7 +23,7 @@ use watchcore::{Cache, Filter, OnLag, Position, Start};
 /// let mut writer = cache.writer()?;
 /// writer.apply(1, [Change::put("/pods/a", "1"), Change::put("/other", "1")])?;
 /// let pods = CacheSource::<KeyValue>::new(&cache).filter(Filter::any().range(Range::prefix("/pods/")));
-/// let mut watch = RetryWatch::builder(pods.clone(), 0).relist(pods).open()?;
+/// let mut watch = RetryWatch::builder(pods, 0).relist().open()?;
 /// let names: Vec<&str> = (0..2).map(|_| watch.recv(Duration::from_secs(10)).unwrap().unwrap().name()).collect();
 /// assert_eq!(names, ["ADDED", "SYNCED"]);
 /// # Ok::<(), watchcore::Error>(())
@@ -45,39 +45,37 @@ impl<O: FromKeyValue> CacheSource<O> {
         CacheSource { filter, ..self }
     }
 
-    fn snapshot(&self) -> Result<Listing<O>, Status> {
+    fn snapshot(&self) -> Result<ListPage<O>, Status> {
         let snapshot = self.cache.snapshot()?;
-        let mut listing = Listing::new(snapshot.position(), []);
+        let mut page = ListPage::new(snapshot.position(), []);
         for kv in snapshot.filtered(&self.filter)? {
             match object_of::<O>(&kv.to_owned()) {
-                Ok(object) => listing.objects.push(object),
+                Ok(object) => page.objects.push(object),
                 // As in a watch: a value that cannot be decoded is left out, and reported.
                 Err(error) => {
                     tracing::warn!(
                         cache = self.cache.name(), key = %String::from_utf8_lossy(kv.key()), %error,
                         "a value cannot be decoded and is left out of a list"
                     );
-                    listing.refused.push(kv.key().to_vec());
+                    page.refused.push(kv.key().to_vec());
                 }
             }
         }
-        Ok(listing)
+        Ok(page)
     }
 }
 
-impl<O: FromKeyValue> WatchSource for CacheSource<O> {
+impl<O: FromKeyValue> ListerWatcher for CacheSource<O> {
     type Watch = ObjectWatch<O>;
 
-    fn watch(&mut self, from: Position) -> Opening<ObjectWatch<O>> {
-        let builder = ObjectWatch::builder(&self.cache).filter(self.filter.clone());
-        let opened = builder.start(Start::AfterIn(from)).on_lag(OnLag::Stop).open();
-        Box::pin(ready(opened.map(Some).map_err(Status::from)))
-    }
-}
-
-impl<O: FromKeyValue> ListSource<O> for CacheSource<O> {
-    fn list(&mut self) -> ListingFuture<O> {
+    fn list(&mut self, _: ListRequest) -> PageFuture<O> {
         Box::pin(ready(self.snapshot()))
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<ObjectWatch<O>> {
+        let builder = ObjectWatch::builder(&self.cache).filter(self.filter.clone());
+        let opened = builder.start(Start::AfterIn(request.from)).on_lag(OnLag::Stop).open();
+        Box::pin(ready(opened.map(Some).map_err(Status::from)))
     }
 }
 

@@ -1,23 +1,21 @@
-//! A watch that survives its server.
-//!
-//! Its states are those of the table at [`RetryWatch`].
+//! A watch that survives its server: the driver of a relay's [`Machine`].
 
 #![forbid(unsafe_code)]
 
 mod cache_source;
 mod relist;
-mod source;
 
 pub use cache_source::CacheSource;
-pub use source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 
 use crate::asked::{asked, poll_watch};
 use crate::awaited::{ANSWER, Awaited};
 use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::keyed::Keyed;
+use crate::machine::{Attempt, Command, Input, Machine, Policy};
+use crate::pages::{ListedPages, PAGE};
+use crate::source::{ListAt, ListPage, ListerWatcher, ObjectOf, WatchRequest};
 use crate::sync::Lock;
-use crate::verdict::{Fruitless, RELIST_CALM, SHORT, Verdict};
 use crate::watch::{Signal, Stopper, Watch};
 use futures_core::Stream;
 use relist::{Relist, Relisting};
@@ -26,15 +24,13 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use watchcore::{Code, Error, Position, Result};
 
 /// How many inputs one poll takes at most that make no event, before it lets others run.
 const BUDGET: usize = 64;
 
-type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
-
-/// A watch over anything with `watch(from)` that opens it again where it was.
+/// A watch over a [`ListerWatcher`] that opens it again where it was.
 ///
 /// It gives each event once, in order, and ends with an Error where it cannot go on: access was refused (401, 403), the
 /// history is gone (410) and it has no lister, or an event has no revision. All other errors are waited out; see
@@ -57,45 +53,31 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// # States
+/// # What follows an error
 ///
-/// | state | input | next |
+/// | error | without a lister | with one |
 /// | --- | --- | --- |
-/// | Open | ok | Read |
-/// | | 401, 403, a cache that is closed or broken for good | Error, end |
-/// | | 410 | as in Read: one rule, wherever it comes |
-/// | | 429, 503, no answer in time | Open, after the delay and not before its Retry-After |
-/// | | no watch, any other error | a fruitless attempt |
-/// | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
-/// | | Bookmark, Synced with a revision | not given; the resume point moves |
-/// | | another one without a revision | Error 500, end |
-/// | | a revision below the resume point | as 410: the source has another history |
-/// | | Synced without a revision | not given |
-/// | | Error 410, policy Stop | Error, end |
-/// | | Error 410, policy Relist | List |
-/// | | Error of a cache that is closed or broken for good | Error, end |
-/// | | Error 429, 503 | Open, after the delay and not before its Retry-After |
-/// | | any other Error, an end within a second without a newer revision | a fruitless attempt |
-/// | | the end | Open, after the delay |
-/// | a fruitless attempt | policy Stop; policy Relist, and fewer than three in a row, or a list in the last 30 s | Open, after the delay and not before its Retry-After |
-/// | | policy Relist, the third without a newer revision | List |
-/// | List | a state | the difference with what was given; then Open behind it, at once |
-/// | | 401, 403 | Error, end |
-/// | | a state without a revision, but for the empty one at the beginning; no answer in time, any other error | List, after the delay |
-/// | any | stop | end |
+/// | 401, 403 as an answer; a cache that is closed or broken for good | Error, end | the same |
+/// | an event without a revision | Error 500, end | the same |
+/// | 410, an event below the resume point | Error, end | a list |
+/// | 429, 503, no answer in time | opened again, also not before its Retry-After | the same |
+/// | any other, an answer without a watch, an end within a second without a newer revision | opened again, also not before its Retry-After | the same; after the third in a row a list, at most every half minute |
+/// | a list that fails otherwise | | listed again |
 ///
 /// **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
 /// that fails hot once in `min_restart_delay`. A list after a 410 comes at once, the next one not before the delay. So
 /// neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it has just listed,
 /// is asked more often than once in a delay.
 #[must_use = "dropping a watch ends it"]
-pub struct RetryWatch<S: WatchSource> {
+pub struct RetryWatch<S: ListerWatcher> {
     source: S,
     relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
     clock: Arc<dyn Clock>,
-    min_restart_delay: Duration,
     answer_timeout: Duration,
+    machine: Machine,
     state: RetryState<S>,
+    /// Of the list that is under way.
+    pages: ListedPages<ObjectOf<S>>,
     /// To be given before anything else is done.
     ready: VecDeque<WatchEvent<ObjectOf<S>>>,
     /// Behind the last event that was given: where it is opened again.
@@ -104,10 +86,6 @@ pub struct RetryWatch<S: WatchSource> {
     lost: u64,
     /// The resume point of the last attempt to open: one that has not moved it has brought nothing.
     opened_behind: Position,
-    /// Such attempts in a row.
-    fruitless: Fruitless,
-    opened_at: Option<Instant>,
-    listed_at: Option<Instant>,
     opens: u64,
     lists: u64,
     last_status: Option<Status>,
@@ -115,20 +93,13 @@ pub struct RetryWatch<S: WatchSource> {
     stopper: Stopper,
 }
 
-enum RetryState<S: WatchSource> {
+enum RetryState<S: ListerWatcher> {
     /// Without a delay: at once.
-    Waiting(Option<Delay>, Attempt),
+    Waiting(Option<Delay>),
     Opening(Awaited<Option<S::Watch>>),
     Reading(S::Watch),
-    Listing(Awaited<Listing<ObjectOf<S>>>),
+    Listing(Awaited<ListPage<ObjectOf<S>>>),
     Ended,
-}
-
-/// The attempt that follows a delay.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    Open,
-    List,
 }
 
 /// A stop ends the wait of the consumer, and the watch below.
@@ -168,13 +139,13 @@ impl RetryStop {
 /// writer.apply(5, [Change::put("/a", "1")])?;
 /// writer.compact(5)?;
 /// let source = CacheSource::<KeyValue>::new(&cache);
-/// let mut watch = RetryWatch::builder(source.clone(), 2).relist(source).open()?; // 3 and 4 are gone
+/// let mut watch = RetryWatch::builder(source, 2).relist().open()?; // 3 and 4 are gone
 /// let event = watch.recv(Duration::from_secs(10))?.unwrap();
 /// assert_eq!((event.name(), event.lost), ("ADDED", 3));
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[must_use = "nothing is watched before `open`"]
-pub struct RetryWatchBuilder<S: WatchSource> {
+pub struct RetryWatchBuilder<S: ListerWatcher> {
     source: S,
     from: Position,
     relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
@@ -183,17 +154,18 @@ pub struct RetryWatchBuilder<S: WatchSource> {
     answer_timeout: Duration,
 }
 
-impl<S: WatchSource> RetryWatchBuilder<S> {
+impl<S: ListerWatcher> RetryWatchBuilder<S> {
     /// Policy after a 410: list, give the difference with what was given, and go on behind it. It keeps what was given, by
     /// a clone an object. What it was not given itself, because `from` lies behind it, is not known to it: objects of the
-    /// listing come as Added then. With a lister `from` may be 0: the watch begins with the listed state and Synced.
+    /// listing come as Added then. With a lister `from` may be 0: the watch begins with the listed state and Synced. A source
+    /// that cannot be listed (405) ends it.
     ///
     /// Without this (policy Stop) a 410 is given as an Error, and ends the watch.
-    pub fn relist(self, lister: impl ListSource<ObjectOf<S>>) -> RetryWatchBuilder<S>
+    pub fn relist(self) -> RetryWatchBuilder<S>
     where
-        ObjectOf<S>: Keyed + Clone + Send + 'static,
+        <S::Watch as Watch>::Object: Keyed + Clone + Send + 'static,
     {
-        RetryWatchBuilder { relist: Some(Box::new(Relisting::new(lister))), ..self }
+        RetryWatchBuilder { relist: Some(Box::new(Relisting::new())), ..self }
     }
 
     /// How far apart attempts begin at least: 1 s if nothing is said.
@@ -222,12 +194,13 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
             ));
         }
         let stop = Arc::new(RetryStop::default());
-        let attempt = match &mut self.relist {
+        let policy = Policy::Relay { distance: self.min_restart_delay, has_lister: self.relist.is_some() };
+        let machine = match &mut self.relist {
             Some(relist) if self.from == Position::default() => {
                 relist.begin();
-                Attempt::List
+                Machine::new(policy)
             }
-            _ => Attempt::Open,
+            _ => Machine::new(policy).starting_with(Attempt::Watch),
         };
         let stopper = Stopper::new({
             let stop = Arc::clone(&stop);
@@ -237,16 +210,14 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
             source: self.source,
             relist: self.relist,
             clock: self.clock,
-            min_restart_delay: self.min_restart_delay,
             answer_timeout: self.answer_timeout,
-            state: RetryState::Waiting(None, attempt),
+            machine,
+            state: RetryState::Waiting(None),
+            pages: ListedPages::new(ListAt::Newest, PAGE),
             ready: VecDeque::new(),
             resume: self.from,
             lost: 0,
             opened_behind: self.from,
-            fruitless: Fruitless::default(),
-            opened_at: None,
-            listed_at: None,
             opens: 0,
             lists: 0,
             last_status: None,
@@ -256,13 +227,13 @@ impl<S: WatchSource> RetryWatchBuilder<S> {
     }
 }
 
-impl<S: WatchSource> fmt::Debug for RetryWatchBuilder<S> {
+impl<S: ListerWatcher> fmt::Debug for RetryWatchBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryWatchBuilder").field("from", &self.from).finish_non_exhaustive()
     }
 }
 
-impl<S: WatchSource> RetryWatch<S> {
+impl<S: ListerWatcher> RetryWatch<S> {
     /// A watch of everything behind `from`. INVALID_ARGUMENT for revision 0.
     pub fn open(source: S, from: impl Into<Position>) -> Result<RetryWatch<S>> {
         RetryWatch::builder(source, from).open()
@@ -295,111 +266,83 @@ impl<S: WatchSource> RetryWatch<S> {
         self.last_status.as_ref()
     }
 
-    /// Tries `attempt` when its delay is over, and not before `retry_after`.
-    fn retry(&mut self, attempt: Attempt, retry_after: Option<Duration>) {
+    /// Says to the machine what has happened, and begins what it says is next.
+    fn say(&mut self, input: Input) {
         let now = self.clock.now();
-        let began = match attempt {
-            Attempt::Open => self.opened_at,
-            Attempt::List => self.listed_at,
-        };
-        let lived = began.map_or(Duration::MAX, |began| now.saturating_duration_since(began));
-        let wait = self.min_restart_delay.saturating_sub(lived).max(retry_after.unwrap_or_default());
-        let delay = (!wait.is_zero()).then(|| delay_from(&*self.clock, now, wait));
-        self.state = RetryState::Waiting(delay, attempt);
-    }
-
-    /// Gives an error, and ends behind it.
-    fn fail(&mut self, status: Status) {
-        self.ready.push_back(WatchEvent::error(status).at(self.resume));
-        self.state = RetryState::Ended;
-    }
-
-    /// Decides what follows an error, wherever it comes.
-    fn failed(&mut self, attempt: Attempt, status: Status) {
-        self.last_status = Some(status.clone());
-        if status.error().is_some_and(Error::is_fatal) {
-            return self.fail(status);
-        }
-        match (attempt, status.verdict()) {
-            (Attempt::List, _) | (_, Verdict::Busy) => self.retry(attempt, status.retry_after()),
-            (Attempt::Open, Verdict::Gone) => match &self.relist {
-                Some(_) => self.retry(Attempt::List, status.retry_after()),
-                None => self.fail(status),
-            },
-            _ => self.fruitless(status.retry_after()),
+        match self.machine.step(now, input) {
+            Command::Wait(delay, status) => {
+                self.last_status = status.or(self.last_status.take());
+                let delay = delay.filter(|delay| !delay.is_zero());
+                self.state = RetryState::Waiting(delay.map(|delay| delay_from(&*self.clock, now, delay)));
+            }
+            Command::Try(Attempt::List { whole, .. }) => {
+                self.lists += 1;
+                self.pages = ListedPages::new(ListAt::Newest, if whole { 0 } else { PAGE });
+                self.list();
+            }
+            Command::Try(_) => {
+                self.opens += 1;
+                self.opened_behind = self.resume;
+                let request = WatchRequest::new(self.resume, false);
+                let opening = asked("the source, asked for a watch,", || self.source.watch(request));
+                self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
+            }
+            Command::Gather | Command::Read => {}
+            Command::End(status) => {
+                self.last_status = Some(status.clone());
+                self.ready.push_back(WatchEvent::error(status).at(self.resume));
+                self.state = RetryState::Ended;
+            }
         }
     }
 
-    /// A watch has failed, or ended at once: it is opened again, or listed after the third in a row that brought nothing.
-    fn fruitless(&mut self, retry_after: Option<Duration>) {
+    /// Asks for a page of a list.
+    fn list(&mut self) {
+        let page = asked("a list of the source", || self.source.list(self.pages.request.clone()));
+        self.state = RetryState::Listing(Awaited::new(page, &self.clock, self.answer_timeout));
+    }
+
+    /// The watch is over.
+    fn over(&mut self, input: Input) {
         if self.resume != self.opened_behind {
-            self.fruitless.reset();
+            self.say(Input::Newer);
         }
-        let is_due = self.fruitless.one_more();
-        let now = self.clock.now();
-        let is_calm = self.listed_at.is_none_or(|last| now.saturating_duration_since(last) >= RELIST_CALM);
-        let attempt = if is_due && is_calm && self.relist.is_some() { Attempt::List } else { Attempt::Open };
-        self.retry(attempt, retry_after);
-    }
-
-    /// The watch has ended without an error.
-    fn ended(&mut self) {
-        let lived = self.opened_at.map_or(Duration::MAX, |began| self.clock.now().saturating_duration_since(began));
-        if self.resume == self.opened_behind && lived < SHORT {
-            return self.fruitless(None);
-        }
-        self.fruitless.reset();
-        self.retry(Attempt::Open, None);
+        self.say(input);
     }
 
     /// One step: `Ready` where something has changed.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
-            RetryState::Waiting(delay, attempt) => {
+            RetryState::Waiting(delay) => {
                 if let Some(delay) = delay {
                     ready!(Pin::new(delay).poll(context));
                 }
-                match *attempt {
-                    Attempt::Open => {
-                        self.opened_at = Some(self.clock.now());
-                        self.opened_behind = self.resume;
-                        self.opens += 1;
-                        let opening = asked("the source, asked for a watch,", || self.source.watch(self.resume));
-                        self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
-                    }
-                    Attempt::List => {
-                        self.listed_at = Some(self.clock.now());
-                        self.lists += 1;
-                        let lister = self.relist.as_mut().expect("it lists only where it has a lister");
-                        let listing = asked("a list of the source", || lister.list());
-                        self.state = RetryState::Listing(Awaited::new(listing, &self.clock, self.answer_timeout));
-                    }
-                }
+                self.say(Input::Due);
             }
-            RetryState::Opening(opening) => match ready!(Pin::new(opening).poll(context)) {
-                Ok(Some(watch)) => {
-                    self.stop.opened(watch.stopper());
-                    self.state = RetryState::Reading(watch);
-                }
-                Ok(None) => self.fruitless(None),
-                Err(status) if status.is_refused() => {
-                    self.last_status = Some(status.clone());
-                    self.fail(status);
-                }
-                Err(status) => self.failed(Attempt::Open, status),
-            },
+            RetryState::Opening(opening) => {
+                let said = match ready!(Pin::new(opening).poll(context)) {
+                    Ok(Some(watch)) => {
+                        self.stop.opened(watch.stopper());
+                        self.state = RetryState::Reading(watch);
+                        Input::Opened
+                    }
+                    Ok(None) => Input::Cut(Status::new(503, "the source gave no watch")),
+                    Err(status) => Input::Failed(status),
+                };
+                self.say(said);
+            }
             RetryState::Reading(watch) => match ready!(poll_watch(watch, context)) {
                 Some(event) => self.read(event),
-                None => self.ended(),
+                None => self.over(Input::Ended),
             },
-            RetryState::Listing(listing) => match ready!(Pin::new(listing).poll(context)) {
-                Ok(listing) => self.listed(listing),
-                Err(status) if status.is_refused() => {
-                    self.last_status = Some(status.clone());
-                    self.fail(status);
+            RetryState::Listing(page) => {
+                let answer = ready!(Pin::new(page).poll(context));
+                match self.pages.take(answer) {
+                    Ok(true) => self.list(),
+                    Ok(false) => self.listed(),
+                    Err(input) => self.say(input),
                 }
-                Err(status) => self.failed(Attempt::List, status),
-            },
+            }
             RetryState::Ended => {}
         }
         Poll::Ready(())
@@ -410,20 +353,18 @@ impl<S: WatchSource> RetryWatch<S> {
         self.lost = self.lost.saturating_add(event.lost);
         let event = event.with_lost(0);
         match event.payload {
-            Payload::Error(status) => self.failed(Attempt::Open, status),
+            Payload::Error(status) => self.over(Input::Failed(status)),
             // A state was not asked for: it is a bookmark, where it has a revision.
             Payload::Synced if event.position == Position::default() => {}
             // Behind an empty state of revision 0 the position stays 0 inside of the first revision.
-            _ if event.position == Position::default() && !self.is_of_first_revision(&event) => self.fail(Status::new(
-                500,
-                format!("retry a watch: an event {} without a revision. It cannot be resumed behind it.", event.name()),
-            )),
+            _ if event.position == Position::default() && !self.is_of_first_revision(&event) => {
+                let what = format!("an event {} without a revision: a watch cannot be resumed behind it", event.name());
+                self.over(Input::Unplaced(Status::new(500, what)));
+            }
             _ if event.position.epoch == self.resume.epoch && event.position.revision < self.resume.revision => {
                 let (at, resume) = (event.position.revision, self.resume.revision);
-                self.failed(
-                    Attempt::Open,
-                    Status::new(410, format!("the watch is at {resume}, and the source says that it is at {at}")),
-                );
+                let what = format!("the watch is at {resume}, and the source says that it is at {at}");
+                self.over(Input::Failed(Status::new(410, what)));
             }
             Payload::Bookmark | Payload::Synced => self.resume = event.position,
             _ => {
@@ -445,25 +386,22 @@ impl<S: WatchSource> RetryWatch<S> {
         self.resume == Position::default() && own != 0
     }
 
-    fn listed(&mut self, listing: Listing<ObjectOf<S>>) {
+    fn listed(&mut self) {
+        let pages = std::mem::replace(&mut self.pages, ListedPages::new(ListAt::Newest, PAGE));
+        let listing = match pages.into_listed(self.resume == Position::default()) {
+            Ok(listing) => listing,
+            Err(input) => return self.say(input),
+        };
         let position = listing.position;
-        if position == Position::default() && (self.resume != position || !listing.objects.is_empty()) {
-            let status = Status::new(500, "the listing has no revision: a watch cannot begin behind it");
-            return self.failed(Attempt::List, status);
-        }
-        self.fruitless.reset();
         let lister = self.relist.as_mut().expect("it lists only where it has a lister");
-        let lost = lost_between(self.resume, position);
-        let is_first = lister.is_first();
-        self.ready = lister.difference(listing, self.resume);
-        if !is_first {
-            self.lost = self.lost.saturating_add(lost);
+        if !lister.is_first() {
+            self.lost = self.lost.saturating_add(lost_between(self.resume, position));
         }
+        self.ready = lister.difference(listing, self.resume);
         if self.ready.is_empty() {
             self.resume = position;
         }
-        // At once: the list is the attempt whose delay counts.
-        self.state = RetryState::Waiting(None, Attempt::Open);
+        self.say(Input::Synced);
     }
 
     /// Ends it, and the watch below.
@@ -481,9 +419,9 @@ fn lost_between(resumed: Position, listed: Position) -> u64 {
     listed.revision.saturating_sub(resumed.revision)
 }
 
-impl<S: WatchSource> Unpin for RetryWatch<S> {}
+impl<S: ListerWatcher> Unpin for RetryWatch<S> {}
 
-impl<S: WatchSource> Stream for RetryWatch<S> {
+impl<S: ListerWatcher> Stream for RetryWatch<S> {
     type Item = WatchEvent<ObjectOf<S>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<ObjectOf<S>>>> {
@@ -512,7 +450,7 @@ impl<S: WatchSource> Stream for RetryWatch<S> {
     }
 }
 
-impl<S: WatchSource> Watch for RetryWatch<S> {
+impl<S: ListerWatcher> Watch for RetryWatch<S> {
     type Object = ObjectOf<S>;
 
     fn stopper(&self) -> Stopper {
@@ -520,17 +458,16 @@ impl<S: WatchSource> Watch for RetryWatch<S> {
     }
 }
 
-impl<S: WatchSource> Drop for RetryWatch<S> {
+impl<S: ListerWatcher> Drop for RetryWatch<S> {
     fn drop(&mut self) {
         self.stopper.stop();
     }
 }
 
-impl<S: WatchSource> fmt::Debug for RetryWatch<S> {
+impl<S: ListerWatcher> fmt::Debug for RetryWatch<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            RetryState::Waiting(_, Attempt::Open) => "waits to open",
-            RetryState::Waiting(_, Attempt::List) => "waits to list",
+            RetryState::Waiting(_) => "waits",
             RetryState::Opening(_) => "opens",
             RetryState::Reading(_) => "reads",
             RetryState::Listing(_) => "lists",

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::source::{ListSource, Listing, ListingFuture};
 use crate::event::{Origin, Payload, WatchEvent};
 use crate::keyed::{Keyed, KeyedTable};
+use crate::source::ListPage;
 use std::collections::{HashSet, VecDeque};
 use watchcore::Position;
 
@@ -15,8 +15,6 @@ pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
 
 /// The policy to list, with its object type erased.
 pub(super) trait Relist<O>: Send {
-    fn list(&mut self) -> ListingFuture<O>;
-
     /// The watch begins with a list.
     fn begin(&mut self);
 
@@ -31,12 +29,11 @@ pub(super) trait Relist<O>: Send {
 
     /// The events that lead from what was given to the listing: deletes first, then puts in the order of their revisions.
     /// `resumed` is the position that the last event was given at; it stays until the last of these.
-    fn difference(&mut self, listing: Listing<O>, resumed: Position) -> VecDeque<WatchEvent<O>>;
+    fn difference(&mut self, listing: ListPage<O>, resumed: Position) -> VecDeque<WatchEvent<O>>;
 }
 
-/// A lister, and what the consumer was given: a counted object a key.
-pub(super) struct Relisting<L, O> {
-    lister: L,
+/// What the consumer was given: a counted object a key.
+pub(super) struct Relisting<O> {
     given: KeyedTable<O>,
     /// Deletions that were given at one position, by key: inside a revision a watch that resumes there brings them again.
     deleted: HashSet<Vec<u8>>,
@@ -47,18 +44,14 @@ pub(super) struct Relisting<L, O> {
     is_whole: bool,
 }
 
-impl<L, O: Keyed> Relisting<L, O> {
-    pub(super) fn new(lister: L) -> Relisting<L, O> {
+impl<O: Keyed> Relisting<O> {
+    pub(super) fn new() -> Relisting<O> {
         let (deleted, deleted_at) = (HashSet::new(), Position::default());
-        Relisting { lister, given: KeyedTable::new(), deleted, deleted_at, is_first: false, is_whole: false }
+        Relisting { given: KeyedTable::new(), deleted, deleted_at, is_first: false, is_whole: false }
     }
 }
 
-impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
-    fn list(&mut self) -> ListingFuture<O> {
-        self.lister.list()
-    }
-
+impl<O: Keyed + Clone + Send> Relist<O> for Relisting<O> {
     fn begin(&mut self) {
         self.is_first = true;
     }
@@ -110,7 +103,7 @@ impl<L: ListSource<O>, O: Keyed + Clone + Send> Relist<O> for Relisting<L, O> {
         Some(WatchEvent { payload, ..event })
     }
 
-    fn difference(&mut self, listing: Listing<O>, resumed: Position) -> VecDeque<WatchEvent<O>> {
+    fn difference(&mut self, listing: ListPage<O>, resumed: Position) -> VecDeque<WatchEvent<O>> {
         // Revisions of two histories say nothing about each other.
         let another = is_another_history(resumed, listing.position);
         let mut state = KeyedTable::new();

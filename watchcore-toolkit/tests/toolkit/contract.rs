@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Position, Range, Read};
+use watchcore::{Cache, Range, Read};
 use watchcore_toolkit::{
-    Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, Listing, LongestDelay, ManualClock,
-    Opening, PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
+    Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, LongestDelay, ManualClock, Opening,
+    PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
     WatchRequest, WorkItem, WorkQueue,
 };
 
@@ -227,7 +227,7 @@ impl ListerWatcher for Source {
     }
 
     fn watch(&mut self, request: WatchRequest) -> Opening<Fed> {
-        Box::pin(ready(self.open(request.from)))
+        Box::pin(ready(self.open(request.from.revision)))
     }
 }
 
@@ -244,15 +244,8 @@ impl Machine {
             let reflector = Reflector::new(cache.writer().unwrap(), source).unwrap().clock(clock.clone());
             return Machine::Reflector(cache, Box::pin(reflector.run()));
         }
-        let opener = source.clone();
-        let builder = RetryWatch::builder(move |from: Position| ready(opener.open(from.revision)), number(words[1]))
-            .clock(clock.clone());
-        let builder = match words.get(2) {
-            Some(_) => builder.relist(move || {
-                ready(source.page("list".to_owned()).map(|page| Listing::new(page.revision, page.entries)))
-            }),
-            None => builder,
-        };
+        let builder = RetryWatch::builder(source, number(words[1])).clock(clock.clone());
+        let builder = if words.len() > 2 { builder.relist() } else { builder };
         Machine::Retry(Box::pin(builder.open().unwrap()), Vec::new())
     }
 

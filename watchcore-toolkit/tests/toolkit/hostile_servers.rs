@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Position, Range, Read};
+use watchcore::{Cache, Range, Read};
 use watchcore_toolkit::{
-    Clock, Entry, ListAt, ListPage, ListRequest, ListerWatcher, Listing, ManualClock, Opening, PageFuture, Payload,
-    Reflector, RetryWatch, Status, WatchEvent, WatchExt, WatchRequest,
+    Clock, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Payload, Reflector,
+    RetryWatch, Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 const SEEDS: u64 = 1000;
@@ -189,7 +189,7 @@ impl ListerWatcher for Shared {
     }
 
     fn watch(&mut self, request: WatchRequest) -> Opening<Fed> {
-        Box::pin(ready(self.0.lock().unwrap().watch(request.from)))
+        Box::pin(ready(self.0.lock().unwrap().watch(request.from.revision)))
     }
 }
 
@@ -235,14 +235,7 @@ fn rw_33_retry_survives_hostile_servers() {
     for seed in 0..SEEDS {
         let server = Shared(Arc::new(Mutex::new(Hostile::new(seed, true))));
         let clock = Arc::new(ManualClock::new());
-        let (opener, lister) = (server.clone(), server.clone());
-        let watch = RetryWatch::builder(
-            move |from: Position| ready(opener.0.lock().unwrap().watch(from.revision)),
-            Position::default(),
-        );
-        let watch = watch.relist(move || {
-            ready(lister.0.lock().unwrap().list(0).map(|page| Listing::new(page.revision, page.entries)))
-        });
+        let watch = RetryWatch::builder(server.clone(), 0).relist();
         let mut watch = watch.clock(clock.clone() as Arc<dyn Clock>).open().unwrap();
         let mut state = State::new();
         drive(&server, &clock, || {

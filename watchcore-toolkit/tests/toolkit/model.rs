@@ -153,7 +153,7 @@ impl Follower {
             Make::Watch => Consumer::Watch(ObjectWatch::open(cache).unwrap().boxed()),
             Make::Retry => {
                 let source = CacheSource::<Text>::new(cache);
-                let watch = RetryWatch::builder(source.clone(), 0).relist(source).min_restart_delay(Duration::ZERO);
+                let watch = RetryWatch::builder(source, 0).relist().min_restart_delay(Duration::ZERO);
                 Consumer::Watch(watch.open().unwrap().boxed())
             }
             Make::Predicate => {
@@ -465,7 +465,7 @@ impl ListerWatcher for ModelSource {
     fn watch(&mut self, request: WatchRequest) -> Opening<ScriptWatch<Entry>> {
         let mut server = self.0.lock().unwrap();
         let mood = server.mood();
-        let from = request.from as usize;
+        let from = request.from.revision as usize;
         if from < server.oldest {
             return Box::pin(ready(Err(Status::new(410, "compacted"))));
         }

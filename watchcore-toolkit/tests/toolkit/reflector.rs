@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
 use watchcore_toolkit::{
-    Blocking, BlockingSource, Entry, ListAt, ListPage, ListRequest, ObjectWatch, Reflector, ReflectorState, Status,
-    WatchEvent, WatchExt, WatchRequest,
+    Blocking, BoxWatch, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ObjectWatch, Reflector, ReflectorState,
+    Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -211,8 +211,8 @@ fn rf_15_initial_state_by_a_watch() {
     rig.settle();
     assert_eq!((rig.state(), rig.listed().len()), ("/a=2@11 /b=2@8".to_owned(), 0));
     let watched = rig.watched.lock().unwrap();
-    assert_eq!((watched[0].from, watched[0].initial_state), (0, true));
-    assert_eq!((watched[1].from, watched[1].initial_state), (11, false), "then a plain watch");
+    assert_eq!((watched[0].from.revision, watched[0].initial_state), (0, true));
+    assert_eq!((watched[1].from.revision, watched[1].initial_state), (11, false), "then a plain watch");
 }
 
 #[test]
@@ -401,26 +401,20 @@ fn rf_25_consistent_reads_ask_the_source() {
     assert_eq!(waiter.poll().unwrap().unwrap().revision, 12, "the newest revision, by the source's word");
 }
 
-struct Lines;
-
-impl BlockingSource for Lines {
-    type Events = std::vec::IntoIter<WatchEvent<Entry>>;
-
-    fn list(&self, _: ListRequest) -> Result<ListPage, Status> {
-        page(10, &[("/a", "1", 3)])
-    }
-
-    fn watch(&self, request: WatchRequest) -> Result<Self::Events, Status> {
-        assert_ne!(request.from, 11, "a panic is an error, and is tried again");
-        Ok(vec![added("/b", "1", request.from + 1), WatchEvent::bookmark(request.from + 1)].into_iter())
-    }
+fn lines() -> impl ListerWatcher<Watch = BoxWatch<Entry>> {
+    let watch = |request: WatchRequest| {
+        let next = request.from.revision + 1;
+        assert_ne!(next, 12, "a panic is an error, and is tried again");
+        Ok(vec![added("/b", "1", next), WatchEvent::bookmark(next)].into_iter())
+    };
+    Blocking::new(|_: ListRequest| page(10, &[("/a", "1", 3)]), watch)
 }
 
 /// A source whose calls block, on a thread, with real time: it is there, it ends, and a panic of it harms nobody.
 #[test]
 fn rf_26_blocking_source_on_threads() {
     let cache = Cache::builder("/").expect_load(true).build().unwrap();
-    let reflector = Reflector::new(cache.writer().unwrap(), Blocking::new(Lines)).unwrap().spawn().unwrap();
+    let reflector = Reflector::new(cache.writer().unwrap(), lines()).unwrap().spawn().unwrap();
     cache.wait_until(11, BOUND).unwrap();
     assert_eq!(cache.status().objects, 2);
     reflector.stop(BOUND).unwrap();
@@ -432,7 +426,7 @@ fn rf_26_blocking_source_on_threads() {
 fn rf_27_runs_on_a_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let cache = Cache::builder("/").expect_load(true).build().unwrap();
-    let reflector = Reflector::new(cache.writer().unwrap(), Blocking::new(Lines)).unwrap();
+    let reflector = Reflector::new(cache.writer().unwrap(), lines()).unwrap();
     let task = runtime.spawn(reflector.run());
     cache.wait_until(11, BOUND).unwrap();
     task.abort();

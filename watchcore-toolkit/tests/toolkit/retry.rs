@@ -5,14 +5,14 @@ use crate::support::{Text, delete, lap, line, next, put, small_cache};
 use futures_core::Stream;
 use std::future::{pending, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, KeyValue, Position};
 use watchcore_toolkit::{
-    CacheSource, Keyed, ListSource, Listing, ManualClock, Origin, Payload, RetryWatch, Status, Watch, WatchEvent,
-    WatchExt,
+    CacheSource, Keyed, ListPage, ListRequest, ListWatch, ListerWatcher, ManualClock, Origin, Payload, RetryWatch,
+    Status, Watch, WatchEvent, WatchExt,
 };
 
 const BOUND: Duration = Duration::from_secs(30);
@@ -232,18 +232,14 @@ fn rw_26_event_without_revision_ends() {
     assert_eq!(run(5, [Answer::Closes(vec![WatchEvent::bookmark(0)])]).0, [500]);
 }
 
-/// A lister of given states.
-fn lists(
-    states: impl IntoIterator<Item = Result<Listing<Thing>, Status>>,
-) -> (impl ListSource<Thing>, Arc<Mutex<u32>>) {
-    let asked = Arc::new(Mutex::new(0));
-    let counted = Arc::clone(&asked);
+/// The server as a source that lists these states.
+fn listed(
+    server: &Server<Thing>,
+    states: impl IntoIterator<Item = ListPage<Thing>>,
+) -> impl ListerWatcher<Watch = ScriptWatch<Thing>> {
     let mut states = states.into_iter().collect::<Vec<_>>().into_iter();
-    let lister = move || {
-        *counted.lock().unwrap() += 1;
-        ready(states.next().unwrap_or_else(|| Err(Status::new(503, "no more lists"))))
-    };
-    (lister, asked)
+    let list = move |_: ListRequest| ready(states.next().ok_or_else(|| Status::new(503, "no more lists")));
+    ListWatch::new(list, server.source())
 }
 
 /// What was given is compared with what is there: deletes first, then puts in the order of their revisions.
@@ -262,9 +258,8 @@ fn rw_27_gone_with_a_lister_gives_the_difference() {
         }
         answers.push(Answer::Stays(vec![]));
         let (server, clock) = (Server::new(answers), Arc::new(ManualClock::new()));
-        let state = Listing::new(20, [Thing("d", 19), Thing("a", 6), Thing("b", 15)]);
-        let (lister, _) = lists([Ok(state)]);
-        let watch = RetryWatch::builder(server.source(), 5).relist(lister).clock(clock.clone());
+        let source = listed(&server, [ListPage::new(20, [Thing("d", 19), Thing("a", 6), Thing("b", 15)])]);
+        let watch = RetryWatch::builder(source, 5).relist().clock(clock.clone());
         let mut watch = watch.open().unwrap();
         let events = drain(&mut watch, &clock).split_off(3);
         let expected = [
@@ -280,8 +275,8 @@ fn rw_27_gone_with_a_lister_gives_the_difference() {
 #[test]
 fn rw_28_lister_gives_the_first_state() {
     let server = Server::new([Answer::Stays(vec![WatchEvent::modified(None, Thing("a", 9)).at(9)])]);
-    let (lister, _) = lists([Ok(Listing::new(8, [Thing("b", 8), Thing("a", 3)]))]);
-    let mut watch = RetryWatch::builder(server.source(), 0).relist(lister).open().unwrap();
+    let source = listed(&server, [ListPage::new(8, [Thing("b", 8), Thing("a", 3)])]);
+    let mut watch = RetryWatch::builder(source, 0).relist().open().unwrap();
     let events = drain(&mut watch, &ManualClock::new());
     let names: Vec<_> = events.iter().map(|event| (event.name(), event.object().map(|thing| thing.1))).collect();
     assert_eq!(names, [("ADDED", Some(3)), ("ADDED", Some(8)), ("SYNCED", None), ("MODIFIED", Some(9))]);
@@ -290,13 +285,41 @@ fn rw_28_lister_gives_the_first_state() {
     assert_eq!(server.opens(), [8]);
 }
 
+/// Pages are put together; where a later one is gone the state is listed in one.
+#[test]
+fn rw_28_lister_gives_pages() {
+    let server = Server::new([]);
+    let list = |request: ListRequest| {
+        let page = |thing| ListPage::new(8, [thing]);
+        ready(match (request.limit, request.continue_token.as_deref()) {
+            (0, None) => Ok(ListPage::new(9, [Thing("a", 3), Thing("c", 9)])),
+            (_, None) => Ok(page(Thing("a", 3)).continued("b")),
+            (_, Some("b")) => Ok(page(Thing("b", 4)).continued("c")),
+            (_, Some(_)) => Err(Status::new(410, "the page is gone")),
+        })
+    };
+    let mut watch = RetryWatch::builder(ListWatch::new(list, server.source()), 0).relist().open().unwrap();
+    let events = drain(&mut watch, &ManualClock::new());
+    let given: Vec<_> = events.iter().map(|event| event.object().map(|thing| thing.0)).collect();
+    assert_eq!(given, [Some("a"), Some("c"), None]);
+    assert_eq!((server.opens(), watch.lists()), (vec![9], 2));
+}
+
+/// A source that cannot be listed says so, and ends the watch that shall begin with a list.
+#[test]
+fn rw_28_source_without_a_list_ends() {
+    let mut watch = RetryWatch::builder(Server::<Thing>::new([]).source(), 0).relist().open().unwrap();
+    let events = drain(&mut watch, &ManualClock::new());
+    assert_eq!(events.iter().map(|event| event.status().unwrap().code()).collect::<Vec<_>>(), [405]);
+}
+
 /// What a difference without events has skipped is said with the next event.
 #[test]
 fn rw_29_empty_difference_is_lost_too() {
     let clock = Arc::new(ManualClock::new());
     let server = Server::new([refuse(410), Answer::Stays(vec![added(31)])]);
-    let (lister, _) = lists([Ok(Listing::new(30, []))]);
-    let mut watch = RetryWatch::builder(server.source(), 5).relist(lister).clock(clock.clone()).open().unwrap();
+    let source = listed(&server, [ListPage::new(30, [])]);
+    let mut watch = RetryWatch::builder(source, 5).relist().clock(clock.clone()).open().unwrap();
     let events = drain(&mut watch, &clock);
     assert_eq!(events, [added(31).with_lost(25)]);
 }
@@ -316,7 +339,7 @@ fn rw_29_lost_of_what_is_not_given_is_kept() {
         let (server, clock) = (Server::new([Answer::Stays(events.to_vec())]), Arc::new(ManualClock::new()));
         let mut watch = RetryWatch::builder(server.source(), 5);
         if relists {
-            watch = watch.relist(lists([]).0);
+            watch = watch.relist();
         }
         drain(&mut watch.open().unwrap(), &clock).iter().map(|event| event.lost).collect::<Vec<u64>>()
     };
@@ -327,11 +350,12 @@ fn rw_29_lost_of_what_is_not_given_is_kept() {
 /// An opening or a list that is never answered is tried again.
 #[test]
 fn fault_answer_that_never_comes_is_asked_for_again() {
-    let never = |_: Position| pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
     for from in [5, 0] {
         let clock = Arc::new(ManualClock::new());
-        let lister = || pending::<Result<Listing<Thing>, Status>>();
-        let mut watch = RetryWatch::builder(never, from).relist(lister).clock(clock.clone()).open().unwrap();
+        let list = |_: ListRequest| pending::<Result<ListPage<Thing>, Status>>();
+        let watch = |_: Position| pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
+        let source = ListWatch::new(list, watch);
+        let mut watch = RetryWatch::builder(source, from).relist().clock(clock.clone()).open().unwrap();
         for asked in 1..4 {
             assert!(watch.try_recv().is_pending());
             assert_eq!(watch.opens() + watch.lists(), asked);
@@ -348,14 +372,14 @@ fn fault_answer_that_never_comes_is_asked_for_again() {
 fn fault_gone_at_open_is_not_asked_for_ever() {
     let clock = Arc::new(ManualClock::new());
     let server = Server::new((0..1000).map(|_| refuse(410)));
-    let (lister, asked) = lists((1..1000).map(|round| Ok(Listing::new(round, []))));
-    let watch = RetryWatch::builder(server.source(), 5).relist(lister).clock(clock.clone());
+    let source = listed(&server, (1..1000).map(|round| ListPage::new(round, [])));
+    let watch = RetryWatch::builder(source, 5).relist().clock(clock.clone());
     let mut watch = watch.open().unwrap();
     for seconds in 1..10 {
         for _ in 0..100 {
             assert!(watch.try_recv().is_pending());
         }
-        assert_eq!(*asked.lock().unwrap(), seconds, "one list in a second");
+        assert_eq!(watch.lists(), seconds, "one list in a second");
         clock.advance(Duration::from_secs(1));
     }
     // Without a lister it has ended.
@@ -381,7 +405,7 @@ fn rf_14_refused_value_of_a_list_is_no_deletion() {
     let mut writer = cache.writer().unwrap();
     put(&mut writer, "/a", "1");
     let source = CacheSource::<Text>::new(&cache);
-    let watch = RetryWatch::builder(source.clone(), 0).relist(source).min_restart_delay(Duration::ZERO);
+    let watch = RetryWatch::builder(source, 0).relist().min_restart_delay(Duration::ZERO);
     let mut watch = watch.open().unwrap();
     assert_eq!([(); 2].map(|()| line(&next(&mut watch))), ["+ /a=1", "synced"]);
     writer.apply(2, [Change::put("/a", b"\xff")]).unwrap();
@@ -405,7 +429,7 @@ fn rw_35_deleted_value_that_was_refused() {
     writer.apply(2, [Change::put("/a", b"\xff")]).unwrap();
     let source = CacheSource::<Text>::new(&cache);
     let mut alone = RetryWatch::open(source.clone(), 2).unwrap();
-    let mut listing = RetryWatch::builder(source.clone(), 1).relist(source).open().unwrap();
+    let mut listing = RetryWatch::builder(source, 1).relist().open().unwrap();
     writer.apply(3, [Change::put("/b", b"\xff")]).unwrap();
     delete(&mut writer, "/b");
     delete(&mut writer, "/a");
@@ -421,7 +445,7 @@ fn rw_30_cache_is_a_source() {
     let mut writer = cache.writer().unwrap();
     writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
     let source = CacheSource::<KeyValue>::new(&cache);
-    let watch = RetryWatch::builder(source.clone(), 0).relist(source.clone()).min_restart_delay(Duration::ZERO);
+    let watch = RetryWatch::builder(source.clone(), 0).relist().min_restart_delay(Duration::ZERO);
     let mut watch = watch.open().unwrap();
     let next = |watch: &mut RetryWatch<CacheSource<KeyValue>>| watch.recv(BOUND).unwrap().unwrap();
     assert_eq!([(); 3].map(|()| next(&mut watch).name()), ["ADDED", "ADDED", "SYNCED"]);

@@ -32,7 +32,7 @@ impl ListerWatcher for Scripted {
     }
 
     fn watch(&mut self, request: WatchRequest) -> Opening<ScriptWatch<Entry>> {
-        let from = request.from;
+        let from = request.from.revision;
         self.watched.lock().unwrap().push(request);
         Box::pin(ready(self.watches.answer(from)))
     }

@@ -1,15 +1,16 @@
-//! What a reflector follows: anything that can list, and watch from a revision.
+//! What is listed and watched: the one trait of sources, and what it is asked and answers.
 
 #![forbid(unsafe_code)]
 
 use crate::event::Status;
 use crate::keyed::Keyed;
-use crate::retry::Opening;
 use crate::watch::Watch;
 use std::borrow::Cow;
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::time::Duration;
+use watchcore::Position;
 
 /// A key, its value, and the revision of its last change: what a source delivers, and a cache keeps.
 ///
@@ -83,7 +84,7 @@ pub enum ListAt {
     Newest,
 }
 
-/// What a reflector asks a source to list.
+/// What a source is asked to list.
 ///
 /// ```
 /// use watchcore_toolkit::{ListAt, ListRequest};
@@ -97,7 +98,7 @@ pub enum ListAt {
 pub struct ListRequest {
     /// Which state. Of no meaning where there is a token, which has it inside.
     pub at: ListAt,
-    /// At most so many entries a page; 0 is all of them.
+    /// At most so many objects a page; 0 is all of them. A source may give all of them whatever this says.
     pub limit: usize,
     /// Where the page begins: what the page before said; `None` in the first.
     pub continue_token: Option<String>,
@@ -109,57 +110,77 @@ pub struct ListRequest {
 /// use watchcore_toolkit::{Entry, ListPage};
 ///
 /// let first = ListPage::new(7, [Entry::new("/a", "1", 3)]).continued("next");
-/// assert_eq!((first.revision, first.continue_token.as_deref()), (7, Some("next")));
+/// assert_eq!((first.position.revision, first.continue_token.as_deref()), (7, Some("next")));
 /// ```
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct ListPage {
-    /// The revision of the whole list: the same in all of its pages. A watch from it continues.
-    pub revision: u64,
-    /// The entries, in any order.
-    pub entries: Vec<Entry>,
+pub struct ListPage<O = Entry> {
+    /// Where a watch continues behind the whole list: the same in all of its pages. Revision 0 is "not known".
+    pub position: Position,
+    /// The objects, each key once, in any order.
+    pub objects: Vec<O>,
+    /// The keys of what is there too, and of which no object could be made: the last one that was given stays.
+    pub refused: Vec<Vec<u8>>,
     /// Where the next page begins, another place each time; `None` in the last.
     pub continue_token: Option<String>,
 }
 
-impl ListPage {
+impl<O> ListPage<O> {
     /// A page that is the last one.
-    pub fn new(revision: u64, entries: impl IntoIterator<Item = Entry>) -> ListPage {
-        ListPage { revision, entries: entries.into_iter().collect(), continue_token: None }
+    pub fn new(position: impl Into<Position>, objects: impl IntoIterator<Item = O>) -> ListPage<O> {
+        let objects = objects.into_iter().collect();
+        ListPage { position: position.into(), objects, refused: Vec::new(), continue_token: None }
     }
 
     /// The same with pages behind it.
-    pub fn continued(self, token: impl Into<String>) -> ListPage {
+    pub fn continued(self, token: impl Into<String>) -> ListPage<O> {
         ListPage { continue_token: Some(token.into()), ..self }
     }
 }
 
-/// What a reflector asks a source to watch.
+/// What a source is asked to watch.
 ///
 /// ```
 /// use watchcore_toolkit::WatchRequest;
 ///
 /// fn parameters(request: &WatchRequest) -> String {
 ///     let seconds = request.timeout.as_secs();
-///     format!("resourceVersion={}&sendInitialEvents={}&timeoutSeconds={seconds}", request.from, request.initial_state)
+///     let from = request.from.revision;
+///     format!("resourceVersion={from}&sendInitialEvents={}&timeoutSeconds={seconds}", request.initial_state)
 /// }
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WatchRequest {
-    /// Everything behind this revision. With the initial state: not older than this; 0 is any.
-    pub from: u64,
+    /// Everything behind this. With the initial state: not older than this; revision 0 is any.
+    pub from: Position,
     /// The state first, as Added in any order, then Synced at its revision, then changes.
     pub initial_state: bool,
     /// When the source shall end the watch: between 5 and 10 minutes, another each time, so that watches do not all end at
-    /// once. The reflector ends it itself half a minute later.
+    /// once. A reflector ends it itself half a minute later.
     pub timeout: Duration,
 }
 
-/// A page that is being listed.
-pub type PageFuture = Pin<Box<dyn Future<Output = Result<ListPage, Status>> + Send>>;
+impl WatchRequest {
+    /// One with a time-out of its own.
+    pub(crate) fn new(from: Position, initial_state: bool) -> WatchRequest {
+        WatchRequest { from, initial_state, timeout: Duration::from_secs(300).mul_f64(1.0 + fastrand::f64()) }
+    }
+}
 
-/// Anything that can list, and watch from a revision.
+/// A page that is being listed.
+pub type PageFuture<O = Entry> = Pin<Box<dyn Future<Output = Result<ListPage<O>, Status>> + Send>>;
+
+/// A watch that is being opened.
+pub type Opening<W> = Pin<Box<dyn Future<Output = Result<Option<W>, Status>> + Send>>;
+
+/// The objects of a source.
+pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
+
+/// Anything that can be watched from a position, and listed: a server, a cache, or a closure that opens a watch. A
+/// [`Reflector`](crate::Reflector) takes one whose objects are [`Entry`], a [`RetryWatch`](crate::RetryWatch) any, and lists
+/// only where it is told to. With closures for both it is a [`ListWatch`], with calls that block a
+/// [`Blocking`](crate::Blocking).
 ///
 /// # What a source promises
 ///
@@ -178,9 +199,7 @@ pub type PageFuture = Pin<Box<dyn Future<Output = Result<ListPage, Status>> + Se
 ///
 /// ```
 /// use std::future::ready;
-/// use watchcore_toolkit::{
-///     EmptyWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest,
-/// };
+/// use watchcore_toolkit::{EmptyWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
 ///
 /// /// A source that never changes.
 /// struct Fixed;
@@ -199,12 +218,78 @@ pub type PageFuture = Pin<Box<dyn Future<Output = Result<ListPage, Status>> + Se
 /// ```
 pub trait ListerWatcher: Send + 'static {
     /// The watch that it opens.
-    type Watch: Watch<Object = Entry> + 'static;
+    type Watch: Watch<Object: Send> + 'static;
 
-    /// Lists a page. The future must not need anything of the source any more; it is dropped where it takes longer than
-    /// [`Reflector::answer_timeout`](crate::Reflector::answer_timeout).
-    fn list(&mut self, request: ListRequest) -> PageFuture;
+    /// Lists a page; 405 where the source cannot. The future must not need anything of the source any more; it is dropped
+    /// where it takes longer than the answer timeout of what asks
+    /// ([`Reflector::answer_timeout`](crate::Reflector::answer_timeout)).
+    fn list(&mut self, _request: ListRequest) -> PageFuture<<Self::Watch as Watch>::Object> {
+        Box::pin(ready(Err(Status::new(405, "this source cannot be listed"))))
+    }
 
-    /// Opens a watch. `None` is an answer without a watch, and counts as one that has ended. The same bound as for a list.
+    /// Opens a watch. `None` is an answer without a watch, and is tried again as an error is. The same bound as for a list.
     fn watch(&mut self, request: WatchRequest) -> Opening<Self::Watch>;
+}
+
+/// A closure is a source that is watched from a position, and cannot be listed.
+impl<F, Fut, W> ListerWatcher for F
+where
+    F: FnMut(Position) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Option<W>, Status>> + Send + 'static,
+    W: Watch<Object: Send> + 'static,
+{
+    type Watch = W;
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<W> {
+        Box::pin(self(request.from))
+    }
+}
+
+/// A source made of a closure that lists, and one that watches, or any other source to be watched.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::Position;
+/// use watchcore_toolkit::{EmptyWatch, Entry, ListPage, ListRequest, ListWatch, RetryWatch, Status, WatchExt};
+///
+/// let list = |_: ListRequest| async { Ok(ListPage::new(7, [Entry::new("/a", "1", 5)])) };
+/// // A server that is out of reach: each attempt fails, and the next one follows a second later.
+/// let watch = |_: Position| async { Err::<Option<EmptyWatch<Entry>>, _>(Status::new(503, "out of reach")) };
+/// let mut watch = RetryWatch::builder(ListWatch::new(list, watch), 0).relist().open()?;
+/// assert_eq!(watch.recv(Duration::from_secs(10))?.unwrap().name(), "ADDED");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ListWatch<L, W> {
+    list: L,
+    watch: W,
+}
+
+impl<L, W> ListWatch<L, W> {
+    /// A source that lists by this closure, and is watched by this source.
+    pub fn new<Fut>(list: L, watch: W) -> ListWatch<L, W>
+    where
+        W: ListerWatcher,
+        L: FnMut(ListRequest) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ListPage<ObjectOf<W>>, Status>> + Send + 'static,
+    {
+        ListWatch { list, watch }
+    }
+}
+
+impl<L, W, Fut> ListerWatcher for ListWatch<L, W>
+where
+    W: ListerWatcher,
+    L: FnMut(ListRequest) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<ListPage<ObjectOf<W>>, Status>> + Send + 'static,
+{
+    type Watch = W::Watch;
+
+    fn list(&mut self, request: ListRequest) -> PageFuture<ObjectOf<W>> {
+        Box::pin((self.list)(request))
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<W::Watch> {
+        self.watch.watch(request)
+    }
 }

@@ -1,0 +1,167 @@
+//! A source whose calls block, as one that is polled: each call on a thread of its own.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Status, WatchEvent};
+use crate::fake::{FakeWatch, send};
+use crate::foreign::{guard, wake};
+use crate::park;
+use crate::pipe::Pipe;
+use crate::source::{ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
+use crate::sync::Lock;
+use crate::watch::{BoxWatch, WatchExt};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Events that a watch's thread reads ahead at most.
+const AHEAD: usize = 128;
+
+/// A source made of two functions that block: one that lists a page, and one that opens a watch, whose events are an iterator:
+/// `next` blocks for one, `None` is the end. Each call runs on a thread of its own, `watchcore-block`.
+///
+/// A watch that is stopped ends for its reader behind what was read ahead. Its thread ends when the source's next event comes, or
+/// its end: a source should end its watches by the time-out that they are asked with. A call that panics is an error 500. One that takes
+/// longer than [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is made again, and keeps its thread until it
+/// returns: a source should bound its calls.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::Cache;
+/// use watchcore_toolkit::{Blocking, Entry, ListPage, ListRequest, Reflector, WatchEvent, WatchRequest};
+///
+/// let list = |_: ListRequest| Ok(ListPage::new(1, [Entry::new("/a", "1", 1)]));
+/// let watch = |request: WatchRequest| {
+///     let event = WatchEvent::added(Entry::new("/b", "1", request.from.revision + 1));
+///     Ok(vec![event].into_iter())
+/// };
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// let reflector = Reflector::new(cache.writer()?, Blocking::new(list, watch))?.spawn()?;
+/// cache.wait_ready(Duration::from_secs(10))?;
+/// # drop(reflector);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct Blocking<L, W>(Arc<(L, W)>);
+
+impl<L, W> Blocking<L, W> {
+    /// Of these functions.
+    pub fn new<O, E>(list: L, watch: W) -> Blocking<L, W>
+    where
+        L: Fn(ListRequest) -> Result<ListPage<O>, Status> + Send + Sync + 'static,
+        W: Fn(WatchRequest) -> Result<E, Status> + Send + Sync + 'static,
+        E: Iterator<Item = WatchEvent<O>>,
+    {
+        Blocking(Arc::new((list, watch)))
+    }
+}
+
+impl<L, W> fmt::Debug for Blocking<L, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Blocking")
+    }
+}
+
+impl<O, E, L, W> ListerWatcher for Blocking<L, W>
+where
+    O: Send + 'static,
+    L: Fn(ListRequest) -> Result<ListPage<O>, Status> + Send + Sync + 'static,
+    W: Fn(WatchRequest) -> Result<E, Status> + Send + Sync + 'static,
+    E: Iterator<Item = WatchEvent<O>>,
+{
+    type Watch = BoxWatch<O>;
+
+    fn list(&mut self, request: ListRequest) -> PageFuture<O> {
+        let source = Arc::clone(&self.0);
+        Box::pin(Answered::of(move |reply| reply.give(called(|| (source.0)(request)))))
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<BoxWatch<O>> {
+        let source = Arc::clone(&self.0);
+        Box::pin(Answered::of(move |reply| {
+            let mut events = match called(|| (source.1)(request)) {
+                Ok(events) => events,
+                Err(status) => return reply.give(Err(status)),
+            };
+            let pipe = Arc::new(Pipe::new());
+            reply.give(Ok(Some(FakeWatch::of(Arc::clone(&pipe)).boxed())));
+            loop {
+                let event = called(|| Ok(events.next())).unwrap_or_else(|status| Some(WatchEvent::error(status)));
+                let Some(event) = event else { break };
+                // An error is the last event of a watch.
+                let is_last = event.status().is_some();
+                // Full, it waits until the reader has taken all of it.
+                let sent = match pipe.has_room(AHEAD) {
+                    true => pipe.try_send(event, AHEAD),
+                    false => park::block_on_future(Duration::MAX, send(&pipe, event)).unwrap_or(Ok(())),
+                };
+                if sent.is_err() || is_last {
+                    break;
+                }
+            }
+            pipe.stop();
+        }))
+    }
+}
+
+/// A call of the user's code: a panic is an error.
+fn called<T>(call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+    guard("the source", call).unwrap_or_else(|panicked| Err(panicked.into()))
+}
+
+/// Where a thread leaves the one answer that a future waits for.
+struct Reply<T>(Arc<Lock<ReplyCell<T>>>);
+
+/// The answer, and who waits for it.
+type ReplyCell<T> = (Option<Result<T, Status>>, Option<Waker>);
+
+impl<T> Reply<T> {
+    fn give(&self, answer: Result<T, Status>) {
+        let waker = {
+            let mut cell = self.0.lock();
+            cell.0 = Some(answer);
+            cell.1.take()
+        };
+        wake(waker);
+    }
+}
+
+/// The answer of a call that runs on a thread of its own from the first poll on. Dropped, the call ends unheard.
+struct Answered<T, F> {
+    call: Option<F>,
+    reply: Reply<T>,
+}
+
+impl<T: Send + 'static, F: FnOnce(Reply<T>) + Send + 'static> Answered<T, F> {
+    fn of(call: F) -> Answered<T, F> {
+        Answered { call: Some(call), reply: Reply(Arc::default()) }
+    }
+}
+
+impl<T, F> Unpin for Answered<T, F> {}
+
+impl<T: Send + 'static, F: FnOnce(Reply<T>) + Send + 'static> Future for Answered<T, F> {
+    type Output = Result<T, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Status>> {
+        {
+            let waker = context.waker().clone();
+            let mut cell = self.reply.0.lock();
+            if let Some(answer) = cell.0.take() {
+                return Poll::Ready(answer);
+            }
+            let before = cell.1.replace(waker);
+            drop(cell);
+            drop(before);
+        }
+        if let Some(call) = self.call.take() {
+            let reply = Reply(Arc::clone(&self.reply.0));
+            let body = move || call(reply);
+            if let Err(error) = watchcore::spawn_feeder("watchcore-block", body) {
+                return Poll::Ready(Err(Status::new(503, format!("no thread for a call of the source, {error}"))));
+            }
+        }
+        Poll::Pending
+    }
+}
