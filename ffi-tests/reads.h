@@ -23,8 +23,7 @@ static void list_page(struct step *step, struct thing *pages)
     code = watchcore_cache_list(cache_of(step), &list.range, &list.read, &page, &newest, fresh(step));
     token = code == WATCHCORE_OK ? watchcore_page_continue_token(page) : watchcore_text_get(newest);
     if (pages != NULL) {
-        free(pages->token);
-        pages->token = token.data == NULL ? NULL : strndup(token.data, token.length);
+        pages->token = token.data == NULL ? NULL : room_for(token.data, token.length, token.length + 1);
     }
     watchcore_text_free(newest);
     if (!granted(step, code)) {
@@ -58,8 +57,7 @@ static void do_list(struct step *step)
 static void do_next(struct step *step)
 {
     struct thing *pages = named(step, PAGES);
-    clear(&step->words);
-    push_all(&step->words, &pages->list);
+    step->words = pages->list;
     step->at = 1;
     list_page(step, pages);
 }

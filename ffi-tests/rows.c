@@ -1,7 +1,6 @@
 /* The rows of contract/core, from the same text as in Rust and Go: contract/README.md, "Steps of the core". Its argument
    is the id of one row. */
 #include <dirent.h>
-#include <pthread.h>
 #include <sched.h>
 #include <time.h>
 
@@ -9,8 +8,51 @@
 
 #define FOLDER "../contract/core"
 
+/* The first word of a step. */
+static const char *verb(const struct step *step)
+{
+    return step->words.at[0];
+}
+
+static watchcore_attribute field_of(struct step *step, uint32_t kind)
+{
+    watchcore_attribute field = WATCHCORE_ATTRIBUTE_INIT;
+    field.kind = kind;
+    field.name = bytes_of(next(step));
+    if (kind == WATCHCORE_ATTRIBUTE_JSON) {
+        field.pointer = bytes_of(next(step));
+    } else {
+        field.depth = (uint32_t)number(step);
+    }
+    return field;
+}
+
+static watchcore_index index_of(struct step *step)
+{
+    static const char *const kinds[] = {"", "key", "prefix", "label", "field", NULL};
+    static const uint32_t numbers[] = {0, WATCHCORE_INDEX_KEY, WATCHCORE_INDEX_PREFIX, WATCHCORE_INDEX_LABEL, WATCHCORE_INDEX_FIELD};
+    watchcore_index index = WATCHCORE_INDEX_INIT;
+    index.kind = numbers[place_of(step, next(step), kinds)];
+    if (index.kind == WATCHCORE_INDEX_PREFIX) {
+        index.depth = (uint32_t)number(step);
+    } else if (index.kind != WATCHCORE_INDEX_KEY) {
+        index.name = bytes_of(next(step));
+    }
+    return index;
+}
+
 static void do_cache(struct step *step)
 {
+    static const struct option words[] = {
+        {"prefix", BYTES, offsetof(watchcore_cache_options, prefix)},
+        {"load", FLAG, offsetof(watchcore_cache_options, expect_load)},
+        {"capacity", NUMBER, offsetof(watchcore_cache_options, capacity)},
+        {"bytes", NUMBER, offsetof(watchcore_cache_options, capacity_bytes)},
+        {"max-key", NUMBER, offsetof(watchcore_cache_options, max_key_bytes)},
+        {"max-value", NUMBER, offsetof(watchcore_cache_options, max_value_bytes)},
+        {"labels", BYTES, offsetof(watchcore_cache_options, labels_from)},
+        {NULL, FLAG, 0},
+    };
     watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
     watchcore_attribute fields[DECLARED];
     watchcore_index indexes[DECLARED];
@@ -22,53 +64,22 @@ static void do_cache(struct step *step)
         if (options.field_count == DECLARED || options.index_count == DECLARED) {
             no_step(step, "more than %d fields or indexes", DECLARED);
         }
-        if (is(word, "prefix")) {
-            options.prefix = bytes_of(next(step));
-        } else if (is(word, "load")) {
-            options.expect_load = 1;
-        } else if (is(word, "capacity")) {
-            options.capacity = number(step);
-        } else if (is(word, "bytes")) {
-            options.capacity_bytes = number(step);
-        } else if (is(word, "max-key")) {
-            options.max_key_bytes = number(step);
-        } else if (is(word, "max-value")) {
-            options.max_value_bytes = number(step);
-        } else if (is(word, "labels")) {
-            options.labels_from = bytes_of(next(step));
-        } else if (is(word, "field") || is(word, "segment")) {
-            watchcore_attribute *field = &fields[options.field_count++];
-            *field = WATCHCORE_ATTRIBUTE_INIT;
-            field->kind = is(word, "field") ? WATCHCORE_ATTRIBUTE_JSON : WATCHCORE_ATTRIBUTE_KEY_SEGMENT;
-            field->name = bytes_of(next(step));
-            if (is(word, "field")) {
-                field->pointer = bytes_of(next(step));
-            } else {
-                field->depth = (uint32_t)number(step);
-            }
+        if (is(word, "field")) {
+            fields[options.field_count++] = field_of(step, WATCHCORE_ATTRIBUTE_JSON);
+        } else if (is(word, "segment")) {
+            fields[options.field_count++] = field_of(step, WATCHCORE_ATTRIBUTE_KEY_SEGMENT);
         } else if (is(word, "index")) {
-            watchcore_index *index = &indexes[options.index_count++];
-            const char *of = next(step);
-            *index = WATCHCORE_INDEX_INIT;
-            index->kind = is(of, "key") ? WATCHCORE_INDEX_KEY
-                : is(of, "prefix")      ? WATCHCORE_INDEX_PREFIX
-                : is(of, "label")       ? WATCHCORE_INDEX_LABEL
-                : is(of, "field")       ? WATCHCORE_INDEX_FIELD
-                                        : 0;
-            if (index->kind == WATCHCORE_INDEX_PREFIX) {
-                index->depth = (uint32_t)number(step);
-            } else if (index->kind != WATCHCORE_INDEX_KEY) {
-                index->name = bytes_of(next(step));
-            }
-        } else {
+            indexes[options.index_count++] = index_of(step);
+        } else if (!set_option(step, word, words, &options)) {
             no_step(step, "%s?", word);
         }
     }
     (void)granted(step, watchcore_cache_new(&options, &step->core->cache, fresh(step)));
 }
 
-static void do_write(struct step *step, const char *word)
+static void do_write(struct step *step)
 {
+    const char *word = verb(step);
     watchcore_writer *writer = writer_of(step);
     uint64_t revision = number(step);
     watchcore_change *changes;
@@ -159,7 +170,15 @@ static void read_start(struct step *step, watchcore_subscription_options *option
 
 static void do_subscribe(struct step *step)
 {
-    static const char *const policies[] = {"stop", "skip", "resnapshot", "conflate"}; /* WATCHCORE_ON_LAG_... */
+    static const char *const policies[] = {"stop", "skip", "resnapshot", "conflate", NULL}; /* WATCHCORE_ON_LAG_... */
+    static const struct option words[] = {
+        {"raw", FLAG, offsetof(watchcore_subscription_options, raw_types)},
+        {"max-lag", NUMBER, offsetof(watchcore_subscription_options, max_lag_events)},
+        {"whole", FLAG, offsetof(watchcore_subscription_options, whole_revisions)},
+        {"stop-on-resync", FLAG, offsetof(watchcore_subscription_options, stop_on_resync)},
+        {"timeout", DURATION, offsetof(watchcore_subscription_options, start_timeout_ms)},
+        {NULL, FLAG, 0},
+    };
     watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
     watchcore_filter filter = WATCHCORE_FILTER_INIT;
     watchcore_subscription *subscription = NULL;
@@ -170,24 +189,13 @@ static void do_subscribe(struct step *step)
     while ((word = maybe(step)) != NULL) {
         if (is(word, "types")) {
             options.types = types_of(step);
-        } else if (is(word, "raw")) {
-            options.raw_types = 1;
         } else if (is(word, "lag")) {
-            for (word = next(step); options.on_lag < 4 && !is(word, policies[options.on_lag]); options.on_lag++) {
-            }
-        } else if (is(word, "max-lag")) {
-            options.max_lag_events = number(step);
+            options.on_lag = place_of(step, next(step), policies);
         } else if (is(word, "bookmarks")) {
             options.bookmarks = 1;
             options.bookmark_interval_ms = duration(step);
-        } else if (is(word, "whole")) {
-            options.whole_revisions = 1;
-        } else if (is(word, "stop-on-resync")) {
-            options.stop_on_resync = 1;
-        } else if (is(word, "timeout")) {
-            options.start_timeout_ms = duration(step);
-        } else if (!narrows(step, word, &filter)) {
-            no_step(step, "%s?", word);
+        } else if (!set_option(step, word, words, &options)) {
+            narrow(step, word, &filter);
         }
     }
     options.range = filter.range;
@@ -205,8 +213,9 @@ static void do_subscribe(struct step *step)
 }
 
 /* What a subscription gives: `poll`, `drain` and `batches`. */
-static void do_poll(struct step *step, const char *how)
+static void do_poll(struct step *step)
 {
+    const char *how = verb(step);
     watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
     int full = is(step->words.at[step->words.count - 1], "full");
     size_t most = step->at + (size_t)full < step->words.count ? (size_t)number(step) : 1000;
@@ -243,8 +252,9 @@ static void do_wait(struct step *step)
 }
 
 /* What a subscription says of itself. */
-static void do_figure(struct step *step, const char *word)
+static void do_figure(struct step *step)
 {
+    const char *word = verb(step);
     watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
     watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
@@ -263,8 +273,9 @@ static void do_figure(struct step *step, const char *word)
 }
 
 /* What a cache says of itself. */
-static void do_status(struct step *step, const char *word)
+static void do_status(struct step *step)
 {
+    const char *word = verb(step);
     watchcore_status status = WATCHCORE_STATUS_INIT;
     char name[32];
     if (!granted(step, watchcore_cache_status(cache_of(step), &status, fresh(step)))) {
@@ -307,9 +318,8 @@ static void *work(void *argument)
 static void do_start(struct step *step)
 {
     struct thing *thing = named_anew(step, JOB, next(step));
-    struct job *job = room_for(NULL, sizeof(*job));
+    struct job *job = room_for(NULL, 0, sizeof(*job));
     size_t i;
-    memset(job, 0, sizeof(*job));
     job->step.core = step->core;
     for (i = step->at; i < step->words.count; i++) {
         push(&job->step.words, step->words.at[i]);
@@ -334,8 +344,6 @@ static void do_join(struct step *step)
     good = job->good;
     push_all(&step->printed, &job->step.printed);
     memcpy(step->fault, job->step.fault, sizeof(step->fault));
-    end_step(&job->step);
-    free(job);
     if (!good) {
         longjmp(step->bad, 1);
     }
@@ -355,44 +363,39 @@ static void do_asleep(struct step *step)
     }
 }
 
-static int in_list(const char *word, const char *list)
+static void do_ready(struct step *step)
 {
-    const char *found = strstr(list, word);
-    return found != NULL && found[-1] == ' ' && found[strlen(word)] == ' ';
+    (void)granted(step, watchcore_cache_wait_ready(cache_of(step), BOUND_MS, fresh(step)));
+}
+
+static void do_epoch(struct step *step)
+{
+    (step->words.count > 1 ? do_figure : do_status)(step);
 }
 
 static void run_words(struct step *step)
 {
     static const struct {
-        const char *word;
+        const char *words; /* each between spaces */
         void (*run)(struct step *step);
-    } words[] = {
-        {"cache", do_cache}, {"writer", do_writer}, {"free", do_free}, {"subscribe", do_subscribe}, {"wait", do_wait},
-        {"list", do_list}, {"next", do_next}, {"get", do_get}, {"count", do_count}, {"diff", do_diff},
-        {"until", do_until}, {"snapshot", do_snapshot}, {"in", do_in}, {"close", do_close},
-        {"consistent", do_consistent}, {"start", do_start}, {"join", do_join}, {"asleep", do_asleep},
+    } all[] = {
+        {" cache ", do_cache}, {" apply load resync progress compact ", do_write}, {" writer ", do_writer},
+        {" free ", do_free}, {" subscribe ", do_subscribe}, {" poll drain batches ", do_poll}, {" wait ", do_wait},
+        {" position lag delivered ", do_figure}, {" state oldest current objects ", do_status}, {" epoch ", do_epoch},
+        {" ready ", do_ready}, {" list ", do_list}, {" next ", do_next}, {" get ", do_get}, {" count ", do_count},
+        {" diff ", do_diff}, {" until ", do_until}, {" consistent ", do_consistent}, {" snapshot ", do_snapshot},
+        {" in ", do_in}, {" close ", do_close}, {" start ", do_start}, {" join ", do_join}, {" asleep ", do_asleep},
     };
     const char *word = next(step);
     size_t i;
-    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (is(word, words[i].word)) {
-            words[i].run(step);
+    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        const char *found = strstr(all[i].words, word);
+        if (found != NULL && found[-1] == ' ' && found[strlen(word)] == ' ') {
+            all[i].run(step);
             return;
         }
     }
-    if (in_list(word, " apply load resync progress compact ")) {
-        do_write(step, word);
-    } else if (in_list(word, " poll drain batches ")) {
-        do_poll(step, word);
-    } else if (in_list(word, " position lag delivered ") || (is(word, "epoch") && step->words.count > 1)) {
-        do_figure(step, word);
-    } else if (in_list(word, " state oldest current objects epoch ")) {
-        do_status(step, word);
-    } else if (is(word, "ready")) {
-        (void)granted(step, watchcore_cache_wait_ready(cache_of(step), BOUND_MS, fresh(step)));
-    } else {
-        no_step(step, "%s is no step", word);
-    }
+    no_step(step, "%s is no step", word);
 }
 
 /* Frees what a case has made. Its jobs end first: where a step has failed they may still wait. */
@@ -405,18 +408,12 @@ static void end_case(struct core *core)
     for (thing = core->things; thing != NULL; thing = thing->before) {
         if (thing->job != NULL) {
             pthread_join(thing->job->thread, NULL);
-            end_step(&thing->job->step);
-            free(thing->job);
         }
     }
     while ((thing = core->things) != NULL) {
         core->things = thing->before;
         watchcore_subscription_free(thing->subscription);
         watchcore_snapshot_free(thing->snapshot);
-        clear(&thing->list);
-        free(thing->token);
-        free(thing->name);
-        free(thing);
     }
     while (core->writer_count > 0) {
         watchcore_writer_free(core->writers[--core->writer_count]);
@@ -447,8 +444,6 @@ static int run_case(const char *path, const struct lines *lines, size_t from, si
         good = run_line(&core, where.bytes, &lines->at[line], from - line - 1, &names);
     }
     end_case(&core);
-    clear(&names);
-    free(where.bytes);
     return good;
 }
 
@@ -476,7 +471,6 @@ static int run_row(const char *path, const struct lines *lines)
         } else {
             good = run_case(path, lines, from + is_case, to, "", "");
         }
-        clear(&words);
     }
     return good;
 }
@@ -504,8 +498,7 @@ int main(int count, char **arguments)
                 check_end(name);
             }
         }
-        clear(&lines);
-        free(path.bytes);
+        free_row();
         free(files[i]);
     }
     free(files);

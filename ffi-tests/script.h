@@ -3,10 +3,18 @@
 #define SCRIPT_H
 
 #include <ctype.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 
 #include "check.h"
+
+/* A block of memory, before its bytes. */
+union block {
+    union block *before;
+    max_align_t alignment;
+};
 
 /* A string that grows. */
 struct text {
@@ -14,7 +22,6 @@ struct text {
     size_t length, room;
 };
 
-/* Strings that it owns. */
 struct lines {
     char **at;
     size_t count, room;
@@ -27,7 +34,6 @@ struct step {
     size_t at;
     struct text line;
     struct lines printed;
-    void *scratch; /* freed with the step */
     watchcore_error error;
     char fault[200];
     jmp_buf bad;
@@ -36,14 +42,35 @@ struct step {
 /* Runs a step: the words of a cache are in rows.c. */
 static void run_words(struct step *step);
 
-static void *room_for(void *old, size_t bytes)
+static union block *blocks;
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Memory that is freed with the row (free_row), so that nobody else frees any; its first bytes are those of `old`. From any
+   thread. */
+static void *room_for(const void *old, size_t length, size_t bytes)
 {
-    void *room = realloc(old, bytes == 0 ? 1 : bytes);
-    if (room == NULL) {
-        perror("realloc");
+    union block *block = calloc(1, sizeof(*block) + bytes);
+    if (block == NULL) {
+        perror("calloc");
         exit(2);
     }
-    return room;
+    if (length > 0) {
+        memcpy(block + 1, old, length);
+    }
+    pthread_mutex_lock(&blocks_lock);
+    block->before = blocks;
+    blocks = block;
+    pthread_mutex_unlock(&blocks_lock);
+    return block + 1;
+}
+
+static void free_row(void)
+{
+    union block *block;
+    while ((block = blocks) != NULL) {
+        blocks = block->before;
+        free(block);
+    }
 }
 
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
@@ -55,7 +82,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *text, const c
     va_end(list);
     if (text->length + length + 1 > text->room) {
         text->room = 2 * (text->length + length + 1);
-        text->bytes = room_for(text->bytes, text->room);
+        text->bytes = room_for(text->bytes, text->length, text->room);
     }
     va_start(list, format);
     vsnprintf(text->bytes + text->length, length + 1, format, list);
@@ -67,11 +94,9 @@ static void push_part(struct lines *lines, const char *line, size_t length)
 {
     if (lines->count == lines->room) {
         lines->room = 2 * lines->room + 8;
-        lines->at = room_for(lines->at, lines->room * sizeof(char *));
+        lines->at = room_for(lines->at, lines->count * sizeof(char *), lines->room * sizeof(char *));
     }
-    lines->at[lines->count] = room_for(NULL, length + 1);
-    memcpy(lines->at[lines->count], line, length);
-    lines->at[lines->count++][length] = 0;
+    lines->at[lines->count++] = room_for(line, length, length + 1);
 }
 
 static void push(struct lines *lines, const char *line)
@@ -85,23 +110,6 @@ static void push_all(struct lines *lines, const struct lines *more)
     for (i = 0; i < more->count; i++) {
         push(lines, more->at[i]);
     }
-}
-
-static void clear(struct lines *lines)
-{
-    while (lines->count > 0) {
-        free(lines->at[--lines->count]);
-    }
-    free(lines->at);
-    memset(lines, 0, sizeof(*lines));
-}
-
-static void end_step(struct step *step)
-{
-    clear(&step->words);
-    clear(&step->printed);
-    free(step->line.bytes);
-    free(step->scratch);
 }
 
 /* Ends a step that is none. */
@@ -218,11 +226,11 @@ static size_t add_computed(struct text *all, const char *value, const char *rest
     return 1 + digits;
 }
 
-/* Adds a text with `$NAME`, `$NAME+1` and `$NAME-1` in it. Names and values stand in turn. 0: there is no such name. */
-static int add_named(struct text *all, const char *text, const struct lines *names)
+/* A text with `$NAME`, `$NAME+1` and `$NAME-1` in it. Names and values stand in turn; another name stays as it is. */
+static char *with_names(const char *text, const struct lines *names)
 {
+    struct text all = {NULL, 0, 0};
     const char *dollar;
-    add(all, "%s", "");
     while ((dollar = strchr(text, '$')) != NULL) {
         size_t length = 0, i;
         while (isalnum((unsigned char)dollar[1 + length])) {
@@ -233,15 +241,16 @@ static int add_named(struct text *all, const char *text, const struct lines *nam
                 break;
             }
         }
-        if (i == 0) {
-            return 0;
-        }
-        add(all, "%.*s", (int)(dollar - text), text);
+        add(&all, "%.*s", (int)(dollar - text), text);
         text = dollar + 1 + length;
-        text += add_computed(all, names->at[i - 1], text);
+        if (i == 0) {
+            add(&all, "%.*s", (int)(length + 1), dollar);
+        } else {
+            text += add_computed(&all, names->at[i - 1], text);
+        }
     }
-    add(all, "%s", text);
-    return 1;
+    add(&all, "%s", text);
+    return all.bytes;
 }
 
 /* `each A..B TEXT` is TEXT for each number, `#` in it being the number; anything else is itself. */
@@ -265,7 +274,6 @@ static void push_each(struct lines *all, const char *text)
         }
         add(&one, "%s", rest);
         push(all, one.bytes);
-        free(one.bytes);
     }
 }
 
@@ -287,7 +295,6 @@ static void push_braces(struct lines *all, const char *word, size_t length)
         add(&one, "%.*s%0*llu", (int)(open - word), word, (int)(dots - open - 1), from);
         add(&one, "%.*s", (int)(word + length - close - 1), close + 1);
         push(all, one.bytes);
-        free(one.bytes);
     }
 }
 
@@ -357,84 +364,45 @@ static int run(struct step *step)
     return 1;
 }
 
-/* Runs one step as often as it says; adds what it prints. NULL, or why it is no step. */
-static const char *run_text(struct core *core, const char *text, struct lines *printed)
-{
-    static char fault[200];
-    struct lines steps = {NULL, 0, 0};
-    size_t i;
-    int good = 1;
-    push_each(&steps, text);
-    for (i = 0; i < steps.count && good; i++) {
-        struct step step;
-        memset(&step, 0, sizeof(step));
-        step.core = core;
-        push_words(&step.words, steps.at[i]);
-        good = run(&step);
-        push_all(printed, &step.printed);
-        memcpy(fault, step.fault, sizeof(fault));
-        end_step(&step);
-    }
-    clear(&steps);
-    return good ? NULL : fault;
-}
-
-/* What a step must print. 0: a name is kept nowhere. */
-static int expect(struct lines *expected, char **lines, size_t count, const struct lines *names)
-{
-    size_t i, each;
-    int good = 1;
-    for (i = 0; i < count && good; i++) {
-        struct text text = {NULL, 0, 0};
-        struct lines several = {NULL, 0, 0};
-        if (strncmp(lines[i], "  ", 2) == 0) {
-            good = add_named(&text, lines[i] + 2, names);
-            push_each(&several, text.bytes);
-            for (each = 0; each < several.count; each++) {
-                push_braces(expected, several.at[each], strlen(several.at[each]));
-            }
-        }
-        clear(&several);
-        free(text.bytes);
-    }
-    return good;
-}
-
 /* Runs the step of a line, with what it must print below. Where that is wrong it shows why, below where it stands. */
 static int run_line(struct core *core, const char *where, char **lines, size_t below, struct lines *names)
 {
-    static const char let[] = "let ";
-    struct text text = {NULL, 0, 0};
-    struct lines printed = {NULL, 0, 0}, expected = {NULL, 0, 0};
-    int known = add_named(&text, lines[0], names) && expect(&expected, lines + 1, below, names);
-    const char *fault = known ? NULL : "a $NAME is kept nowhere";
-    int is_step = strncmp(lines[0], "  ", 2) != 0;
-    char *equals = strncmp(text.bytes, let, sizeof(let) - 1) == 0 ? strstr(text.bytes, " = ") : NULL;
-    int good = 0;
-    fault = is_step ? fault : "nothing prints this";
-    if (fault == NULL) {
-        fault = run_text(core, equals != NULL ? equals + 3 : text.bytes, &printed);
+    struct lines expected = {NULL, 0, 0}, steps = {NULL, 0, 0};
+    char *text = with_names(lines[0], names), *equals = strncmp(text, "let ", 4) == 0 ? strstr(text, " = ") : NULL;
+    struct step step;
+    size_t i, at;
+    int good = 1;
+    memset(&step, 0, sizeof(step));
+    step.core = core;
+    push_each(&steps, equals == NULL ? text : equals + 3);
+    for (i = 0; i < steps.count && good; i++) {
+        step.at = step.words.count = 0;
+        push_words(&step.words, steps.at[i]);
+        good = run(&step);
     }
-    if (fault == NULL && equals != NULL && printed.count != 1) {
-        fault = "it must print one line";
-    }
-    if (fault != NULL) {
-        printf("  %s: %s\n  %s\n", where, lines[0], fault);
-    } else if (equals != NULL) {
-        push_part(names, text.bytes + sizeof(let) - 1, (size_t)(equals - text.bytes) - (sizeof(let) - 1));
-        push(names, printed.at[0]);
-        good = 1;
-    } else {
-        good = matches(expected.at, expected.count, printed.at, printed.count);
-        if (!good) {
-            printf("  %s: %s\n", where, lines[0]);
-            show_difference(&expected, &printed);
+    for (i = 1; i <= below; i++) {
+        struct lines several = {NULL, 0, 0};
+        if (strncmp(lines[i], "  ", 2) == 0) {
+            push_each(&several, with_names(lines[i] + 2, names));
+        }
+        for (at = 0; at < several.count; at++) {
+            push_braces(&expected, several.at[at], strlen(several.at[at]));
         }
     }
-    clear(&printed);
-    clear(&expected);
-    free(text.bytes);
-    return good;
+    if (good && equals != NULL && step.printed.count == 1) {
+        push_part(names, text + 4, (size_t)(equals - text) - 4);
+        push(names, step.printed.at[0]);
+        return 1;
+    }
+    if (good && equals == NULL && matches(expected.at, expected.count, step.printed.at, step.printed.count)) {
+        return 1;
+    }
+    printf("  %s: %s\n", where, lines[0]);
+    if (!good) {
+        printf("  %s\n", step.fault);
+    }
+    show_difference(&expected, &step.printed);
+    return 0;
 }
 
 /* The lines of a file. */
@@ -471,7 +439,6 @@ static int has_face(const struct lines *lines, const char *face)
     for (i = 0; i < words.count; i++) {
         found |= strcmp(words.at[i], face) == 0;
     }
-    clear(&words);
     return found;
 }
 

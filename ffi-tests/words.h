@@ -2,8 +2,6 @@
 #ifndef WORDS_H
 #define WORDS_H
 
-#include <pthread.h>
-
 #include "script.h"
 
 /* A wait that takes this long has failed. */
@@ -45,7 +43,7 @@ struct list {
     watchcore_filter filter;
     watchcore_range range;
     watchcore_read_options read;
-    int full;
+    uint32_t full;
 };
 
 static int is(const char *word, const char *other)
@@ -197,10 +195,9 @@ static struct thing *named(struct step *step, enum kind kind)
 
 static struct thing *named_anew(struct step *step, enum kind kind, const char *name)
 {
-    struct thing *thing = room_for(NULL, sizeof(*thing));
-    memset(thing, 0, sizeof(*thing));
+    struct thing *thing = room_for(NULL, 0, sizeof(*thing));
     thing->kind = kind;
-    thing->name = strdup(name);
+    thing->name = room_for(name, strlen(name), strlen(name) + 1);
     thing->before = step->core->things;
     step->core->things = thing;
     return thing;
@@ -238,42 +235,81 @@ static uint64_t maybe_epoch(struct step *step)
     return (epoch & ~(uint64_t)UINT32_MAX) + number(step);
 }
 
-/* A range or a filter that begins with this word. 0: none does. */
-static int narrows(struct step *step, const char *word, watchcore_filter *filter)
+/* An option that is a field of a struct: its word, and what follows that. */
+struct option {
+    const char *word;
+    enum { FLAG, NUMBER, DURATION, BYTES } kind;
+    size_t field;
+};
+
+/* Sets the option of this word. 0: the table has none. */
+static int set_option(struct step *step, const char *word, const struct option *options, void *of)
 {
-    static const char *const ranges[] = {"", "key", "prefix", "path", "from"}; /* WATCHCORE_RANGE_... */
-    uint32_t range = WATCHCORE_RANGE_KEY;
-    if (is(word, "where-labels")) {
-        filter->labels = bytes_of(next(step));
-    } else if (is(word, "where-fields")) {
-        filter->fields = bytes_of(next(step));
-    } else if (is(word, "none")) {
-        filter->nothing = 1;
-    } else {
-        while (range <= WATCHCORE_RANGE_BETWEEN && !is(word, ranges[range])) {
-            range++;
-        }
-        if (range > WATCHCORE_RANGE_BETWEEN) {
-            return 0;
-        }
-        if (filter->range != WATCHCORE_RANGE_ALL) {
-            no_step(step, "one range is all that an option can say");
-        }
-        filter->range = range;
-        filter->from = bytes_of(next(step));
-        if (range == WATCHCORE_RANGE_BETWEEN) {
-            if (!is(next(step), "to")) {
-                no_step(step, "from A to B");
-            }
-            filter->to = bytes_of(next(step));
-        }
+    void *field;
+    while (options->word != NULL && !is(word, options->word)) {
+        options++;
+    }
+    if (options->word == NULL) {
+        return 0;
+    }
+    field = (char *)of + options->field;
+    switch (options->kind) {
+    case FLAG: *(uint32_t *)field = 1; break;
+    case NUMBER: *(uint64_t *)field = number(step); break;
+    case DURATION: *(int64_t *)field = duration(step); break;
+    case BYTES: *(watchcore_bytes *)field = bytes_of(next(step)); break;
     }
     return 1;
+}
+
+/* The place of a word in a list that ends with NULL. */
+static uint32_t place_of(struct step *step, const char *word, const char *const *list)
+{
+    uint32_t place = 0;
+    while (list[place] != NULL && !is(list[place], word)) {
+        place++;
+    }
+    if (list[place] == NULL) {
+        no_step(step, "%s?", word);
+    }
+    return place;
+}
+
+/* A range or a filter that begins with this word, where no other option does. */
+static void narrow(struct step *step, const char *word, watchcore_filter *filter)
+{
+    static const char *const ranges[] = {"", "key", "prefix", "path", "from", NULL}; /* WATCHCORE_RANGE_... */
+    static const struct option options[] = {
+        {"where-labels", BYTES, offsetof(watchcore_filter, labels)},
+        {"where-fields", BYTES, offsetof(watchcore_filter, fields)},
+        {"none", FLAG, offsetof(watchcore_filter, nothing)},
+        {NULL, FLAG, 0},
+    };
+    if (set_option(step, word, options, filter)) {
+        return;
+    }
+    if (filter->range != WATCHCORE_RANGE_ALL) {
+        no_step(step, "one range is all that an option can say");
+    }
+    filter->range = place_of(step, word, ranges);
+    filter->from = bytes_of(next(step));
+    if (filter->range == WATCHCORE_RANGE_BETWEEN) {
+        if (!is(next(step), "to")) {
+            no_step(step, "from A to B");
+        }
+        filter->to = bytes_of(next(step));
+    }
 }
 
 /* Range, read and filter, in any order. */
 static void read_list(struct step *step, struct list *list)
 {
+    static const struct option options[] = {
+        {"limit", NUMBER, offsetof(struct list, read.limit)},
+        {"timeout", DURATION, offsetof(struct list, read.timeout_ms)},
+        {"full", FLAG, offsetof(struct list, full)},
+        {NULL, FLAG, 0},
+    };
     char *word;
     memset(list, 0, sizeof(*list));
     list->filter = WATCHCORE_FILTER_INIT;
@@ -287,16 +323,10 @@ static void read_list(struct step *step, struct list *list)
             list->read.mode = is(word, "exact") ? WATCHCORE_READ_EXACT : WATCHCORE_READ_AT_LEAST;
             list->read.revision = number(step);
             list->read.epoch = maybe_epoch(step);
-        } else if (is(word, "limit")) {
-            list->read.limit = number(step);
-        } else if (is(word, "timeout")) {
-            list->read.timeout_ms = duration(step);
-        } else if (is(word, "full")) {
-            list->full = 1;
         } else if (is(word, "as")) {
             (void)next(step);
-        } else if (!narrows(step, word, &list->filter)) {
-            no_step(step, "%s?", word);
+        } else if (!set_option(step, word, options, list)) {
+            narrow(step, word, &list->filter);
         }
     }
     list->range.kind = list->filter.range;
@@ -341,12 +371,11 @@ static watchcore_change item(struct step *step, char *word)
     return change;
 }
 
-/* The changes of the words that are left; they go with the step. */
+/* The changes of the words that are left. */
 static watchcore_change *changes_of(struct step *step, size_t *count)
 {
-    watchcore_change *changes = room_for(NULL, (step->words.count - step->at) * sizeof(*changes));
+    watchcore_change *changes = room_for(NULL, 0, (step->words.count - step->at) * sizeof(*changes));
     char *word;
-    step->scratch = changes;
     for (*count = 0; (word = maybe(step)) != NULL; ++*count) {
         if (word[0] == '-') {
             changes[*count] = WATCHCORE_CHANGE_INIT;

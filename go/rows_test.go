@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"watchcore"
@@ -75,40 +74,11 @@ func (c *core) Run(words []string) []string {
 
 func (c *core) run(words []string) (lines []string, err error) {
 	s := step(words)
-	switch word := s.next(); word {
-	case "cache":
-		return nil, c.make(s)
-	case "apply":
-		var changes []watchcore.Change
-		revision := s.number()
-		for _, word := range s {
-			kv, exact := item(word)
-			switch {
-			case word[0] == '-':
-				changes = append(changes, watchcore.Delete(rows.Bytes(word[1:])))
-			case exact:
-				changes = append(changes, watchcore.PutExact(kv))
-			default:
-				changes = append(changes, watchcore.Put(kv.Key, kv.Value))
-			}
-		}
-		return nil, c.writer().Apply(revision, changes...)
-	case "load":
-		return nil, c.writer().Load(s.number(), items(s))
-	case "resync":
-		revision, reason := s.number(), reasonOf(s.next())
-		_, err := c.writer().Resync(revision, items(s), reason)
+	word := s.next()
+	if known, err := c.write(word, s); known {
 		return nil, err
-	case "progress":
-		return nil, c.writer().Progress(s.number())
-	case "compact":
-		return nil, c.writer().Compact(s.number())
-	case "writer":
-		writer, err := c.made().Writer()
-		if err == nil {
-			c.writers = append(c.writers, writer)
-		}
-		return nil, err
+	}
+	switch word {
 	case "free":
 		c.free(s.next())
 	case "subscribe":
@@ -170,6 +140,47 @@ func (c *core) run(words []string) (lines []string, err error) {
 	return nil, nil
 }
 
+// write is a step of a writer, which prints nothing.
+func (c *core) write(word string, s step) (known bool, err error) {
+	switch word {
+	case "cache":
+		return true, c.make(s)
+	case "apply":
+		var changes []watchcore.Change
+		revision := s.number()
+		for _, word := range s {
+			kv, exact := item(word)
+			switch {
+			case word[0] == '-':
+				changes = append(changes, watchcore.Delete(rows.Bytes(word[1:])))
+			case exact:
+				changes = append(changes, watchcore.PutExact(kv))
+			default:
+				changes = append(changes, watchcore.Put(kv.Key, kv.Value))
+			}
+		}
+		return true, c.writer().Apply(revision, changes...)
+	case "load":
+		return true, c.writer().Load(s.number(), items(s))
+	case "resync":
+		revision, reason := s.number(), named(s.next(), watchcore.ReasonCompacted, watchcore.ReasonLagged)
+		_, err := c.writer().Resync(revision, items(s), reason)
+		return true, err
+	case "progress":
+		return true, c.writer().Progress(s.number())
+	case "compact":
+		return true, c.writer().Compact(s.number())
+	case "writer":
+		writer, err := c.made().Writer()
+		if err == nil {
+			c.writers = append(c.writers, writer)
+		}
+		return true, err
+	default:
+		return false, nil
+	}
+}
+
 func (c *core) free(name string) {
 	switch name {
 	case "writer":
@@ -183,34 +194,22 @@ func (c *core) free(name string) {
 	}
 }
 
-func (c *core) make(s step) error {
+func (c *core) make(words step) error {
+	s := &words
 	config := watchcore.Config{Prefix: "/"}
-	for len(s) > 0 {
-		switch word := s.next(); word {
-		case "prefix":
-			config.Prefix = s.key()
-		case "load":
-			config.ExpectLoad = true
-		case "capacity":
-			config.Capacity = int(s.number())
-		case "bytes":
-			config.CapacityBytes = int64(s.number())
-		case "max-key":
-			config.MaxKeyBytes = int(s.number())
-		case "max-value":
-			config.MaxValueBytes = int(s.number())
-		case "labels":
-			config.Labels = watchcore.LabelsJSON(s.next())
-		case "field":
-			config.Fields = append(config.Fields, watchcore.AttributeJSON(s.next(), s.next()))
-		case "segment":
-			config.Fields = append(config.Fields, watchcore.AttributeKeySegment(s.next(), int(s.number())))
-		case "index":
-			config.Indexes = append(config.Indexes, s.index())
-		default:
-			panic(word + "?")
-		}
-	}
+	field := func(field watchcore.Attribute) { config.Fields = append(config.Fields, field) }
+	s.options(map[string]func(){
+		"prefix":    func() { config.Prefix = s.key() },
+		"load":      func() { config.ExpectLoad = true },
+		"capacity":  func() { config.Capacity = int(s.number()) },
+		"bytes":     func() { config.CapacityBytes = int64(s.number()) },
+		"max-key":   func() { config.MaxKeyBytes = int(s.number()) },
+		"max-value": func() { config.MaxValueBytes = int(s.number()) },
+		"labels":    func() { config.Labels = watchcore.LabelsJSON(s.next()) },
+		"field":     func() { field(watchcore.AttributeJSON(s.next(), s.next())) },
+		"segment":   func() { field(watchcore.AttributeKeySegment(s.next(), int(s.number()))) },
+		"index":     func() { config.Indexes = append(config.Indexes, s.index()) },
+	})
 	cache, err := watchcore.New(config)
 	c.cache = cache
 	return err
@@ -237,7 +236,8 @@ func (c *core) writer() *watchcore.Writer {
 	return c.writers[0]
 }
 
-func (c *core) subscribe(s step) error {
+func (c *core) subscribe(words step) error {
+	s := &words
 	name, options := s.next(), watchcore.SubscribeOptions{}
 	switch start := s.next(); start {
 	case "now":
@@ -251,32 +251,16 @@ func (c *core) subscribe(s step) error {
 	default:
 		panic(start + "?")
 	}
-	for len(s) > 0 {
-		switch word := s.next(); word {
-		case "types":
-			for _, name := range strings.Split(s.next(), ",") {
-				options.Types = append(options.Types, typeOf(name))
-			}
-		case "raw":
-			options.RawTypes = true
-		case "lag":
-			options.OnLag = lagPolicies[s.next()]
-		case "max-lag":
-			options.MaxLagEvents = s.number()
-		case "bookmarks":
-			options.Bookmarks, options.BookmarkInterval = true, s.duration()
-		case "whole":
-			options.WholeRevisions = true
-		case "stop-on-resync":
-			options.StopOnResync = true
-		case "timeout":
-			options.StartTimeout = s.duration()
-		default:
-			if !s.keys(word, &options.Range) {
-				s.selected(word, &options.LabelSelector, &options.FieldSelector)
-			}
-		}
-	}
+	s.options(map[string]func(){
+		"types":          func() { options.Types = eventTypes(s.next()) },
+		"raw":            func() { options.RawTypes = true },
+		"lag":            func() { options.OnLag = lagPolicies[s.next()] },
+		"max-lag":        func() { options.MaxLagEvents = s.number() },
+		"bookmarks":      func() { options.Bookmarks, options.BookmarkInterval = true, s.duration() },
+		"whole":          func() { options.WholeRevisions = true },
+		"stop-on-resync": func() { options.StopOnResync = true },
+		"timeout":        func() { options.StartTimeout = s.duration() },
+	}, s.filter(&options.Range, &options.LabelSelector, &options.FieldSelector))
 	sub, err := c.made().Subscribe(context.Background(), options)
 	if err == nil {
 		c.subs[name] = &rowSubscription{Subscription: sub}

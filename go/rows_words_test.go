@@ -31,37 +31,41 @@ func (s *step) key() string { return string(rows.Bytes(s.next())) }
 
 func (s *step) duration() time.Duration { return rows.Duration(s.next()) }
 
-// keys is a range that begins with this word, if it does.
-func (s *step) keys(word string, keys *watchcore.Range) bool {
-	switch word {
-	case "key":
-		*keys = watchcore.RangeKey(s.key())
-	case "prefix":
-		*keys = watchcore.RangePrefix(s.key())
-	case "path":
-		*keys = watchcore.RangePath(s.key())
-	case "from":
-		from := s.key()
-		s.next()
-		*keys = watchcore.RangeBetween(from, s.key())
-	case "none":
-		*keys = watchcore.RangeNone()
-	default:
-		return false
+// options are the words that are left: each is in one of the tables, and what it does takes those that belong to it.
+func (s *step) options(tables ...map[string]func()) {
+	for len(*s) > 0 {
+		word, known := s.next(), false
+		for _, table := range tables {
+			if set := table[word]; set != nil {
+				set()
+				known = true
+			}
+		}
+		if !known {
+			panic(word + "?")
+		}
 	}
-	return true
 }
 
-// selected is a selector that begins with this word, if it does.
-func (s *step) selected(word string, labels, fields *string) {
-	switch word {
-	case "where-labels":
-		*labels = s.next()
-	case "where-fields":
-		*fields = s.next()
-	default:
-		panic(word + "?")
+// filter is the options of a range and of selectors.
+func (s *step) filter(keys *watchcore.Range, labels, fields *string) map[string]func() {
+	return map[string]func(){
+		"key":          func() { *keys = watchcore.RangeKey(s.key()) },
+		"prefix":       func() { *keys = watchcore.RangePrefix(s.key()) },
+		"path":         func() { *keys = watchcore.RangePath(s.key()) },
+		"from":         func() { *keys = watchcore.RangeBetween(s.key(), s.after("to").key()) },
+		"none":         func() { *keys = watchcore.RangeNone() },
+		"where-labels": func() { *labels = s.next() },
+		"where-fields": func() { *fields = s.next() },
 	}
+}
+
+// after takes this word.
+func (s *step) after(word string) *step {
+	if came := s.next(); came != word {
+		panic(came + " in place of " + word)
+	}
+	return s
 }
 
 // position is a revision, and "in E" where that follows: the lower half of an epoch counts, the upper is the cache's.
@@ -76,27 +80,15 @@ func (s *step) position(cache *watchcore.Cache) watchcore.Position {
 
 func (s *step) list(cache *watchcore.Cache) (list *rowList, name string) {
 	list = &rowList{ListOptions: watchcore.ListOptions{WaitTimeout: bounded.Bound}}
-	for len(*s) > 0 {
-		switch word := s.next(); word {
-		case "any":
-		case "at-least":
-			list.Read = watchcore.ReadAtLeastPosition(s.position(cache))
-		case "exact":
-			list.Read = watchcore.ReadExactPosition(s.position(cache))
-		case "limit":
-			list.Limit = int(s.number())
-		case "timeout":
-			list.WaitTimeout = s.duration()
-		case "full":
-			list.full = true
-		case "as":
-			name = s.next()
-		default:
-			if !s.keys(word, &list.keys) {
-				s.selected(word, &list.LabelSelector, &list.FieldSelector)
-			}
-		}
-	}
+	s.options(map[string]func(){
+		"any":      func() { list.Read = watchcore.ReadAny() },
+		"at-least": func() { list.Read = watchcore.ReadAtLeastPosition(s.position(cache)) },
+		"exact":    func() { list.Read = watchcore.ReadExactPosition(s.position(cache)) },
+		"limit":    func() { list.Limit = int(s.number()) },
+		"timeout":  func() { list.WaitTimeout = s.duration() },
+		"full":     func() { list.full = true },
+		"as":       func() { name = s.next() },
+	}, s.filter(&list.keys, &list.LabelSelector, &list.FieldSelector))
 	return list, name
 }
 
@@ -209,13 +201,17 @@ func found(kv *watchcore.KeyValue, revision uint64, full bool) string {
 	return fmt.Sprint(revision, ": ", line)
 }
 
-func reasonOf(word string) watchcore.ResyncReason {
-	for reason := watchcore.ReasonCompacted; reason <= watchcore.ReasonLagged; reason++ {
-		if reason.String() == word {
-			return reason
+// named is the one from the first to the last that has this name.
+func named[T interface {
+	~uint32
+	fmt.Stringer
+}](name string, first, last T) T {
+	for one := first; one <= last; one++ {
+		if one.String() == name {
+			return one
 		}
 	}
-	panic(word + " is no reason")
+	panic(name + " is no name")
 }
 
 func (s *step) index() watchcore.Index {
@@ -234,13 +230,11 @@ func (s *step) index() watchcore.Index {
 var lagPolicies = map[string]watchcore.LagPolicy{"stop": watchcore.LagStop, "skip": watchcore.LagSkipToOldest,
 	"resnapshot": watchcore.LagResnapshot, "conflate": watchcore.LagConflate}
 
-func typeOf(name string) watchcore.EventType {
-	for kind := watchcore.EventAdded; kind <= watchcore.EventDelete; kind++ {
-		if kind.String() == name {
-			return kind
-		}
+func eventTypes(names string) (all []watchcore.EventType) {
+	for name := range strings.SplitSeq(names, ",") {
+		all = append(all, named(name, watchcore.EventAdded, watchcore.EventDelete))
 	}
-	panic(name + " is no type")
+	return all
 }
 
 func line(values ...any) []string {
