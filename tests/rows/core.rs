@@ -42,18 +42,7 @@ impl Core {
         let mut words = Words(step);
         match words.next() {
             "cache" => self.make(&mut words).map(nothing),
-            "apply" => self.apply(words.number(), words.0).map(nothing),
-            "load" => {
-                let (revision, items) = (words.number(), items(words.0));
-                self.writer().load(revision, items.iter().map(Item::record)).map(nothing)
-            }
-            "resync" => {
-                let (revision, reason, items) = (words.number(), words.next(), items(words.0));
-                let reason = reason.parse().expect("a reason");
-                self.writer().resync(revision, items.iter().map(Item::record), reason).map(nothing)
-            }
-            "progress" => self.writer().progress(words.number()).map(nothing),
-            "compact" => self.writer().compact(words.number()).map(nothing),
+            word @ ("apply" | "load" | "resync" | "progress" | "compact") => self.write(word, &mut words).map(nothing),
             "writer" => {
                 let writer = self.cache().writer()?;
                 self.writers.push(writer);
@@ -119,6 +108,20 @@ impl Core {
                 taken(self.subscription(&step[1]), &step[0], &step[2..])
             }
             _ => read(self.cache(), step),
+        }
+    }
+
+    fn write(&mut self, word: &str, words: &mut Words) -> Result<()> {
+        let revision = words.number();
+        match word {
+            "apply" => self.apply(revision, words.0),
+            "load" => self.writer().load(revision, items(words.0).iter().map(Item::record)),
+            "resync" => {
+                let reason = words.next().parse().expect("a reason");
+                self.writer().resync(revision, items(words.0).iter().map(Item::record), reason).map(drop)
+            }
+            "progress" => self.writer().progress(revision),
+            _ => self.writer().compact(revision),
         }
     }
 
