@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,18 @@ func TestRW30CacheThatHasGoneOn(t *testing.T) {
 	stopped, listed := follow(t, from, 1, false), follow(t, from, 0, true)
 	want(t, "the state", seen(t, listed, 3), text("ADDED /a1=1 at 1 behind 0", "ADDED /a2=1 at 2 behind 0", "SYNCED behind 2"))
 	want(t, "what follows", seen(t, stopped, 1), "ADDED /a2=1 at 2 behind 2")
+	reflected, err := informer.NewFromSource(from, func(o object) string { return o.Key }, informer.Options[object]{OnError: func(error) {}})
+	check(t, err)
+	defer func() { check(t, reflected.StopAndWait(bounded.Context(t))) }()
+	check(t, reflected.WaitUntil(bounded.Context(t), 2))
+	keys := func(in *informer.Informer[object]) string {
+		var all []string
+		for o := range in.Lister().All() {
+			all = append(all, o.Key+"="+o.Value.Value)
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
 	resync := func(revision uint64, values ...string) {
 		t.Helper()
 		var list []watchcore.KeyValue
@@ -117,6 +130,10 @@ func TestRW30CacheThatHasGoneOn(t *testing.T) {
 	resync(9, "/a2=bad", "/a3=1")
 	want(t, "the end", seen(t, stopped, 1), "ERROR true")
 	want(t, "the difference", seen(t, listed, 2), text("DELETED /a1=1 at 9 behind 2 was 1", "ADDED /a3=1 at 9 behind 9"))
+	check(t, reflected.WaitUntil(bounded.Context(t), 9))
+	want(t, "an informer keeps what is refused", keys(reflected), "/a2=1 /a3=1")
+	_, err = from.List(bounded.Context(t), watch.ListRequest{Revision: 99})
+	want(t, "a revision that is not there", watch.IsTimeout(err), true)
 	late := follow(t, from, 1, false)
 	want(t, "a start in the former history", seen(t, late, 2), text("ADDED /a2=1 at 2 behind 2", "ERROR true"))
 }

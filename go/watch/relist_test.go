@@ -213,6 +213,21 @@ func TestRetryWatcherBeginsWithAList(t *testing.T) {
 	want(t, "opens", fmt.Sprint(opens), "[9]")
 }
 
+// A source that cannot be listed, or watched, says so: to list it again is of no use.
+func TestRW27SourceThatCannotBeListed(t *testing.T) {
+	noLeak(t)
+	w, err := watch.NewRetryWatcherWithOptions(bounded.Context(t), 0, watch.ListWatch[string]{}, watch.RetryOptions[string]{
+		OnGone: watch.RelistOnGone(func(o string) string { return o }), Logger: quiet()})
+	check(t, err)
+	s, coded := watch.StatusOf(take[string](t, w).Err)
+	want(t, "an error with a code", coded, true)
+	want(t, "the code", s.Code, 405)
+	bounded.Receive(t, "the end", w.Done())
+	_, err = watch.ListWatch[string]{}.Watch(bounded.Context(t), 1)
+	s, coded = watch.StatusOf(err)
+	want(t, "a watch without a function", coded && s.Code == 405, true)
+}
+
 type closedCache struct{}
 
 func (closedCache) Error() string { return "the cache was closed" }
