@@ -206,21 +206,6 @@ func TestRF08GoneListsAndGivesTheDifference(t *testing.T) {
 	}
 }
 
-// A list at a revision that is gone: once more at once without one, then the backoff.
-func TestRF09GoneListIsAskedWithoutARevision(t *testing.T) {
-	s := newServer(t)
-	s.lists = append(s.lists, listed(10, "a=1@1"), refusedList(status(410)), refusedList(status(410)), listed(5, "b=1@4"))
-	s.watches = append(s.watches, refusedWatch(status(410)))
-	in, clock, _ := s.informer(options{})
-	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
-	want(t, "asked", s.questions(), "list0 watch10 list10 list0")
-	clock.Advance(time.Second)
-	s.fake()
-	want(t, "asked", s.questions(), "list0 watch10 list10 list0 list0 watch5")
-	want(t, "another history", fmt.Sprint(in.Lister().Position()), "{2 5}")
-	want(t, "objects", objects(in), "b=1")
-}
-
 // A history that went back may use a revision again: what it has there is another object, and is told.
 func TestSI03RevisionThatAnotherHistoryUsesAgain(t *testing.T) {
 	s := newServer(t)
@@ -351,27 +336,6 @@ func TestRF06BusyServerIsNotListedAgain(t *testing.T) {
 	want(t, "objects", objects(in), "a=1")
 }
 
-// A refused connection backs off from 800 ms, doubled, to 30 s, each a random part between the
-// half and the whole; after two calm minutes it begins anew.
-func TestRF05RefusedConnectionsBackOff(t *testing.T) {
-	s := newServer(t)
-	s.lists = append(s.lists, refusedList(syscall.ECONNREFUSED))
-	_, clock, reported := s.informer(options{})
-	for i, ceiling := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
-		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
-		if _, left := clock.Timers(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
-			t.Fatalf("attempt %d: %v", i, left)
-		}
-		clock.Advance(ceiling * time.Millisecond)
-	}
-	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 9 })
-	clock.Advance(10 * time.Minute)
-	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 10 })
-	if _, left := clock.Timers(); left > 800*time.Millisecond {
-		t.Fatal("after a calm time:", left)
-	}
-}
-
 // An error handler that ends its goroutine does not make a busy loop of the backoff.
 func TestRF05ErrorHandlerThatEndsItsGoroutine(t *testing.T) {
 	s := newServer(t)
@@ -424,25 +388,6 @@ func TestRF12PagesArePutTogether(t *testing.T) {
 		in, _, _ := s.informer(options{PageSize: size})
 		check(t, in.WaitSynced(bounded.Context(t)))
 	}
-}
-
-// A page that is gone: the list at once without pages.
-func TestRF10GonePageListsWithoutPages(t *testing.T) {
-	s := newServer(t)
-	s.lists = append(s.lists, func(r watch.ListRequest) (watch.ListPage[string], error) {
-		p, err := listed(7, "a=1@1")(r)
-		p.Continue = "+"
-		return p, err
-	}, refusedList(status(410)), func(r watch.ListRequest) (watch.ListPage[string], error) {
-		want(t, "limit", r.Limit, 0)
-		return listed(8, "a=2@8", "b=1@2")(r)
-	})
-	in, clock, _ := s.informer(options{})
-	check(t, in.WaitSynced(bounded.Context(t)))
-	want(t, "objects", objects(in), "a=2 b=1")
-	s.fake()
-	want(t, "asked", s.questions(), "list0 list0+ list0 watch8")
-	want(t, "no time was waited", clock.Now(), newClock().Now())
 }
 
 // What a list says of itself is looked at: pages of two states and a token that comes again are listed without pages; pages that
