@@ -34,6 +34,7 @@
 compile_error!("watchcore needs 64-bit atomics");
 
 mod attribute;
+mod backoff;
 mod batch;
 mod cache;
 mod data;
@@ -64,6 +65,7 @@ mod worker;
 mod writer;
 
 pub use attribute::declared::{Attribute, Labels};
+pub use backoff::Backoff;
 pub use batch::Batch;
 pub use cache::{
     Builder, Cache, Lag, ReadPath, Source, SourceMetric, SourceReport, SourceState, State, Stats, Status,

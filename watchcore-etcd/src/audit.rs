@@ -12,7 +12,7 @@
 //! **A difference** is read once more, by itself and at a later position, before it counts: then the session lists anew as
 //! another history, and consumers get the exact difference.
 
-use super::backoff::{Backoff, spread};
+use super::backoff::{full_jitter, spread};
 use super::compare::{Difference, Rule, first_difference};
 use super::config::Config;
 use super::connect::Reader;
@@ -25,7 +25,7 @@ use etcd_client::GetOptions;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use watchcore::{Range, Snapshot, Writer};
+use watchcore::{Backoff, Range, Snapshot, Writer};
 
 /// The most keys of a page, and what they weigh at most; a page has one key at least.
 const PAGE_KEYS: usize = 1000;
@@ -163,7 +163,7 @@ impl Round<'_> {
             // The session has to see whether etcd went back.
             self.shared.doubt();
         }
-        tokio::time::sleep(self.pauses.next()).await;
+        tokio::time::sleep(self.pauses.next_delay(Instant::now(), Duration::ZERO)).await;
     }
 
     /// Runs to the end of the range, or to the first difference. False: there is no connection any more.
@@ -210,7 +210,7 @@ pub(super) async fn serve(
     loop {
         let _ = tokio::time::timeout(spread(interval), shared.audit.notified()).await;
         let most_bytes = PAGE_BYTES.min(config.options.message_limit / 2).max(1);
-        let pauses = Backoff::new(PAUSES.0, PAUSES.1);
+        let pauses = full_jitter(PAUSES.0, PAUSES.1);
         let from = config.range.start.clone();
         let mut round = Round { writer, config, shared, from, most_bytes, pauses };
         if !round.run(&mut readers).await {

@@ -5,41 +5,11 @@
 //! revisions ([`Retries`]).
 
 use std::time::{Duration, Instant};
+use watchcore::Backoff;
 
-/// Delays drawn evenly from 0 to a ceiling that doubles with each try.
-#[derive(Debug)]
-pub(super) struct Backoff {
-    first: Duration,
-    most: Duration,
-    tries: u32,
-}
-
-impl Backoff {
-    pub(super) fn new(first: Duration, most: Duration) -> Backoff {
-        Backoff { first, most: most.max(first), tries: 0 }
-    }
-
-    /// The ceiling of the next delay.
-    fn ceiling(&self) -> Duration {
-        self.first.saturating_mul(1u32.checked_shl(self.tries).unwrap_or(u32::MAX)).min(self.most)
-    }
-
-    /// The next delay, for a random number of [0, 1).
-    fn delay(&mut self, random: f64) -> Duration {
-        let delay = self.ceiling().mul_f64(random);
-        self.tries = self.tries.saturating_add(1);
-        delay
-    }
-
-    /// The next delay.
-    pub(super) fn next(&mut self) -> Duration {
-        self.delay(fastrand::f64())
-    }
-
-    /// After progress: the next delay is a short one again.
-    pub(super) fn reset(&mut self) {
-        self.tries = 0;
-    }
+/// Delays drawn evenly from 0 to a ceiling that doubles with each try, until something succeeds.
+pub(super) fn full_jitter(first: Duration, most: Duration) -> Backoff {
+    Backoff::new(first, most).with_jitter(1.0).with_reset_after(Duration::MAX)
 }
 
 /// So many revisions on one watch end a trouble before its time.
@@ -51,6 +21,7 @@ const MANY_REVISIONS: u32 = 1000;
 /// once; from the second on there is a pause, and the cache is Stale until the trouble is over.
 pub(super) struct Retries {
     backoff: Backoff,
+    is_fresh: bool,
     setbacks: u32,
     /// How long a watch has to follow.
     calm: Duration,
@@ -60,8 +31,7 @@ pub(super) struct Retries {
 
 impl Retries {
     pub(super) fn new(first: Duration, most: Duration) -> Retries {
-        let backoff = Backoff::new(first, most);
-        Retries { calm: backoff.most, backoff, setbacks: 0, watch: None }
+        Retries { backoff: full_jitter(first, most), is_fresh: true, setbacks: 0, calm: most.max(first), watch: None }
     }
 
     /// A session failed, and its watch with it.
@@ -71,13 +41,14 @@ impl Retries {
     }
 
     /// The pause before the next session.
-    pub(super) fn pause(&mut self) -> Duration {
-        self.backoff.next()
+    pub(super) fn pause(&mut self, now: Instant) -> Duration {
+        self.is_fresh = false;
+        self.backoff.next_delay(now, Duration::ZERO)
     }
 
     /// Whether nothing has failed since the trouble was over.
     pub(super) fn is_fresh(&self) -> bool {
-        self.backoff.tries == 0
+        self.is_fresh
     }
 
     pub(super) fn setback(&mut self) {
@@ -112,8 +83,8 @@ impl Retries {
             revisions >= MANY_REVISIONS || now.saturating_duration_since(since) >= self.calm
         };
         if self.watch.is_some_and(is_over) {
-            self.backoff.tries = 0;
-            self.setbacks = 0;
+            self.backoff.reset();
+            (self.is_fresh, self.setbacks) = (true, 0);
         }
     }
 
@@ -136,42 +107,17 @@ mod tests {
     const MOST: Duration = Duration::from_secs(10);
 
     #[test]
-    fn the_ceiling_doubles_up_to_the_most() {
-        let mut backoff = Backoff::new(FIRST, MOST);
-        let ceilings: Vec<u128> = (0..10)
-            .map(|_| {
-                let ceiling = backoff.ceiling().as_millis();
-                backoff.delay(0.5);
-                ceiling
-            })
-            .collect();
-        assert_eq!(ceilings, [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
-    }
-
-    #[test]
-    fn the_jitter_is_full() {
-        let mut backoff = Backoff::new(FIRST, MOST);
-        assert_eq!(backoff.delay(0.0), Duration::ZERO);
-        assert_eq!(backoff.delay(0.5), FIRST);
-        assert!(backoff.delay(0.999) > FIRST * 3);
-    }
-
-    #[test]
-    fn many_tries_do_not_overflow() {
-        let mut backoff = Backoff::new(FIRST, MOST);
+    fn jitter_is_full() {
+        let now = Instant::now();
+        let mut longest = Duration::ZERO;
         for _ in 0..1000 {
-            assert!(backoff.delay(1.0) <= MOST);
+            let delay = full_jitter(FIRST, MOST).next_delay(now, Duration::ZERO);
+            longest = longest.max(delay);
+            assert!(delay <= FIRST);
         }
-    }
-
-    #[test]
-    fn progress_resets() {
-        let mut backoff = Backoff::new(FIRST, MOST);
-        for _ in 0..5 {
-            backoff.next();
-        }
-        backoff.reset();
-        assert_eq!(backoff.ceiling(), FIRST);
+        assert!(longest > FIRST / 2, "drawn from the whole");
+        let mut many = full_jitter(FIRST, MOST);
+        (0..1000).for_each(|_| assert!(many.next_delay(now, Duration::ZERO) <= MOST));
     }
 
     #[test]
@@ -182,7 +128,7 @@ mod tests {
             assert!(retries.is_fresh() && !retries.had_setback());
             for _ in 0..2 {
                 retries.failed(start);
-                retries.pause();
+                retries.pause(start);
                 retries.setback();
             }
             retries.opened(start);

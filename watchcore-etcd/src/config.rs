@@ -551,8 +551,8 @@ mod tests {
         assert!(now.checked_add(options.dial_timeout + options.request_timeout).is_some());
         assert!(now.checked_add(options.request_timeout * 6).is_some());
         assert!(now.checked_add(options.progress_interval * 3).is_some());
-        let mut backoff = crate::backoff::Backoff::new(options.backoff_first, options.backoff_most);
-        (0..100).for_each(|_| assert!(backoff.next() <= LONGEST));
+        let mut backoff = crate::backoff::full_jitter(options.backoff_first, options.backoff_most);
+        (0..100).for_each(|_| assert!(backoff.next_delay(now.into(), Duration::ZERO) <= LONGEST));
         assert!(crate::backoff::spread(options.refused_retry) <= LONGEST * 2);
         for interval in [options.follow_compaction, options.audit_interval] {
             assert!(interval.is_some_and(|interval| now.checked_add(crate::backoff::spread(interval)).is_some()));

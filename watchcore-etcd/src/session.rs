@@ -380,19 +380,19 @@ impl<'a> Session<'a> {
         let (is_fatal, delay) = match failure.class {
             Class::Denied | Class::Credentials => (true, spread(options.refused_retry)),
             Class::Compacted(_) | Class::TooLarge(_) => (true, spread(options.refused_retry.min(options.backoff_most))),
-            Class::Future => (false, self.retries.pause().min(FUTURE_RETRY)),
+            Class::Future => (false, self.retries.pause(now).min(FUTURE_RETRY)),
             Class::OtherEndpoint | Class::Broken | Class::Tls(_) | Class::Refused if is_elsewhere => {
                 (false, Duration::ZERO)
             }
             // A limit of the cache, or an endpoint that is none: only the user can mend it.
             Class::Refused => (true, spread(options.refused_retry)),
             // It waits for somebody who mends it: no longer than the backoff, for a new certificate comes at any time.
-            Class::Tls(_) => (true, self.retries.pause()),
+            Class::Tls(_) => (true, self.retries.pause(now)),
             Class::Authenticate | Class::AuthenticationOff if self.retries.is_fresh() => {
-                self.retries.pause();
+                self.retries.pause(now);
                 (false, Duration::ZERO)
             }
-            _ => (false, self.retries.pause()),
+            _ => (false, self.retries.pause(now)),
         };
         self.reporter.failed(failure, &url, delay, is_fatal);
         delay

@@ -1,6 +1,6 @@
 //! Consistent reads: one linearizable read serves all callers that asked before it began.
 
-use super::backoff::Backoff;
+use super::backoff::full_jitter;
 use super::config::{Config, Options};
 use super::connect::Reader;
 use super::counters::{add, one};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use watchcore::{Position, Writer};
+use watchcore::{Backoff, Position, Writer};
 
 /// The first and the longest ceiling of the pause before a failed read is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -153,7 +153,7 @@ impl Connections {
     /// Connects again after `reader` failed.
     async fn renew(&mut self, reader: &Reader, failure: &Failure, options: &Options) {
         log!(debug, error = %failure.text(), "a consistent read failed; connecting again");
-        tokio::time::sleep(self.pauses.next()).await;
+        tokio::time::sleep(self.pauses.next_delay(Instant::now().into(), Duration::ZERO)).await;
         self.own = reader.again(options).await.ok();
     }
 
@@ -185,9 +185,9 @@ pub(super) async fn serve(
     shared: &Shared,
 ) {
     let mut another_session = readers.clone();
-    let pauses = Backoff::new(PAUSES.0, PAUSES.1);
+    let pauses = full_jitter(PAUSES.0, PAUSES.1);
     let mut connections = Connections { of_session: readers, own: None, pauses };
-    let mut behind = Backoff::new(BEHIND.0, BEHIND.1);
+    let mut behind = full_jitter(BEHIND.0, BEHIND.1);
     loop {
         shared.set_awaited(0);
         if ConsistentRead::now(&writer.borrow(), shared).is_none() {
@@ -209,7 +209,7 @@ pub(super) async fn serve(
                 match served {
                     // Nothing was to be learned: etcd is where the cache is.
                     Served::Yes if read.ticket == 0 && shared.progress.are_suspected() => {
-                        let _ = tokio::time::timeout(behind.next(), shared.tickets.notified()).await;
+                        let _ = tokio::time::timeout(behind.next_delay(Instant::now().into(), Duration::ZERO), shared.tickets.notified()).await;
                     }
                     Served::Yes => {
                         behind.reset();
@@ -219,7 +219,7 @@ pub(super) async fn serve(
                     Served::Overtaken => {}
                     Served::Behind(revision) => {
                         let goal = Position { revision, ..read.held.position };
-                        if is_reached(goal, writer, shared, behind.next(), || false).await && read.ticket > 0 {
+                        if is_reached(goal, writer, shared, behind.next_delay(Instant::now().into(), Duration::ZERO), || false).await && read.ticket > 0 {
                             behind.reset();
                             writer.borrow_mut().serve_consistent(read.ticket, revision);
                         }

@@ -33,7 +33,6 @@
 
 mod asked;
 mod awaited;
-mod backoff;
 mod blocking;
 mod broadcaster;
 mod clock;
@@ -62,7 +61,6 @@ mod touched;
 mod until;
 mod watch;
 
-pub use backoff::Backoff;
 pub use blocking::Blocking;
 pub use broadcaster::{
     Action, BroadcastEvent, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull,
@@ -91,3 +89,4 @@ pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher,
 pub use touched::{PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};
+pub use watchcore::Backoff;

@@ -9,10 +9,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::backoff::Backoff;
 use crate::event::Status;
 use std::time::{Duration, Instant};
-use watchcore::Error;
+use watchcore::{Backoff, Error};
 
 /// A watch that ended earlier and brought nothing new is a fruitless attempt.
 const SHORT: Duration = Duration::from_secs(1);

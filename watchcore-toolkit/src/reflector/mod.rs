@@ -12,7 +12,6 @@ pub use status::{ReflectorState, ReflectorStatus};
 
 use crate::asked::{Answer, asked, poll_watch};
 use crate::awaited::{ANSWER, Awaited};
-use crate::backoff::Backoff;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
 use crate::foreign::Notify;
@@ -32,7 +31,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
+use watchcore::{Backoff, Code, Error, Position, Result, Source, SourceState, Writer};
 
 /// How often a missing end mark is reported.
 const MARK_REPORT: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ const CALM: Duration = Duration::from_secs(120);
 ///
 /// ```
 /// use std::time::{Duration, Instant};
-/// use watchcore_toolkit::Backoff;
+/// use watchcore::Backoff;
 ///
 /// let now = Instant::now();
 /// let mut backoff = Backoff::default().with_jitter(0.0);
