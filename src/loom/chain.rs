@@ -106,7 +106,11 @@ proof!(
 
 /// A waiter that scanned while it had no bucket is moved there by the notifier, and misses nothing.
 fn bucket_taken(weakened: Weak) {
-    LONG.run(weakened, || {
+    bucket_taken_in(LONG, weakened);
+}
+
+fn bucket_taken_in(model: Model, weakened: Weak) {
+    model.run(weakened, || {
         let (cache, mut writer) = indexed(4);
         let set = WakeSet::new().unwrap();
         let mut subscription = Local::new(cache.subscribe(Start::Now).key("/b").open().unwrap());
@@ -126,17 +130,7 @@ proof!(
 
 /// The same, where the scan has not come to the head when the bucket is there.
 fn bucket_taken_between_portions(weakened: Weak) {
-    PORTIONS_LONG.run(weakened, || {
-        let (cache, mut writer) = indexed(4);
-        let set = WakeSet::new().unwrap();
-        let mut subscription = Local::new(cache.subscribe(Start::Now).key("/b").open().unwrap());
-        set.add(&mut subscription, 7).unwrap();
-        assert!(!subscription.arm().unwrap() && !set.arm());
-        put(&mut writer, 1, &["/a"]);
-        race(writer, |writer| put(writer, 2, &["/b"]), notifier::step);
-        notifier::step();
-        assert!(set.arm(), "lost wake-up");
-    });
+    bucket_taken_in(PORTIONS_LONG, weakened);
 }
 
 proof!(
