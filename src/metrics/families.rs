@@ -3,14 +3,12 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-/// Of each name.
-const PREFIX: &str = "watchcore_";
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FamilyKind {
     /// Its name gets `_total`.
     Counter,
     Gauge,
+    Histogram,
 }
 
 /// What a series is at.
@@ -42,6 +40,7 @@ impl fmt::Display for Value {
     }
 }
 
+#[derive(Debug)]
 struct Family {
     name: String,
     kind: FamilyKind,
@@ -49,15 +48,67 @@ struct Family {
     series: String,
 }
 
-/// Families in the order in which their first series came.
-#[derive(Default)]
-pub(super) struct Families {
+/// Families of series, for figures of a program's own in an answer that has those of its caches.
+///
+/// They come in the order of their first series. Each name gets the prefix, and has its `HELP` and `TYPE` once, whatever
+/// order the series come in.
+///
+/// ```
+/// use watchcore::metrics::{Families, Histogram};
+///
+/// let mut families = Families::with_prefix("shop_");
+/// families.counter("orders", "Orders that were taken.", &[("paid", "yes")], 17);
+/// families.gauge("carts", "Carts that are open.", &[], 3);
+/// let mut prices = Histogram::new(&[1.0, 10.0]);
+/// prices.observe(2.5);
+/// families.histogram("price", "What an order costs.", &[], &prices);
+/// let text = families.text();
+/// assert!(text.starts_with("# HELP shop_orders_total Orders that were taken.\n# TYPE shop_orders_total counter\n"));
+/// assert!(text.contains("\nshop_orders_total{paid=\"yes\"} 17\n"));
+/// assert!(text.contains("\nshop_price_bucket{le=\"1.0\"} 0\nshop_price_bucket{le=\"10.0\"} 1\n"));
+/// ```
+#[derive(Debug)]
+pub struct Families {
+    prefix: &'static str,
     all: Vec<Family>,
     /// Behind the family that was added to last: the caches bring theirs in the same order.
     next: usize,
 }
 
 impl Families {
+    /// None yet; `prefix` begins each name.
+    pub fn with_prefix(prefix: &'static str) -> Families {
+        Families { prefix, all: Vec::new(), next: 0 }
+    }
+
+    /// One more series of what only rises. Its name ends in `_total`.
+    pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        self.add(name, FamilyKind::Counter, help, labels, value);
+    }
+
+    /// One more series of what may fall.
+    pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        self.add(name, FamilyKind::Gauge, help, labels, value);
+    }
+
+    /// One more series of a length of time, which may fall.
+    pub fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Duration) {
+        self.add(name, FamilyKind::Gauge, help, labels, value);
+    }
+
+    /// One more histogram.
+    pub fn histogram(&mut self, name: &str, help: &str, labels: &[(&str, &str)], histogram: &Histogram) {
+        let family = self.family(name, FamilyKind::Histogram, help);
+        let bounds = histogram.bounds.iter().map(|bound| format!("{bound:?}")).chain(["+Inf".to_owned()]);
+        let mut below = 0;
+        for (bound, count) in bounds.zip(&histogram.counts) {
+            below += count;
+            family.sample("_bucket", &[labels, &[("le", &bound)]].concat(), below);
+        }
+        family.sample("_sum", labels, histogram.sum);
+        family.sample("_count", labels, below);
+    }
+
     /// One more series.
     pub(super) fn add(
         &mut self,
@@ -67,28 +118,27 @@ impl Families {
         labels: &[(&str, &str)],
         value: impl Into<Value>,
     ) {
-        let family = self.family(name, kind, help);
-        // Writing to a string cannot fail.
-        let _ = family.sample(labels, value.into());
+        self.family(name, kind, help).sample("", labels, value.into());
     }
 
     /// A figure of the process: the newest value counts.
     pub(super) fn once(&mut self, name: &str, kind: FamilyKind, help: &str, value: u64) {
         let family = self.family(name, kind, help);
         family.series.clear();
-        let _ = family.sample(&[], value.into());
+        family.sample("", &[], Value::from(value));
     }
 
     fn family(&mut self, name: &str, kind: FamilyKind, help: &str) -> &mut Family {
         let count = self.all.len();
         let suffix = if kind == FamilyKind::Counter { "_total" } else { "" };
-        let base = |family: &Family| family.name.strip_prefix(PREFIX)?.strip_suffix(suffix).map(|base| base == name);
+        let prefix = self.prefix;
+        let base = |family: &Family| family.name.strip_prefix(prefix)?.strip_suffix(suffix).map(|base| base == name);
         let wanted = |family: &Family| kind == family.kind && base(family) == Some(true);
         // The one before for the next label, the one behind it for the next name.
         let before = self.next.saturating_sub(1);
         let found = (before..count).chain(0..before).find(|at| wanted(&self.all[*at]));
         let at = found.unwrap_or_else(|| {
-            let name = format!("{PREFIX}{name}{suffix}");
+            let name = format!("{prefix}{name}{suffix}");
             self.all.push(Family { name, kind, help: escaped(help, false), series: String::new() });
             count
         });
@@ -96,10 +146,16 @@ impl Families {
         &mut self.all[at]
     }
 
-    pub(super) fn text(&self) -> String {
+    /// All of them as text, of the type [`CONTENT_TYPE`](super::CONTENT_TYPE).
+    pub fn text(&self) -> String {
         let mut text = String::new();
         for Family { name, kind, help, series } in &self.all {
-            let kind = if *kind == FamilyKind::Counter { "counter" } else { "gauge" };
+            let kind = match kind {
+                FamilyKind::Counter => "counter",
+                FamilyKind::Gauge => "gauge",
+                FamilyKind::Histogram => "histogram",
+            };
+            // Writing to a string cannot fail.
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{series}");
         }
         text
@@ -107,13 +163,46 @@ impl Families {
 }
 
 impl Family {
-    fn sample(&mut self, labels: &[(&str, &str)], value: Value) -> fmt::Result {
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl fmt::Display) {
         let Family { name, series, .. } = self;
-        series.push_str(name);
+        // Writing to a string cannot fail.
+        let _ = write!(series, "{name}{suffix}");
         for (i, (label, text)) in labels.iter().enumerate() {
-            write!(series, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, escaped(text, true))?;
+            let _ = write!(series, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, escaped(text, true));
         }
-        writeln!(series, "{} {value}", if labels.is_empty() { "" } else { "}" })
+        let _ = writeln!(series, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+/// How many observations lie at or below each of some bounds, and their sum.
+///
+/// ```
+/// use watchcore::metrics::{Families, Histogram};
+///
+/// let mut sizes = Histogram::new(&[64.0]);
+/// [64.0, 65.0].into_iter().for_each(|size| sizes.observe(size));
+/// let mut families = Families::with_prefix("shop_");
+/// families.histogram("bytes", "Bytes of an answer.", &[], &sizes);
+/// assert!(families.text().ends_with("{le=\"64.0\"} 1\nshop_bytes_bucket{le=\"+Inf\"} 2\nshop_bytes_sum 129\nshop_bytes_count 2\n"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// Between each bound and the one before; the last is of what lies above all.
+    counts: Box<[u64]>,
+    sum: f64,
+}
+
+impl Histogram {
+    /// Of these bounds, which rise, and no observation.
+    pub fn new(bounds: &'static [f64]) -> Histogram {
+        Histogram { bounds, counts: vec![0; bounds.len() + 1].into(), sum: 0.0 }
+    }
+
+    /// One more observation.
+    pub fn observe(&mut self, value: f64) {
+        self.counts[self.bounds.partition_point(|bound| *bound < value)] += 1;
+        self.sum += value;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`text`] renders what [`Cache::status`], [`Cache::stats`] and [`Cache::subscriptions`] say, and what the feeder
 //! counts, of any number of caches at once, so that each name has its `HELP` and `TYPE` once. A server sends it with
-//! [`CONTENT_TYPE`]. docs/OPERATIONS.md has a table of all names, what they mean, and which to alert on.
+//! [`CONTENT_TYPE`], behind figures of its own where it has some ([`Families`]). docs/OPERATIONS.md has a table of all names, what they mean, and which to alert on.
 //!
 //! ```
 //! use watchcore::{Cache, Change, metrics};
@@ -31,7 +31,8 @@
 mod families;
 
 use crate::cache::{Cache, SourceReport, State, Stats, Status, SubscriptionInfo, SubscriptionState};
-use families::{Families, FamilyKind::Counter, FamilyKind::Gauge, Value};
+pub use families::{Families, Histogram};
+use families::{FamilyKind::Counter, FamilyKind::Gauge, Value};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The `Content-Type` of an answer with this text.
@@ -78,7 +79,7 @@ impl Metrics {
     /// Renders the figures of these caches as they are now. Of no cache at all: the figures of the process that need
     /// none.
     pub fn text<'a>(self, caches: impl IntoIterator<Item = &'a Cache>) -> String {
-        let mut families = Families::default();
+        let mut families = Families::with_prefix("watchcore_");
         families.add("build_info", Gauge, "The version of watchcore.", &[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut names: Vec<String> = Vec::new();
         for cache in caches {

@@ -2,8 +2,7 @@
 
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::figures::{Figures, prometheus_text};
-use prometheus_client::registry::Registry;
+use crate::figures::ResourceLabels;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,10 +62,11 @@ pub(super) fn take(state: &ApiState) -> Value {
 
 /// In the order of declaration, or where there are too many the most asked for first; and how many are left out then.
 fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
-    let requests = requests(&state.figures);
+    let requests = state.figures.requests_by_resource();
     let of = |served: &Arc<Served>| {
         let resource = &served.resource;
-        requests.get(&[&resource.group, &resource.version, &resource.plural].map(String::clone)).copied().unwrap_or(0)
+        let labels = ResourceLabels::new(&resource.group, &resource.version, &resource.plural);
+        requests.get(&labels).copied().unwrap_or(0)
     };
     let mut resources: Vec<_> = state.catalog.resources().iter().map(|served| (of(served), served)).collect();
     let more = resources.len().saturating_sub(RESOURCES);
@@ -122,18 +122,6 @@ fn reasons(cache: &Cache) -> BTreeMap<String, u64> {
     series.filter_map(|line| Some((label(line, "reason")?, value(line)?))).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Requests by group, version and resource, of all verbs and codes.
-fn requests(figures: &Figures) -> BTreeMap<[String; 3], u64> {
-    let mut registry = Registry::default();
-    figures.register(&mut registry);
-    let mut requests = BTreeMap::new();
-    for line in prometheus_text(&registry).lines().filter(|line| line.starts_with("requests_total{")) {
-        let labels = ["group", "version", "resource"].map(|name| label(line, name).unwrap_or_default());
-        *requests.entry(labels).or_insert(0) += value(line).unwrap_or(0);
-    }
-    requests
-}
-
 /// A label of a series, where its value needs no escape.
 fn label(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -147,7 +135,7 @@ fn value(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{RequestLabels, ResourceLabels};
+    use crate::figures::RequestLabels;
 
     #[test]
     fn series_are_read() {
