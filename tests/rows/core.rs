@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    fn cache(&mut self) -> &Cache {
+    pub(crate) fn cache(&mut self) -> &Cache {
         self.cache.get_or_insert_with(|| Cache::builder("/").build().expect("a cache"))
     }
 

@@ -158,7 +158,7 @@ fn print(text: &str, area: &str, every: &str, promises: &Promises) -> String {
             if *of != area || !prefixes.split(' ').any(|each| each == prefix) {
                 continue;
             }
-            let faces = if promise.faces == every { "all" } else { &promise.faces };
+            let faces = promise.faces.replace(every, "all");
             let faces = if has_faces { format!(" {faces} |") } else { String::new() };
             let _ = writeln!(all, "| {id} | {} |{faces}", promise.text);
         }

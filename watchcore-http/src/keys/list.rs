@@ -52,6 +52,9 @@ async fn document(
         // A token is base64: nothing in it is escaped.
         head.push_str(&format!(",\"continue\":\"{token}\""));
     }
+    if source.remaining() > 0 {
+        head.push_str(&format!(",\"remaining\":{}", source.remaining()));
+    }
     head.push_str(",\"items\":[");
     Ok(Pieces::of(KeyItems, source, head.into_bytes(), PIECE))
 }

@@ -61,6 +61,14 @@ impl ListSource {
         }
     }
 
+    /// How many keys follow a page; 0 behind the last, and where a selector hides how many match.
+    pub(crate) fn remaining(&self) -> u64 {
+        match self {
+            ListSource::Walk(_) => 0,
+            ListSource::Page { page, .. } => page.remaining(),
+        }
+    }
+
     /// Itself, and how many items it has from the first one on. A walk is counted key by key: where that takes long, it is
     /// done on a thread of the runtime that may block.
     ///

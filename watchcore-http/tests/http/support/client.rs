@@ -274,6 +274,11 @@ impl Watching {
             let body = client.body(&head).await;
             panic!("{target}: {} {}", head.code, String::from_utf8_lossy(&body));
         }
+        Watching::over(client, head)
+    }
+
+    /// The watch whose head has come.
+    pub(crate) fn over(client: Client, head: Head) -> Watching {
         Watching { client, head, unread: Vec::new(), chunks: Vec::new() }
     }
 

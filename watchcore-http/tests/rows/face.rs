@@ -1,0 +1,320 @@
+//! The words of a row that read, over HTTP: `get`, `list`, `next`, `count` and `subscribe` at `/v1/keys`, the figures at
+//! `/metrics`. What writes runs in Rust. A row that needs another word is not claimed by this face.
+
+use crate::client::get;
+use crate::core::Core;
+use crate::script::{Machine, bytes, word};
+use crate::stream::Stream;
+use crate::words::number;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use watchcore::Cache;
+use watchcore_http::{Api, Server};
+
+/// What a step comes to, or the line of the refusal.
+pub(crate) type Printed<T = Vec<String>> = Result<T, String>;
+
+/// A cache, and a server over it. The server runs on the runtime of this thread while a step waits for it, and at no other
+/// time: what is written between two steps comes to the server at once, so a loss is the same in every run.
+pub(crate) struct Http {
+    core: Core,
+    runtime: Runtime,
+    server: Option<(SocketAddr, Server)>,
+    streams: BTreeMap<String, Stream>,
+    lists: BTreeMap<String, List>,
+    jobs: BTreeMap<String, JoinHandle<Vec<String>>>,
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let (streams, lists, jobs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Http { core: Core::default(), runtime, server: None, streams, lists, jobs }
+    }
+}
+
+/// A list that is read page by page.
+#[derive(Clone, Debug, Default)]
+struct List {
+    /// `prefix=…` and the selectors.
+    target: String,
+    /// `&revision=R`, which a page that follows must not have.
+    revision: String,
+    limit: String,
+    token: Option<String>,
+    full: bool,
+    name: Option<String>,
+}
+
+impl Machine for Http {
+    fn run(&mut self, step: &[String]) -> Vec<String> {
+        self.step(step).unwrap_or_else(|refusal| vec![refusal])
+    }
+}
+
+impl Http {
+    fn step(&mut self, step: &[String]) -> Printed {
+        let rest = &step[1..];
+        match &*step[0] {
+            "cache" | "apply" | "load" | "resync" | "progress" | "compact" | "writer" => Ok(self.core.run(step)),
+            "free" | "close" if rest.is_empty() || rest[0] == "writer" => Ok(self.core.run(step)),
+            "close" => {
+                self.stream(&rest[0]).watching = None;
+                Ok(Vec::new())
+            }
+            "subscribe" => self.subscribe(rest),
+            "poll" | "drain" => {
+                let full = rest.last().is_some_and(|word| word == "full");
+                // A drain takes all, however it is divided.
+                let most = rest.get(1).filter(|word| *word != "full" && step[0] == "poll");
+                let most = most.map_or(usize::MAX, |word| number(word));
+                let (cache, stream) = (self.cache(), self.streams.get_mut(&rest[0]).expect("a stream"));
+                let taken = stream.take(&cache, step[0] == "poll", most, full);
+                Ok(self.runtime.block_on(crate::within("the lines", taken)))
+            }
+            "position" => Ok(vec![self.stream(&rest[0]).position.to_string()]),
+            "epoch" if !rest.is_empty() => Ok(vec![self.stream(&rest[0]).epoch.to_string()]),
+            "list" | "next" => {
+                let mut list = match &*step[0] {
+                    "next" => self.lists.remove(&rest[0]).expect("a list"),
+                    _ => List::of(&self.prefix(), rest),
+                };
+                let address = self.address();
+                let printed = self.runtime.block_on(page(address, &mut list));
+                list.name.clone().map(|name| self.lists.insert(name, list));
+                printed
+            }
+            "start" => {
+                let (address, prefix, step) = (self.address(), self.prefix(), rest[1..].to_vec());
+                let job = async move { read(address, &prefix, &step).await.unwrap_or_else(|refusal| vec![refusal]) };
+                self.jobs.insert(rest[0].clone(), self.runtime.spawn(job));
+                Ok(Vec::new())
+            }
+            "asleep" => {
+                let (cache, count) = (self.cache(), number::<u64>(&rest[0]));
+                let asleep = async {
+                    while cache.stats().waiting < count {
+                        tokio::time::sleep(Duration::from_micros(100)).await;
+                    }
+                };
+                self.runtime.block_on(crate::within("calls sleep", asleep));
+                Ok(Vec::new())
+            }
+            "join" => {
+                let job = self.jobs.remove(&rest[0]).expect("a job");
+                Ok(self.runtime.block_on(crate::within("the job", job)).expect("a job without a panic"))
+            }
+            _ => {
+                let (address, prefix) = (self.address(), self.prefix());
+                self.runtime.block_on(crate::within("an answer", read(address, &prefix, step)))
+            }
+        }
+    }
+
+    fn cache(&mut self) -> Cache {
+        self.core.cache().clone()
+    }
+
+    fn prefix(&mut self) -> String {
+        percent(self.cache().prefix())
+    }
+
+    /// Where the server is, which begins with the first step that reads.
+    fn address(&mut self) -> SocketAddr {
+        let cache = self.cache();
+        let start = || {
+            self.runtime.block_on(async {
+                let api = Api::builder().cache(cache).bookmark_interval(Duration::from_millis(1)).build();
+                let server = Server::builder(api.expect("a service")).direct(true).address("127.0.0.1:0").start().await;
+                let server = server.expect("serves");
+                (server.address(), server)
+            })
+        };
+        self.server.get_or_insert_with(start).0
+    }
+
+    fn stream(&mut self, name: &str) -> &mut Stream {
+        self.streams.get_mut(name).unwrap_or_else(|| panic!("{name} is no subscription"))
+    }
+
+    fn subscribe(&mut self, words: &[String]) -> Printed {
+        let (address, cache) = (self.address(), self.cache());
+        let (after, options) = match &*words[1] {
+            "state" => (None, &words[2..]),
+            "after" => (Some(number(&words[2])), &words[3..]),
+            // This face begins now as Kubernetes' clients do: with a list, and a watch after its revision.
+            "now" => {
+                let list = get_json(address, format!("/v1/keys?prefix={}&limit=1", percent(cache.prefix())));
+                (Some(whole(&self.runtime.block_on(list)?, "revision")), &words[2..])
+            }
+            start => panic!("{start} is no start of this face"),
+        };
+        let list = List::of(&percent(cache.prefix()), options);
+        let target = format!("/v1/keys?{}", list.target);
+        let now = cache.position();
+        let epoch = if after.is_some_and(|after| after > now.revision) { 0 } else { now.epoch_number() };
+        let stream = self.runtime.block_on(Stream::open(address, &target, after, epoch))?;
+        self.streams.insert(words[0].clone(), stream);
+        Ok(Vec::new())
+    }
+}
+
+impl List {
+    /// Options of a list, a count or a watch, below the cache's prefix if they name none.
+    fn of(prefix: &str, words: &[String]) -> List {
+        let (mut list, mut prefix, mut selectors) = (List::default(), prefix.to_owned(), String::new());
+        let mut words = words.iter();
+        while let Some(option) = words.next() {
+            let mut next = || words.next().expect("one more word");
+            match &**option {
+                // This face has no range of one key: it is the keys that begin with it.
+                "prefix" | "key" => prefix = percent(&bytes(next())),
+                "where-labels" => selectors += &format!("&labels={}", percent(next().as_bytes())),
+                "where-fields" => selectors += &format!("&fields={}", percent(next().as_bytes())),
+                "any" => list.revision = "&revision=0".to_owned(),
+                "exact" => list.revision = format!("&revision={}", next()),
+                "limit" => list.limit = format!("&limit={}", next()),
+                // How long a read waits for its revision is the server's.
+                "timeout" => drop(next()),
+                "full" => list.full = true,
+                "as" => list.name = Some(next().clone()),
+                word => panic!("this face has no {word}"),
+            }
+        }
+        list.target = format!("prefix={prefix}{selectors}");
+        list
+    }
+}
+
+/// A page of a list, which goes on after it.
+async fn page(address: SocketAddr, list: &mut List) -> Printed {
+    let of = match &list.token {
+        Some(token) => format!("&continue={}", percent(token.as_bytes())),
+        None => list.revision.clone(),
+    };
+    let answer = get(address, &format!("/v1/keys?{}{}{of}", list.target, list.limit)).await;
+    let (page, code) = (answer.json(), answer.code());
+    // A refusal may have a token to go on with, from another revision.
+    let token = if code == 200 { &page["continue"] } else { &page["metadata"]["continue"] };
+    list.token = token.as_str().map(str::to_owned);
+    if code != 200 {
+        return Err(refusal(address, code, &page).await);
+    }
+    let items = page["items"].as_array().expect("items");
+    assert_eq!(page["count"], items.len(), "{page}");
+    let mut lines = vec![format!("at {}", whole(&page, "revision"))];
+    lines.extend(items.iter().map(|item| object(item, list.full)));
+    if list.token.is_some() {
+        lines.push(page["remaining"].as_u64().map_or("more".to_owned(), |count| format!("more, {count} remain")));
+    }
+    Ok(lines)
+}
+
+/// What needs no subscription.
+async fn read(address: SocketAddr, prefix: &str, step: &[String]) -> Printed {
+    let rest = &step[1..];
+    match &*step[0] {
+        "get" => {
+            // The first of the keys that begin with it is the key itself, where it is there.
+            let list = List::of(&percent(&bytes(&rest[0])), &rest[1..]);
+            let found = get_json(address, format!("/v1/keys?{}&limit=1{}", list.target, list.revision)).await?;
+            let first = found["items"].get(0).filter(|item| key_of(item) == rest[0]);
+            let item = first.map_or("none".to_owned(), |item| object(item, list.full));
+            Ok(vec![format!("{}: {item}", whole(&found, "revision"))])
+        }
+        "count" => {
+            let list = List::of(prefix, rest);
+            let found = get_json(address, format!("/v1/keys?{}{}", list.target, list.revision)).await?;
+            Ok(vec![format!("{}: {}", whole(&found, "revision"), whole(&found, "count"))])
+        }
+        "ready" => {
+            while get(address, "/readyz").await.code() != 200 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(Vec::new())
+        }
+        "state" => {
+            let text = get(address, "/metrics").await.text();
+            let mut states = text.lines().filter(|line| line.starts_with("watchcore_state{") && line.ends_with(" 1"));
+            let state = states.next().and_then(|line| line.split_once("state=\"")).expect("a state").1;
+            Ok(vec![state.split('"').next().unwrap_or_default().to_owned()])
+        }
+        "oldest" => Ok(vec![figure(address, "watchcore_oldest_revision").await]),
+        "current" => Ok(vec![figure(address, "watchcore_revision").await]),
+        "objects" => Ok(vec![figure(address, "watchcore_objects").await]),
+        "epoch" => Ok(vec![figure(address, "watchcore_epoch").await]),
+        word => panic!("this face has no {word}"),
+    }
+}
+
+async fn get_json(address: SocketAddr, target: String) -> Printed<Value> {
+    let answer = get(address, &target).await;
+    if answer.code() == 200 { Ok(answer.json()) } else { Err(refusal(address, answer.code(), &answer.json()).await) }
+}
+
+/// A figure of the one cache.
+async fn figure(address: SocketAddr, name: &str) -> String {
+    let text = get(address, "/metrics").await.text();
+    let series = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')));
+    series.and_then(|line| line.rsplit_once(' ')).unwrap_or_else(|| panic!("no {name} in:\n{text}")).1.to_owned()
+}
+
+/// The code of the core for a Status. A 410 does not say what is there now, so that is asked for.
+pub(crate) async fn refusal(address: SocketAddr, code: u16, status: &Value) -> String {
+    let message = status["message"].as_str().unwrap_or_default();
+    let numbers: Vec<u64> =
+        message.split(|byte: char| !byte.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+    match (code, status["reason"].as_str().unwrap_or_default(), &*numbers) {
+        (400, "BadRequest", _) => "INVALID_ARGUMENT".to_owned(),
+        (410, "Expired", [asked, before]) => {
+            let current = figure(address, "watchcore_revision").await;
+            format!("COMPACTED asked {asked} oldest {} current {current}", before + 1)
+        }
+        (503, "ServiceUnavailable", _) => "NOT_READY".to_owned(),
+        (504, "Timeout", [asked, current]) => format!("FUTURE_REVISION asked {asked} current {current}"),
+        _ => format!("{code} {status}"),
+    }
+}
+
+fn object(item: &Value, full: bool) -> String {
+    let numbers = if full { numbers(item) } else { String::new() };
+    format!("{}={}{numbers}", key_of(item), bytes_of(item, "value").expect("a value"))
+}
+
+/// The numbers of a key-value, as they stand behind it with `full`.
+pub(crate) fn numbers(item: &Value) -> String {
+    let of = |name| whole(item, name);
+    let lease = item["lease"].as_u64().map(|lease| format!(" lease {lease}")).unwrap_or_default();
+    format!(" create {} modified {} version {}{lease}", of("create_revision"), of("mod_revision"), of("version"))
+}
+
+pub(crate) fn key_of(item: &Value) -> String {
+    bytes_of(item, "key").expect("a key")
+}
+
+/// Text, or base64 under another name, as a word of a row.
+pub(crate) fn bytes_of(item: &Value, name: &str) -> Option<String> {
+    match (item[name].as_str(), item[format!("{name}_base64")].as_str()) {
+        (Some(text), None) => Some(word(text.as_bytes())),
+        (None, Some(text)) => Some(word(&STANDARD.decode(text).expect("base64"))),
+        (None, None) => None,
+        both => panic!("{name} twice: {both:?}"),
+    }
+}
+
+/// A number that a document has.
+pub(crate) fn whole(document: &Value, name: &str) -> u64 {
+    document[name].as_u64().unwrap_or_else(|| panic!("no {name}: {document}"))
+}
+
+/// Any bytes in an address.
+fn percent(bytes: &[u8]) -> String {
+    percent_encode(bytes, NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,140 @@
+//! A watch of `/v1/keys`, and its lines as rows print them.
+//!
+//! A stream does not say that there is no more for now. Each watch here asks for bookmarks, which the server sends at an
+//! interval whether or not anything happened; a bookmark of the position that the cache has now stands behind all events up
+//! to that position, so a step that takes what there is reads up to it.
+
+use crate::client::{Client, Watching};
+use crate::face::{Printed, bytes_of, key_of, numbers, refusal, whole};
+use serde_json::Value;
+use std::net::SocketAddr;
+use watchcore::Cache;
+
+/// An open watch.
+pub(crate) struct Stream {
+    /// `None`: the client has closed it, or the server has ended it.
+    pub(crate) watching: Option<Watching>,
+    /// Up to where the client has everything.
+    pub(crate) position: u64,
+    /// The history that the last RESYNC line named, or that of the beginning; 0 behind a start of the future, which tells
+    /// nothing of a resync that it waits through.
+    pub(crate) epoch: u64,
+    is_initial: bool,
+}
+
+impl Stream {
+    /// Opens a watch: after a revision, or with the state first.
+    pub(crate) async fn open(address: SocketAddr, target: &str, after: Option<u64>, epoch: u64) -> Printed<Stream> {
+        let mut client = Client::connect(address).await;
+        let after_text = after.map(|after| format!("&after={after}")).unwrap_or_default();
+        client.request("GET", &format!("{target}&watch=1&bookmarks=1{after_text}"), &[]).await;
+        let head = client.head().await.expect("an answer");
+        if head.code != 200 {
+            let body = client.body(&head).await;
+            return Err(refusal(address, head.code, &serde_json::from_slice(&body).expect("a Status")).await);
+        }
+        let watching = Some(Watching::over(client, head));
+        Ok(Stream { watching, position: after.unwrap_or(0), epoch, is_initial: after.is_none() })
+    }
+
+    async fn line(&mut self) -> Option<Value> {
+        match self.watching.as_mut()?.line().await {
+            Some(line) => Some(serde_json::from_slice(&line).expect("a line of JSON")),
+            None => {
+                self.watching = None;
+                None
+            }
+        }
+    }
+
+    /// Whether nothing can come before the cache moves, nor a bookmark: at revision 0, and where the start is a revision of
+    /// the future, the server has none to send.
+    fn is_before(&self, cache: &Cache) -> bool {
+        let now = cache.position();
+        let is_none = now.revision == 0 || self.position > now.revision;
+        let is_same = [0, now.epoch_number()].contains(&self.epoch);
+        self.watching.is_some() && is_none && is_same && !self.is_initial
+    }
+
+    /// Whether everything up to what the cache has now stands before this bookmark. A revision alone does not say so: a
+    /// history that is replaced may have it again.
+    fn reaches(&mut self, cache: &Cache, bookmark: &Value) -> bool {
+        self.position = whole(bookmark, "revision");
+        let now = cache.position();
+        [0, now.epoch_number()].contains(&self.epoch) && self.position >= now.revision
+    }
+
+    /// What there is, as lines of a row. A poll takes so many, and ends with the initial state.
+    pub(crate) async fn take(&mut self, cache: &Cache, is_poll: bool, most: usize, full: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        while lines.len() < most && !self.is_before(cache) {
+            let Some(line) = self.line().await else {
+                if lines.is_empty() || !is_poll {
+                    lines.push("CLOSED".to_owned());
+                }
+                break;
+            };
+            let ends_state = line["initial_state_end"] == true;
+            if line["type"] == "BOOKMARK" && !ends_state {
+                if self.reaches(cache, &line) {
+                    break;
+                }
+                continue;
+            }
+            lines.push(self.printed(&line, full));
+            if ["ERROR", "LAGGED"].contains(&&*text(&line, "type")) {
+                // Behind a LAGGED an ERROR line says it again, then the server ends the stream.
+                while self.line().await.is_some() {}
+                break;
+            }
+            if ends_state && is_poll {
+                break;
+            }
+        }
+        lines
+    }
+
+    fn printed(&mut self, line: &Value, full: bool) -> String {
+        let kind = text(line, "type");
+        match &*kind {
+            "LAGGED" => {
+                let lost = format!("lost {}..{}", whole(line, "lost_from"), whole(line, "lost_to"));
+                return format!("LAGGED {lost} oldest {} current {}", whole(line, "oldest"), whole(line, "current"));
+            }
+            "ERROR" => return text(line, "code"),
+            "RESYNC" => {
+                let (phase, reason, to) = (text(line, "phase"), text(line, "reason"), whole(line, "to"));
+                if phase == "end" {
+                    (self.epoch, self.position) = (whole(line, "epoch"), to);
+                }
+                return format!("{to} RESYNC {phase} {reason} {}..{to}", whole(line, "from"));
+            }
+            _ => {}
+        }
+        let mut printed = format!("{} {kind}", whole(line, "revision"));
+        if kind == "BOOKMARK" {
+            (self.is_initial, self.position) = (false, whole(line, "revision"));
+            return printed + " end-of-state";
+        }
+        printed += &format!(" {}", key_of(line));
+        if let Some(value) = bytes_of(line, "value") {
+            printed += &format!("={value}");
+        }
+        if let Some(before) = bytes_of(line, "prev_value") {
+            printed += &format!(" was {before}");
+        }
+        if full {
+            printed += &numbers(line);
+        }
+        for (is_marked, mark) in [(self.is_initial, " initial"), (line["synthetic"] == true, " synthetic")] {
+            if is_marked {
+                printed += mark;
+            }
+        }
+        printed
+    }
+}
+
+fn text(line: &Value, name: &str) -> String {
+    line[name].as_str().unwrap_or_else(|| panic!("no {name}: {line}")).to_owned()
+}
