@@ -154,7 +154,8 @@ static void test_revisions(void)
     watchcore_cache *cache = NULL;
     watchcore_writer *writer = NULL, *second = NULL;
     watchcore_change one = put("/a", "1");
-    uint64_t revision, reached = 99;
+    watchcore_error lagged;
+    uint64_t revision, reached = 99, epoch = 0;
 
     options.capacity = 1024;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
@@ -175,8 +176,10 @@ static void test_revisions(void)
     CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(slow, 64, &batch, &error));
     CHECK(error.lost_from >= 1 && error.lost_from <= 10 && error.lost_to >= error.lost_from);
     CHECK(error.oldest > 10 && error.lost_to == error.oldest - 1 && error.current == 4999);
+    lagged = error;
     CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(slow, 64, &batch, &error));
-    CHECK_OK(watchcore_subscription_position(slow, &reached, NULL, &error)); /* stays readable */
+    CHECK_OK(watchcore_subscription_position(slow, &reached, &epoch, &error)); /* stays readable */
+    CHECK(lagged.position == reached && lagged.epoch == epoch && epoch != 0);
     watchcore_subscription_free(slow);
 
     start.start = WATCHCORE_START_AFTER;

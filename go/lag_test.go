@@ -102,6 +102,8 @@ func lostOnce(t *testing.T, v *view, cache *watchcore.Cache, from uint64) {
 	want(t, "first lost", lost.LostFrom, from)
 	want(t, "current", lost.Current, cache.Position().Revision)
 	want(t, "oldest", lost.Oldest, cache.Status().Oldest)
+	want(t, "what it had", watchcore.Position{Epoch: lost.Epoch, Revision: lost.Position},
+		watchcore.Position{Epoch: cache.Position().Epoch, Revision: from - 1})
 	if lost.LostTo < lost.LostFrom || lost.LostTo > lost.Current {
 		t.Fatalf("numbers that cannot be: %+v", *lost)
 	}

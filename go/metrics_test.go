@@ -77,7 +77,9 @@ func TestWriteMetrics(t *testing.T) {
 		}
 	}
 	values = metricsOf(t, watchcore.MetricsOptions{PerSubscription: true}, one)
-	want(t, "lag", values[`watchcore_subscription_lag_events{cache="one",subscription="mine",id="1"}`], float64(sub.Lag().Events))
+	lag, there := values[`watchcore_subscription_lag_events{cache="one",subscription="mine",id="1"}`]
+	want(t, "a series of the subscription's own", there, true)
+	want(t, "lag", lag, float64(sub.Lag().Events))
 	want(t, "none", len(metricsOf(t, watchcore.MetricsOptions{})), 1)
 
 	var all sync.WaitGroup

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -331,11 +332,30 @@ func TestBroadcasterWatchAfterARevision(t *testing.T) {
 			if s, ok := watch.StatusOf(err); !ok || s.Code != 400 {
 				t.Fatalf("after a revision that is not there: %v", err)
 			}
+			newest, err := m.WatchAfter(m.Revision())
+			check(t, err)
+			check(t, m.Publish(watch.Event[*pod]{Type: watch.Added, Object: &pod{"another", ""}, Revision: 3, Lost: 7}))
+			e, _ = read(newest)
+			want(t, "the revision is the broadcaster's", e.Revision, 6)
+			want(t, "and what was lost the watcher's", e.Lost, 0)
+			newest.Stop()
 			for range 100 {
 				check(t, m.Action(watch.Added, history[0].Object))
 			}
 			if _, err = m.WatchAfter(2); !watch.IsGone(err) {
 				t.Fatalf("after a revision that has left: %v", err)
+			}
+			_, told, _ := strings.Cut(err.Error(), "the oldest possible is ")
+			var oldest uint64
+			_, err = fmt.Sscan(strings.ReplaceAll(told, ":", " "), &oldest)
+			check(t, err)
+			w, err = m.WatchAfter(oldest)
+			check(t, err)
+			e, _ = read(w)
+			want(t, "the first behind the oldest", e.Revision, oldest+1)
+			w.Stop()
+			if _, err = m.WatchAfter(oldest - 1); !watch.IsGone(err) {
+				t.Fatalf("after a revision that has left just now: %v", err)
 			}
 		}
 	})

@@ -342,6 +342,10 @@ func TestWQ17LongestDelayWins(t *testing.T) {
 	want(t, "failures", fmt.Sprint(l.NumRequeues("a"), l.NumRequeues("b")), "2 1")
 	l.Forget("a")
 	want(t, "forgotten", l.NumRequeues("a"), 0)
+	l = workqueue.MaxOf(workqueue.TokenBucket[string](0.5, 1, clock), workqueue.Exponential[string](time.Second, time.Minute))
+	l.When("a")
+	l.Forget("a")
+	want(t, "forgotten by the last one", l.NumRequeues("a"), 0)
 }
 
 // A failed key waits longer each time until it is forgotten; a panic, and work that ends its goroutine,
@@ -545,4 +549,16 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	want(t, "a context that is done", workqueue.New(workqueue.Options[string]{}).Run(ctx, 3, nil, nil), context.Canceled)
+}
+
+func TestLongestProcessingIsTheFirstTaken(t *testing.T) {
+	q, clock := made(t)
+	for i := range 20 {
+		q.Add(fmt.Sprint(i))
+		next(t, q)
+		clock.Advance(time.Second)
+	}
+	for range 20 { // the keys lie in no order
+		want(t, "the longest", q.Status().LongestProcessing, 20*time.Second)
+	}
 }
