@@ -86,7 +86,7 @@ trap '[ -z "$child" ] || kill -TERM "$child" 2>/dev/null; exit 143' TERM
 
 # Did a test fail, in the words of its runner, or was its process ended by a signal?
 test_failed() {
-    grep -qE '^test .* \.\.\. FAILED|^ *--- FAIL: |^FAILED +(test_|[0-9])|\(signal: [0-9]+|^(fatal error|panic|SIG[A-Z]+): |core dumped' "$1"
+    grep -qE '^test .* \.\.\. FAILED|^ *--- FAIL: |^FAILED +(test_|[0-9])|\(signal: [0-9]+|^(fatal error|panic|SIG[A-Z]+): |core dumped|^make: .* Error 13[24569]$' "$1"
 }
 
 # The tree as it is, with what is not committed; new times, so that everything of the crate is built anew.
