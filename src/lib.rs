@@ -24,6 +24,37 @@
 //! # }
 //! ```
 //!
+//! A subscription reads what its filter asks for, and says what follows if it falls behind:
+//!
+//! ```
+//! use watchcore::{Attribute, Cache, Change, Index, Labels, OnLag, Range, Read, ReadOptions, Result, Start};
+//!
+//! fn main() -> Result<()> {
+//!     let cache = Cache::builder("/registry/")
+//!         .labels(Labels::json("/metadata/labels")?)
+//!         .field(Attribute::json("spec.nodeName", "/spec/nodeName")?)
+//!         .index(Index::field("spec.nodeName"))
+//!         .build()?;
+//!     let pod = r#"{"metadata":{"labels":{"app":"web"}},"spec":{"nodeName":"node-7"}}"#;
+//!     cache.writer()?.apply(17, [Change::put("/registry/pods/a", pod), Change::put("/registry/pods/b", "{}")])?;
+//!
+//!     let mut mine = cache
+//!         .subscribe(Start::State)
+//!         .prefix("/registry/pods/")
+//!         .labels("app in (web, api)")?
+//!         .fields("spec.nodeName=node-7")?         // reads the bucket of node-7 only
+//!         .on_lag(OnLag::Resnapshot)               // LAGGED says what was lost, then it is brought back
+//!         .open()?;
+//!     let batch = mine.poll(10)?;
+//!     assert_eq!(batch.events()[0].key(), b"/registry/pods/a");
+//!
+//!     let page = cache.list_with(&Range::prefix("/registry/pods/"), &ReadOptions::new(Read::Any).limit(1))?;
+//!     assert_eq!(page.items()[0].key(), b"/registry/pods/a");
+//!     assert!(page.continue_token().is_some());    // later pages are of exactly the same revision
+//!     Ok(())
+//! }
+//! ```
+//!
 //! The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI `watchcore-capi`, the command line `watchcore-cli`.
 //! ARCHITECTURE.md says how it is built.
 

@@ -8,6 +8,34 @@
 //! A slow consumer holds nobody up and makes nothing grow: it is a cursor that falls behind, and what it lost is said with
 //! the next event that it gets.
 //!
+//! ```
+//! use std::time::Duration;
+//! use watchcore::{Cache, Change, Result};
+//! use watchcore_toolkit::{HandlerFns, Informer, Object};
+//!
+//! struct Pod { node: String }
+//!
+//! fn main() -> Result<()> {
+//!     let decode = |_: &[u8], value: &[u8]| String::from_utf8(value.to_vec()).map(|node| Pod { node });
+//!     let cache = Cache::builder("/pods/").decoder(decode).build()?; // or one that follows etcd
+//!     let informer = Informer::<Object<Pod>>::builder(&cache)
+//!         .index("node", |pod| vec![pod.node.clone()])
+//!         .build()?;
+//!     let registration = informer.add_handler(
+//!         HandlerFns::new()
+//!             .on_added(|pod: &Object<Pod>, _| println!("+ {:?} on {}", pod.key_str(), pod.node))
+//!             .on_updated(|old, new, _| println!("~ {:?} from {} to {}", new.key_str(), old.node, new.node))
+//!             .on_deleted(|last, _| println!("- {:?}, last on {}", last.key_str(), last.node)),
+//!     )?;
+//!     cache.writer()?.apply(17, [Change::put("/pods/a", "node-7"), Change::put("/pods/b", "node-8")])?;
+//!
+//!     let lister = informer.lister();
+//!     lister.wait_until(17, Duration::from_secs(3))?; // read your own writes, by index too
+//!     assert_eq!(lister.by_index("node", "node-7")?.len(), 1);
+//!     registration.remove_and_wait(Duration::from_secs(3)) // from here on no callback runs
+//! }
+//! ```
+//!
 //! # Coming from Go
 //!
 //! | apimachinery's `watch` | here |
