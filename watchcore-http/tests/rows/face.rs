@@ -3,9 +3,9 @@
 
 use crate::client::get;
 use crate::core::Core;
-use crate::script::{Machine, bytes, word};
+use crate::script::Machine;
 use crate::stream::Stream;
-use crate::words::number;
+use crate::words::{bytes, number, word};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
