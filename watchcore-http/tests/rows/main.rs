@@ -50,6 +50,6 @@ fn main() -> ExitCode {
     }
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured\n");
-    // An id that no row has is no success.
-    ExitCode::from(u8::from(failed > 0 || passed == 0))
+    // As in libtest a filter that matches nothing is no failure: `cargo test NAME` runs each target.
+    ExitCode::from(u8::from(failed > 0))
 }
