@@ -52,6 +52,14 @@ const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 /// In the mark of a lone key: no figure of its cache has its bytes.
 const UNCOUNTED: u64 = 1 << 63;
 
+/// What a slot has of its key.
+enum Kept {
+    /// The bytes, and how many.
+    Key(LoneKey, usize),
+    /// The newest version.
+    Version(VersionPtr),
+}
+
 /// A count on a slot, which keeps its key.
 pub(crate) struct SlotCount(NonNull<Slot>);
 
@@ -76,13 +84,26 @@ impl SlotCount {
         unsafe { self.0.as_ref() }
     }
 
+    /// What the slot has of its key. Each question is answered from one load: between two of them the slot may lose the
+    /// version that the first one showed.
+    #[inline]
+    fn kept(&self) -> Kept {
+        // Acquire: partner of the store in `leave_key`, and of `Fresh::replace`.
+        let newest = self.slot().newest.load(ord!(NewestLoad, Acquire));
+        match LoneKey::from_newest(newest) {
+            // Relaxed: after the load of `newest`; nobody stores it any more.
+            Some(key) => Kept::Key(key, (self.slot().mark.load(Relaxed) & !UNCOUNTED) as usize),
+            None => Kept::Version(VersionPtr(newest)),
+        }
+    }
+
     /// The lone key that it has, and its length.
     #[inline]
     fn lone_key(&self) -> Option<(LoneKey, usize)> {
-        // Acquire: partner of the store in `leave_key`.
-        let key = LoneKey::from_newest(self.slot().newest.load(ord!(NewestLoad, Acquire)))?;
-        // Relaxed: after the load of `newest`; nobody stores it any more.
-        Some((key, (self.slot().mark.load(Relaxed) & !UNCOUNTED) as usize))
+        match self.kept() {
+            Kept::Key(key, length) => Some((key, length)),
+            Kept::Version(_) => None,
+        }
     }
 
     /// The key.
@@ -94,24 +115,19 @@ impl SlotCount {
     pub(crate) unsafe fn key(&self) -> &[u8] {
         // SAFETY: I9: this has a count, and what the slot has of the key lives as long, by the caller's promise.
         unsafe {
-            match self.lone_key() {
-                Some((key, length)) => std::slice::from_raw_parts(key.0, length),
-                None => self.pointer().get().key(),
+            match self.kept() {
+                Kept::Key(key, length) => std::slice::from_raw_parts(key.0, length),
+                Kept::Version(version) => version.get_some().key_within(),
             }
         }
     }
 
     /// Asks the processor for the key, for who compares it soon.
-    ///
-    /// # Safety
-    ///
-    /// As [`SlotCount::key`].
     #[inline]
-    pub(crate) unsafe fn prefetch_key(&self) {
-        match self.lone_key() {
-            Some((key, _)) => heap::prefetch(key.0),
-            // SAFETY: by the caller's promise.
-            None => unsafe { self.pointer().get() }.prefetch_key(),
+    pub(crate) fn prefetch_key(&self) {
+        match self.kept() {
+            Kept::Key(key, _) => heap::prefetch(key.0),
+            Kept::Version(version) => version.prefetch_key(),
         }
     }
 

@@ -7,12 +7,15 @@
 //! | what a page keeps: the token, then the versions | `page_against_eviction` | token swap |
 //! | a larger page: it enters the list of such pages, its segment leaves | `page_against_detach`, `page_dropped_against_detach` | token swap; step: nothing is counted |
 //! | purge, then retire | `forgetting_against_an_older_root` | step: no grace period |
+//! | lone key | `key_against_purge` | step: the version is freed without a grace |
 //! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | inbox | `inbox` | its exchange; its swap |
 //! | version count | `version_count` | the release of a count; the last one's load |
 //! | a count of a `LeanArc` | `lean_arc_count` | the same two |
 
 use super::*;
+use crate::data::slot::OwnedSlot;
+use crate::heap::System;
 
 /// Section 3, "the delicate step": a counted reference out of the directory, and what a batch holds,
 /// against eviction and freeing.
@@ -163,6 +166,34 @@ fn forgetting_against_an_older_root(weakened: Weak) {
 proof!(
     forgetting_against_an_older_root, loom_forgetting_against_an_older_root,
     loom_forgetting_against_an_older_root_without_grace: Grace => "",
+);
+
+/// Row "lone key": a reader with a count on a slot finds its key, while the slot loses the version that it showed.
+fn key_against_purge(weakened: Weak) {
+    COLLECTS.run(weakened, || {
+        let tombstone = Version::new(b"/a", None, KeyMeta::default(), 10, VersionPtr::NULL);
+        let slot = OwnedSlot::new(tombstone, &mut System);
+        let count = Local::new(slot.get().counted());
+        let purge = move || {
+            // SAFETY: only the count finds it.
+            unsafe { slot.destroy() };
+            collector::collect();
+        };
+        let read = move || {
+            let pin = collector::pin();
+            // SAFETY: pinned.
+            assert_eq!(unsafe { count.key() }, b"/a");
+            drop(pin);
+            count
+        };
+        let (_, count) = both(purge, read);
+        drop(count);
+    });
+}
+
+proof!(
+    key_against_purge, loom_key_against_purge,
+    loom_key_against_purge_without_grace: Grace => "",
 );
 
 /// Row "unlinked, then retired": whatever is collected meanwhile, the root that is found is there.

@@ -34,8 +34,7 @@ impl TreeEntry for KeySetEntry {
 
     #[inline]
     fn prefetch_key(&self) {
-        // SAFETY: as `key`.
-        unsafe { self.0.prefetch_key() };
+        self.0.prefetch_key();
     }
 }
 
