@@ -58,7 +58,7 @@ var asks = []ask{
 	{name: "refused: damaged token", target: "widgets" + query("continue", "abc", "limit", "1"), ours: map[string]string{"message": wording}},
 	{name: "refused: version of a list", target: "widgets" + query("resourceVersion", "abc"), ours: map[string]string{"message": wording}},
 	{name: "refused: label selector", target: "widgets" + query("labelSelector", "color in red"), ours: map[string]string{"message": wording}},
-	{name: "refused: field selector", target: "widgets" + query("fieldSelector", "color")},
+	{name: "refused: field selector", target: "widgets" + query("fieldSelector", "color"), ours: map[string]string{"message": wording}},
 	{name: "refused: field that is not declared", target: "widgets" + query("fieldSelector", "spec.unknown=1")},
 	{name: "refused: watch, match alone", target: "widgets" + query("watch", "1", "resourceVersion", "1", "resourceVersionMatch", "NotOlderThan")},
 	{name: "refused: watch, initial without match", target: "widgets" + query("watch", "1", "sendInitialEvents", "true")},
