@@ -67,6 +67,8 @@ while IFS= read -r name; do
 done < <(compgen -e)
 # Each run has paths of its own: what cargo keeps for the next build of a path is of no use.
 export CARGO_INCREMENTAL=0
+# Nobody debugs these programs.
+export CARGO_PROFILE_DEV_DEBUG=false
 
 passed=() failed=()
 for name in "${programs[@]}"; do
