@@ -53,9 +53,9 @@ const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 const UNCOUNTED: u64 = 1 << 63;
 
 /// What a slot has of its key.
-enum Kept {
+enum SlotKey {
     /// The bytes, and how many.
-    Key(LoneKey, usize),
+    Lone(LoneKey, usize),
     /// The newest version.
     Version(VersionPtr),
 }
@@ -87,13 +87,13 @@ impl SlotCount {
     /// What the slot has of its key. Each question is answered from one load: between two of them the slot may lose the
     /// version that the first one showed.
     #[inline]
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> SlotKey {
         // Acquire: partner of the store in `leave_key`, and of `Fresh::replace`.
         let newest = self.slot().newest.load(ord!(NewestLoad, Acquire));
         match LoneKey::from_newest(newest) {
             // Relaxed: after the load of `newest`; nobody stores it any more.
-            Some(key) => Kept::Key(key, (self.slot().mark.load(Relaxed) & !UNCOUNTED) as usize),
-            None => Kept::Version(VersionPtr(newest)),
+            Some(key) => SlotKey::Lone(key, (self.slot().mark.load(Relaxed) & !UNCOUNTED) as usize),
+            None => SlotKey::Version(VersionPtr(newest)),
         }
     }
 
@@ -101,8 +101,8 @@ impl SlotCount {
     #[inline]
     fn lone_key(&self) -> Option<(LoneKey, usize)> {
         match self.kept() {
-            Kept::Key(key, length) => Some((key, length)),
-            Kept::Version(_) => None,
+            SlotKey::Lone(key, length) => Some((key, length)),
+            SlotKey::Version(_) => None,
         }
     }
 
@@ -116,8 +116,8 @@ impl SlotCount {
         // SAFETY: I9: this has a count, and what the slot has of the key lives as long, by the caller's promise.
         unsafe {
             match self.kept() {
-                Kept::Key(key, length) => std::slice::from_raw_parts(key.0, length),
-                Kept::Version(version) => version.get_some().key_within(),
+                SlotKey::Lone(key, length) => std::slice::from_raw_parts(key.0, length),
+                SlotKey::Version(version) => version.get_some().key_within(),
             }
         }
     }
@@ -126,8 +126,8 @@ impl SlotCount {
     #[inline]
     pub(crate) fn prefetch_key(&self) {
         match self.kept() {
-            Kept::Key(key, _) => heap::prefetch(key.0),
-            Kept::Version(version) => version.prefetch_key(),
+            SlotKey::Lone(key, _) => heap::prefetch(key.0),
+            SlotKey::Version(version) => version.prefetch_key(),
         }
     }
 
