@@ -83,3 +83,17 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+// The log may end while the last revision is told again to a client that has just resumed there.
+func TestCheckOfALogThatEndsInARepetition(t *testing.T) {
+	h, log := &History{}, NewLog("client", "w/")
+	h.Append(Change{Revision: 2, Key: "w/x", Serial: 1})
+	h.Append(Change{Revision: 3, Key: "w/x", Serial: 2}, Change{Revision: 3, Key: "w/y", Serial: 3})
+	log.Add(listed(2, map[string]int64{"w/x": 2}))
+	for _, entry := range []Entry{event("MODIFIED", "w/x", 3), event("ADDED", "w/y", 3), event("MODIFIED", "w/x", 3)} {
+		log.Add(entry)
+	}
+	if err := h.Check(log); err != nil {
+		t.Error(err)
+	}
+}
