@@ -158,8 +158,9 @@ func TestFaultStalledHandlerHoldsConstantMemory(t *testing.T) {
 	}
 	write(inOne)
 	check(t, reg.WaitSynced(bounded.Context(t)))
-	write(100_000)
+	write(inOne)
 	bounded.Receive(t, "it stalls", blocked)
+	write(100_000)
 	before := heap()
 	write(events)
 	after := heap()
