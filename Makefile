@@ -79,10 +79,11 @@ lib: ## the C library: archive, shared library, header and pkg-config file in ta
 go-dist: ## libraries for GO_TARGETS="linux/amd64 linux/arm64 ..." inside the Go module: go/ is whole then
 	@CARGO='$(CARGO)' scripts/go-dist.sh $(GO_TARGETS)
 
+# An example makes cargo choose the features of `cargo test`, whose builds of the dependencies are taken then.
 .PHONY: lib-test
-lib-test: ## the same with feature debug and line tables, in target/watchcore-test
-	$(cargo_lib) --release --features debug --target-dir target/ffi-debug
-	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1,:)
+lib-test: ## the same unoptimized, with feature debug and line tables, in target/watchcore-test
+	env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build --workspace --all-features --lib --example fake_etcd --target-dir target
+	$(call place,target/debug,$(OUT_TEST),KEEP_DEBUG=1,:)
 
 .PHONY: test
 test: ## every test, and a summary

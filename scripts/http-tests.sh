@@ -29,7 +29,8 @@ mkdir -p "$out"
 # Two runs at once would write the same programs.
 exec 9>"$out/lock"
 flock 9
-"${CARGO:-cargo}" build --quiet -p watchcore-cli
+# With the features of `cargo test`, whose builds of the dependencies are taken then: an example makes cargo choose them.
+"${CARGO:-cargo}" build --quiet --workspace --all-features --bin watchcore --example fake_etcd
 "${CARGO:-cargo}" build --quiet --locked --manifest-path http-tests/rust/Cargo.toml --target-dir "$out/rust"
 cd http-tests/go
 export GOFLAGS="-buildvcs=false ${GOFLAGS:-}" GOWORK=off CGO_ENABLED=0
