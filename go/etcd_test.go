@@ -222,10 +222,10 @@ func TestOpen(t *testing.T) {
 	want(t, "value", string(kv.Value), "3")
 	want(t, "at", at, 7)
 	s.put("/elsewhere", "2")
+	check(t, cache.WaitUntil(bounded.Context(t), 8))
 	revision, err := cache.ConsistentRevision(bounded.Context(t))
 	check(t, err)
 	want(t, "consistent revision", revision, 8)
-	check(t, cache.WaitUntil(bounded.Context(t), revision))
 
 	bounded.Eventually(t, "the status has the source's revision", func() bool { return cache.Status().Source.Revision >= 8 })
 	status := cache.Status()

@@ -93,7 +93,7 @@ fn tours_of_all_of_etcd_are_refused() {
 fn timeouts_end_the_tour_in_its_middle() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
-    let mut tour = HalfTour::start(&proxy.url(), &["--timeout", "3s"]);
+    let mut tour = HalfTour::start(&proxy.url(), &["--timeout", "15s"]);
     tour.is_stuck();
     proxy.stall(true);
     tour.end().is(4).error("TIMEOUT");

@@ -125,9 +125,9 @@ fn one_key_is_fed_to_whoever_may_read_that_alone() {
     cache.wait_ready(BOUND).unwrap();
     let value = || cache.get("/k/one", Read::Any).unwrap().kv.map(|kv| kv.value().unwrap().to_vec());
     assert_eq!(value().as_deref(), Some(&b"0"[..]));
-    root.put("/k/one", "1");
+    let written = root.put("/k/one", "1");
     let newest = root.put("/k/one2", "1");
-    assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
+    assert!(cache.consistent_revision(BOUND).unwrap() >= written);
     cache.wait_until(newest, BOUND).unwrap();
     assert_eq!(value().as_deref(), Some(&b"1"[..]));
     assert_eq!(cache.snapshot().unwrap().len(), 1, "nothing else of the prefix");

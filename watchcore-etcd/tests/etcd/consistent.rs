@@ -26,6 +26,12 @@ fn follow(url: &str) -> (Cache, Feeder) {
     (cache, feeder)
 }
 
+/// Afterwards the watch knows that its requests for progress are answered. Before, a slow answer lets a consistent read end with
+/// the cache's own revision, where the state there is proven to be etcd's.
+fn answers_progress(cache: &Cache, ctl: &Ctl) {
+    cache.wait_until(elsewhere(ctl), BOUND).unwrap();
+}
+
 /// Moves etcd's revision, and nothing that the cache sees.
 fn elsewhere(ctl: &Ctl) -> u64 {
     ctl.put("/elsewhere", "x")
@@ -82,9 +88,7 @@ fn one_read_serves_all_that_asked_before_it_began() {
     ctl.put("/k/x", "0");
     let proxy = Proxy::swallowing(etcd.address(), "nothing");
     let (cache, feeder) = follow(&proxy.url());
-    // Behind this one it is known that requests for progress are answered.
-    elsewhere(&ctl);
-    cache.wait_until(cache.consistent_revision(BOUND).unwrap(), BOUND).unwrap();
+    answers_progress(&cache, &ctl);
     let before = feeder.counters();
     let early = elsewhere(&ctl);
 
@@ -130,6 +134,7 @@ fn one_read_serves_all_that_asked_before_it_began() {
 fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
     let etcd = Etcd::start();
     let (cache, feeder) = follow(&etcd.url());
+    answers_progress(&cache, &etcd.ctl());
     let over = AtomicBool::new(false);
     let written = AtomicU64::new(0);
     let gate = RwLock::new(());
@@ -192,6 +197,7 @@ fn a_wait_that_timed_out_has_lost_nothing() {
     let ctl = etcd.ctl();
     let proxy = Proxy::swallowing(etcd.address(), "nothing");
     let (cache, _feeder) = follow(&proxy.url());
+    answers_progress(&cache, &ctl);
     let written = elsewhere(&ctl);
     proxy.hold(true);
     let error = cache.consistent_revision(Duration::from_millis(5)).unwrap_err();
@@ -213,9 +219,10 @@ fn a_lost_connection_does_not_lose_who_waits() {
         let threads: Vec<_> = (0..20).map(|_| scope.spawn(|| cache.consistent_revision(BOUND))).collect();
         wait_for("they wait", || cache.stats().waiting >= 20);
         wait_for("the loss is noticed", || matches!(cache.status().state, State::Stale { .. }));
-        let written = elsewhere(&ctl);
         proxy.allow();
         let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+        answers_progress(&cache, &ctl);
+        let written = elsewhere(&ctl);
         assert!(cache.consistent_revision(BOUND).unwrap() >= written);
         found
     });
