@@ -119,7 +119,7 @@ impl std::fmt::Debug for Bucket {
     }
 }
 
-/// What a subscription asks the writer for: the bucket of this name.
+/// A subscription's request to the writer for the bucket of this name.
 #[derive(Debug)]
 pub(crate) struct Request {
     name: Box<[u8]>,
@@ -128,7 +128,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What the writer answered: `None` not yet; `Some(None)`: the table is full, scan.
+    /// The writer's answer: `None` before it has answered, `Some(None)` where its table is full and the subscription scans.
     pub(crate) fn answer(&self) -> Option<&Option<Arc<Bucket>>> {
         // Acquire: partner of the store in `take_requests`.
         if self.answered.load(ord!(AnswerLoad, Acquire)) { self.answer.get() } else { None }
@@ -163,8 +163,8 @@ impl Requests {
         request
     }
 
-    /// Drops the requests whose asker is gone: while nothing is written, nobody else takes them. What
-    /// the writer misses meanwhile it answers with a later revision.
+    /// Drops the requests whose asker is gone: while nothing is written, nobody else takes them. The writer answers
+    /// those that are out of the list meanwhile with a later revision.
     fn weed(&self) {
         let mut kept = 0;
         for request in self.inbox.take_all() {
@@ -190,7 +190,7 @@ impl TableEntry for Arc<Bucket> {
     fn key(&self) -> &[u8] {
         &self.name
     }
-    /// Of the value, which may be a key that was hashed already, and the number of the index.
+    /// The hash of a bucket: of its value, which may be a key that was hashed already, and of the index's number.
     #[inline]
     fn hash_of(hash: &KeyHash, name: &[u8]) -> u64 {
         let (index, value) = split(name);
@@ -208,7 +208,7 @@ fn split(name: &[u8]) -> (u8, &[u8]) {
     name.split_first().map_or((0, name), |(index, value)| (*index, value))
 }
 
-/// One event of the revision in preparation, and one of its buckets, which the table of the [`Router`] has.
+/// An event of the revision in preparation with one of its buckets, which the table of the [`Router`] has.
 struct Touch {
     event: usize,
     place: usize,
@@ -243,14 +243,14 @@ pub(crate) struct Router {
     asked: Taken<Arc<Request>>,
     /// Waits for the round that looks for unused buckets: the table is full.
     held: Option<Arc<Request>>,
-    /// Where that round stands.
+    /// The next place of the table that the round looks at.
     round: Option<Place>,
     /// How many had left when the last round began, and how many may have before the next one begins.
     left: u64,
     left_at_most: u64,
     /// Something of what was asked has no answer yet, or a round is under way.
     is_busy: bool,
-    /// What it leads to is the table's: `take_requests`, in which alone buckets are evicted, empties it first.
+    /// Its buckets stay in the table: only `take_requests` evicts buckets, and it empties this list first.
     touched: Vec<Touch>,
     linked: usize,
 }
@@ -488,7 +488,7 @@ mod tests {
     use crate::heap::System;
     use crate::sync::often;
 
-    /// What is in the list, and put back.
+    /// The requests in the list; they are put back.
     fn listed(requests: &Requests) -> Vec<Arc<Request>> {
         let all = requests.inbox.take_all();
         for request in &all {

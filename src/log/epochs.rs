@@ -17,7 +17,7 @@ use crate::position::Position;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One resync as the log keeps it.
+/// A resync as the log keeps it.
 #[derive(Clone, Debug)]
 pub(crate) struct EpochChange {
     /// Sequence number of its BEGIN mark.
@@ -52,7 +52,7 @@ pub(crate) struct Epochs {
     pub(crate) first_epoch: u64,
     /// Revision of the first listing (0: embedded).
     pub(crate) listing: u64,
-    /// None of them is empty. Only the last one is ever replaced, by a longer copy.
+    /// Each chunk has at least one change. Only the last chunk is ever replaced, by a longer copy.
     chunks: VecDeque<Arc<Vec<(EpochChange, EpochView)>>>,
     /// The newest reset of the chunks that were dropped: a reader whose wait began before it asks for it.
     gone_reset: Option<Arc<EpochChange>>,
@@ -98,7 +98,7 @@ impl Epochs {
         }
     }
 
-    /// Where the changes below `head` end: in this chunk, after so many (0: there is none). O(log n).
+    /// The chunk in which the changes below `head` end, and how many of its changes they are (0: there is none). O(log n).
     fn below(&self, head: u64) -> (usize, usize) {
         let chunk = self.chunks.partition_point(|chunk| chunk[0].0.seq < head).saturating_sub(1);
         let changes = self.chunks.get(chunk);

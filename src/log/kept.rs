@@ -7,7 +7,7 @@
 //! the cache lives, the table keeps the slots. So nothing has to be counted meanwhile, but versions that were replaced
 //! already.
 //!
-//! What keeps them when the read is over follows from how many they are:
+//! Their number decides how they are kept when the read is over:
 //!
 //! - up to [`FEW`]: a count each, and the token is released;
 //! - more: the token, and [`Keepers`] knows of it. When the token's segment leaves the window, the reclaimer takes a count
@@ -32,10 +32,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// As many versions are kept by a count each: a page of so many takes no longer than one that keeps its token.
+/// The largest number of versions that are kept by a count each: such a page takes no longer than one that keeps its token.
 pub(crate) const FEW: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// What a read hands out, kept.
+/// The versions that a read hands out.
 #[derive(Clone)]
 pub(crate) enum Versions {
     Few(Vec<KeyValue>),
@@ -55,15 +55,15 @@ impl Versions {
 
 /// Keeps many versions.
 pub(crate) struct Keeper {
-    /// None of them is null.
+    /// No pointer is null.
     versions: Vec<VersionPtr>,
-    /// Those that were not the newest of their keys.
+    /// The versions that were not the newest of their keys.
     _older: Vec<KeyValue>,
     hold: Mutex<Hold>,
     home: Arc<Keepers>,
 }
 
-/// By what a [`Keeper`] keeps its versions.
+/// The means by which a [`Keeper`] keeps its versions.
 enum Hold {
     Token {
         token: RetentionToken,
@@ -112,7 +112,7 @@ impl Drop for Keeper {
                 let versions = std::mem::take(&mut self.versions);
                 // SAFETY: I9: `detach` took a count of each; taken back once, here.
                 let release = move || versions.into_iter().for_each(|version| drop(unsafe { version.take() }));
-                // One job, and not one for each of them that was the last.
+                // A single job, and not one for each version whose last count this was.
                 if reclaim::on_reclaimer() { release() } else { reclaim::free(0, Box::new(release)) }
             }
         }
@@ -121,8 +121,8 @@ impl Drop for Keeper {
 
 /// The keepers of a cache: which of them have a token of which segment.
 ///
-/// A keeper enters once it is whole, and leaves when it is dropped or detached. One that enters when the segment of its
-/// token has left the window already is detached by the thread that enters it.
+/// A keeper enters once it is whole, and leaves when it is dropped or detached. If the segment of its token has left the
+/// window before it enters, the thread that enters it detaches it.
 #[derive(Default)]
 pub(crate) struct Keepers {
     by_token: Mutex<KeepersByToken>,
@@ -132,7 +132,7 @@ pub(crate) struct Keepers {
 
 #[derive(Default)]
 struct KeepersByToken {
-    /// By the base of the token's segment, and a number of their own.
+    /// Keyed by the base of the token's segment and a number of the keeper.
     all: BTreeMap<(u64, u64), Weak<Keeper>>,
     next: u64,
     /// Segments below this one have left the window.
@@ -197,13 +197,13 @@ impl Keepers {
 pub(crate) struct Kept<T> {
     entries: Vec<(VersionPtr, T)>,
     token: RetentionToken,
-    /// Those that were not the newest of their keys.
+    /// The versions that were not the newest of their keys.
     older: Vec<KeyValue>,
     cache: Arc<dyn Send + Sync>,
 }
 
 impl<T> Kept<T> {
-    /// Nothing yet, with room for so many: what is looked up after this can be added.
+    /// Takes the token, with room for `room` versions: every version that is looked up after this can be added.
     pub(crate) fn new(ring: &Ring, cache: Arc<dyn Send + Sync>, room: usize) -> Kept<T> {
         let token = ring.token(&reclaim::pin());
         Kept { entries: Vec::with_capacity(room), token, older: Vec::new(), cache }
@@ -225,7 +225,7 @@ impl<T> Kept<T> {
         self.entries.push((kv.pointer(), with));
     }
 
-    /// One that was replaced, or may have been.
+    /// Adds a version that was replaced, or may have been.
     #[cold]
     #[inline(never)]
     fn count(&mut self, kv: KeyValueRef<'_>) {
@@ -264,7 +264,7 @@ impl<T> Kept<T> {
         Some(key)
     }
 
-    /// What came with them.
+    /// The values that were added with the versions.
     pub(crate) fn each_with(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, with)| with)
     }

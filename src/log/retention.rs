@@ -34,7 +34,7 @@ pub(super) struct Age {
     pub(super) next: OnceLock<Shared<Age>>,
 }
 
-/// What the log's times are read from, in milliseconds of its life.
+/// The clock of the log's times, in milliseconds of its life.
 #[derive(Clone)]
 pub(crate) enum LogClock {
     Since(Instant),

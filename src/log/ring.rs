@@ -2,7 +2,7 @@
 //! [`super::writer`].
 //!
 //! A sequence number becomes readable when `head` passes it, and is found by its segment: [`Ring::locate`] for one,
-//! [`Ring::next_run`] for all from one on. When its segment is evicted, both say so.
+//! [`Ring::next_run`] for all from one on. Both say so when its segment is evicted.
 //!
 //! **Directory**: entry (s / N) mod its length holds the segment of seq s, or a newer lap. Lap detection is
 //! one comparison, `segment.base == s - s mod N`. **Token** k belongs to segment k, has a count on it and,
@@ -23,8 +23,8 @@
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
 //!
-//! What goes wrong in another order: `docs/internals/memory-model.md`. What a reader does that finds its segment
-//! evicted: `docs/internals/lag.md`.
+//! `docs/internals/memory-model.md` says what goes wrong in another order, `docs/internals/lag.md` what a reader does that
+//! finds its segment evicted.
 
 pub(crate) use super::retention::RetentionToken;
 use super::retention::{Ages, LogClock};
@@ -81,9 +81,9 @@ const HEAD: u64 = CLAIMED - 1;
 /// The end of the log as one load shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogEnd {
-    /// One past the newest published event.
+    /// The sequence number after the newest published event.
     pub(crate) head: u64,
-    /// Nothing is published any more.
+    /// Whether the log is closed: nothing is published any more.
     pub(crate) closed: bool,
 }
 
@@ -91,8 +91,8 @@ pub(crate) struct LogEnd {
 #[derive(Clone, Copy)]
 pub(crate) struct Oldest {
     pub(crate) revision: u64,
-    /// That head, where a reset above it is being published: then the number is the one from before the
-    /// reset, and says nothing about what leaves after it.
+    /// The head as it was loaded, where a reset above it is being published: then the number is the one from before the
+    /// reset, and says nothing about the events that leave after it.
     head: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ impl Oldest {
     }
 }
 
-/// Where a cursor stands.
+/// The segment of a cursor, if the window has it.
 pub(crate) enum Located {
     /// In this segment.
     Segment(SegmentRef),
@@ -119,21 +119,21 @@ pub(crate) enum Located {
     Evicted,
 }
 
-/// What [`Ring::next_run`] found.
+/// The answer of [`Ring::next_run`].
 pub(crate) enum Run {
     /// Events of the segment that the caller keeps now, at least one.
     Events(Range<u64>),
-    /// Nothing below the head.
+    /// No event lies between the cursor and the head.
     Head,
     /// The next events have left the window.
     Evicted,
 }
 
-/// What the writer stores with each revision, and each poll loads: one line of memory, so that it goes from the one core
-/// to the other once.
+/// The words that the writer stores with each revision and each poll loads: one line of memory, so that it goes from the
+/// one core to the other once.
 pub(super) struct RingFront {
-    /// One past the newest published event, and the bits [`CLOSED`] and [`CLAIMED`]: close and publication have one order,
-    /// because both change this word.
+    /// The sequence number after the newest published event, and the bits [`CLOSED`] and [`CLAIMED`]: close and publication
+    /// have one order, because both change this word.
     pub(super) head: AtomicU64,
     pub(super) progress: AtomicU64,
 }
@@ -209,14 +209,14 @@ impl Ring {
         (ring, writer)
     }
 
-    /// One past the newest published event. Acquire: partner of [`Ring::publish`].
+    /// The sequence number after the newest published event. Acquire: partner of [`Ring::publish`].
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.end().head
     }
 
-    /// Where the log ends, and whether for good: one load, so that nothing follows what is said to be
-    /// closed. Acquire: as above, and of [`Ring::close`].
+    /// The end of the log, and whether it is closed: one load, so that no event follows a head that is said to be the
+    /// last. Acquire: partner of [`Ring::publish`] and of [`Ring::close`].
     #[inline]
     pub(crate) fn end(&self) -> LogEnd {
         let word = self.front.head.load(ord!(HeadLoad, Acquire));
@@ -296,7 +296,7 @@ impl Ring {
             }
             _ => u64::MAX,
         };
-        // Of the same history `oldest_revision` knows of compactions, and of revisions that do not exist.
+        // Within one history `oldest_revision` also counts compactions, and revisions that do not exist.
         let reset_since = self.epochs(pin).reset_above(oldest).is_some();
         if reset_since { below_first } else { below_first.min(self.oldest_revision() - 1) }
     }
@@ -375,7 +375,7 @@ impl Ring {
         seq & !(self.slots - 1)
     }
 
-    /// Where the segment of `seq` ends.
+    /// The sequence number after the last slot of the segment of `seq`.
     pub(crate) fn limit_of(&self, seq: u64) -> u64 {
         self.base_of(seq) + self.slots
     }
@@ -533,8 +533,8 @@ impl Ring {
         Some(seq.saturating_sub(self.slots) - events)
     }
 
-    /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds
-    /// only if it is not below `oldest_seq` as loaded after it.
+    /// h(R): the seq of the first event above `revision` in the present history; `head` if there is none. The answer
+    /// holds only if it is not below `oldest_seq` as loaded after it.
     pub(crate) fn seq_above(&self, revision: u64, epoch_view: &EpochView, head: u64, pin: &Guard) -> u64 {
         let oldest = self.oldest_seq().max(self.base_of(epoch_view.since_seq));
         let (mut low, mut high) = (oldest / self.slots, (head - 1) / self.slots + 1);
@@ -551,7 +551,7 @@ impl Ring {
             if above { high = middle } else { low = middle }
         }
         step("segment found");
-        // It left while this searched: its base lies below `oldest_seq` now, so the caller searches again.
+        // The segment left during the search: its base lies below `oldest_seq` now, so the caller searches again.
         let Located::Segment(segment) = self.locate(low * self.slots, pin) else { return low * self.slots };
         let end = segment.end(head);
         let from = segment.base().max(epoch_view.since_seq);

@@ -33,7 +33,7 @@ use std::ops::{Deref, Range};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32 as Written, AtomicU64 as Count};
 
-/// What a cache holds beyond its live keys, in bytes; shared by its segments (statistics only).
+/// The bytes that a cache holds beyond its live keys; its segments share it (statistics only).
 #[derive(Default, Debug)]
 pub(crate) struct Held {
     /// Segments, in the window or not, and what they alone keep alive.
@@ -47,7 +47,7 @@ struct EventCell(UnsafeCell<MaybeUninit<LogEvent>>);
 // SAFETY: I3: written once, by the only pen, before `written` covers it; only read after.
 unsafe impl Sync for EventCell {}
 
-/// Where the log stands as a segment is opened.
+/// The position of the log as a segment is opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     /// The end of the segment before.
@@ -137,7 +137,7 @@ impl Segment {
         self.events_before
     }
 
-    /// One past the last sequence number that this segment can hold: the base of the next.
+    /// The sequence number after the last slot of this segment: the base of the next segment.
     pub(crate) fn limit(&self) -> u64 {
         self.base + self.cells.len() as u64
     }

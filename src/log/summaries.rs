@@ -18,7 +18,7 @@ use std::hash::{BuildHasher, Hasher};
 /// Bits of the filter of attribute values.
 const BITS: u64 = 4096;
 
-/// What the events of a segment have in common.
+/// The range of keys and the indexes that the events of a segment touch.
 pub(crate) struct Summary {
     /// Slots of the events with the lowest and the highest key.
     low: u32,
@@ -37,11 +37,11 @@ pub(crate) struct Summary {
 ///
 /// An example: the lowest key is `/pods/a/web-0001`, the highest `/pods/a/web-0009`. Both begin with `/pods/a/web-000`, and
 /// the numbers are those of `1` and `9`. `/pods/a/web-0004` and `/pods/a/web-00010` lie between them, `/pods/a/web-000a`
-/// above both. Of `/pods/a/web-0001\0`, whose number is that of the lowest, nothing is known, and nothing of `/pods/b/web`,
-/// which begins otherwise.
+/// above both. The numbers do not decide about `/pods/a/web-0001\0`, whose number is that of the lowest, nor about
+/// `/pods/b/web`, which begins otherwise.
 struct KeyBounds {
-    /// What both begin with: how many bytes that is, none or at least those of a word; in whole words, and the last word.
-    /// More than any key has: there is no key yet.
+    /// The common prefix of both: its length in bytes, none or at least a word; its whole words, and its last word. A
+    /// length above that of any key: there is no key yet.
     common: usize,
     words: [u64; MOST_WORDS],
     last: u64,
@@ -51,7 +51,7 @@ struct KeyBounds {
 
 const WORD: usize = 8;
 
-/// What is common beyond so many words is not looked at: then more keys have the number of the lowest or the highest one.
+/// The longest prefix that is looked at, in words: of longer ones more keys have the number of the lowest or the highest.
 const MOST_WORDS: usize = 8;
 
 /// The words of a key, as far as there are whole ones.
@@ -71,7 +71,7 @@ impl KeyBounds {
         KeyBounds { common, words, last, low: key_number(&low[common..]), high: key_number(&high[common..]) }
     }
 
-    /// Of no keys.
+    /// The bounds of a segment without a key.
     fn none() -> KeyBounds {
         KeyBounds { common: usize::MAX, words: [0; MOST_WORDS], last: 0, low: 0, high: 0 }
     }
@@ -92,7 +92,7 @@ impl KeyBounds {
         self.number_of(key).is_some_and(|number| self.low < number && number < self.high)
     }
 
-    /// Where a key is known to lie beyond them, and its number.
+    /// The side on which a key is known to lie outside the bounds, and its number.
     fn place_beyond(&self, key: &[u8]) -> Option<(Beyond, u64)> {
         let number = self.number_of(key)?;
         if number > self.high {
@@ -110,7 +110,7 @@ enum Beyond {
 }
 
 fn bit(tag: u64, name: &[u8], value: &[u8]) -> u64 {
-    // One seed for the process: writer and readers must agree.
+    // The process has one seed: writer and readers must agree.
     static SEED: std::sync::OnceLock<KeyHash> = std::sync::OnceLock::new();
     let mut hasher = SEED.get_or_init(KeyHash::default).build_hasher();
     hasher.write_u64(tag);
@@ -227,7 +227,7 @@ fn lacks(values: &[u64], matcher: &Matcher) -> bool {
 mod tests {
     use super::*;
 
-    /// Of keys that begin alike for any number of bytes, around those of a word and of all words.
+    /// Keys share a prefix of any length, around the length of a word and of all words.
     #[test]
     #[cfg_attr(miri, ignore = "it is of numbers alone")]
     fn keys_lie_where_they_are_known_to() {

@@ -33,12 +33,12 @@ struct Live {
     giant: u64,
     /// When it was opened, in milliseconds of the log's life.
     opened: u64,
-    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It counts as the segment's until that leaves;
-    /// from then on it waits for its purge, and evicts nothing any more.
+    /// The bytes that stay because of its deletes: see `SlotRef::deleted_bytes`. They count as the segment's until that
+    /// leaves; from then on they wait for their purge, and evict nothing any more.
     deleted: u64,
     /// Decoded values of the versions that its events have replaced, as of then.
     decoded: u64,
-    /// What giants had left behind and was purged into it: see [`RingWriter::may_purge`].
+    /// The bytes of tombstones that giants had left behind and that were purged into it: see [`RingWriter::may_purge`].
     drained: u64,
 }
 
@@ -49,20 +49,20 @@ impl Live {
         self.token.segment().bytes() as u64 + self.beside()
     }
 
-    /// What of that other figures have: those of decoded values, and of the store.
+    /// The part of the bytes that other statistics count: those of decoded values, and of the store.
     fn beside(&self) -> u64 {
         self.deleted + self.decoded
     }
 }
 
-/// What one event adds to the window.
+/// The bytes that one event adds to the window.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Added {
-    /// What is freed with its segment: the version that it replaces, or the epoch that it begins.
+    /// The bytes that are freed with its segment: of the version that it replaces, or of the epoch that it begins.
     pub(crate) kept: u64,
     /// The decoded value of that version.
     pub(crate) decoded: u64,
-    /// What stays because it deletes.
+    /// The bytes that stay because the event is a delete.
     pub(crate) deleted: u64,
 }
 
@@ -92,16 +92,16 @@ pub(crate) struct RingWriter {
     /// The ordinary segments of the window; those of giant revisions.
     ordinary: WindowSum,
     giants: WindowSum,
-    /// What stays because of all deletes whose tombstones are not purged, in the window or not.
+    /// The bytes that stay because of all deletes whose tombstones are not purged, in the window or not.
     deleted: u64,
-    /// What counts as the window's beside the bytes of its segments: see [`Live::beside`].
+    /// The bytes that count as the window's beside those of its segments: see [`Live::beside`].
     beside: u64,
-    /// Of the deletes that have left the window, what ordinary segments left behind when they were evicted, less what was purged since: see
-    /// [`RingWriter::may_purge`].
+    /// The bytes of tombstones that ordinary segments left behind when they were evicted, less those that were purged
+    /// since: see [`RingWriter::may_purge`].
     owed: u64,
     /// Slots that were purged, and go to the newest segment with the next commit.
     removed: u64,
-    /// What is published: the writer reads by counts of its own, and needs no pin.
+    /// The published directory and epochs: the writer has counts of its own on them, and reads them without a pin.
     directory: One<Directory>,
     epochs: One<Epochs>,
     /// Base of the newest segment, slots used in it, and whether it was opened for a giant revision.
@@ -111,7 +111,7 @@ pub(crate) struct RingWriter {
     /// The head that is published, and the base of the segment whose token is.
     head: u64,
     token_base: u64,
-    /// Of the newest segment.
+    /// The summary of the newest segment.
     summary: Box<Summary>,
     schema: Shared<Schema>,
 }
@@ -173,7 +173,7 @@ impl RingWriter {
         self.ordinary.bytes + self.giants.bytes - self.beside
     }
 
-    /// What stays because of deletes, until their tombstones are purged.
+    /// The bytes that stay because of deletes, until their tombstones are purged.
     pub(crate) fn deleted_bytes(&self) -> u64 {
         self.deleted
     }
@@ -204,9 +204,9 @@ impl RingWriter {
         }
     }
 
-    /// Whether a tombstone whose delete has left the log is to be purged now. As much is as ordinary segments have
-    /// left behind, so that this never piles up. What a giant has left behind takes an eighth of the window's bytes
-    /// at most on its way out: its slots count as the segment's that they are purged into.
+    /// Whether a tombstone whose delete has left the log is to be purged now. Tombstones that ordinary segments left
+    /// behind are purged at the rate at which they leave, so that they never pile up. Those of a giant take an eighth
+    /// of the window's bytes at most on their way out: their slots count as the segment's that they are purged into.
     pub(crate) fn may_purge(&self) -> bool {
         self.owed > 0 || self.is_giant || self.ordinary.drained < self.limits.bytes / 8
     }
@@ -220,7 +220,7 @@ impl RingWriter {
         self.live.back_mut().expect("never empty").drained += drained;
     }
 
-    /// Of the bytes of a tombstone whose delete had left the log: those that a giant has left behind.
+    /// Subtracts the bytes of a purged tombstone whose delete had left the log; returns the part that a giant left behind.
     fn waits_no_more(&mut self, bytes: u64) -> u64 {
         self.deleted -= bytes;
         let owed = self.owed.min(bytes);

@@ -1,4 +1,4 @@
-//! Where the events of a revision go, and which segments leave for them: decided before anything is written.
+//! The plan of a commit, decided before anything is written: where the events of a revision go, and which segments leave.
 //!
 //! A plan changes nothing. It allocates what the commit needs, so that the commit cannot fail, and
 //! `RingWriter::begin` carries it out. The rules with an example in numbers: docs/internals/window.md.
@@ -13,7 +13,7 @@ use crate::log::segment::{Before, Pen, own_bytes};
 use crate::log::summaries::Summary;
 use std::ops::Range;
 
-/// What the window may hold.
+/// The bounds of the window.
 #[derive(Clone, Copy)]
 pub(crate) struct WindowLimits {
     /// Events: those of the closed segments, and the newest segment whole.
@@ -24,7 +24,7 @@ pub(crate) struct WindowLimits {
     pub(crate) bytes: u64,
     /// A segment also closes at this many bytes.
     pub(crate) segment_bytes: u64,
-    /// What is older than this many milliseconds leaves sooner, as long as so many events stay.
+    /// `(age in milliseconds, events)`: older segments leave early as long as that many events stay.
     pub(crate) keep: Option<(u64, u64)>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Opened {
     pub(super) summary: Box<Summary>,
 }
 
-/// What a revision brings to the window, before its own events: segments, the events of those that it closes, bytes.
+/// The additions of a revision to the window before its own events: segments, the events of those that it closes, bytes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Coming {
     segments: u64,
@@ -83,7 +83,7 @@ struct Group {
     bytes: u64,
 }
 
-/// Where the events of one revision go, and what had to be allocated for that.
+/// The places of the events of one revision, with the allocations that they need.
 pub(crate) struct Plan {
     pub(crate) seqs: Seqs,
     pub(super) opened: Vec<Opened>,
@@ -160,14 +160,14 @@ impl RingWriter {
         plan
     }
 
-    /// What must go, and whether another directory is due: a giant revision needs a longer one; when
-    /// the last giant is gone, a short one follows.
+    /// Plans which segments leave, and whether another directory is due: a giant revision needs a longer one; when the
+    /// last giant is gone, a short one follows.
     fn plan_directory(&self, ring: &Ring, plan: &mut Plan, added: u64) {
         let opened = plan.opened.len() as u64;
         let closed: u64 = plan.closed.iter().sum();
         let WindowLimits { events, segments, bytes, .. } = self.limits;
         plan.giant = opened + 1 > segments || opened > 0 && (closed + ring.slots > events || added > bytes);
-        // What a giant's last segment has besides leaves with the giant.
+        // The other events of a giant's last segment leave with the giant.
         let of_giant = if self.is_giant { plan.closed.first().copied().unwrap_or_default() } else { 0 };
         let coming = Coming { segments: opened, events: closed - of_giant, bytes: added };
         plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(coming, ring.ages.now()) };
@@ -205,13 +205,13 @@ impl RingWriter {
         self.pen.segment().events_before() - self.live[segment].token.segment().events_before()
     }
 
-    /// How many of the oldest segments go when this comes. Of ordinary segments at most the window's events, places
-    /// and bytes stay; a giant's do not count, and go when they are the oldest and others have to. The newest
-    /// segment stays, and counts whole, for it fills without a plan. With an age to keep, what is older goes too.
+    /// How many of the oldest segments leave when this comes. Ordinary segments stay up to the window's limits of events,
+    /// segments and bytes; a giant's do not count, and leave when they are the oldest and others have to. The newest
+    /// segment stays, and counts whole, for it fills without a plan. With an age to keep, older segments leave too.
     ///
-    /// Where the events alone are asked for, more than their limit less two segments stays: without the one that went
-    /// last it would have been too many, and the newest may be empty. A segment has an eighth of the capacity at most,
-    /// so that is 7/8 of the capacity less one segment.
+    /// With the limit of events alone, at least that limit less two segments stays: with the segment that left last there
+    /// were too many, and the newest may be empty. A segment has an eighth of the capacity at most, so that is 7/8 of the
+    /// capacity less one segment.
     pub(super) fn leaving(&self, coming: Coming, now: u64) -> usize {
         let fills = coming.segments > 0 || !self.is_giant;
         let mut segments = self.ordinary.segments + coming.segments;
