@@ -340,12 +340,12 @@ impl Event {
         self.0.edges & edges::LAST != 0
     }
 
-    /// One to keep: it holds its key-values itself. At most two increments; never blocks.
+    /// Returns an event to keep, which holds its key-values itself. At most two increments; never blocks.
     pub fn to_owned(&self) -> OwnedEvent {
         OwnedEvent { _kv: self.kv().cloned(), _prev: self.prev().cloned(), event: Event(self.0) }
     }
 
-    /// What happened.
+    /// The kind of change or mark.
     #[inline]
     pub fn kind(&self) -> Kind {
         self.0.kind
@@ -480,7 +480,7 @@ impl std::fmt::Debug for Event {
 
 /// An event that is kept: see [`Event::to_owned`]. Clone, Send, Sync and 'static; it outlives its batch
 /// and its cache, and keeps the two key-values that it shows, nothing else of the log: the memory that they lie in, up to
-/// 64 KiB each. Of a few that stay for long copy the bytes.
+/// 64 KiB each. If you keep a few events for long, copy their bytes.
 ///
 /// ```
 /// use watchcore::{Cache, Change, OwnedEvent, Start};

@@ -4,8 +4,7 @@
 
 /// The first eight bytes in the order in which keys are compared, filled up with zeros.
 ///
-/// Of two keys the one with the lower number is the lower; of two with the same number nothing is known, for zeros that
-/// fill up count as bytes.
+/// The key with the lower number is the lower key; equal numbers decide nothing, because zeros that fill up count as bytes.
 #[inline]
 pub(crate) fn key_number(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -14,7 +13,7 @@ pub(crate) fn key_number(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The same of less than eight bytes.
+/// The number of a key of less than eight bytes.
 #[inline]
 fn short_number(bytes: &[u8]) -> u64 {
     let length = bytes.len();

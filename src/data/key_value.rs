@@ -30,13 +30,13 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use version::{AttributesLength, Between, SharedValue, VersionWord, size};
 
-/// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
-/// has it, also after the cache is gone.
+/// An immutable key-value with a reference count: a clone is one increment, and the key-value lives as long as its last
+/// clone, also after the cache is gone.
 ///
 /// Send, Sync and 'static. Reading costs a load; nothing blocks.
 ///
-/// It lies in a block of up to 64 KiB with others of its cache, and one that is kept keeps the block, which no figure of
-/// `Stats` has once the cache is gone. Of a few that stay for long copy the bytes.
+/// Key-values of one cache share blocks of up to 64 KiB, and one that is kept keeps its whole block, which `Stats` does
+/// not count once the cache is gone. If you keep a few key-values for long, copy their bytes.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};
@@ -66,7 +66,7 @@ impl KeyValue {
         KeyValue::with_extras(&mut System, key, value, meta, seq, older, VersionExtras::default())
     }
 
-    /// As [`KeyValue::new`], with attributes and room for the decoded value.
+    /// Like [`KeyValue::new`], with attributes and room for the decoded value.
     #[inline(always)]
     pub(crate) fn with_extras(
         memory: &mut impl Memory,
@@ -318,7 +318,7 @@ impl KeyValue {
         (KeyValue(self.0), self)
     }
 
-    /// The same without a count of its own.
+    /// Borrows the key-value without an increment of its reference count.
     pub(crate) fn borrowed(&self) -> KeyValueRef<'_> {
         KeyValueRef(self.0, PhantomData)
     }
@@ -520,7 +520,7 @@ impl VersionPtr {
         reclaim::progressed();
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
-        // Where the key follows the version nothing lies between, and the word that says so need not be fetched.
+        // If the key follows the version, nothing lies between, and the word that tells so need not be fetched.
         let is_plain = ptr::eq(kv.body().head.key, self.0.wrapping_add(1).cast());
         let Between { cells, shared, .. } = if is_plain { Between::default() } else { kv.body().word.between() };
         #[cfg(loom)]

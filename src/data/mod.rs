@@ -1,4 +1,4 @@
-//! What is stored and delivered: key-values, the slots of keys, events, decoded values.
+//! The data that is stored and delivered: key-values, the slots of keys, events, decoded values.
 
 pub(crate) mod decoded;
 pub(crate) mod event;

@@ -41,7 +41,8 @@ use std::ptr::NonNull;
 pub(crate) struct Slot {
     /// The newest version; where only [`SlotCount`]s find the slot any more, a [`LoneKey`].
     newest: AtomicPtr<Version>,
-    /// What a reader asks first of the newest version: see [`mark_of`]. Beside a [`LoneKey`] its length, and [`UNCOUNTED`].
+    /// The word of the newest version that a reader loads first: see [`mark_of`]. With a [`LoneKey`], its length and
+    /// [`UNCOUNTED`].
     mark: AtomicU64,
     #[cfg(loom)]
     track: reclaim::Track,
@@ -52,7 +53,7 @@ const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 /// In the mark of a lone key: no figure of its cache has its bytes.
 const UNCOUNTED: u64 = 1 << 63;
 
-/// What a slot has of its key.
+/// The owner of a slot's key.
 enum SlotKey {
     /// The bytes, and how many.
     Lone(LoneKey, usize),
@@ -84,8 +85,8 @@ impl SlotCount {
         unsafe { self.0.as_ref() }
     }
 
-    /// What the slot has of its key. Each question is answered from one load: between two of them the slot may lose the
-    /// version that the first one showed.
+    /// The owner of the key. Each question is answered from one load: between two loads the slot may lose the version that
+    /// the first one showed.
     #[inline]
     fn kept(&self) -> SlotKey {
         // Acquire: partner of the store in `leave_key`, and of `Fresh::replace`.
@@ -158,7 +159,7 @@ impl SlotCount {
         unsafe { heap::outlives(self.0, lone_bytes(key.len()) as i64) };
         // SAFETY: I9: the slot's count, taken back once: the slot does not show it any more.
         let release = move || drop(unsafe { version.take() });
-        // Who loaded it is pinned.
+        // Readers that loaded it are pinned.
         reclaim::retire(KeyValue::tombstone_bytes(key), Box::new(release), &mut System);
     }
 }
@@ -263,7 +264,7 @@ impl OwnedSlot {
         SlotPtr(self.0)
     }
 
-    /// As one address, for the table that owns it.
+    /// Turns the slot into one address, for the table that owns it.
     pub(crate) fn into_address(self) -> *mut Slot {
         self.0.as_ptr()
     }
@@ -333,19 +334,19 @@ impl SlotPtr {
         i32::try_from(bytes / STEP).map_or(0, |steps| steps as u32)
     }
 
-    /// What lies that far from a slot: an address to ask the processor for, and not to follow.
+    /// The address at that distance from a slot: to be prefetched, and not to be followed.
     #[inline]
     pub(crate) fn at_distance(slot: *mut Slot, distance: u32) -> VersionPtr {
         VersionPtr(slot.wrapping_byte_offset(distance as i32 as isize * STEP).cast_const().cast())
     }
 
-    /// The slot.
+    /// Borrows the slot.
     ///
     /// # Safety
     ///
-    /// For 'a neither the slot nor its newest version is freed. That holds for a caller that found it
-    /// in a root under a pin taken before the root was loaded, in the index of a snapshot, or in the
-    /// writer's tables while the writer is borrowed.
+    /// For 'a neither the slot nor its newest version is freed. A caller may promise this that found the slot in a root
+    /// under a pin taken before the root was loaded, in the index of a snapshot, or in the writer's tables while the
+    /// writer is borrowed.
     #[inline]
     pub(crate) unsafe fn get<'a>(self) -> SlotRef<'a> {
         SlotRef(self.0, PhantomData)
@@ -393,7 +394,7 @@ impl<'a> SlotRef<'a> {
     #[inline]
     pub(crate) fn newest(self) -> KeyValueRef<'a> {
         let newest = VersionPtr(self.slot().newest.load(ord!(NewestLoad, Acquire)));
-        // SAFETY: what a slot shows during 'a lives for 'a: see `SlotPtr::get`. It is made with a version, and gets others.
+        // SAFETY: each version that a slot shows during 'a lives for 'a: see `SlotPtr::get`. A slot is made with a version.
         unsafe { newest.get_some() }
     }
 
@@ -426,11 +427,11 @@ impl<'a> SlotRef<'a> {
         unsafe { self.shown_at(head) }.map(|shown| shown.kv)
     }
 
-    /// The same, and whether it was found as the newest.
+    /// The version below `head`, and whether it was found as the newest.
     ///
     /// # Safety
     ///
-    /// As [`SlotRef::at`].
+    /// The contract of [`SlotRef::at`].
     #[inline]
     pub(crate) unsafe fn shown_at(self, head: u64) -> Option<ShownVersion<'a>> {
         let kv = self.newest();
@@ -443,11 +444,12 @@ impl<'a> SlotRef<'a> {
         unsafe { self.older_at(head) }
     }
 
-    /// What lies below `head` where the newest may not. Apart: a list meets it for what was written while it reads.
+    /// The version below `head`, if the newest may lie above. Out of line: a list needs it only for keys that were written
+    /// while it reads.
     ///
     /// # Safety
     ///
-    /// As [`SlotRef::at`].
+    /// The contract of [`SlotRef::at`].
     #[cold]
     #[inline(never)]
     unsafe fn older_at(self, head: u64) -> Option<ShownVersion<'a>> {
@@ -474,11 +476,11 @@ impl<'a> SlotRef<'a> {
     }
 }
 
-/// What a slot shows at a head.
+/// The version that a slot shows at a head.
 #[derive(Clone, Copy)]
 pub(crate) struct ShownVersion<'a> {
     pub(crate) kv: KeyValueRef<'a>,
-    /// It was the newest version of its key when the slot was looked at. `false`: that is not known.
+    /// Whether it is known to have been the newest version of its key when the slot was read.
     pub(crate) newest: bool,
 }
 
@@ -499,7 +501,7 @@ impl Fresh {
         &self.event
     }
 
-    /// Publishes the version in the slot of its key. What the slot had moves to the event with it.
+    /// Publishes the version in the slot of its key. The count of the version before moves to the event.
     ///
     /// # Safety
     ///
@@ -528,10 +530,9 @@ impl Fresh {
     }
 }
 
-/// What an event owns: a count on its version, and that of the version before, found through `older`.
+/// The counts that an event owns: one on its version, and that of the version before, found through `older`.
 ///
-/// Nobody gives it back but the segment that it moves into: dropped anywhere else it leaks, which no
-/// reader can notice.
+/// Only the segment that it moves into gives them back: dropped anywhere else they leak, which no reader can notice.
 #[must_use]
 pub(crate) struct EventCounts {
     version: VersionPtr,
@@ -573,7 +574,7 @@ impl EventCounts {
         // SAFETY: the counts that `replace` or `first` moved here; nobody reads them any more.
         unsafe {
             if let Some(version) = self.version.take() {
-                // Where the event shows the version before, that is it, and this one need not be looked at.
+                // If the event shows the version before, `prev` is it, and the version itself need not be read.
                 let older = if self.prev.is_null() { version.older() } else { self.prev };
                 if let Some(older) = older.take() {
                     older.drop_last(batch);

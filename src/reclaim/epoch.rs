@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Something that was retired.
 struct Queued {
     job: Job,
-    /// What it frees.
+    /// The bytes that it frees.
     bytes: u64,
     /// Readers may have loaded its pointer: not before they are unpinned.
     grace: bool,
@@ -34,7 +34,7 @@ struct Reclaimer {
     /// Bytes deferred, and bytes whose grace period is over.
     deferred: AtomicU64,
     ripened: AtomicU64,
-    /// What of them readers held back when the reclaimer last tried. Its own delay is not theirs.
+    /// The bytes that readers held back when the reclaimer last tried, without those that its own delay keeps.
     unripe: AtomicU64,
     /// Rises whenever anything was freed: the reclaimer stores it with each version.
     progress: CachePadded<AtomicU64>,
@@ -61,7 +61,7 @@ impl Sums {
 const TICK: Duration = Duration::from_millis(2);
 /// With more than this to free it does not pause.
 const MUCH: u64 = 1 << 20;
-/// What may wait in a process, beside the caches' allowances.
+/// The bytes that may wait in a process, beside the caches' allowances.
 const BASE: u64 = 64 << 20;
 /// An allowance is no larger: sixteen TiB, so that a million of them do not wrap the sum.
 const MOST_ALLOWED: u64 = 1 << 44;
@@ -72,8 +72,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How often who stands in for the thread tries while a grace period lasts.
 const TRIES: u32 = 64;
 
-/// The collector of all threads that are registered with it, and how many they are. It goes with the last:
-/// two at once would not know of each other's pins.
+/// The collector of all threads that are registered with it, and their number. The last thread drops it: two collectors
+/// at once would not know of each other's pins.
 struct Registered {
     collector: Option<Collector>,
     threads: usize,
@@ -110,7 +110,7 @@ fn leave() {
     drop(last);
 }
 
-/// Of a pin that was registered for itself, because its thread's own registration is gone.
+/// The registration of one pin, made because its thread's own registration is gone.
 struct LatePin(bool);
 
 impl Drop for LatePin {
@@ -180,8 +180,8 @@ impl Reclaimer {
         }
     }
 
-    /// What was kept beyond a shutdown is released: the thread is not there, so this one frees. It is free again when
-    /// nothing is left, and as soon as there is a thread.
+    /// Frees in place of the reclaimer, whose thread has ended with a shutdown, on the thread that releases something after
+    /// it. The caller returns when nothing is left, or as soon as there is a thread again.
     #[cold]
     fn stand_in(&'static self) {
         let was = IS_RECLAIMER.try_with(|is| is.replace(true));
@@ -258,7 +258,7 @@ impl Reclaimer {
         did
     }
 
-    /// One closure for all of it. The thread whose pin runs it only pushes.
+    /// Defers one closure for the whole batch. The thread whose pin runs it only pushes.
     fn defer(&'static self, batch: Vec<Queued>) {
         let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
         self.deferred.fetch_add(bytes, Relaxed);
@@ -347,7 +347,7 @@ pub(crate) fn held_bytes() -> u64 {
     RECLAIMER.held()
 }
 
-/// What a cache adds to the bound, while it lives.
+/// The bytes that a cache adds to the bound, while it lives.
 pub(crate) struct Allowance(u64);
 
 impl Allowance {

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 
-// Of one execution of a model; all its threads run on one thread of the system.
+// These belong to one execution of a model; all its threads run on one thread of the system.
 thread_local! {
     static EXPLORED: Cell<bool> = const { Cell::new(false) };
     static PINNED: Cell<usize> = const { Cell::new(0) };
@@ -26,8 +26,8 @@ thread_local! {
 loom::lazy_static! {
     static ref UNPINNED: AtomicUsize = AtomicUsize::new(0);
     static ref COLLECTED: AtomicUsize = AtomicUsize::new(0);
-    /// What was retired, in models that collect. Jobs that a model leaves are not run: what they would
-    /// free is gone with it.
+    /// The jobs that were retired, in models that collect. Jobs that a model leaves are not run: the memory that they
+    /// would free is gone with it.
     static ref RETIRED: ManuallyDrop<Inbox<ManuallyDrop<Job>>> = ManuallyDrop::new(Inbox::new());
 }
 
@@ -36,7 +36,7 @@ loom::lazy_static! {
 pub(crate) fn begin(collects: bool) {
     EXPLORED.with(|explored| explored.set(collects));
     PINNED.with(|pinned| pinned.set(0));
-    // What a failed execution has left belongs to objects that are gone.
+    // The jobs that a failed execution has left belong to objects that are gone.
     std::mem::forget(WAITING.take());
     std::mem::forget(BOXES.take());
     BURIED.take().into_iter().for_each(|dig| dig());
@@ -90,7 +90,7 @@ impl Patience {
     pub(crate) fn wait_for_room(&mut self) {}
 }
 
-/// As [`super::Allowance`] outside of loom: nothing is counted.
+/// The twin of [`super::Allowance`]: nothing is counted.
 pub(crate) struct Allowance;
 
 impl Allowance {

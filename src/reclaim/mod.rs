@@ -2,14 +2,14 @@
 //!
 //! Two questions are kept apart. *When may it be freed?* When no reader that could have loaded the
 //! pointer is still pinned. *Who frees?* The thread `watchcore-free`: neither the writer nor a consumer pays
-//! for freeing what the cache had. What a subscription remembers for itself (a `KeySet`, with the blocks of purged
-//! slots that only it still had) goes where the subscription lets it go, also inside a poll; after a shutdown who
+//! for freeing what the cache had. The memory of a subscription (a `KeySet`, with the blocks of purged slots that only
+//! it still had) is freed where the subscription drops it, also inside a poll; after a shutdown the thread that
 //! releases something frees it.
 //!
 //! The life of what is replaced: the writer unlinks it ([`Published::replace`] swaps the pointer), then
 //! pushes it on the reclaimer's inbox ([`retire`]); it takes no pin and walks no threads. The reclaimer
 //! takes the inbox, pins, and defers one closure for the whole batch; that closure runs on whatever
-//! thread pins next, and only pushes the batch on a second inbox. What is found there is dropped.
+//! thread pins next, and only pushes the batch on a second inbox. The reclaimer drops what it finds there.
 //! A last count that readers reach by no pointer ([`free`]) leaves the grace period out.
 //! `docs/internals/reclamation.md` argues the order, and says what the bound is and who waits for it.
 //!
@@ -79,7 +79,7 @@ impl Job {
 
 /// A pointer that is replaced as a whole, and that any reader follows under a pin.
 ///
-/// What was replaced is retired. The writer that replaces needs no pin, and none to read what it
+/// The replaced value is retired. The writer that replaces needs no pin, and none to read the value that it
 /// has published: it keeps a count of its own.
 pub(crate) struct Published<T: Send + Sync + 'static> {
     /// From `One::into_raw`: one count is this object's.
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         }
         // Release: partner of the load above. It comes before the push in `retire`.
         let old = self.pointer.swap(place, ord!(Replace<T>, Release));
-        // SAFETY: it came from `into_raw` and left the only place that had this count.
+        // SAFETY: the pointer came from `into_raw` and left the only place that had this count.
         let old = unsafe { One::from_raw(old) };
         retire(bytes, Job::of(old), memory);
     }

@@ -41,7 +41,7 @@ pub(crate) struct KeyHasher {
     other: u64,
 }
 
-/// Of the last multiplication: odd, and about as many ones as zeros.
+/// The factor of the last multiplication: odd, with about as many ones as zeros.
 const K: u64 = 0xd6e8_feb8_6659_fd93;
 
 #[inline]
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(seen.len(), hashed);
     }
 
-    /// Who does not know the seeds finds no keys for one cell: not with words that make a product zero under others.
+    /// Without the seeds nobody finds keys for one cell: not even with words that make a product zero under other seeds.
     #[test]
     fn a_word_that_cancels_one_seed_cancels_no_other() {
         let keys: Vec<Vec<u8>> =

@@ -1,8 +1,8 @@
 //! A set of keys whose bytes nobody copies: each entry is a count on the key's slot, which leads to them.
 //!
-//! The slot of a key that the cache has is the cache's own, and costs the set nothing. Of a key that was purged since, slot
-//! and key stay for as long as a set has it, once for all sets ([`SlotCount`]); the cache's figures have them. Keys are
-//! read under a pin, which each call takes: what a slot shows may be replaced meanwhile.
+//! The slot of a key that the cache has is the cache's own, and costs the set nothing. If the key was purged since, slot
+//! and key stay for as long as a set has it, once for all sets ([`SlotCount`]); the cache's statistics count them. Each
+//! call takes a pin to read keys, because a slot's newest version may be replaced meanwhile.
 
 use crate::data::slot::SlotCount;
 use crate::heap::System;

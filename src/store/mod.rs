@@ -3,7 +3,7 @@
 //! The life of a key: its first put makes a slot, which the writer's table owns, and adds it to the index. Later
 //! changes store a newer version into the slot and touch neither. A delete leaves a tombstone in the queue; when that
 //! delete has left the log, the key is purged: out of the table and the index, and its slot goes to the newest segment,
-//! which frees it. What that costs, with an example in numbers: `docs/internals/store.md`.
+//! which frees it. `docs/internals/store.md` has the costs, with an example in numbers.
 //!
 //! | file | what |
 //! | --- | --- |

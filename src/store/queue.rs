@@ -9,7 +9,7 @@ const CHUNK: usize = 1024;
 
 /// A queue, first in, first out: the writer's tombstones in the order of their events.
 pub(crate) struct Queue<T> {
-    /// None of them is empty.
+    /// Each chunk has at least one entry.
     chunks: VecDeque<VecDeque<T>>,
     len: usize,
 }

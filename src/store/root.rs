@@ -1,7 +1,7 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
-//! It changes only when a key appears or is purged. A key that appears is mostly added to a leaf that readers
-//! have, who pass over what is newer than their head. The tree has the addresses of slots, which their owners
+//! The index changes only when a key appears or is purged. A new key is mostly added to a leaf that readers share:
+//! they skip entries newer than their head. The tree has the addresses of slots, which their owners
 //! keep (`data::slot::OwnedSlot`). A caller that searches an index promises that they are alive; readers do so in
 //! one place, `cache::view`.
 //!
@@ -78,7 +78,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Of slots in key order.
+    /// Builds the index from slots in key order.
     pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>, memory: &mut Heap) -> Root {
         Root { tree: Tree::from_sorted(sorted.map(Leaf::of), memory) }
     }
@@ -193,7 +193,7 @@ impl Span {
     }
 }
 
-/// Whether a key starts with these bytes. Nothing is compared where there are none, as in [`Span::contains`].
+/// Whether a key starts with these bytes. An empty prefix costs no comparison, as in [`Span::contains`].
 #[inline]
 pub(crate) fn starts_with(key: &[u8], prefix: &[u8]) -> bool {
     prefix.is_empty() || key.starts_with(prefix)

@@ -1,7 +1,7 @@
 //! A hash from keys to entries that one thread changes and any number read, without a lock. It grows and shrinks by
 //! steps: no operation moves more than a few hundred entries, however many there are.
 //!
-//! It is linear hashing over pages. A page is a small open-addressed table (linear probing, at most 7/8
+//! The table is linear hashing over pages. A page is a small open-addressed table (linear probing, at most 7/8
 //! full) that holds the address of each entry beside 32 bits of the hash of its key and a hint, 16 bytes: finding looks
 //! at one entry, moving looks at none. The low of those bits choose the page, the high ones the cell in it. There is one
 //! page for each [`AVERAGE`] entries: when one is due, the entries of one page are divided between it and
@@ -16,13 +16,13 @@
 //! The writer has two: its hash of slots, which readers search too ([`TablePages::find`]), and its table of buckets,
 //! which is its own.
 //!
-//! The hint says where that lies which whoever finds an entry looks at next ([`TableEntry::hint`]), so that a search asks
-//! the processor for both at once: keys are scattered, and neither is in a cache where there are many. The writer keeps
-//! it up to date where there are many entries; nobody follows it, so an old one costs a line of memory and nothing else.
+//! The hint tells where the memory lies that a search reads after the entry itself ([`TableEntry::hint`]), so that it asks
+//! the processor for both at once: keys are scattered, and with many entries neither is in a cache. The writer keeps
+//! hints up to date in large tables; hints are only prefetched, so an old one costs a line of memory and nothing else.
 //!
 //! A cell is written once but for its hint: it gets an entry, and loses it for good. What has to move goes into a new
 //! page, which takes the place of the old one, so a reader that has loaded a page finds in it every entry that was there
-//! when it loaded it. Between two pages it could miss one. So where it finds nothing, it looks whether pages were divided
+//! when it loaded it. Between two pages it could miss one. So a search that finds nothing looks whether pages were divided
 //! or joined meanwhile, and if so begins again:
 //!
 //! | step | partner | order |
@@ -57,7 +57,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
-/// Entries a page, on average, when another one comes. One that is due to be divided holds about twice
+/// Entries a page, on average, at which the table gets another page. A page that is due to be divided holds about twice
 /// as many, and 448 entries fill a page of 512 cells.
 const AVERAGE: usize = if cfg!(loom) { 2 } else { 200 };
 /// Cells of the smallest page, and of the greatest: both are powers of two.
@@ -67,17 +67,17 @@ const GREATEST: usize = SMALLEST << 15;
 const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
 const CHUNKS: usize = 28;
 
-/// What a table holds: an owner that is one address.
+/// An entry of a table: an owner that is one address.
 pub(crate) trait TableEntry: Sized + Send + Sync + 'static {
     type Target;
     /// Gives the ownership to the table.
     fn into_address(self) -> *mut Self::Target;
-    /// Takes it back.
+    /// Takes the owner back from its address.
     ///
     /// # Safety
     ///
-    /// The address is from [`TableEntry::into_address`], and is taken back once. Where the result is not dropped, it
-    /// may be made any number of times before.
+    /// The address is from [`TableEntry::into_address`], and is taken back once. A caller that does not drop the result
+    /// may make it any number of times before that.
     unsafe fn from_address(address: *mut Self::Target) -> Self;
     fn key(&self) -> &[u8];
     /// The hash of a key.
@@ -85,7 +85,7 @@ pub(crate) trait TableEntry: Sized + Send + Sync + 'static {
     fn hash_of(hash: &KeyHash, key: &[u8]) -> u64 {
         hash.hash_one(key)
     }
-    /// Where that lies which whoever finds the entry looks at next, as seen from the entry.
+    /// The distance from the entry to the memory that a search reads after it.
     fn hint(&self) -> u32 {
         0
     }
@@ -165,7 +165,7 @@ fn tag(bits: u32, hint: u32) -> u64 {
     u64::from(bits) << 32 | u64::from(hint)
 }
 
-/// What stands in the cell of an entry that was taken out: no entry lies there.
+/// The address in the cell of an entry that was taken out: no entry has it.
 fn gone<T>() -> *mut T {
     ptr::without_provenance_mut(1)
 }
@@ -198,7 +198,7 @@ impl<T> TablePage<T> {
         }
     }
 
-    /// As one address: its cells are aligned to 16 bytes, and the low four bits say how many there are.
+    /// Packs the page into one address: its cells are aligned to 16 bytes, and the low four bits have their number.
     fn into_word(self) -> *mut TableCell<T> {
         let size = (self.0.len() / SMALLEST).ilog2() as usize;
         let word = ManuallyDrop::new(self).0.cast::<TableCell<T>>().as_ptr().wrapping_byte_add(size);
@@ -273,7 +273,7 @@ fn page_of(bits: u32, pages: usize) -> usize {
     if page < pages { page } else { page & (mask >> 1) }
 }
 
-/// Where the loom tests find a key, of so many pages.
+/// The page of a key in a table of `pages` pages, for the loom tests.
 #[cfg(loom)]
 pub(crate) fn page_of_key(key: &[u8], pages: usize) -> usize {
     page_of(kept(KeyHash::default().hash_one(key)), pages)
@@ -310,7 +310,7 @@ impl<E: TableEntry> TablePages<E> {
         &places[page - FIRST_CHUNK * ((1 << chunk) - 1)]
     }
 
-    /// The same where the page is new: its chunk comes with its first page.
+    /// The place of a new page: its chunk is allocated with the chunk's first page.
     fn new_place(&self, page: usize) -> &AtomicPtr<TableCell<E::Target>> {
         let chunk = (page / FIRST_CHUNK + 1).ilog2() as usize;
         self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| AtomicPtr::default()).collect());
@@ -377,7 +377,7 @@ impl<E: TableEntry> TablePages<E> {
                     // SAFETY: the same.
                     return Some(unsafe { EntryRef::new(entry) });
                 }
-                // Acquire: as above. What was stored before the page is seen with it.
+                // Acquire: as above. All stores before that of the page are seen with it.
                 if self.state.load(Acquire) == state {
                     return None;
                 }

@@ -5,8 +5,8 @@
 //! are counts.
 //!
 //! A new entry is appended to the tail of its leaf, where that has room ([`crate::heap::shared_list`]): no path is copied,
-//! and the clones that have the leaf have the entry from then on. Who reads one of them must be able to
-//! pass over what came after it; taking an entry out leaves each clone as it is. A leaf is settled, its tail
+//! and the clones that have the leaf have the entry from then on. A reader of a clone must be able to skip
+//! entries that came after it; taking an entry out leaves each clone as it is. A leaf is settled, its tail
 //! sorted into it, when it is copied.
 //!
 //! Why it is our own: a purged slot goes with the segment that was the newest when the root without it was
@@ -27,7 +27,7 @@ use guide::{Beside, child_of, number_in_leaf, place_of};
 use crate::heap::Memory;
 use crate::heap::shared_list::{Either, SharedList, Side, TAIL, Tail};
 
-/// What a tree holds: ordered by its key.
+/// An entry of a tree: ordered by its key.
 pub(crate) trait TreeEntry: Clone {
     /// Whether it has room for a number, which a search of a leaf looks at in place of its key.
     const IS_NUMBERED: bool = false;
@@ -46,7 +46,7 @@ pub(crate) trait TreeEntry: Clone {
     #[inline]
     fn prefetch(&self) {}
 
-    /// The same for its key, for who compares that. Looks at what [`TreeEntry::prefetch`] asks for.
+    /// Prefetches the key, for callers that compare it. Reads the memory that [`TreeEntry::prefetch`] asks for.
     #[inline]
     fn prefetch_key(&self) {}
 }
@@ -71,7 +71,7 @@ struct TreeChild<E> {
     /// The first entry below it: this very pointer.
     first: E,
     node: TreeNode<E>,
-    /// What a search looks at in place of its key.
+    /// The number that a search compares in place of the key.
     number: u64,
 }
 
@@ -155,7 +155,7 @@ fn bytes<E>(node: &TreeNode<E>) -> usize {
     }
 }
 
-/// What a tree counts while it changes.
+/// The sums that a tree keeps while it changes.
 #[derive(Clone, Copy, Default)]
 struct Sizes {
     /// Bytes of its nodes.
@@ -186,9 +186,9 @@ fn own<E: TreeEntry>(node: &mut TreeNode<E>, sizes: &mut Sizes, memory: &mut imp
     *node = copy;
 }
 
-/// Where those begin whose key is not `below`, as [`slice::partition_point`] has it. Keys lie anywhere in memory, so
-/// those that a part of the search may look at are fetched together: it waits for memory once a part, and not once a
-/// comparison.
+/// The index of the first entry whose key is not `below`, as [`slice::partition_point`] has it. Keys lie anywhere in
+/// memory, so the keys that a part of the search may compare are fetched together: the search waits for memory once a
+/// part, and not once a comparison.
 fn search<T, E: TreeEntry>(all: &[T], entry: impl Fn(&T) -> &E, below: impl Fn(&[u8]) -> bool) -> usize {
     let (mut from, mut to) = (0, all.len());
     while from < to {

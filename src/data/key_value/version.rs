@@ -1,7 +1,7 @@
 //! How a version lies in its block: the head that C and Go read, what the library adds, then what follows it.
 //!
-//! Behind a [`Version`], each where there is one: a [`DecodedCell`], a [`SharedValue`], how long the attributes are, the
-//! key, the value where that is copied, the attributes.
+//! A [`Version`] is followed by these, each if there is one: a [`DecodedCell`], a [`SharedValue`], the length of the
+//! attributes, the key, the value if it is copied, the attributes.
 
 #![forbid(unsafe_code)]
 
@@ -51,7 +51,7 @@ const HAS_CELL: u64 = 1 << 63;
 const IS_SHARED: u64 = 1 << 62;
 const HAS_ATTRIBUTES: u64 = 1 << 61;
 
-/// What lies between a version and its key: of each one or none.
+/// The optional parts between a version and its key.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Between {
     pub(super) cells: usize,
@@ -99,13 +99,13 @@ pub(crate) struct KeyMeta {
     pub(crate) lease: i64,
 }
 
-/// What a cache adds to the versions of its live keys.
+/// The parts that a cache adds to the versions of its live keys.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct VersionExtras<'a> {
     /// Encoded attributes: see `attribute::encode`.
     pub(crate) attributes: &'a [u8],
     pub(crate) decoder: Option<&'a Decoder>,
-    /// Who has the bytes of the value, where they are not copied.
+    /// The owner of the value's bytes, if they are not copied.
     pub(crate) shared: Option<&'a SharedValue>,
 }
 

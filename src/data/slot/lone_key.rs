@@ -27,12 +27,12 @@ impl LoneKey {
         }
     }
 
-    /// As a slot has it in place of a version.
+    /// Turns the key into the address that a slot has in place of a version.
     pub(super) fn into_newest(self) -> *mut Version {
         self.0.wrapping_add(1).cast()
     }
 
-    /// What a slot has, if it is one.
+    /// The lone key behind an address of a slot, if it is one.
     #[inline]
     pub(super) fn from_newest(newest: *mut Version) -> Option<LoneKey> {
         (newest.addr() & 1 == 1).then(|| LoneKey(newest.cast::<u8>().wrapping_sub(1)))

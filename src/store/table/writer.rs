@@ -21,7 +21,7 @@ pub(crate) struct Table<E: TableEntry> {
     shared: Arc<TablePages<E>>,
     fills: Vec<Fill>,
     len: usize,
-    /// Of all pages.
+    /// Cells of all pages.
     cells: usize,
     /// Entries that the last call moved.
     #[cfg(test)]
@@ -65,8 +65,8 @@ pub(crate) struct FetchedCell<'t, E: TableEntry> {
 }
 
 impl<E: TableEntry> FetchedCell<'_, E> {
-    /// Asks for the entry with what is behind it, too, where the cell has the one of this hash, whose key has so many bytes.
-    /// One that lies in another cell is looked for without this.
+    /// Prefetches the entry and the memory behind it, if the first cell has the entry of this hash, whose key has
+    /// `key_length` bytes. Entries in later cells are found without a prefetch.
     #[inline]
     pub(crate) fn fetch_entry(self, key_length: usize) {
         // Relaxed: only the writer stores there.
@@ -94,7 +94,7 @@ impl<E: TableEntry> Table<E> {
         &self.shared.hash
     }
 
-    /// What readers search.
+    /// The pages that readers search.
     pub(crate) fn pages(&self) -> Arc<TablePages<E>> {
         self.shared.clone()
     }
@@ -150,7 +150,7 @@ impl<E: TableEntry> Table<E> {
         self.len >= HINTED
     }
 
-    /// What lies behind an entry of this hash has another place.
+    /// Stores a new hint for an entry of this hash: the memory behind the entry has moved.
     #[inline]
     pub(crate) fn renew_hint(&mut self, hash: u64, entry: *mut E::Target, hint: u32) {
         let bits = kept(hash);
@@ -229,7 +229,7 @@ impl<E: TableEntry> Table<E> {
         let pages = entries.div_ceil(AVERAGE);
         let level = pages.next_power_of_two();
         for page in 0..pages {
-            // One that its highest bit has not divided yet gets twice as many.
+            // A page that the highest bit has not divided yet gets twice as many entries.
             let is_whole = page < level / 2 && page + level / 2 >= pages;
             let share = entries / if is_whole { level / 2 } else { level };
             // Hashes spread unevenly: one page in some needs more, and grows as any other.
@@ -385,8 +385,8 @@ impl<E: TableEntry> Table<E> {
         reclaim::retire(TablePage::<E::Target>::bytes(cells), Job::Release(word.cast(), free), memory);
     }
 
-    /// Pages of the entries of others: of those whose hash has a zero where `level` has a one, and of the rest, with
-    /// room for so many. What no page holds any more is left out.
+    /// Makes two pages of the entries of other pages, with the given room: the first has those whose hash has a zero where
+    /// `level` has a one, the second the rest. Entries that were taken out are skipped.
     fn made_of(
         &mut self,
         pages: &[usize],
@@ -412,7 +412,7 @@ impl<E: TableEntry> Table<E> {
         fresh
     }
 
-    /// One page of the entries of others.
+    /// Makes one page of the entries of other pages.
     fn joined(&mut self, pages: &[usize], room: usize, memory: &mut impl Memory) -> NewPage<E> {
         let [page, _] = self.made_of(pages, 0, [room, 0], memory);
         page

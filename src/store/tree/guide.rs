@@ -1,4 +1,4 @@
-//! What a node knows of the keys of its entries without a look at them.
+//! The common prefix and the numbers by which a node compares a key without reading those of its entries.
 //!
 //! Keys lie in versions, anywhere in memory, and those of one node mostly begin alike. So a node notes how many bytes all
 //! of them have in common, and has beside each entry the bytes that follow these, as a number: four in a leaf, eight in a
@@ -9,10 +9,10 @@
 //! bytes, and the numbers are those of `a-001`, `a-0017` and `b-001`, each filled up with zeros. `/pods/a-002` lies above
 //! the first two and below the third; `/nodes/x` differs in the common bytes, and lies below all.
 //!
-//! Nor are the common bytes compared in each node on the way down: what a branch has found says how the key lies beside the
-//! first one of the child ([`Beside`]). `/pods/a-002` and `/pods/a-0017` have 10 bytes in common, by their numbers, and then
-//! it lies above. Where the keys of that child have at most 10 in common, they have them in common with it, too; where
-//! they have more, it lies above all of them.
+//! Nor are the common bytes compared in each node on the way down: a search of a branch finds out how the key compares
+//! with the first key of the child ([`Beside`]). `/pods/a-002` and `/pods/a-0017` have 10 bytes in common, by their numbers,
+//! and then the searched key lies above. If the keys of that child have at most 10 bytes in common, it shares these, too;
+//! if they have more in common, it lies above all of them.
 //!
 //! Fewer bytes than are common would do as well, so what is noted is right until a key comes that has fewer of them. It is
 //! counted anew then, where a branch is made or divided, and where the numbers of a leaf differ late.
@@ -41,7 +41,7 @@ impl Beside {
     /// At the root nothing was seen.
     pub(super) const UNKNOWN: Beside = Beside::Alike(0);
 
-    /// The same as far as the bytes go that a node has in common: a look at its first key where that is not known yet.
+    /// The comparison as far as the node's common bytes: reads its first key if the result is not known yet.
     #[inline]
     fn of_common<E: TreeEntry>(self, key: &[u8], first: &E, common: usize) -> Beside {
         match self {
@@ -57,9 +57,9 @@ impl Beside {
         }
     }
 
-    /// Of the child whose number is `of_child`, for the number of a key that does not lie below its first one. Both keys
-    /// have `common` bytes in common. Zeros that only fill up count as bytes here: they stand behind the end of the first
-    /// key, so beyond what the keys of the child can have in common.
+    /// Compares a key that does not lie below the child's first key with that first key, by their numbers alone: `number`
+    /// and `of_child`. Both keys have `common` bytes in common. Zeros that fill up count as bytes here: they lie behind the
+    /// end of the first key, so beyond the bytes that the keys of the child can have in common.
     #[inline]
     fn of_child(common: usize, number: u64, of_child: u64) -> Beside {
         match (number ^ of_child).leading_zeros() as usize / 8 {
@@ -118,8 +118,8 @@ pub(super) fn child_of<E: TreeEntry>(children: &SharedList<TreeChild<E>>, key: &
     (at, Beside::of_child(common, number, children[at].number))
 }
 
-/// Where in a leaf, its tail aside, the keys begin that are not below `key`, and whether that is known to have their
-/// common bytes.
+/// The index of the first entry of a leaf, its tail aside, that is not below `key`, and whether `key` is known to have the
+/// common bytes of the leaf.
 pub(super) fn place_of<E: TreeEntry>(entries: &SharedList<E>, key: &[u8], seen: Beside) -> (usize, bool) {
     let Some(first) = entries.first() else { return (0, true) };
     if key.is_empty() {
@@ -159,7 +159,7 @@ pub(super) fn renew_leaf<E: TreeEntry>(entries: &mut SharedList<E>) {
     }
 }
 
-/// The same where the first and the last number begin alike: there are bytes in common that are not counted.
+/// Counts the common bytes of a leaf anew if its first and last number begin alike: some are not counted yet.
 pub(super) fn renew_leaf_if_due<E: TreeEntry>(entries: &mut SharedList<E>) {
     if E::IS_NUMBERED
         && let [first, .., last] = &entries[..]

@@ -21,7 +21,7 @@ pub(crate) struct Iter<'a, E> {
 /// Children of a branch that are still to come, none behind the end of the range.
 struct PathPart<'a, E> {
     rest: std::slice::Iter<'a, TreeChild<E>>,
-    /// Where the range ends in the last of them: how its end lies beside the first key there.
+    /// The end of the range in the last branch: how it compares with the first key there.
     end: Option<Beside>,
 }
 
@@ -30,7 +30,7 @@ struct Late<'a, E> {
     tail: Tail<'a, E>,
     next: usize,
     end: usize,
-    /// Where the entries of the leaf end.
+    /// The index after the leaf's last entry of the range.
     to: usize,
 }
 
