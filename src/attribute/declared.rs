@@ -1,4 +1,4 @@
-//! What a user declares of values: attributes and labels, by key, by JSON pointer, by protobuf path, by function.
+//! The attributes and labels that a user declares: by key, by JSON pointer, by protobuf path, by function.
 //!
 //! A declaration is plain data. [`super::schema::Schema`] compiles those of a cache, and extracts.
 
@@ -35,7 +35,7 @@ pub struct Attribute {
     pub(super) origin: Origin,
 }
 
-/// Where an attribute comes from.
+/// The source of an attribute.
 #[derive(Clone)]
 pub(super) enum Origin {
     Segment(usize),
@@ -74,11 +74,11 @@ impl Attribute {
         Ok(Attribute { name: name.into(), origin: Origin::Json { pointer, protobuf: None } })
     }
 
-    /// Where an attribute of [`Attribute::json`] is in a value of Kubernetes' protobuf storage form: at
-    /// this path of field numbers in the object. A pod's `spec.nodeName` is `&[2, 10]`.
+    /// Adds the place of an attribute of [`Attribute::json`] in values of Kubernetes' protobuf storage form: a path of
+    /// field numbers in the object. A pod's `spec.nodeName` is `&[2, 10]`.
     ///
     /// A string or bytes are taken as they are, a varint as a signed decimal number; numbers of fixed
-    /// width and groups are absent. Of several occurrences the last holds.
+    /// width and groups are absent. The last of several occurrences holds.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the path is empty or longer than 100, if a number is not in 1..=536870911, or
@@ -109,7 +109,7 @@ impl Attribute {
         Ok(self)
     }
 
-    /// What a function makes of key and value. It runs on the writer's thread, once for each put.
+    /// An attribute that a function computes from key and value, on the writer's thread, once for each put.
     ///
     /// An `Err` or a panic leaves the attribute absent and is counted; the change is written all the
     /// same.
@@ -132,7 +132,7 @@ impl Attribute {
         &self.name
     }
 
-    /// What extraction does for each key and value. For benches.
+    /// Runs the extraction for one key and value. For benches.
     #[doc(hidden)]
     #[allow(clippy::type_complexity)]
     pub fn extraction(
@@ -157,7 +157,7 @@ impl fmt::Debug for Attribute {
     }
 }
 
-/// Where the labels of key-values come from: what a label selector looks at.
+/// The source of the labels of key-values, which label selectors look at.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Labels, Start};
@@ -175,7 +175,7 @@ impl fmt::Debug for Attribute {
 #[derive(Clone)]
 pub struct Labels(pub(super) LabelsOrigin);
 
-/// Where labels come from.
+/// The source of labels.
 #[derive(Clone)]
 pub(super) enum LabelsOrigin {
     Json(Pointer),
@@ -195,8 +195,8 @@ impl Labels {
         json_pointer("labels, JSON pointer", pointer).map(|pointer| Labels(LabelsOrigin::Json(pointer)))
     }
 
-    /// What a function makes of key and value: pairs of key and value. Of pairs with the same key the
-    /// last holds. It runs on the writer's thread, once for each put.
+    /// Labels that a function computes from key and value, on the writer's thread, once for each put. The last of several
+    /// pairs with the same key holds.
     ///
     /// An `Err` or a panic leaves the key-value without labels and is counted; the change is written all
     /// the same.

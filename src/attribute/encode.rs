@@ -27,7 +27,7 @@ const _: () = assert!(
 /// A label and its value; `None` where the last member of that name is no scalar.
 pub(crate) type Label<'v> = (Cow<'v, [u8]>, Option<Cow<'v, [u8]>>);
 
-/// What was found in one key-value.
+/// The attributes that were found in one key-value.
 pub(crate) struct Extracted<'v> {
     pub(crate) fields: Vec<Option<Cow<'v, [u8]>>>,
     pub(crate) labels: Vec<Label<'v>>,
@@ -76,9 +76,8 @@ pub(super) fn encode(mut found: Extracted<'_>, limit: usize, out: &mut Vec<u8>) 
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl KeyValue {
-    /// What the cache extracted from it as the attribute of this number
-    /// ([`Cache::attribute_number`](crate::Cache::attribute_number)), when it was written; `None` where it does not have
-    /// it. O(1).
+    /// The attribute of this number ([`Cache::attribute_number`](crate::Cache::attribute_number)), which the cache
+    /// extracted when the key-value was written; `None` if it does not have it. O(1).
     ///
     /// ```
     /// use watchcore::{Attribute, Cache, Change};
@@ -152,7 +151,7 @@ impl<'a> Attributes<'a> {
         None
     }
 
-    /// One by one: most keys differ in length already, and no branch of a search is missed.
+    /// Compares label after label: most keys differ in length already, and no branch of a search is missed.
     #[inline]
     fn label_of_few(&self, key: &[u8], fields: usize, labels: usize) -> Option<&'a [u8]> {
         let count = fields + 2 * labels;

@@ -1,6 +1,6 @@
 //! Attributes of a JSON value: one pass over its text for any number of pointers, without a tree.
 //!
-//! What nobody asked for is checked for its form and skipped. The pass always goes to the end: a
+//! Values that no pointer names are checked for their form and skipped. The pass always goes to the end: a
 //! member that is named again replaces the one before, so an early stop could answer with a value
 //! that does not hold, and could take half a text for a whole one. [`crate::json`] says what is accepted.
 

@@ -1,11 +1,11 @@
 //! Kubernetes' protobuf storage form, walked by field numbers.
 //!
 //! A value is the bytes `k8s\0` and a message `Unknown` (k8s.io/apimachinery `runtime/generated.proto`):
-//! field 2 is the object, field 3 its encoding, which the storage leaves empty. Of the object only what
-//! a path leads to is looked at: metadata is field 1 of every kind, and in it (`meta/v1/generated.proto`)
+//! field 2 is the object, field 3 its encoding, which the storage leaves empty. The walk looks only at fields of the
+//! object that a path leads to: metadata is field 1 of every kind, and in it (`meta/v1/generated.proto`)
 //! 1 is name, 3 namespace, and 11 labels, a map with key 1 and value 2.
 //!
-//! As protobuf says, the last occurrence of a scalar holds, and messages that occur again are merged.
+//! Protobuf's rules hold: the last occurrence of a scalar counts, and messages that occur again are merged.
 //! The bytes do not show whether a field is a string or a message: a path that ends at a message gives
 //! the bytes of its last occurrence.
 
@@ -33,7 +33,7 @@ pub(crate) struct Paths {
 
 #[derive(Default)]
 struct PathNode {
-    /// By field number.
+    /// The children: field number and index of the node.
     children: Vec<(u32, usize)>,
     /// The fields whose path ends here.
     fields: Vec<usize>,
@@ -118,7 +118,7 @@ impl Paths {
     }
 }
 
-/// An entry of a map of strings. What is left out is empty.
+/// An entry of a map of strings. A missing key or value is empty.
 fn entry(message: &[u8]) -> Result<super::encode::Label<'_>, Malformed> {
     let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
     let mut fields = Fields(message);

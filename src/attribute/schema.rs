@@ -13,7 +13,7 @@ use std::borrow::Cow;
 /// The most fields that a cache can declare.
 pub const MAX_FIELDS: usize = 64;
 
-/// What a cache declares.
+/// The attributes and labels that a cache declares.
 pub(crate) struct Schema {
     fields: Vec<Attribute>,
     labels: Option<Labels>,

@@ -15,7 +15,7 @@ pub const MOST: usize = 8;
 
 /// A declared index: subscriptions whose filter fits it read only the events of their own bucket.
 ///
-/// It costs the writer one lookup an event, and 16 bytes (32 for an attribute) in each slot of the log.
+/// An index costs the writer one lookup an event, and 16 bytes (32 for an attribute) in each slot of the log.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Index, Start};
@@ -40,23 +40,23 @@ enum By<Field> {
 }
 
 impl Index {
-    /// By the exact key: for subscriptions of one key each.
+    /// An index by the exact key: for subscriptions of one key each.
     pub fn key() -> Index {
         Index(By::Key)
     }
 
-    /// By the first `depth` segments of the key, split at `/`, a leading `/` not counted: at depth 3
+    /// An index by the first `depth` segments of the key, split at `/`, a leading `/` not counted: at depth 3
     /// `/registry/pods/ns/a` is in the bucket `/registry/pods/ns/`. Keys with fewer are in none.
     pub fn prefix(depth: usize) -> Index {
         Index(By::Prefix(depth))
     }
 
-    /// By the value of a declared field: for selectors `name=value`.
+    /// An index by the value of a declared field: for selectors `name=value`.
     pub fn field(name: &str) -> Index {
         Index(By::Field(name.into()))
     }
 
-    /// By the value of one label: for selectors `name=value`.
+    /// An index by the value of one label: for selectors `name=value`.
     pub fn label(name: &str) -> Index {
         Index(By::Label(name.into()))
     }
@@ -193,7 +193,7 @@ impl Indexes {
         self.all.iter().position(|bound| matches!(bound.by, By::Key)).map(|at| at as u8)
     }
 
-    /// What statistics call the index of a bucket.
+    /// The name of a bucket's index in statistics.
     pub(crate) fn name(&self, bucket: &[u8]) -> &str {
         bucket.first().and_then(|at| self.all.get(usize::from(*at))).map_or("", |bound| &bound.name)
     }

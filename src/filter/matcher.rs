@@ -23,7 +23,7 @@ pub(crate) struct Matcher {
     /// Bits of [`Kind::bit`] that are delivered; marks pass always.
     kinds: u32,
     raw: bool,
-    /// What it asks of values; kept apart, so that a filter of keys is small.
+    /// The conditions on values; boxed, so that a filter of keys is small.
     asks: Option<Box<Asks>>,
 }
 
@@ -181,7 +181,7 @@ impl Matcher {
         self.asks.as_ref().is_none_or(|asks| asks.predicates.iter().all(|predicate| (predicate.test)(kv)))
     }
 
-    /// Of what a scan took, from the place `from` on, keeps what the predicates let pass.
+    /// Drops the entries of a scan from index `from` on that the predicates do not let pass.
     pub(crate) fn keep<T>(&self, taken: &mut Vec<T>, from: usize, kv: impl Fn(&T) -> &KeyValue) {
         if self.has_predicates() {
             let tried = taken.split_off(from);
@@ -189,7 +189,7 @@ impl Matcher {
         }
     }
 
-    /// What an event is to this filter, whether its kind is delivered or not; `None`: nothing.
+    /// The kind of an event as this filter sees it, whether that kind is delivered or not; `None`: no change.
     #[inline]
     pub(crate) fn transition(&self, event: &Event) -> Option<Kind> {
         if event.kind() == Kind::Resync {
@@ -213,8 +213,7 @@ impl Matcher {
         self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.delivers(kind))
     }
 
-    /// As [`Matcher::matches`], for the notifier: a predicate that panics wakes its owner, on whose
-    /// thread it panics again.
+    /// [`Matcher::matches`] for the notifier: a predicate that panics wakes its owner, on whose thread it panics again.
     pub(crate) fn matches_guarded(&self, event: &Event) -> bool {
         if self.has_predicates() { foreign::guard(|| self.matches(event)).unwrap_or(true) } else { self.matches(event) }
     }

@@ -161,7 +161,7 @@ impl fmt::Debug for Range {
     }
 }
 
-/// What makes two predicates the same one, for a closure has no equality of its own.
+/// The identity of a predicate, by which two are equal: closures have no equality.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) enum PredicateIdentity {
     /// Drawn when the filter was made: a number of the process, and one that counts. Nobody else has it, here or in
@@ -210,9 +210,9 @@ impl fmt::Debug for Predicate {
 
 /// Which key-values a subscription or a read is about: a conjunction of conditions.
 ///
-/// The same for [`crate::Cache::subscribe`], `list`, `get` and `count`. Selectors look at the
-/// attributes that the cache declares ([`crate::Builder::labels`], [`crate::Builder::field`]); what is
-/// not declared is INVALID_ARGUMENT where the filter is used. Clone, Send and Sync.
+/// [`crate::Cache::subscribe`], `list`, `get` and `count` take the same filter. Selectors look at the
+/// attributes that the cache declares ([`crate::Builder::labels`], [`crate::Builder::field`]); a filter that names
+/// another attribute is INVALID_ARGUMENT when it is used. Clone, Send and Sync.
 ///
 /// ```
 /// use watchcore::Filter;
@@ -258,7 +258,7 @@ impl Filter {
         }
     }
 
-    /// Nothing: a subscription gets marks only.
+    /// A filter that no key-value passes: a subscription gets marks only.
     pub fn none() -> Filter {
         Filter { nothing: true, ..Filter::any() }
     }
@@ -317,9 +317,9 @@ impl Filter {
         Ok(self)
     }
 
-    /// Only what a function of the key-value says. It must give the same answer each time. It is called on the
-    /// consumer's thread and, for a subscription that sleeps, on a thread of the process for predicates alone,
-    /// which the first such subscription starts (RESOURCE_EXHAUSTED where it cannot). A predicate that is slow, or
+    /// Lets only those key-values pass for which a function returns true. It must give the same answer each time. The
+    /// consumer's thread calls it and, for a subscription that sleeps, a thread of the process for predicates alone,
+    /// which the first such subscription starts (RESOURCE_EXHAUSTED if it cannot). A predicate that is slow, or
     /// never returns, delays the wake-ups of subscriptions with predicates, and nothing else.
     ///
     /// The predicate is the same only as itself and its clones: a list's continue token is good for the filter that it was
@@ -328,8 +328,8 @@ impl Filter {
         self.with_predicate(PredicateIdentity::draw(), test)
     }
 
-    /// As [`Filter::predicate`], the same as every other predicate of this name: its lists can be continued with a
-    /// predicate that is made anew, in another process too. The name stands for all that the function decides by, so two
+    /// Like [`Filter::predicate`], but equal to every other predicate of this name: its lists can be continued with a
+    /// predicate that is made anew, in another process too. The name stands for the function's whole behaviour, so two
     /// functions that decide differently need two names.
     ///
     /// ```
@@ -365,7 +365,7 @@ impl Filter {
         self
     }
 
-    /// What both let pass.
+    /// A filter of the key-values that both let pass.
     pub fn and(mut self, other: Filter) -> Filter {
         self.range = self.range.and(&other.range);
         self.nothing |= other.nothing;

@@ -1,8 +1,8 @@
 //! The grammar of label and field selectors: Kubernetes' own.
 //!
 //! Labels follow k8s.io/apimachinery `pkg/labels`, function `Parse`; fields follow `pkg/fields`,
-//! function `ParseSelector`. What these accept is accepted here with the same meaning, and what they
-//! refuse is refused, but for:
+//! function `ParseSelector`. This parser accepts what these accept, with the same meaning, and refuses the rest, with
+//! two differences:
 //!
 //! - A zero byte in a label selector is refused. There it ends the selector without a word, so that
 //!   what follows it selects nothing.
@@ -31,7 +31,7 @@ fn utf8<'a>(what: &str, text: &'a [u8]) -> Result<&'a str> {
     std::str::from_utf8(text).map_err(|wrong| refuse(what, text, wrong.valid_up_to(), "expected UTF-8"))
 }
 
-/// What stands where something else was expected.
+/// The text that stands where something else was expected.
 struct Unexpected<'a>(&'a [u8]);
 
 impl fmt::Display for Unexpected<'_> {

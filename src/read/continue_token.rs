@@ -23,8 +23,8 @@ pub(crate) struct ContinueToken {
     pub(crate) next: Vec<u8>,
 }
 
-/// What tokens of a cache have in common: its prefix, and the cluster's id or, where there is none (0), the cache's name.
-/// A hash of the prefix's length, the prefix, a byte that says which of the two follows, and that; numbers are eight bytes,
+/// The scope of a cache's tokens: its prefix, and the cluster's id or, without one (0), the cache's name. It is a hash of
+/// the prefix's length, the prefix, a byte that says which of the two follows, and that; numbers are eight bytes,
 /// little-endian.
 pub(crate) fn scope_of(prefix: &[u8], cluster: u64, name: &str) -> u64 {
     let of: (u8, &[u8]) = if cluster == 0 { (1, name.as_bytes()) } else { (2, &cluster.to_le_bytes()) };
@@ -89,8 +89,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Tokens outlive the process that gave them. Where this fails, raise the version, and do not only change the
-    /// expectation.
+    /// Tokens outlive the process that gave them. If this fails, raise the version; a changed expectation is not enough.
     #[test]
     fn text_of_a_token_stays_as_it_is() {
         assert_eq!(scope_of(b"/registry/", 0, "pods"), 0xe1ba_3421_df42_756b);

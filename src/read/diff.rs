@@ -76,7 +76,7 @@ struct Changed {
     now: KeyValue,
 }
 
-/// What changed between the states at two heads, as a filter sees it.
+/// The changes between the states at two heads, as a filter sees them.
 fn changes(inner: &Arc<Inner>, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<BatchBuilder, Left> {
     let mut batch = BatchBuilder::new(usize::MAX, false);
     let mut scan = Scan::new(At::Head(inner, first), range, None);

@@ -45,14 +45,13 @@ use std::time::Duration;
 pub enum Read {
     /// The newest; never waits.
     Any,
-    /// One at or above this revision; waits for it.
+    /// A state at or above this revision; the read waits for it.
     AtLeast(u64),
     /// Exactly that after this revision; waits for a future one.
     Exact(u64),
-    /// As `AtLeast`, of an epoch: COMPACTED where the history was reset since, RESYNCED where it is
-    /// reset while this waits.
+    /// Like `AtLeast`, of an epoch: COMPACTED if the history was reset since, RESYNCED if it is reset during the wait.
     AtLeastIn(Position),
-    /// As `Exact`, of an epoch.
+    /// Like `Exact`, of an epoch.
     ExactIn(Position),
 }
 
@@ -138,7 +137,7 @@ impl ReadOptions {
 /// How long a read waits where no timeout is given.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(3);
 
-/// What [`Cache::get`] answers.
+/// The answer of [`Cache::get`].
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};
@@ -168,7 +167,7 @@ impl Answer {
     }
 }
 
-/// What [`Cache::count`] answers.
+/// The answer of [`Cache::count`].
 ///
 /// ```
 /// use watchcore::{Cache, Change, Range, Read};
@@ -228,7 +227,7 @@ impl Cache {
         Ok(Snapshot::take(&self.inner))
     }
 
-    /// One key, as [`Cache::get_with`] reads it with a timeout of 3 s and no filter.
+    /// Reads one key, like [`Cache::get_with`] with a timeout of 3 s and no filter.
     pub fn get(&self, key: impl AsRef<[u8]>, read: Read) -> Result<Answer> {
         let key = self.key_of_get(key.as_ref())?;
         let exact = self.await_revision("get at", read, DEFAULT_WAIT)?;
@@ -242,10 +241,10 @@ impl Cache {
         self.find(key, exact, None)
     }
 
-    /// One key, from any number of threads while the writer continues.
+    /// Reads one key, from any number of threads while the writer continues.
     ///
     /// `Any` never waits; `AtLeast` and an `Exact` above the present revision block at most the options'
-    /// timeout for it, then FUTURE_REVISION. COMPACTED where `Exact` lies below the window. A key-value
+    /// timeout for it, then FUTURE_REVISION. COMPACTED if `Exact` lies below the window. A key-value
     /// that the options' filter does not let pass is absent. O(1).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
         let key = self.key_of_get(key.as_ref())?;
@@ -278,7 +277,7 @@ impl Cache {
         if options.filter.is_any() { Ok(None) } else { self.matcher(&options.filter).map(Some) }
     }
 
-    /// One key of the newest state, or of the exact one.
+    /// Reads one key of the newest state, or of the exact one.
     fn find(&self, key: &[u8], exact: Option<(Position, u64)>, matcher: Option<Matcher>) -> Result<Answer> {
         loop {
             let pin = reclaim::pin();
@@ -322,14 +321,14 @@ impl Cache {
         self.count_live(&range, &matcher, exact)
     }
 
-    /// [`Cache::count_with`] as a future. Cancel safe. It counts in one go, without giving way to other tasks.
+    /// [`Cache::count_with`] as a future. Cancel safe. The count runs in one go, without giving way to other tasks.
     pub async fn count_with_async(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
         let (range, matcher) = self.matcher_of_range("count", range, options)?;
         let exact = self.await_revision_async("count at", options.read, options.timeout).await?;
         self.count_live(&range, &matcher, exact)
     }
 
-    /// What a read of a range looks at.
+    /// The range and the matcher of a read.
     fn matcher_of_range(&self, what: &str, range: &Range, options: &ReadOptions) -> Result<(Range, Matcher)> {
         range.check(what, self.prefix())?;
         Ok((range.and(&options.filter.range), self.matcher(&options.filter)?))

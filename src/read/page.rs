@@ -15,7 +15,7 @@ use crate::position::Position;
 use crate::store::root::Span;
 use crate::sync::lock;
 
-/// What [`Cache::list`] answers: key-values of one revision, in key order.
+/// The answer of [`Cache::list`]: key-values of one revision, in key order.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Range, Read};
@@ -62,7 +62,7 @@ impl Page {
     pub fn items(&self) -> &[KeyValue] {
         self.items.all()
     }
-    /// One of them.
+    /// The key-value at this index.
     pub fn get(&self, at: usize) -> Option<&KeyValue> {
         self.items().get(at)
     }
@@ -83,7 +83,7 @@ impl Page {
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
-    /// The token of the next page, where there is more: for [`ReadOptions::continue_from`]. It is good
+    /// The token of the next page, if there is more: for [`ReadOptions::continue_from`]. The token is good
     /// in another process too, while the revision of this page is in the window there.
     pub fn continue_token(&self) -> Option<&str> {
         self.token.as_deref()
@@ -115,9 +115,9 @@ impl Cache {
     }
 
     /// The key-values of a range in key order, all of one revision, page by page: later pages are of
-    /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
+    /// exactly the revision of the first. Waits and errors are those of [`Cache::get_with`].
     ///
-    /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that continues
+    /// COMPACTED if that revision has left the window, with a token ([`Error::continue_token`]) that continues
     /// at the same key in the newest state. A token that is damaged, of another cache, range or filter, or
     /// that begins outside of the range: INVALID_ARGUMENT. A token is no secret, and not signed: whoever
     /// makes one up reads with it what they could read without one, this range at a revision of the window,
@@ -181,7 +181,7 @@ struct ListRequest {
     /// The filter is only a range: what remains is counted.
     counts: bool,
     read: Read,
-    /// Where a token said that it begins: in the range's span.
+    /// The key at which a token begins: in the range's span.
     start: Option<Vec<u8>>,
     /// The next page's, so far without what is known at the end; none where there cannot be one.
     token: Option<ContinueToken>,

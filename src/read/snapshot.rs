@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The whole state at one revision: made in O(1), never changes (I5).
 ///
-/// It keeps every segment from its own on alive until it is dropped: drop it when you are done.
+/// A snapshot keeps every segment from its own on alive until it is dropped: drop it when you are done.
 /// Clone, Send, Sync and 'static; reading blocks nobody and is never blocked.
 ///
 /// ```
@@ -109,7 +109,7 @@ impl Snapshot {
         Ok(self.range(&filter.range).filter(move |kv| matcher.holds(kv)))
     }
 
-    /// One past the newest event that it shows.
+    /// The sequence number after the newest event that it shows.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }

@@ -22,7 +22,7 @@ pub(crate) const PIN_KEYS: usize = 1024;
 /// Key-values that there is room for at first, where nobody knows how many they will be.
 const ROOM: usize = 128;
 
-/// Where a scan reads.
+/// The state that a scan reads.
 #[derive(Clone, Copy)]
 pub(crate) enum At<'a> {
     /// At a head, as long as that is in the window.
@@ -31,7 +31,7 @@ pub(crate) enum At<'a> {
     Held(&'a Snapshot),
 }
 
-/// A scan of the keys of a range in a state, in key order. It visits no other key, wherever it is told to begin.
+/// A scan of the keys of a range in a state, in key order. No other key is visited, wherever the scan is told to begin.
 pub(crate) struct Scan<'a> {
     at: At<'a>,
     range: &'a Range,
@@ -58,8 +58,8 @@ impl<'a> Scan<'a> {
         (!self.over).then_some(self.next)
     }
 
-    /// Visits the next keys, a page of them, or as long as there is `room` for what `each` takes. Both run under a pin,
-    /// so they are none of a user's code. Where the head has left the window, nothing was visited.
+    /// Visits the next keys, a page of them, or as long as there is `room` for those that `each` takes. Both run under a
+    /// pin, so they are no user's code. If the head has left the window, no key was visited.
     #[inline]
     fn visit<A>(
         &mut self,
@@ -102,8 +102,8 @@ impl<'a> Scan<'a> {
     }
 
     /// Visits the next keys: a page of them, or until `taken` has `most`. `pick` says what to take of a
-    /// key, and of the key-value that lives there; it runs under a pin, so it is none of a user's code.
-    /// Where the head has left the window, nothing of this page was taken.
+    /// key, and of the key-value that lives there; it runs under a pin, so it is no user's code.
+    /// If the head has left the window, nothing of this page was taken.
     pub(crate) fn page<T>(
         &mut self,
         most: usize,
@@ -114,8 +114,8 @@ impl<'a> Scan<'a> {
         self.visit(taken, room, |taken, view, slot| taken.extend(pick(view, slot, view.live(slot))))
     }
 
-    /// The live key-values that a filter lets pass, up to `most`, of so many pages of keys, each with what `with` makes of
-    /// its slot. Those taken before the head left are lost with it.
+    /// The live key-values that a filter lets pass, up to `most`, of so many pages of keys, each with the result of `with`
+    /// for its slot. If the head leaves the window, the key-values taken before are lost with it.
     pub(crate) fn matching<T>(
         &mut self,
         matcher: &Matcher,

@@ -1,6 +1,6 @@
-//! What callers of a cache wait for: each wait blocks, or is a future.
+//! The waits of a cache's callers: each wait blocks, or is a future.
 //!
-//! Both faces are the same [`Waiter`], which either blocks its thread or hands its task's waker to the seat where it
+//! Both are the same [`Waiter`], which either blocks its thread or hands its task's waker to the seat where it
 //! sleeps. A future has its time limit there too, so that it needs no timer of a runtime: docs/internals/waking.md.
 
 #![forbid(unsafe_code)]
@@ -43,8 +43,8 @@ impl Cache {
     }
 
     /// Waits until the cache reached a revision: read your own writes. FUTURE_REVISION after the
-    /// timeout. With a feeder, etcd is asked for progress at once. Where a proxy drops such requests it ends with the
-    /// next event, or with the notification that etcd sends by itself each ten minutes.
+    /// timeout. With a feeder, etcd is asked for progress at once. Behind a proxy that drops such requests the wait ends
+    /// with the next event, or with the notification that etcd sends by itself each ten minutes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -85,8 +85,9 @@ impl Cache {
     /// A revision at which the cache has every change of its keys that was done before this call: with a feeder one
     /// linearizable read of etcd for all readers that ask meanwhile; embedded, the current revision.
     ///
-    /// It is etcd's revision, and may be above the cache's position: read at least there. Where a proxy drops etcd's
-    /// notifications of progress it is the cache's position, once the state there is proven to be etcd's.
+    /// The answer is etcd's revision, and may be above the cache's position: read at least there. Before the watch has
+    /// its first notification of progress, and behind a proxy that drops them, the answer may be the cache's position,
+    /// once the state there is proven to be etcd's.
     pub fn consistent_revision(&self, timeout: Duration) -> Result<u64> {
         Ok(self.waiter(Want::Consistent)?.wait(timeout)?.revision)
     }
@@ -150,7 +151,7 @@ impl Cache {
         self.head_of_read(what, asked, exact)
     }
 
-    /// The same as a future.
+    /// The wait for a revision as a future.
     pub(super) async fn await_revision_async(
         &self,
         what: &str,
@@ -165,7 +166,7 @@ impl Cache {
         self.head_of_read(what, asked, exact)
     }
 
-    /// What a read waits for first; `None`: the cache is there.
+    /// The wait before a read; `None`: the cache has reached the revision.
     fn waiter_of_read(&self, what: &str, asked: Position) -> Result<Option<Waiter>> {
         say::check_asked(what, asked.revision, || self.position().revision)?;
         let former = || {
@@ -179,7 +180,7 @@ impl Cache {
         (self.position().revision < asked.revision).then(|| self.waiter(Want::RevisionIn(asked))).transpose()
     }
 
-    /// Where an exact read looks, once the cache has reached its revision.
+    /// The position and the head of an exact read, once the cache has reached its revision.
     fn head_of_read(&self, what: &str, asked: Position, exact: bool) -> Result<Option<(Position, u64)>> {
         if !exact {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! One wait for a state of the cache: polled, blocking, in a wake set, or as a future.
+//! A wait for a state of the cache: polled, blocking, in a wake set, or as a future.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// What a [`Waiter`] waits for.
+/// The condition of a [`Waiter`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,18 +33,18 @@ pub enum Want {
     Ready,
     /// The cache to reach this revision. RESYNCED where its history is reset meanwhile.
     Revision(u64),
-    /// The same, of an epoch (0: that of now).
+    /// A revision of an epoch (0: that of now).
     RevisionIn(Position),
     /// A consistent revision: every change that was done before the waiter was made.
     Consistent,
 }
 
-/// One wait: await it as a future, block with [`Waiter::wait`], poll it, or let it join a wake set. Send.
+/// A wait: await it as a future, block with [`Waiter::wait`], poll it, or let it join a wake set. Send.
 ///
-/// As a future it ends with the position at which it held, or with what [`Waiter::poll`] would answer. It
+/// The future ends with the position at which the condition held, or with the error of [`Waiter::poll`]. A waiter
 /// needs no runtime: the task's waker is called by the thread that wakes all others, at the end of its
-/// [`Waiter::timeout`] too. It is cancel safe: it takes nothing, so one that is dropped has lost nothing, and
-/// one that was awaited by reference can be awaited again.
+/// [`Waiter::timeout`] too. Waiters are cancel safe: a waiter takes nothing, so a dropped one has lost nothing, and
+/// a waiter that was awaited by reference can be awaited again.
 ///
 /// An arming lasts until the waiter is polled: one whose poll gave `None` must be armed again, or its
 /// wake set is not woken for it.
@@ -97,11 +97,11 @@ pub struct Waiter {
 #[derive(Clone, Copy, Debug)]
 struct TimeLimit {
     until: Instant,
-    /// As it was asked for.
+    /// The time limit as it was asked for.
     timeout: Duration,
 }
 
-/// What is waited for, without what changes meanwhile.
+/// The condition, without the parts that change during the wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
     Ready,
@@ -122,10 +122,10 @@ impl Waiter {
         self
     }
 
-    /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, TIMEOUT when
+    /// Looks whether the condition holds: `Some(position)` if so. CLOSED when the cache was closed first, TIMEOUT when
     /// its [`Waiter::timeout`] is over, or the source's failure before the first listing. Never blocks.
     ///
-    /// It ends the arming in a wake set: after `None`, call [`Waiter::arm`] again to be woken.
+    /// A poll ends the arming in a wake set: after `None`, call [`Waiter::arm`] again to be woken.
     pub fn poll(&mut self) -> Result<Option<Position>> {
         self.unpark();
         let inner = self.inner.clone();
@@ -160,8 +160,8 @@ impl Waiter {
         }
     }
 
-    /// The same for C: one that is a member of a wake set is armed where this gives nothing, and what came in between is
-    /// what it gives. `rests`: see `Awake::poll_member`.
+    /// [`Waiter::poll`] for C: a member of a wake set is armed when this gives nothing, and a result that came between
+    /// the poll and the arming is returned. `rests`: see `Awake::poll_member`.
     pub(crate) fn poll_for_loop(&mut self, rests: impl Fn()) -> Result<Option<Position>> {
         loop {
             let answer = self.poll()?;
@@ -246,9 +246,9 @@ impl Waiter {
         }
     }
 
-    /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
+    /// Arms a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
     /// will be listed when it is, unless it is polled before. Whenever a poll gave `None`, arm it again;
-    /// what came between the two is found here. Never blocks.
+    /// a result that came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
         let mut sleeper = self.sleep.sleeper(FilterCode::Own);
         if !sleeper.is_member() {
@@ -288,7 +288,7 @@ impl Future for Waiter {
 }
 
 impl WakeSet {
-    /// Adds a waiter under a tag; it leaves the set it was in. It joins when it is armed.
+    /// Adds a waiter under a tag; it leaves the set it was in, and joins this one when it is armed.
     pub fn add_waiter(&self, waiter: &mut Waiter, tag: u64) -> Result<()> {
         waiter.unpark();
         waiter.sleep.sleeper(FilterCode::Own).join_set(self, tag);
@@ -307,7 +307,7 @@ impl WakeSet {
         let (_, waker) = sleeper.unpark_with_waker(&waiter.inner.hubs);
         let was_member = sleeper.leave_set(self);
         match waker {
-            // It is armed in another one, and stays so.
+            // The waiter is armed in another set, and stays so.
             Some(Waker::Member) if !was_member => _ = waiter.arm(),
             waker => waker.into_iter().for_each(Waker::call),
         }

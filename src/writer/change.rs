@@ -1,4 +1,4 @@
-//! What a writer is given: records of a listing, and changes.
+//! The input of a writer: records of a listing, and changes.
 
 #![forbid(unsafe_code)]
 
@@ -72,7 +72,7 @@ pub(super) struct Content<'a> {
     pub(super) shared: Option<&'a Arc<[u8]>>,
 }
 
-/// One change of one key.
+/// A change of one key.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Kind, Start};
@@ -91,7 +91,7 @@ pub(super) struct Content<'a> {
 #[must_use = "a change is made when a writer applies it"]
 pub struct Change<'a> {
     pub(super) key: &'a [u8],
-    /// What it sets; `None`: it deletes.
+    /// The value that it sets; `None`: it deletes.
     pub(super) value: Option<&'a [u8]>,
     pub(super) operation: Operation<'a>,
 }
@@ -109,7 +109,7 @@ impl fmt::Debug for Change<'_> {
 }
 
 impl<'a> Change<'a> {
-    /// What a version is made of.
+    /// The parts of the new version.
     #[inline]
     pub(super) fn content(&self) -> Content<'a> {
         let shared = if let Operation::Shared(value) = self.operation { Some(value) } else { None };

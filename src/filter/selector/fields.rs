@@ -8,7 +8,7 @@ use std::fmt;
 
 const FIELDS: &str = "field selector";
 
-/// One requirement of a field selector: a field is, or is not, this.
+/// A requirement of a field selector: a field is, or is not, this value.
 ///
 /// For programs that name fields otherwise than their caches do: they read a selector, give each requirement the name of
 /// an attribute, and print them as a selector of the cache.
@@ -99,7 +99,7 @@ pub(crate) fn parse_fields(text: &[u8]) -> Result<Vec<FieldRequirement>> {
     Ok(requirements)
 }
 
-/// Where the name that begins here ends, and the length of the operator there; 0 for an empty term.
+/// The end of the name that begins here, and the length of the operator there; 0 for an empty term.
 fn name_and_operator(text: &[u8], start: usize) -> Result<(usize, usize)> {
     let mut escaped = false;
     let mut at = start;

@@ -10,14 +10,14 @@ use std::fmt;
 
 const LABELS: &str = "selector";
 
-/// One requirement of a label selector.
+/// A requirement of a label selector.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct LabelRequirement {
     pub(crate) key: Box<str>,
     pub(crate) test: Test,
 }
 
-/// What a label must be. Sets are sorted, without doubles and never empty.
+/// The test of a label's value. Sets are sorted, without doubles and never empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Test {
     In(Box<[Box<str>]>),
@@ -141,7 +141,7 @@ fn exact(tokens: &mut Lexemes) -> Result<Box<str>> {
     tokens.value(value)
 }
 
-/// The integer after `>` or `<`. It has no sign: no label value may begin with one.
+/// The integer after `>` or `<`, without a sign: no label value may begin with one.
 fn number(tokens: &mut Lexemes) -> Result<i64> {
     let value = tokens.take()?;
     let digits = tokens.word(value);
