@@ -32,7 +32,7 @@ pub struct Backoff {
     factor: f64,
     jitter: f64,
     calm: Duration,
-    /// What the next delay is at most.
+    /// The upper bound of the next delay.
     ceiling: Duration,
     last: Option<Instant>,
 }
@@ -50,7 +50,7 @@ impl Backoff {
         Backoff { first, most, factor: 2.0, jitter: 0.5, calm: CALM, ceiling: first, last: None }
     }
 
-    /// Grows by this factor instead of 2. What is no number, or below 1, is 1.
+    /// Grows by this factor instead of 2. A factor that is no number, or below 1, counts as 1.
     pub fn with_factor(self, factor: f64) -> Backoff {
         Backoff { factor: if factor >= 1.0 { factor } else { 1.0 }, ..self }
     }

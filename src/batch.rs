@@ -19,7 +19,7 @@ use std::ops::Range;
 /// The events delivered by one poll, in order.
 ///
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
-/// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
+/// subscription and the cache are gone. Without a filter a batch is a view into the log, and
 /// keeps one segment of it alive, filtered at most four, or all in which its one revision lies where whole revisions were
 /// asked for. A batch of an initial state keeps its key-values, as a [`Page`](crate::Page) does, and nothing of the log that is not in the window.
 ///
@@ -61,7 +61,7 @@ struct OwnedEvents {
     events: Vec<LogEvent>,
     segments: Vec<SegmentRef>,
     versions: Vec<KeyValue>,
-    /// Those of an initial state.
+    /// The key-values of an initial state.
     state: Option<Versions>,
 }
 
@@ -121,7 +121,7 @@ impl OwnedEvents {
             if let Some(later) = all.get(at + AHEAD) {
                 later.pointer().prefetch_early();
             }
-            // Whoever takes the state reads it: the begin of the value is on its way while the batch is made.
+            // The consumer will read the values: the beginning of each is fetched while the batch is made.
             heap::prefetch_early(kv.value().unwrap_or_default().as_ptr());
             LogEvent { kv: kv.pointer(), ..made(kv).into_event() }
         }));
@@ -149,7 +149,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// It has no key-values yet.
+    /// The event without its key-values yet.
     #[inline]
     fn into_event(self) -> LogEvent {
         LogEvent::of_change(self.revision, self.sequence, self.kind, self.flags, self.edges)
@@ -228,11 +228,11 @@ pub struct RawBatch {
     pub events: *const Event,
     /// How many there are.
     pub len: usize,
-    /// What keeps the events alive; 0: nothing is held.
+    /// The owner that keeps the events alive; 0: nothing is held.
     pub owner: usize,
-    /// It ends inside a revision.
+    /// The batch ends inside a revision.
     pub continues: bool,
-    /// It keeps key-values of an initial state.
+    /// The batch keeps key-values of an initial state.
     pub keeps_state: bool,
     /// The position after it.
     pub position: Position,

@@ -1,7 +1,7 @@
 //! Foreign code: functions, wakers, destructors and the log's collector of the user's that run on our threads.
 //!
-//! Any of them may panic, and so may the destructor of what it panicked with. Nothing of that leaves
-//! this module: a panic is counted ([`caught`]) and turned into a value.
+//! Any of them may panic, and so may the destructor of a panic's payload. No panic leaves this module: it is counted
+//! ([`caught`]) and turned into a value.
 
 #![forbid(unsafe_code)]
 

@@ -133,7 +133,7 @@ impl<'t> JsonScan<'t> {
         Some(())
     }
 
-    /// Behind the opening bracket. Whether anything is inside; if not, behind the closing one.
+    /// Goes behind the opening bracket. Returns whether anything is inside; if not, it goes behind the closing one.
     #[inline(always)]
     fn enter(&mut self, bracket: u8) -> Option<bool> {
         self.rest = expect(self.rest, bracket)?;
@@ -148,7 +148,7 @@ impl<'t> JsonScan<'t> {
         Some(!is_empty)
     }
 
-    /// Behind a comma, or the closing bracket. Whether it was a comma.
+    /// Goes behind a comma, or the closing bracket. Returns whether it was a comma.
     #[inline(always)]
     fn goes_on(&mut self, close: u8) -> Option<bool> {
         let (next, after) = token(self.rest)?;
@@ -169,10 +169,10 @@ impl<'t> JsonScan<'t> {
         Some(())
     }
 
-    /// What follows an array or object whose inside is `rest` and whose end is `close`. Not by recursion, so the stack does
-    /// not grow with what nobody asked for.
+    /// The text after an array or object whose inside is `rest` and whose end is `close`. The skip does not recurse, so
+    /// the stack does not grow with values that nobody asked for.
     fn skip(&mut self, mut rest: &'t [u8], mut close: u8) -> Option<&'t [u8]> {
-        // One bit for each array or object around this one that is skipped, too: whether it is an object.
+        // Each array or object around this one that is skipped, too, has a bit: whether it is an object.
         let mut around: u128 = 0;
         let depth = self.depth;
         let mut level = depth + 1;
@@ -228,7 +228,7 @@ impl<'t> JsonScan<'t> {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct JsonString<'t> {
-    /// What stands between the quotes.
+    /// The text between the quotes.
     raw: &'t [u8],
     escaped: bool,
 }
@@ -300,7 +300,7 @@ fn hex(text: &[u8]) -> Option<u16> {
     })
 }
 
-/// What follows white space. Seldom needed: compact text has none.
+/// The text after white space. Seldom needed: compact text has none.
 #[inline(never)]
 fn space(mut rest: &[u8]) -> &[u8] {
     while let [b' ' | b'\t' | b'\n' | b'\r', after @ ..] = rest {
@@ -318,7 +318,7 @@ fn token(rest: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// What follows a token of this one byte.
+/// The text after a token of this one byte.
 #[inline(always)]
 fn expect(rest: &[u8], byte: u8) -> Option<&[u8]> {
     match rest {
@@ -339,7 +339,7 @@ fn stops(bytes: &[u8; 8]) -> u64 {
     (low | backslash) & !word & (ONES << 7)
 }
 
-/// What follows a string whose quote was read, and whether it may have a backslash.
+/// The text after a string whose quote was read, and whether the string may have a backslash.
 #[inline(always)]
 fn string(mut rest: &[u8]) -> Option<(&[u8], bool)> {
     while let Some(bytes) = rest.first_chunk() {
@@ -357,7 +357,7 @@ fn string(mut rest: &[u8]) -> Option<(&[u8], bool)> {
     Some((escapes(rest)?, true))
 }
 
-/// The same for one with backslashes, and near the end of the text.
+/// The rest of [`string`] for strings with backslashes, and near the end of the text.
 #[inline(never)]
 fn escapes(mut rest: &[u8]) -> Option<&[u8]> {
     loop {

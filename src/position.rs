@@ -5,9 +5,8 @@
 /// The largest revision: positions are published as one word of 52 bits of revision and 12 of epoch. At a million
 /// revisions a second etcd reaches it in 142 years.
 ///
-/// Whoever reads at a larger one, waits for it or subscribes there is answered at once with FUTURE_REVISION, in the words
-/// in which Kubernetes refuses a resource version that is too large. A writer that is given one is refused with
-/// INVALID_ARGUMENT.
+/// A read, a wait or a subscription at a larger revision is answered at once with FUTURE_REVISION, in the words in which
+/// Kubernetes refuses a resource version that is too large. A write at one is refused with INVALID_ARGUMENT.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Code, MAX_REVISION, Read};
@@ -30,7 +29,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
 /// A place in a history: (epoch, revision).
 ///
 /// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at
-/// the cache's birth, the lower count from 1. Where a position is asked for, epoch 0 is unchecked.
+/// the cache's birth, the lower count from 1. In a position that is asked for, epoch 0 is unchecked.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Code, Position, Read, Record, ResyncReason};

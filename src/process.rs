@@ -16,12 +16,12 @@ const STEP: Duration = Duration::from_millis(1);
 
 /// Ends the threads of this library, and frees what it holds.
 ///
-/// A process that ends needs no shutdown. It is for those who look what is left: a leak checker, a test that counts
-/// threads, a host that unloads a plug-in.
+/// A process that ends needs no shutdown. The call is for programs that look what is left: a leak checker, a test that
+/// counts threads, a host that unloads a plug-in.
 ///
 /// All caches are to be dropped before, with everything that keeps one: writers, loadings, feeders, subscriptions,
 /// waiters, snapshots, pages. Batches and key-values may stay. A cache that is built afterwards starts the threads again;
-/// where there is nothing to end, this does nothing. When it returns `Ok`, the threads have been joined. On an error
+/// without threads, this does nothing. When it returns `Ok`, the threads have been joined. On an error
 /// everything is as it was.
 ///
 /// Blocks until what was dropped is freed and the threads have ended, at most about `timeout`. Any thread but the library's

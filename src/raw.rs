@@ -1,5 +1,5 @@
-//! What the C ABI (the crate `watchcore-capi`) needs beyond the public API, and nobody else: the memory
-//! behind batches and key-values as plain words, and a few limits. No part of the API that is promised.
+//! Functions that the C ABI (the crate `watchcore-capi`) alone needs beyond the public API: the memory behind batches and
+//! key-values as plain words, and a few limits. They are no part of the promised API.
 
 pub use crate::attribute::protobuf::MAX_DEPTH as MAX_PROTOBUF_PATH;
 pub use crate::attribute::schema::MAX_FIELDS;
@@ -18,8 +18,8 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 use std::time::Duration;
 
-/// Where an event has its revision, sequence, kind, flags, key-value, previous key-value and what a resync
-/// mark has: from, epoch, reason.
+/// Offsets in an event: revision, sequence, kind, flags, key-value, previous key-value and, of a resync mark, from, epoch
+/// and reason.
 pub const EVENT_OFFSETS: [usize; 9] = [
     offset_of!(LogEvent, revision),
     offset_of!(LogEvent, sequence),
@@ -72,7 +72,7 @@ pub fn add_armed(set: &WakeSet, subscription: &mut Subscription, tag: u64, rests
     subscription.arm().map(drop)
 }
 
-/// The same for a waiter.
+/// Adds a waiter to a set, and arms it.
 pub fn add_waiter_armed(set: &WakeSet, waiter: &mut Waiter, tag: u64, rests: impl Fn()) -> Result<()> {
     rests();
     set.add_waiter(waiter, tag)?;
@@ -85,7 +85,7 @@ pub fn next_ready(set: &WakeSet) -> Option<u64> {
     set.next()
 }
 
-/// The poll of C, with a maximum above 0. It leaves a member of a wake set armed, or listed where there is more. `rests`
+/// The poll of C, with a maximum above 0. A member of a wake set is armed afterwards, or listed if there is more. `rests`
 /// is called before the member can be found in its set again: another thread may take its tag from then on, and poll it.
 #[inline]
 pub fn poll(subscription: &mut Subscription, max: usize, rests: impl Fn()) -> Result<Batch> {

@@ -141,7 +141,7 @@ pub(crate) mod weak {
     use std::cell::Cell;
     use std::sync::atomic::Ordering;
 
-    /// The names. Where a lock makes an order redundant, a step is left out instead.
+    /// The names. For an order that a lock makes redundant, the mutation leaves out a step instead.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Site {
         Nothing,
@@ -240,12 +240,12 @@ pub(crate) mod weak {
     }
 
     thread_local! {
-        // One test runs on one thread of the system, all threads of its model included.
+        // All threads of a model run on the system thread of its test.
         static CHOSEN: Cell<(Site, &'static str)> = const { Cell::new((Site::Nothing, "")) };
         static CLAIMS: Cell<bool> = const { Cell::new(true) };
     }
 
-    /// Whether commits claim the log in the next model. Where nobody closes it, the claim decides nothing, and is one more
+    /// Whether commits claim the log in the next model. If nobody closes the log, the claim decides nothing, and is one more
     /// value of the head word that every load of it may find.
     pub(crate) fn begin(claims: bool) {
         CLAIMS.with(|cell| cell.set(claims));
@@ -276,7 +276,7 @@ pub(crate) mod weak {
         }
     }
 
-    /// One step weaker: a SeqCst fence is AcqRel, everything else Relaxed.
+    /// The next weaker order: a SeqCst fence becomes AcqRel, everything else Relaxed.
     pub(crate) fn order(site: Site, of: &str, order: Ordering) -> Ordering {
         let (chosen, end) = CHOSEN.with(Cell::get);
         if chosen != site || !of.ends_with(end) {

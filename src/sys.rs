@@ -1,5 +1,5 @@
-//! What the core takes from the operating system: a thread with all signals blocked, and a
-//! descriptor that becomes readable (an eventfd on Linux, a pipe elsewhere).
+//! The operating system's part of the core: a thread with all signals blocked, and a descriptor that becomes readable
+//! (an eventfd on Linux, a pipe elsewhere).
 
 #[cfg(not(loom))]
 use crate::sync::{Acquire, Relaxed, Release};
@@ -43,7 +43,7 @@ pub(crate) mod clock {
     #[inline]
     fn origin() -> u64 {
         static ORIGIN: OnceLock<u64> = OnceLock::new();
-        // What lies between the two calls it is ahead by.
+        // The origin is ahead by the time between the two calls.
         *ORIGIN.get_or_init(|| monotonic(libc::CLOCK_MONOTONIC).saturating_sub(of(Instant::now())))
     }
 
@@ -207,7 +207,7 @@ pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
 
 /// A descriptor that is readable after [`Signal::raise`] until [`Signal::drain`].
 ///
-/// Non-blocking and close-on-exec. It is closed when the last owner drops it, so that a late raise
+/// Non-blocking and close-on-exec. The last owner closes the descriptor when it is dropped, so that a late raise
 /// never writes to a descriptor that has been opened for something else under the same number.
 #[cfg(not(loom))]
 pub(crate) struct Signal {
@@ -295,7 +295,7 @@ impl Drop for Signal {
     }
 }
 
-/// The same for loom: one word. Waiting does not block.
+/// The signal for loom: one word. Waiting does not block.
 #[cfg(loom)]
 pub(crate) struct Signal(crate::sync::AtomicBool);
 

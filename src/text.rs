@@ -1,7 +1,7 @@
-//! What people print and type: `Display` and `FromStr` of the public words.
+//! The public words as text: `Display` and `FromStr`.
 //!
-//! Each word is written as the command line, C and the logs write it. What is typed is what is printed, names in any
-//! case; anything else is INVALID_ARGUMENT, with the list of what there is.
+//! Each word is written as the command line, C and the logs write it. Parsing takes the printed words, in any case; any
+//! other text is INVALID_ARGUMENT, with the list of the words.
 
 #![forbid(unsafe_code)]
 
@@ -146,7 +146,7 @@ impl fmt::Display for Lag {
 mod tests {
     use super::*;
 
-    /// What is printed is what is typed; of each enum every variant.
+    /// Each variant of each enum is parsed from its printed text.
     #[test]
     fn printed_words_are_read_again() {
         fn again<T: FromStr<Err = Error> + fmt::Display + Copy + PartialEq + fmt::Debug>(all: &[T]) {

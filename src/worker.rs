@@ -19,7 +19,7 @@ pub(crate) use thread::Worker;
 use crate::sync::{Acquire, Relaxed, Release};
 use std::sync::atomic::AtomicUsize;
 
-/// Who needs the process's threads.
+/// The number of objects that need the process's threads.
 static NEEDS: AtomicUsize = AtomicUsize::new(0);
 
 /// A cache whose memory is not all freed: while there is one, no worker ends.
@@ -54,7 +54,7 @@ mod thread {
     use std::thread::JoinHandle;
     use std::time::Instant;
 
-    /// Where a worker is in its life.
+    /// The states of a worker.
     #[derive(Default)]
     enum Life {
         #[default]
@@ -62,7 +62,7 @@ mod thread {
         Runs(JoinHandle<()>),
         /// Asked to end.
         Ends(JoinHandle<()>),
-        /// It has nothing left to do but to return.
+        /// The thread has nothing left to do but to return.
         Over(JoinHandle<()>),
     }
 
@@ -70,9 +70,9 @@ mod thread {
     pub(crate) struct Worker {
         name: &'static str,
         duty: Duty,
-        /// That life is Ends, for the thread to ask without the lock.
+        /// Whether `life` is Ends, for the thread to read without the lock.
         ends: AtomicBool,
-        /// What is planned for later is to be looked at now.
+        /// Whether work that is planned for later is to be done now.
         hurries: AtomicBool,
         /// Not held while a thread is joined: what ends with a thread may run foreign code.
         life: Mutex<Life>,
@@ -93,8 +93,8 @@ mod thread {
             self.name
         }
 
-        /// Starts the thread, if it does not run; one that was asked to end stays. Where the system has none, nothing
-        /// has changed, and the next call tries again.
+        /// Starts the thread, if it does not run; a thread that was asked to end stays. If the system has no thread,
+        /// nothing has changed, and the next call tries again.
         pub(crate) fn start(&self, body: fn()) -> io::Result<()> {
             let mut life = lock(&self.life);
             loop {
@@ -129,7 +129,7 @@ mod thread {
             self.duty.call()
         }
 
-        /// Who stands in: whether he is done. Where there is a thread again, he is.
+        /// Whether a thread that stands in is done. It is, if the worker has a thread again.
         pub(crate) fn may_leave(&self, has_nothing: impl FnOnce() -> bool) -> bool {
             let life = lock(&self.life);
             match *life {
@@ -204,7 +204,7 @@ mod thread {
         }
     }
 
-    /// It has not panicked: all that is foreign on a worker is called in `foreign`, the log's collector, too.
+    /// The thread has not panicked: all foreign code on a worker is called in `foreign`, the log's collector, too.
     fn join(handle: JoinHandle<()>) {
         let _ = handle.join();
     }

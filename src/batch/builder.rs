@@ -1,8 +1,8 @@
-//! Building a batch: how much goes into one.
+//! The builder of batches, which limits their length.
 //!
 //! Every batch that is no view is built here: traversals, initial states, differences. A builder knows the most events that
 //! were asked for, and that a batch keeps at most four segments alive (but for one revision that is longer than either, where
-//! whole ones were asked for). Where a batch may end its maker knows: for events of the log see `subscription::traverse`.
+//! whole ones were asked for). The caller knows where a batch may end: for events of the log see `subscription::traverse`.
 
 #![forbid(unsafe_code)]
 

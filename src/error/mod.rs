@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! codes {
     ($($name:ident = $number:literal, $upper:literal, $http:literal $reason:literal, exit $exit:literal, $retry:literal, $text:literal;)*) => {
-        /// What went wrong, as a number that never changes (it is part of the C ABI).
+        /// The class of an error, as a number that never changes (it is part of the C ABI).
         ///
         /// ```
         /// use watchcore::{Cache, Code, Read};
@@ -47,7 +47,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $upper,)* }
             }
 
-            /// One sentence about the code.
+            /// A sentence about the code.
             pub const fn text(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
             }
@@ -135,7 +135,7 @@ struct ErrorBody {
 
 /// An error: a [`Code`], a message for people, and the numbers of the message as fields.
 ///
-/// It is one pointer wide and cheap to clone. A number that does not apply is 0.
+/// An error is one pointer wide and cheap to clone. A number that does not apply is 0.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Code, Start};
@@ -177,7 +177,7 @@ impl Error {
     pub fn code(&self) -> Code {
         self.0.code
     }
-    /// What was asked, what holds and what to do next.
+    /// The sentences for people: what was asked, what holds and what to do next.
     pub fn message(&self) -> &str {
         &self.0.message
     }

@@ -11,7 +11,7 @@ pub(super) enum FamilyKind {
     Histogram,
 }
 
-/// What a series is at.
+/// The value of a series.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Count(u64),
@@ -71,32 +71,32 @@ struct Family {
 pub struct Families {
     prefix: &'static str,
     all: Vec<Family>,
-    /// Behind the family that was added to last: the caches bring theirs in the same order.
+    /// The index after the family that was added to last: the caches bring theirs in the same order.
     next: usize,
 }
 
 impl Families {
-    /// None yet; `prefix` begins each name.
+    /// No families yet; `prefix` begins each name.
     pub fn with_prefix(prefix: &'static str) -> Families {
         Families { prefix, all: Vec::new(), next: 0 }
     }
 
-    /// One more series of what only rises. Its name ends in `_total`.
+    /// Adds a series that only rises. Its name ends in `_total`.
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         self.add(name, FamilyKind::Counter, help, labels, value);
     }
 
-    /// One more series of what may fall.
+    /// Adds a series that may fall.
     pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
         self.add(name, FamilyKind::Gauge, help, labels, value);
     }
 
-    /// One more series of a length of time, which may fall.
+    /// Adds a series of a duration, which may fall.
     pub fn seconds(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Duration) {
         self.add(name, FamilyKind::Gauge, help, labels, value);
     }
 
-    /// One more histogram.
+    /// Adds a histogram.
     pub fn histogram(&mut self, name: &str, help: &str, labels: &[(&str, &str)], histogram: &Histogram) {
         let family = self.family(name, FamilyKind::Histogram, help);
         let bounds = histogram.bounds.iter().map(|bound| format!("{bound:?}")).chain(["+Inf".to_owned()]);
@@ -109,7 +109,7 @@ impl Families {
         family.sample("_count", labels, below);
     }
 
-    /// One more series.
+    /// Adds a series.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -194,19 +194,19 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Of these bounds, which rise, and no observation.
+    /// A histogram of these bounds, which rise, without observations.
     pub fn new(bounds: &'static [f64]) -> Histogram {
         Histogram { bounds, counts: vec![0; bounds.len() + 1].into(), sum: 0.0 }
     }
 
-    /// One more observation.
+    /// Adds an observation.
     pub fn observe(&mut self, value: f64) {
         self.counts[self.bounds.partition_point(|bound| *bound < value)] += 1;
         self.sum += value;
     }
 }
 
-/// As the format wants it: of labels the quote too.
+/// Escapes a text for the format; in labels the quote, too.
 fn escaped(text: &str, is_label: bool) -> String {
     let text = text.replace('\\', "\\\\").replace('\n', "\\n");
     if is_label { text.replace('"', "\\\"") } else { text }

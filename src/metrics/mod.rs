@@ -1,4 +1,4 @@
-//! All figures of caches as text for Prometheus.
+//! All statistics of caches as text for Prometheus.
 //!
 //! [`text`] renders what [`Cache::status`], [`Cache::stats`] and [`Cache::subscriptions`] say, and what the feeder
 //! counts, of any number of caches at once, so that each name has its `HELP` and `TYPE` once. A server sends it with
@@ -38,9 +38,9 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The `Content-Type` of an answer with this text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All figures of these caches, but for those of each subscription.
+/// All statistics of these caches, but for those of each subscription.
 ///
-/// The same as `Metrics::new().text(caches)`; see [the module](self).
+/// Shorthand for `Metrics::new().text(caches)`; see [the module](self).
 pub fn text<'a>(caches: impl IntoIterator<Item = &'a Cache>) -> String {
     Metrics::new().text(caches)
 }
@@ -76,8 +76,7 @@ impl Metrics {
         self
     }
 
-    /// Renders the figures of these caches as they are now. Of no cache at all: the figures of the process that need
-    /// none.
+    /// Renders the statistics of these caches as they are now; without a cache, those of the process alone.
     pub fn text<'a>(self, caches: impl IntoIterator<Item = &'a Cache>) -> String {
         let mut families = Families::with_prefix("watchcore_");
         families.add("build_info", Gauge, "The version of watchcore.", &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -121,7 +120,7 @@ impl Metrics {
     }
 }
 
-/// What the names of a source may not be: those of its report.
+/// Names that a source's own series may not have: those of its report.
 const OF_REPORT: [&str; 6] = ["info", "revision", "warning", "connects", "reconnects", "resyncs"];
 
 /// The name that a cache was given, else its prefix; never empty, for an empty label is none to Prometheus.
@@ -312,7 +311,7 @@ fn of_sleepers(to: &mut OfCache<'_>, waiting: u64, behind: u64, lapped: u64) {
     to.counter("notifier_lapped", "Times that the notifier itself fell out of the window.", lapped);
 }
 
-/// What readers keep: bytes of the log, snapshots with the age of the oldest, pages with their bytes.
+/// Series of the memory that readers keep: bytes of the log, snapshots with the age of the oldest, pages with their bytes.
 fn of_kept(
     to: &mut OfCache<'_>,
     kept_bytes: u64,

@@ -26,9 +26,9 @@ struct Node<T> {
 ///
 /// # Safety
 ///
-/// The place of a node that came from a box; once. What is in it was moved out.
+/// The place of a node that came from a box; once. Its value was moved out.
 unsafe fn free_boxed<T>(place: NonNull<u8>) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller promises that a box made the place, and that this is the only call for it.
     drop(unsafe { Box::from_raw(place.as_ptr().cast::<MaybeUninit<Node<T>>>()) });
 }
 
@@ -64,7 +64,7 @@ impl<T> Inbox<T> {
     /// Memory for a node.
     pub(crate) const NODE: Layout = Layout::new::<Node<T>>();
 
-    /// As [`Inbox::push`], in memory of the caller's, which `free` gives back once the value was taken.
+    /// Like [`Inbox::push`], in memory of the caller's, which `free` gives back once the value was taken.
     ///
     /// # Safety
     ///
@@ -115,7 +115,7 @@ impl<T> Drop for Inbox<T> {
     }
 }
 
-/// What was taken out of an inbox; what it does not give out is dropped with it.
+/// The nodes taken out of an inbox; values that are not taken from it are dropped with it.
 pub(crate) struct Taken<T> {
     top: *mut Node<T>,
 }

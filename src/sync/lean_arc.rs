@@ -11,13 +11,13 @@ use super::{Acquire, AtomicUsize, Relaxed, Release, ord};
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-/// What the counts are on.
+/// The block that the counts are on.
 struct LeanBlock<T> {
     count: AtomicUsize,
     value: T,
 }
 
-/// One count: see the module.
+/// A count: see the module.
 pub(crate) struct LeanArc<T> {
     /// From a box, which is there as long as a count.
     block: NonNull<LeanBlock<T>>,
@@ -65,7 +65,7 @@ impl<T> Clone for LeanArc<T> {
     fn clone(&self) -> LeanArc<T> {
         // Relaxed: this count keeps it meanwhile.
         if self.block().count.fetch_add(1, Relaxed) > isize::MAX as usize {
-            // As std's: counts that are leaked and leaked again would come round to 0.
+            // Like std's: counts that are leaked and leaked again would come round to 0.
             std::process::abort();
         }
         LeanArc { block: self.block }

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 
-/// What keeps a value, and is one address: a box, or a count.
+/// An owner of a value that is one address: a box, or a count.
 pub(crate) trait OneAddress {
     type Kept: Send + Sync;
     fn new(value: Self::Kept) -> Self;
@@ -80,7 +80,7 @@ impl<K: OneAddress> OnceKept<K> {
         unsafe { address.as_ref() }
     }
 
-    /// The value; made here, if nobody has made it. Where two make it at once, one of the two is dropped.
+    /// The value; made here, if nobody has made it. If two threads make it at once, one of the two values is dropped.
     #[inline]
     pub(crate) fn get_or_make(&self, make: impl FnOnce() -> K::Kept) -> &K::Kept {
         if let Some(value) = self.get() { value } else { self.make(make) }
@@ -104,7 +104,7 @@ impl<K: OneAddress> OnceKept<K> {
 }
 
 impl<T: Send + Sync> OnceArc<T> {
-    /// One more count on the value, once it was made.
+    /// Another count on the value, once it was made.
     pub(crate) fn count(&self) -> Option<LeanArc<T>> {
         // Acquire: as in `get`.
         let address = NonNull::new(self.address.load(Acquire))?;
@@ -118,7 +118,7 @@ impl<K: OneAddress> Drop for OnceKept<K> {
     fn drop(&mut self) {
         #[cfg(not(loom))]
         let address = *self.address.get_mut();
-        // What orders this drop behind the making may be a count that loom does not see: an exchange has the newest.
+        // A count that loom does not see may order this drop after the making: an exchange reads the newest value.
         #[cfg(loom)]
         let address = self.address.swap(ptr::null_mut(), Acquire);
         if !address.is_null() {

@@ -10,7 +10,7 @@ type Hook = Box<dyn FnMut(&'static str)>;
 
 #[cfg(test)]
 thread_local! {
-    /// What a test does at the steps of its own thread.
+    /// The function that a test calls at the steps of its own thread.
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 

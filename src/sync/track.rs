@@ -1,4 +1,4 @@
-//! What loom sees of plain memory.
+//! Accesses of plain memory that loom sees.
 
 use std::cell::Cell;
 

@@ -13,14 +13,14 @@
 use crate::sync::{AcqRel, AtomicU32, Relaxed, RwLock, Thread, ord};
 use std::sync::PoisonError;
 
-/// It is awake, or somebody stands in: who has the work looks once more before he leaves it.
+/// The thread is awake, or another one stands in: whichever does the work looks once more before it stops.
 const AWAKE: u32 = 0;
 /// The thread's, which sleeps or is about to.
 const ASLEEP: u32 = 1;
 /// There is no thread: who calls next does the work.
 const NOBODY: u32 = 2;
 
-/// See the module. What changes whether there is a thread (`begin`, `end`, `leave`) is done under the lock of its life.
+/// See the module. `begin`, `end` and `leave`, which change whether there is a thread, run under the lock of its life.
 pub(crate) struct Duty {
     word: AtomicU32,
     /// For who wakes it: written when it starts and when it ends. A cache has counted its [`Need`] and has had `start` return
@@ -70,9 +70,9 @@ impl Duty {
     /// A thread was started: the work is its own.
     pub(crate) fn begin(&self, thread: Thread) {
         self.set_thread(Some(thread.clone()));
-        // Partner: `rest`. Who stands in leaves when he has seen the thread.
+        // Partner: `rest`. A thread that stands in leaves when it has seen the worker's thread.
         self.word.swap(AWAKE, AcqRel);
-        // It may have gone to sleep before it could be found.
+        // The thread may have gone to sleep before it could be found.
         thread.unpark();
     }
 
@@ -111,11 +111,11 @@ impl Duty {
         true
     }
 
-    /// Who stands in, where there is no thread. True: there was nothing to do, or somebody else does it.
+    /// For a thread that stands in while the worker has none. True: there was nothing to do, or another thread does it.
     pub(crate) fn leave(&self, has_nothing: impl FnOnce() -> bool) -> bool {
         // Partner: `call`.
         self.word.swap(NOBODY, ord!(DutyLeave, AcqRel));
-        // Who has called in between has it.
+        // A thread that has called in between has the work.
         has_nothing() || self.word.swap(AWAKE, AcqRel) == AWAKE
     }
 }

@@ -121,12 +121,12 @@ impl<'a> Change<'a> {
         Change { key: key.as_ref(), value: Some(value.as_ref()), operation: Operation::Put }
     }
 
-    /// Sets a value whose bytes are not copied: the cache has a count on them until the version is freed, and what it hands
-    /// out is these bytes. For large values that the program has in such a form anyway: an apply copies the key alone, and
+    /// Sets a value whose bytes are not copied: the cache has a count on them until the version is freed, and hands out
+    /// these bytes. Meant for large values that the program has in such a form anyway: an apply copies the key alone, and
     /// each reader pays a line of memory more.
     ///
-    /// As for [`Change::put`], create revision and version follow from the key's state. The whole length of the value counts
-    /// as the cache's in all figures and limits, though others may have the bytes, too. The last count is given back on
+    /// Create revision and version follow from the key's state, as for [`Change::put`]. The whole length of the value counts
+    /// as the cache's in all statistics and limits, though others may have the bytes, too. The last count is given back on
     /// the library's thread.
     ///
     /// ```

@@ -24,9 +24,9 @@ use std::sync::Arc;
 const AHEAD: usize = 8;
 
 /// A first listing under way: [`Writer::begin_load`] begins it, [`Writer::load_more`] hands records over, and
-/// [`Writer::finish_load`] publishes it. Dropped before, it frees what it has, and the cache is as it was.
+/// [`Writer::finish_load`] publishes it. If it is dropped before, it frees its records, and the cache is as it was.
 ///
-/// Send. It keeps the memory of its cache.
+/// Send. A loading keeps the memory of its cache.
 ///
 /// ```
 /// use watchcore::{Cache, Record};
@@ -54,7 +54,7 @@ pub struct Loading {
     bytes: usize,
     /// Extractors that failed.
     extract_failures: u64,
-    /// Behind the versions: they go first.
+    /// Declared after the versions, which are dropped first.
     inner: Arc<Inner>,
 }
 
@@ -170,8 +170,8 @@ impl Writer {
         self.publish_listing(loading, true)
     }
 
-    /// The same for a listing of the past, whose history up to now the writer is about to apply: it takes changes, and for
-    /// readers the cache stays NotReady until [`Writer::caught_up`]. The log begins at the listing all the same.
+    /// Publishes a listing of the past, whose history up to now the writer is about to apply: the writer takes changes, but
+    /// for readers the cache stays NotReady until [`Writer::caught_up`]. The log begins at the listing all the same.
     ///
     /// ```
     /// use watchcore::{Cache, Change, Read, Start, State};

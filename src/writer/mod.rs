@@ -30,7 +30,7 @@ use crate::sync::{Relaxed, Release, lock};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What a feeder is asked for; see [`Writer::demand`].
+/// The requests to a feeder; see [`Writer::demand`].
 ///
 /// ```
 /// use watchcore::{Cache, Demand};
@@ -50,8 +50,8 @@ pub struct Demand {
 }
 
 impl Cache {
-    /// The writer. One lives at a time (I1): BUSY while another does; a dropped one can be taken
-    /// again. Never blocks.
+    /// Takes the writer. Only one writer lives at a time (I1): BUSY while another does; after it was dropped, the writer can
+    /// be taken again. Never blocks.
     pub fn writer(&self) -> Result<Writer> {
         Writer::take(&self.inner)
     }
@@ -113,7 +113,7 @@ impl Writer {
         Ok((&self.inner, core))
     }
 
-    /// Where the writer stands.
+    /// The position of the last revision that was written.
     pub fn position(&self) -> Position {
         self.core().position
     }
@@ -137,9 +137,9 @@ impl Writer {
         self.core().loaded
     }
 
-    /// Makes a cache Ready whose listing was finished by [`Writer::finish_load_behind`]; else it does nothing. Those who
-    /// wait for the listing begin here: a subscription that was opened before has the state of this position, or what
-    /// comes after it.
+    /// Makes a cache Ready whose listing was finished by [`Writer::finish_load_behind`]; else it does nothing. Consumers that
+    /// wait for the listing begin here: a subscription that was opened before has the state of this position, or the
+    /// events after it.
     pub fn caught_up(&mut self) {
         let core = self.core();
         if !core.loaded || self.inner.is_ready() || self.inner.is_closing() {
@@ -218,8 +218,8 @@ impl Writer {
         core.commit_one(inner, revision, seq, one, made)
     }
 
-    /// The same where its segment has no room, or something has to leave. Prepared again: what `apply_one` has prepared
-    /// is nowhere in memory.
+    /// Applies a change for which the segment has no room, or segments have to leave. The change is prepared again:
+    /// `apply_one` keeps its preparation in registers.
     #[cold]
     fn apply_planned(&mut self, revision: u64, change: &Change<'_>) -> Result<()> {
         let mut set = std::mem::take(&mut self.scratch);
@@ -248,7 +248,7 @@ impl Writer {
         let plan = core.ring.plan(&inner.ring, set.prepared.iter().map(Prepared::added));
         core.make_versions(inner, &plan, 0, &mut set, |input| changes[input].content());
         let committed = core.commit("apply", inner, Transaction { revision, epoch_change: None }, plan, &mut set);
-        // What a closed log has not taken goes now.
+        // Changes that a closed log has not taken are dropped now.
         set.clear();
         self.scratch = set;
         committed

@@ -42,19 +42,19 @@ impl ChangeSet {
     }
 }
 
-/// One prepared change. It lives from `prepare` to the end of the commit. Meanwhile only its own transaction
-/// stores into slots (I1), so its two addresses stay valid.
+/// A prepared change, from `prepare` to the end of the commit. Meanwhile only its own transaction stores into slots
+/// (I1), so its two addresses stay valid.
 #[derive(Clone, Copy)]
 pub(super) struct Prepared {
     pub(super) slot: Option<SlotPtr>,
     /// The version in the slot, which the event replaces.
     before: VersionPtr,
-    /// What its event adds to the window.
+    /// The bytes that its event adds to the window.
     pub(super) added: Added,
     pub(super) kind: Kind,
     pub(super) flags: u32,
     meta: KeyMeta,
-    /// Of its key.
+    /// The hash of its key.
     pub(super) hash: u64,
     /// Index in the input, for key and value.
     input: usize,
@@ -95,8 +95,7 @@ impl Prepared {
         self.added.sum()
     }
 
-    /// Where it puts a deleted key again: the delete's sequence number, and the bytes that stayed because
-    /// of it.
+    /// For a put of a deleted key: the delete's sequence number, and the bytes that stayed because of it.
     #[inline(always)]
     pub(super) fn revived(&self) -> Option<(u64, u64)> {
         if self.kind != Kind::Added {
@@ -303,8 +302,8 @@ impl Core {
     }
 }
 
-/// What the cache adds to a version: all foreign code of a change runs here. `attributes` is room for them; `failures`
-/// counts the extractors that fail, and is shown once the version is.
+/// The parts that the cache adds to a version: all foreign code of a change runs here. `attributes` is a buffer for them;
+/// `failures` counts the extractors that fail, and is added to the statistics when the version is published.
 #[inline]
 pub(super) fn extras<'a>(
     attributes: &'a mut Vec<u8>,

@@ -1,6 +1,6 @@
-//! One revision: what has to be done before it, and its commit.
+//! A revision: the work before it, and its commit.
 //!
-//! Commit takes the events of what is [`Prepared`] one by one: each is appended to the log in one step with the move of its
+//! Commit takes the [`Prepared`] changes one by one: each event is appended to the log in one step with the move of its
 //! version into its key's slot ([`RingWriter::append`]), so that there is no moment between the two at
 //! which a count has no owner. Then root, epochs and head make the whole revision visible.
 
@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 /// A revision from prepare to commit: its number, and its epoch change where it is a resync.
 pub(super) struct Transaction {
     pub(super) revision: u64,
-    /// It is a resync: its marks go around the changes.
+    /// Set for a resync: its marks go around the changes.
     pub(super) epoch_change: Option<EpochChange>,
 }
 
@@ -83,7 +83,7 @@ impl Core {
         Ok(())
     }
 
-    /// The same for one change that has room in the segment in hand, under this sequence number.
+    /// Commits one change that has room in the current segment, under this sequence number.
     #[inline(always)]
     pub(super) fn commit_one(
         &mut self,
@@ -207,7 +207,7 @@ impl Core {
         grown
     }
 
-    /// One change. What can fail comes before or after the move of the counts.
+    /// Writes one change. Calls that can fail come before or after the move of the counts.
     ///
     /// Not in line in unit tests: with all in one function LLVM 22.1 (Rust 1.95, optimized) loses the address of a panic
     /// that leaves a step of `write`, and the unwinder stops at another one (`panic_in_giant_frees_exactly`).
@@ -245,7 +245,7 @@ impl Core {
         }
     }
 
-    /// The same where the key has no slot yet: it is added, and replaces nothing. The bytes of the slot.
+    /// Writes the first change of a key, which has no slot yet: it replaces nothing. Returns the bytes of the slot.
     #[inline(never)]
     fn write_first(
         &mut self,
@@ -290,7 +290,7 @@ impl Core {
     }
 }
 
-/// What a commit adds to the gauges of the store, which show it once its head is published.
+/// The additions of a commit to the gauges of the store, made once its head is published.
 #[derive(Default)]
 struct Grown {
     objects: i64,
@@ -328,8 +328,8 @@ impl Grown {
     }
 }
 
-/// A commit under way. It has claimed the log, so that whether it is refused with CLOSED is decided before it stores
-/// anything, and a close that comes meanwhile takes effect behind it. Where a panic drops it, the cache fails for good,
+/// A commit under way. A commit has claimed the log, so that it is decided before its first store whether it is refused
+/// with CLOSED, and a close that comes meanwhile takes effect after it. If a panic drops it, the cache fails for good,
 /// which ends the waits for revisions that will not come; [`Commit::end`] disarms that.
 pub(super) struct Commit<'a> {
     inner: &'a Arc<Inner>,

@@ -1,4 +1,4 @@
-//! What a writer refuses before it changes anything.
+//! The checks by which a writer refuses input before it changes anything.
 
 #![forbid(unsafe_code)]
 
