@@ -1,21 +1,20 @@
-//! From messages of the watch stream to whole revisions.
+//! Assembles whole revisions from the messages of the watch stream.
 //!
-//! A message without fragments holds whole revisions. A fragment may end inside one; but as
-//! revisions rise along the stream, everything before the last revision seen is complete, so only
-//! that one waits for the rest.
+//! A message without fragments holds whole revisions. A fragment may end inside one; but since revisions rise along
+//! the stream, every revision before the last one seen is complete, so only the last one waits for the rest.
 
 use etcd_client::proto::PbEvent;
 
-/// Puts fragments together. One per stream: what a cut stream left behind is dropped with it.
+/// Joins fragments. Each stream has its own: if the stream breaks, its incomplete revision is dropped with it.
 pub(super) struct Assembler {
     held: Vec<PbEvent>,
-    /// What they weigh, and how much that may be: a revision has no other bound.
+    /// The size of the held events, and its limit: nothing else bounds a revision.
     bytes: usize,
     most: usize,
     open: bool,
 }
 
-/// The events that wait for the rest of their revision weigh so many bytes, more than they may.
+/// The events that wait for the rest of their revision have this many bytes, more than the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RevisionTooLong(pub(super) usize);
 
@@ -24,8 +23,8 @@ impl Assembler {
         Assembler { held: Vec::new(), bytes: 0, most, open: false }
     }
 
-    /// Takes the events of one message and gives those whose revisions are complete. `more`: the
-    /// message is a fragment, and others follow.
+    /// Takes the events of one message and returns those whose revisions are complete. `more`: the message is a
+    /// fragment, and others follow.
     pub(super) fn push(&mut self, events: Vec<PbEvent>, more: bool) -> Result<Vec<PbEvent>, RevisionTooLong> {
         self.bytes += events.iter().map(weight).sum::<usize>();
         if self.held.is_empty() {
@@ -52,17 +51,17 @@ impl Assembler {
     }
 }
 
-/// What an event holds in memory.
+/// The size of an event in memory.
 fn weight(event: &PbEvent) -> usize {
     size_of::<PbEvent>() + event.kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len())
 }
 
-/// The revision of an event; 0 where the server left it out.
+/// The revision of an event; 0 if the server left it out.
 pub(super) fn revision_of(event: &PbEvent) -> u64 {
     event.kv.as_ref().map_or(0, |kv| kv.mod_revision.max(0) as u64)
 }
 
-/// Cuts events into runs of one revision each.
+/// Splits events into runs of one revision each.
 pub(super) fn revisions(events: &mut [PbEvent]) -> impl Iterator<Item = &mut [PbEvent]> {
     events.chunk_by_mut(|a, b| revision_of(a) == revision_of(b))
 }
@@ -110,7 +109,7 @@ mod tests {
         assert_eq!(assembler.push(events(&[7]), false).unwrap().len(), 11);
     }
 
-    /// A server that says of each fragment that others follow.
+    /// A server that claims of each fragment that others follow.
     #[test]
     fn endless_revision_is_refused() {
         let one = weight(&events(&[7])[0]);

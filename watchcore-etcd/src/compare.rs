@@ -1,8 +1,8 @@
-//! What the cache holds beside what etcd holds at the same revision: the rule, without input or output.
+//! Compares the cache with etcd's state at the same revision, without input or output.
 //!
-//! A cache at position P has the state of etcd's range at revision P, key by key with value and numbers. So a part of the range
-//! that is read at P is compared with a snapshot at P, and whatever differs is the mark of another history, of a corrupt
-//! member or of a bug here. Both sides are in key order.
+//! A cache at position P has the state of etcd's range at revision P, key by key with value and numbers. So a part of
+//! the range that is read at P is compared with a snapshot at P, and any difference reveals another history, a
+//! corrupt member or a bug here. Both sides are in key order.
 
 use super::integrity::{self, Live};
 use super::list::record;
@@ -13,13 +13,13 @@ use std::fmt;
 use std::ops::Deref;
 use watchcore::KeyValue;
 
-/// How the two sides are to fit.
+/// How the two sides must relate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
-    /// Both are of one revision: they are the same.
+    /// Both sides are of one revision and must be equal.
     Same,
-    /// etcd's side is of a later revision, because the cache's own is compacted: what was not touched after this revision,
-    /// the cache's, is the same, and of keys that are gone nothing is known.
+    /// etcd's side is of a later revision, because the cache's revision (given here) is compacted: keys that were not
+    /// touched after it must be equal, and keys that are gone are not checked.
     Continues(u64),
 }
 
@@ -41,7 +41,7 @@ impl Difference {
 }
 
 impl fmt::Display for Difference {
-    /// The numbers of both sides. Values may be secrets, so they are not shown.
+    /// Shows the numbers of both sides. Values may be secrets, so they are not shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key {}", server_text::key(&self.key))?;
         for (name, live) in [("the cache", self.held), ("etcd", self.stored)] {
@@ -59,7 +59,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The first key of a part of the range that does not fit, in key order.
+/// The first key of a part of the range that breaks the rule, in key order.
 pub(super) fn first_difference<'a, K: Deref<Target = KeyValue>>(
     held: impl IntoIterator<Item = K>,
     stored: impl IntoIterator<Item = &'a Stored>,
@@ -82,10 +82,10 @@ pub(super) fn first_difference<'a, K: Deref<Target = KeyValue>>(
     }
 }
 
-/// Whether the two sides of one key fit.
+/// Whether the two sides of one key keep the rule.
 fn fits(held: Option<&KeyValue>, stored: Option<&Stored>, rule: Rule) -> bool {
     let Some(stored) = stored else { return rule != Rule::Same };
-    // Nothing was touched after the largest revision: then everything has to be the same.
+    // No key was touched after the largest revision, so every key has to be equal.
     let point = if let Rule::Continues(point) = rule { point } else { u64::MAX };
     integrity::continues(&record(&stored.0), held, point)
 }
@@ -96,7 +96,7 @@ mod tests {
     use etcd_client::proto::PbKeyValue;
     use watchcore::{Cache, Record};
 
-    /// Key, value, revision of the creation, of the last change, version.
+    /// Key, value, create revision, mod revision, version.
     type Row = (&'static str, &'static str, u64, u64, u64);
 
     fn stored(&(key, value, create, modified, version): &Row) -> Stored {

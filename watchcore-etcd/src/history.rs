@@ -1,7 +1,7 @@
-//! The history check: after a reconnect, is it still the history that was applied?
+//! The history check: whether etcd, after a reconnect, still has the history that was applied.
 //!
 //! A restored backup keeps cluster id, member id and term, and may have grown past the cache's revision before the
-//! feeder looks. So the evidence, the newest thing applied, is read again at its own revision.
+//! feeder looks. So the evidence, the newest applied item, is read again at its own revision.
 
 use super::connect::Reader;
 use super::failure::{Class, Failure};
@@ -11,18 +11,18 @@ use super::resume::{Evidence, Held};
 use etcd_client::GetOptions;
 use etcd_client::proto::PbKeyValue;
 
-/// Above so many keys a listing is proved by its newest key and its count alone: the server would
-/// have to walk through all values to find those changed later.
+/// Above this many keys, only the newest key and the count prove a listing: the server would have to walk through all
+/// values to find those changed later.
 const WALKED_KEYS: u64 = 50_000;
 
-/// What reading the evidence again showed.
+/// The result of reading the evidence again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HistoryCheck {
-    /// The history holds what was applied.
+    /// etcd still holds the evidence.
     Same,
-    /// It does not.
+    /// etcd does not hold the evidence.
     Other,
-    /// It is compacted: it can no longer be known.
+    /// The evidence's revision is compacted, so it can no longer be checked.
     Compacted,
 }
 
@@ -64,8 +64,8 @@ async fn deletion_is_there(reader: &Reader, key: &[u8], at: i64, before: Live) -
     Ok(held.is_some_and(|held| Live::of(&held) == before))
 }
 
-/// The newest key is the same, nothing in the range changed after it, and the count is the same:
-/// then the state at `at` is the listed one, whatever happened since.
+/// Whether the newest key is the same, no key of the range changed after it, and the count is the same: then the
+/// state at `at` is the listed one, whatever happened since.
 async fn listing_is_there(
     reader: &Reader,
     range: &KeyRange,

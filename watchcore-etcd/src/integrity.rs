@@ -1,9 +1,9 @@
-//! What a server may say at all: the rules of etcd's API, and of the history that the cache holds.
+//! The rules that every server message must keep: those of etcd's API, and those of the history that the cache holds.
 //!
-//! Every message is checked here before anything of it reaches the cache: a header ([`revision_of_header`]), a message of
-//! the watch ([`WatchRules`]), its events ([`check_events`], [`check`]), a page or a message of a listing ([`ListingRules`]). A
-//! message that breaks a rule is a [`Violation`], and nothing else happens to it: the session fails with
-//! [`Class::Broken`](super::failure::Class), and the next one lists.
+//! Every message is checked here before any part of it reaches the cache: a header ([`revision_of_header`]), a
+//! message of the watch ([`WatchRules`]), its events ([`check_events`], [`check`]), a page or a stream message of a
+//! listing ([`ListingRules`]). A message that breaks a rule is a [`Violation`] and has no other effect: the session
+//! fails with [`Class::Broken`](super::failure::Class), and the next session lists.
 
 use super::range::KeyRange;
 use super::server_text;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use watchcore::{KeyValue, MAX_REVISION, Record};
 
-/// The numbers of a live key-value.
+/// The revisions and the version of a live key-value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Live {
     pub(super) create: u64,
@@ -31,7 +31,7 @@ impl Live {
     }
 }
 
-/// A rule that was broken: which one, and by what.
+/// A broken rule: its name, and the values that broke it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Violation {
     pub(super) what: &'static str,
@@ -50,7 +50,7 @@ impl Violation {
         Violation { revision: Some(revision), ..Violation::new(what) }
     }
 
-    /// By this key-value.
+    /// A rule that this key-value broke.
     fn by(what: &'static str, kv: &PbKeyValue) -> Violation {
         Violation { key: Some(kv.key.clone()), came: Some(Live::of(kv)), ..Violation::at(what, kv.mod_revision) }
     }
@@ -75,13 +75,13 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The revision of a header, which is one that a cache can have; 0 where the server gave none.
+/// Checks the revision of a header: at most the largest one that a cache can have, and 0 if the server gave none.
 pub(super) fn revision_of_header(revision: i64) -> Result<u64, Violation> {
     let taken = u64::try_from(revision).ok().filter(|revision| *revision <= MAX_REVISION);
     taken.ok_or(Violation::at("a revision that no etcd reaches", revision))
 }
 
-/// Whether the numbers can be those of a value that the store holds at `revision`.
+/// Checks that the numbers can be those of a value that the store holds at `revision`.
 fn check_numbers(kv: &PbKeyValue, revision: i64) -> Result<(), Violation> {
     let sound = (1..=kv.mod_revision).contains(&kv.create_revision) && kv.mod_revision <= revision && kv.version >= 1;
     if sound { Ok(()) } else { Err(Violation::by("numbers that no value has at its revision", kv)) }
@@ -95,24 +95,24 @@ fn check_key(kv: &PbKeyValue, range: &KeyRange) -> Result<(), Violation> {
     }
 }
 
-/// The messages of one watch stream, as far as they need no cache.
+/// The rules for the messages of one watch stream that need no look at the cache.
 #[derive(Default)]
 pub(super) struct WatchRules {
-    /// The watch's number, once it is confirmed.
+    /// The watch's id, once the watch is confirmed.
     id: Option<i64>,
     /// The revision of the last progress notification.
     progress: u64,
 }
 
-/// The watch number of a progress notification for all watches of a stream.
+/// The watch id of a progress notification for all watches of a stream.
 const ALL_WATCHES: i64 = -1;
 
 impl WatchRules {
-    /// A message of the stream; `is_inside`: fragments of a message are still to come.
+    /// Checks a message of the stream; `is_inside`: fragments of a message are still to come.
     pub(super) fn check(&mut self, message: &PbWatchResponse, is_inside: bool) -> Result<(), Violation> {
         let is_progress = message.events.is_empty() && !message.fragment;
         match self.id {
-            // Refused: then it has no number.
+            // A refused watch has no id.
             None if message.canceled => return Ok(()),
             None if message.created => self.id = Some(message.watch_id),
             None => return Err(Violation::new("a message on a watch that was not confirmed")),
@@ -125,8 +125,8 @@ impl WatchRules {
         Ok(())
     }
 
-    /// A progress notification. Where it lies below the point of the cache, the caller has made sure that the history is
-    /// the same.
+    /// Checks a progress notification. If it lies below the cache's point, the caller has already made sure that the
+    /// history is the same.
     pub(super) fn progress(&mut self, revision: u64) -> Result<(), Violation> {
         if revision < self.progress {
             return Err(Violation::at("progress that goes back on one watch", revision as i64));
@@ -136,10 +136,11 @@ impl WatchRules {
     }
 }
 
-/// Checks whole revisions by themselves, and takes out what is in one twice in the same words; gives how many were. Nothing of
-/// a message that breaks a rule is applied.
+/// Checks whole revisions without the cache, and removes repetitions of an event within its revision; returns how
+/// many were removed. If a message breaks a rule, no part of it is applied.
 ///
-/// `named` is the revision of the message's header, 0 for none: etcd's at the time, so no event lies above it.
+/// `named` is the revision of the message's header, 0 if it has none: etcd's revision at that time, so no event may
+/// lie above it.
 pub(super) fn check_events(events: &mut Vec<PbEvent>, range: &KeyRange, named: u64) -> Result<u64, Violation> {
     let mut last = 0;
     let mut keys: HashMap<&[u8], &PbEvent> = HashMap::new();
@@ -200,7 +201,7 @@ pub(super) fn is_delete(event: &PbEvent) -> Option<bool> {
     }
 }
 
-/// Checks one event of those that [`check_events`] let pass against the live value of its key.
+/// Checks one event that [`check_events`] accepted against the live value of its key.
 pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation> {
     let Some(kv) = event.kv.as_ref() else { return Err(Violation::new("an event without a key")) };
     let came = Live::of(kv);
@@ -222,13 +223,13 @@ pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation
     }
 }
 
-/// The messages of one listing, pages or those of a stream: keys rise over all of them, lie in the range, and no more come
-/// than were counted. So a listing ends.
+/// The rules for the pages or stream messages of one listing: keys rise across all of them and lie in the range, and
+/// no more come than were counted. So a listing ends.
 pub(super) struct ListingRules<'a> {
     range: &'a KeyRange,
     revision: u64,
     last: Option<Vec<u8>>,
-    /// How many keys are still to come, where that is known.
+    /// How many keys are still to come, if that is known.
     left: Option<u64>,
 }
 
@@ -237,12 +238,12 @@ impl<'a> ListingRules<'a> {
         ListingRules { range, revision: 0, last: None, left: None }
     }
 
-    /// A listing at this revision begins, of so many keys.
+    /// Begins a listing at this revision, of `count` keys.
     pub(super) fn begin(&mut self, revision: u64, count: Option<u64>) {
         (self.revision, self.last, self.left) = (revision, None, count);
     }
 
-    /// A message of a stream.
+    /// Checks a message of a stream.
     pub(super) fn message(&mut self, keys: &[EtcdKeyValue]) -> Result<(), Violation> {
         for EtcdKeyValue(kv) in keys {
             check_key(kv, self.range)?;
@@ -265,9 +266,9 @@ impl<'a> ListingRules<'a> {
         }
     }
 
-    /// A page: `count` are the keys from its first one on, `more` says whether another page follows. All pages are of one
-    /// revision, so they fit each other to the key: a server or a proxy that loses a page, a part of one, or gives one twice would
-    /// otherwise make deletions of keys that are there.
+    /// Checks a page: `count` is the number of keys from its first one on, `more` says whether another page follows.
+    /// All pages are of one revision, so their counts must agree exactly: otherwise a server or proxy that loses or
+    /// repeats a page, or part of one, would delete keys that still exist.
     pub(super) fn page(&mut self, keys: &[EtcdKeyValue], count: i64, more: bool) -> Result<(), Violation> {
         let count = u64::try_from(count).ok();
         if count.is_none() || self.left.is_some_and(|left| Some(left) != count) {
@@ -282,8 +283,8 @@ impl<'a> ListingRules<'a> {
     }
 }
 
-/// Whether a key that was listed can be what became of the one held, where the cache holds all that
-/// was so at `point`: what was not touched since is the same, and what was is the same key later.
+/// Whether a listed key can have followed from the held one, where the cache holds the complete state at `point`: a
+/// key that was not touched since must be equal, and a key that was touched must be a later version of the same key.
 pub(super) fn continues(record: &Record<'_>, held: Option<&KeyValue>, point: u64) -> bool {
     if record.create_revision > point {
         return true;
@@ -388,7 +389,7 @@ mod tests {
         assert!(text.contains("version 4"), "{text}");
     }
 
-    /// An event of a key at a revision, the first version of it.
+    /// An event that creates `key` at `revision`.
     fn put(key: &str, revision: i64) -> PbEvent {
         let mut put = event(0, revision, revision, 1);
         put.kv.as_mut().unwrap().key = key.into();

@@ -1,4 +1,4 @@
-//! A listing: all keys of the range at one revision, page by page.
+//! A listing: all keys of the range at one revision, page by page or as a stream.
 
 use super::connect::{Header, Reader};
 use super::counters::{Counts, one};
@@ -14,10 +14,10 @@ use std::cell::RefCell;
 use std::time::Instant;
 use watchcore::{Loading, Record, Writer};
 
-/// What a listing says of itself; its keys are with who took its pages.
+/// The summary of a listing; its keys are with the receiver of its pages.
 pub(super) struct Listing {
     pub(super) revision: u64,
-    /// The header of the last page: the store's revision then, and whose it is.
+    /// The header of the last page: the store's revision at that time, and its cluster.
     pub(super) header: Header,
     pub(super) count: u64,
     /// The key-value that changed last.
@@ -29,7 +29,7 @@ impl Listing {
         Listing { revision: 0, header: Header::default(), count: 0, newest: None }
     }
 
-    /// An empty one.
+    /// An empty listing.
     #[cfg(test)]
     pub(super) fn for_tests(header: Header, revision: u64) -> Listing {
         Listing { revision, header, ..Listing::new() }
@@ -45,14 +45,14 @@ impl Listing {
     }
 }
 
-/// What takes the pages of a listing, one after the other.
+/// Receives the pages of a listing, in order.
 pub(super) trait TakesPages {
-    /// A listing at this revision begins, perhaps anew: what came before does not count.
+    /// Begins a listing at this revision; pages of an earlier attempt are discarded.
     fn begin(&mut self, revision: u64) -> Result<(), Failure>;
     fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure>;
 }
 
-/// Keeps the pages: for a difference, which needs all of them.
+/// Keeps all pages, for a resync: it compares the whole listing with the cache.
 #[derive(Default)]
 pub(super) struct KeptPages(Vec<Vec<KeyValue>>);
 
@@ -74,7 +74,7 @@ impl TakesPages for KeptPages {
     }
 }
 
-/// Copies each page into the first listing of a cache, and drops it.
+/// Copies each page into the first listing of a cache, then drops the page.
 pub(super) struct LoadedPages<'a> {
     writer: &'a RefCell<Writer>,
     loading: Option<Loading>,
@@ -85,7 +85,8 @@ impl<'a> LoadedPages<'a> {
         LoadedPages { writer, loading: None }
     }
 
-    /// Publishes them. `is_newest`: readers are to see this state; else they wait for what follows it.
+    /// Publishes the listing. `is_newest`: readers see this state at once; otherwise they wait for the revisions
+    /// after it.
     pub(super) fn publish(self, is_newest: bool) -> Result<(), Failure> {
         let Some(loading) = self.loading else { return Ok(()) };
         let mut writer = self.writer.borrow_mut();
@@ -96,7 +97,7 @@ impl<'a> LoadedPages<'a> {
 
 impl TakesPages for LoadedPages<'_> {
     fn begin(&mut self, revision: u64) -> Result<(), Failure> {
-        // What a listing before has copied goes first.
+        // Frees the copied pages of an earlier attempt before a new listing begins.
         self.loading = None;
         self.loading = Some(self.writer.borrow_mut().begin_load(revision).map_err(|error| refused(&error))?);
         Ok(())
@@ -109,7 +110,7 @@ impl TakesPages for LoadedPages<'_> {
     }
 }
 
-/// A key-value in the core's words.
+/// Borrows a key-value of etcd as a record of the core.
 pub(super) fn record(kv: &PbKeyValue) -> Record<'_> {
     Record {
         key: &kv.key,
@@ -124,19 +125,19 @@ pub(super) fn record(kv: &PbKeyValue) -> Record<'_> {
 /// How a stream ended.
 enum Streamed {
     Whole,
-    /// Before its first message.
+    /// The stream failed before its first message.
     Nothing,
-    /// After it. Only the last message says whose the keys are, so they do not count.
+    /// The stream failed after its first message. Only the last message names the cluster, so the keys do not count.
     Part,
 }
 
-/// A listing under way: its pages so far, all of one revision of the session's cluster.
+/// A listing in progress: its pages so far, all of one revision of the session's cluster.
 struct Pages<'a, T> {
     reader: &'a Reader,
     range: &'a KeyRange,
     counts: &'a Counts,
     takes: &'a mut T,
-    /// The revision asked for, or that of the first answer once there is one.
+    /// The requested revision, or that of the first answer once there is one.
     pinned: Option<u64>,
     /// Where the next page begins.
     from: Vec<u8>,
@@ -145,7 +146,7 @@ struct Pages<'a, T> {
 }
 
 impl<T: TakesPages> Pages<'_, T> {
-    /// Reads all of it; false if it has to begin again.
+    /// Reads the whole listing; false if it has to begin again.
     async fn all(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
         if self.reader.streams() {
             match self.stream().await? {
@@ -165,7 +166,8 @@ impl<T: TakesPages> Pages<'_, T> {
         }
     }
 
-    /// Reads it as one stream, at the revision of a read that moves no data. Where that fails, pages say why.
+    /// Reads the listing as one stream, at the revision of a read that moves no data. If the stream fails, pages are
+    /// asked for, and their failure says why.
     async fn stream(&mut self) -> Result<Streamed, Failure> {
         let all = GetOptions::new().with_range(self.range.end.clone());
         let mut count = None;
@@ -202,7 +204,7 @@ impl<T: TakesPages> Pages<'_, T> {
                 Err(failure) => return Ok(self.gave_up(&failure, ended)),
             }
         }
-        // The last message has the header, and says how many keys all of them had.
+        // The last message has the header, and counts the keys of all messages.
         let Some((header, _)) = last.filter(|(_, count)| *count == self.listing.count as i64) else {
             let failure = Failure::new(Class::Retry, "the stream of the listing ended with messages missing");
             return Ok(self.gave_up(&failure, ended));
@@ -211,14 +213,15 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(Streamed::Whole)
     }
 
-    /// A stream broke a rule. Pages show whether the server does, or only its streams.
+    /// Handles a stream that broke a rule: the pages that follow show whether the server does so too, or only its
+    /// streams.
     fn broke(&self, violation: Violation) -> Streamed {
         one(&self.counts.integrity_violations);
         log!(warn, revision = self.pinned, "integrity: {violation}, in the stream of a listing; asking for pages");
         self.gave_up(&violation.into(), Streamed::Part)
     }
 
-    /// A stream failed. Unless the revision is compacted, the next one would, too.
+    /// Handles a stream that failed. Unless the revision is compacted, the next stream would fail too.
     fn gave_up(&self, failure: &Failure, ended: Streamed) -> Streamed {
         match failure.kind {
             Some("the next message of the listing") => {
@@ -232,7 +235,7 @@ impl<T: TakesPages> Pages<'_, T> {
         ended
     }
 
-    /// Reads the next page; true if there are more.
+    /// Reads the next page; true if more pages follow.
     async fn next(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
         let mut options = GetOptions::new().with_range(self.range.end.clone()).with_limit(size.next());
         if let Some(revision) = self.pinned {
@@ -255,7 +258,7 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(true)
     }
 
-    /// An answer came: gives the revision of the listing.
+    /// Records the header of an answer, and returns the revision of the listing.
     fn saw_header(&mut self, header: Header) -> Result<u64, Failure> {
         let revision = *self.pinned.get_or_insert(header.revision);
         if revision == 0 {
@@ -265,7 +268,7 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(revision)
     }
 
-    /// Before the first keys, of which there are so many where that is known.
+    /// Begins the listing before its first keys; `count` is their number, if known.
     fn begin(&mut self, revision: u64, count: Option<u64>) -> Result<(), Failure> {
         if self.listing.revision == 0 {
             self.rules.begin(revision, count);
@@ -275,7 +278,7 @@ impl<T: TakesPages> Pages<'_, T> {
         Ok(())
     }
 
-    /// A page, or a message of a stream.
+    /// Passes on the keys of a page or of a stream message.
     fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
         one(&self.counts.pages);
         self.listing.saw(&page);
@@ -283,13 +286,13 @@ impl<T: TakesPages> Pages<'_, T> {
     }
 }
 
-/// The session fails with it, and so waits before it lists once more: a compaction that comes each time is faster than the
-/// listing.
+/// The session fails with this text, so it pauses before it lists again: etcd compacts faster than the listing can be
+/// read.
 const COMPACTED_AGAIN: &str = "etcd compacted the revision of the listing while it was read, twice in a row";
 
-/// Lists at `at`, or at the newest revision: then the first answer is the linearizable read that pins
-/// it, and a compaction on the way begins the listing again, once. It comes as a stream, or else in pages, of which
-/// one that is refused as too long is asked for again, shorter.
+/// Lists at `at`, or at the newest revision: then the first answer, a linearizable read, pins the revision, and a
+/// compaction during the listing restarts it, once. The listing comes as a stream or else in pages; a page that is
+/// refused as too long is asked for again with fewer keys.
 pub(super) async fn list(
     reader: &Reader,
     range: &KeyRange,
@@ -298,7 +301,7 @@ pub(super) async fn list(
     counts: &Counts,
     takes: &mut impl TakesPages,
 ) -> Result<Listing, Failure> {
-    // A page that is expected to come in a quarter of its time still comes where the connection gets slower.
+    // Pages are sized for a quarter of the timeout, so that they still arrive when the connection becomes slower.
     let mut size = PageSize::new(page_size, reader.message_limit(), reader.page_timeout() / 4);
     let mut was_compacted = false;
     loop {

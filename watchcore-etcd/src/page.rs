@@ -1,23 +1,23 @@
-//! How many keys the next page of a listing asks for.
+//! Chooses how many keys the next page of a listing asks for.
 //!
-//! etcd counts the rest of the range for every page, so a listing in pages of a fixed number of keys is quadratic
-//! in the number of keys. A page is therefore measured in bytes: the first one is small, and each one after it is as
-//! long as the mean item so far allows. What comes in the way makes pages shorter: a message that one side or a proxy
-//! between them refuses, and a connection so slow that a page would not come in time.
+//! etcd counts the rest of the range for every page, so a listing in pages of a fixed number of keys is quadratic in
+//! the number of keys. A page is therefore sized in bytes: the first one is small, and each later one has as many
+//! keys as the mean size so far allows. Two limits make pages shorter: one side, or a proxy in between, refuses a
+//! message as too long, or the connection is too slow for the page to arrive in time.
 
 use std::time::Duration;
 
-/// What a page should weigh, where the limit of messages allows it.
+/// The size to aim for, if the message limit allows it.
 const TARGET: u64 = 32 << 20;
-/// Of a shorter listing a page is this part: what is in the way is held beside what is in the cache already.
+/// A page of a shorter listing is at most this fraction of it: the page is in memory beside the cached part.
 const SHARES: u64 = 8;
-/// But not less than this: each page is a question.
+/// But no smaller than this: each page costs a request.
 const LEAST: u64 = 1 << 20;
-/// The first page: values of 1.5 MiB, etcd's usual limit, still fit a message.
+/// The keys of the first page: values of 1.5 MiB, etcd's usual limit, still fit a message.
 const FIRST: i64 = 32;
-/// A page has at most so many times the keys of the one before it: a few small values say little of many.
+/// A page has at most this many times the keys of the previous one: a few small values predict little.
 const GROWTH: i64 = 64;
-/// What an item weighs in a message beside its key and its value: two lengths, three revisions, a lease, the tags.
+/// The size of an item in a message beyond its key and value: two lengths, three revisions, a lease, the tags.
 const ITEM: u64 = 40;
 
 /// The size of the next page, in keys.
@@ -25,21 +25,21 @@ const ITEM: u64 = 40;
 pub(super) struct PageSize {
     next: i64,
     most: i64,
-    /// What a page should weigh: less than at the start, where a lighter page was refused than that.
+    /// The size to aim for; lowered when a page below it was refused.
     target: u64,
     /// How long a page may take.
     patience: Duration,
-    /// The mean weight of an item of the last page; 0 before one came.
+    /// The mean size of an item of the last page; 0 before one came.
     each: u64,
     /// The keys of the whole listing, as etcd counts them; 0 before a page came.
     keys: u64,
 }
 
 impl PageSize {
-    /// Pages of at most `most` keys, in messages of at most `message_limit` bytes, of which each should come
-    /// within `patience`.
+    /// Pages of at most `most` keys, in messages of at most `message_limit` bytes, each of which should arrive within
+    /// `patience`.
     pub(super) fn new(most: i64, message_limit: usize, patience: Duration) -> PageSize {
-        // Items differ: a page that weighs twice what was expected still fits the message.
+        // Items differ in size: a page twice as large as expected still fits the message.
         let target = TARGET.min(message_limit as u64 / 2).max(1);
         PageSize { next: FIRST.min(most), most, target, patience, each: 0, keys: 0 }
     }
@@ -48,8 +48,8 @@ impl PageSize {
         self.next
     }
 
-    /// After a page of so many keys, and bytes in keys and values, that took so long; etcd had counted `left` keys
-    /// from its first on.
+    /// Learns from a page of `keys` keys, with `bytes` bytes in keys and values, that took `took`; etcd had counted
+    /// `left` keys from its first key on.
     pub(super) fn came(&mut self, keys: u64, bytes: u64, left: u64, took: Duration) {
         self.each = (bytes / keys.max(1)).saturating_add(ITEM);
         self.keys = self.keys.max(left);
@@ -60,8 +60,8 @@ impl PageSize {
         self.next = wanted.min(self.next.saturating_mul(GROWTH)).clamp(1, self.most);
     }
 
-    /// After a page was refused as too long for a message, by its length or 0 where that is not known.
-    /// False: it was one key, and cannot be smaller.
+    /// Shrinks the page after a refusal as too long; `length` is the message's length, 0 if unknown. False: the page
+    /// had one key and cannot be smaller.
     pub(super) fn too_large(&mut self, length: u64) -> bool {
         if self.next <= 1 {
             return false;
@@ -69,7 +69,7 @@ impl PageSize {
         let keys = self.next as u64;
         let weight = if length == 0 { self.each.saturating_mul(keys) } else { length };
         if (1..=self.target).contains(&weight) {
-            // It was as light as it should be: somebody between has a limit below the target.
+            // The page was within the target, so something in between has a lower limit.
             self.target = (weight / 2).max(1);
         }
         let fitting = u128::from(self.target) * u128::from(keys) / u128::from(weight.max(1));
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    /// So many keys that no page is a share of them.
+    /// A total of keys so large that no page is limited to a fraction of it.
     const ALL: u64 = 1 << 40;
     const QUICK: Duration = Duration::from_millis(1);
 
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// A million objects in pages of 5000 keys made etcd count 100 million.
+    /// Lists a million objects; with pages of 5000 keys, etcd counted 100 million.
     #[test]
     fn large_listing_counts_little() {
         let (mut size, mut left, mut counted, mut pages) = (new(i64::MAX), 1_000_000u64, 0, 0);
@@ -118,7 +118,7 @@ mod tests {
         assert!(pages <= 16 && counted <= 9_000_000, "{pages} pages, {counted} keys counted");
     }
 
-    /// What is in the way beside the cache is a part of it.
+    /// A page of a short listing is a fraction of it.
     #[test]
     fn short_listings_come_in_shares() {
         let (mut size, mut left, mut pages) = (new(i64::MAX), 100_000u64, 0);
@@ -182,7 +182,7 @@ mod tests {
         assert!(!size.too_large(0));
     }
 
-    /// Of a limit that only a proxy knows, a page finds out once.
+    /// A limit that only a proxy knows is found once, not with each page.
     #[test]
     fn refused_pages_lower_the_target() {
         let (mut size, mut refused) = (new(i64::MAX), 0);

@@ -1,4 +1,4 @@
-//! The key range of a prefix, as etcd writes ranges.
+//! Key ranges in etcd's form.
 
 use std::fmt;
 
@@ -26,17 +26,17 @@ impl KeyRange {
         KeyRange { start: prefix.to_vec(), end }
     }
 
-    /// One key: a user who may read that one may read the range.
+    /// The range of one key: a user who may read only that key may read it.
     pub(super) fn of_key(key: &[u8]) -> KeyRange {
         KeyRange { start: key.to_vec(), end: KeyRange::after(key) }
     }
 
-    /// Whether the key lies in it.
+    /// Whether the key lies in the range.
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         key >= self.start.as_slice() && (self.end == [0] || key < self.end.as_slice())
     }
 
-    /// Where the page after `last` begins: the smallest key above it.
+    /// The first key of the page after `last`: the smallest key above it.
     pub(super) fn after(last: &[u8]) -> Vec<u8> {
         let mut next = Vec::with_capacity(last.len() + 1);
         next.extend_from_slice(last);

@@ -1,12 +1,11 @@
-//! Where the feeder stands in etcd's history, and what proves that the history is still the same.
+//! The feeder's position in etcd's history, and the evidence that the history is still the same.
 //!
-//! The resume point moves by two things only: the revision of an applied event, and a progress
-//! notification. Never by the header of a message with events (it is the store's revision, which
-//! may be far ahead), and never by time.
-//!
-//! The life of an [`Evidence`]: it is made from a listing or from the last event of a revision when that
-//! was applied, replaces the one before as a whole, and is read again after a reconnect (`history`). The
-//! worked example is in docs/internals/feeder.md.
+//! Only two things move the resume point: the revision of an applied event, and a progress notification. The header
+//! of a message with events never does (it names the store's revision, which may be far ahead), and neither does
+//! time.
+//! The life of an [`Evidence`]: it is made from a listing, or from the last event of a revision when that was
+//! applied; it replaces the previous evidence as a whole; and it is read again after a reconnect (`history`).
+//! docs/internals/feeder.md has a worked example.
 
 use super::connect::Header;
 use super::integrity::{Live, is_delete};
@@ -15,19 +14,19 @@ use etcd_client::proto::{PbEvent, PbKeyValue};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What etcd held at the evidence's revision.
+/// The content of etcd at the evidence's revision.
 #[derive(Clone, Debug)]
 pub(super) enum Held {
-    /// A listing: how many keys, and the newest of them.
+    /// A listing: the number of keys, and the newest key-value.
     Listing { count: u64, newest: Option<PbKeyValue> },
     /// A put.
     Put(PbKeyValue),
-    /// No such key any more; the numbers of the value that was deleted.
+    /// A deleted key, and the numbers of its last value.
     Deletion { key: Vec<u8>, before: Live },
 }
 
-/// The newest thing that was applied, and its revision: one value, so that the two are always of one moment.
-/// After a reconnect etcd must still hold it.
+/// The newest applied item and its revision, in one value so that both are always of the same moment. After a
+/// reconnect, etcd must still hold that item.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
     revision: u64,
@@ -40,8 +39,8 @@ impl Evidence {
         Evidence { revision: listing.revision, held }
     }
 
-    /// Of the last event of a revision; `before` is the live value that it replaced or deleted. `None` for
-    /// what [`super::integrity::check`] refuses: an event without a key, a deletion of nothing.
+    /// Evidence from the last event of a revision; `before` is the live value that the event replaced or deleted.
+    /// `None` for events that [`super::integrity::check`] refuses: one without a key, or a deletion of a missing key.
     pub(super) fn of_event(event: PbEvent, before: Option<Live>) -> Option<Evidence> {
         let deletes = is_delete(&event) == Some(true);
         let kv = event.kv?;
@@ -50,7 +49,7 @@ impl Evidence {
         Some(Evidence { revision, held })
     }
 
-    /// The revision at which etcd held it.
+    /// The revision at which etcd held the item.
     pub(super) fn revision(&self) -> u64 {
         self.revision
     }
@@ -60,21 +59,22 @@ impl Evidence {
     }
 }
 
-/// A place in one history of etcd.
+/// A position in one history of etcd.
 #[derive(Clone, Debug)]
 pub(super) struct Resume {
-    /// Everything up to and with it was applied: the evidence's revision, or a progress notification's.
+    /// Everything up to and including this revision was applied: the evidence's revision, or a progress
+    /// notification's.
     point: u64,
     evidence: Evidence,
-    /// While the point is below, the feeder replays on request: there is no "too far behind".
+    /// While the point is below this revision, the feeder replays a requested history and is never "too far behind".
     replay_until: u64,
-    /// Whose history it is; 0 where no answer has said it.
+    /// The cluster of the history; 0 while no answer has named it.
     cluster: u64,
-    /// The last revisions that were applied, and a digest of the events of each.
+    /// The last applied revisions, each with a digest of its events.
     recent: VecDeque<(u64, u64)>,
 }
 
-/// So many revisions are recognized when they come again.
+/// How many past revisions are recognized when they come again.
 const RECENT: usize = 1000;
 
 /// A digest of the events of a revision: their kinds, keys and numbers, without the values.
@@ -89,20 +89,20 @@ pub(super) fn digest(run: &[PbEvent]) -> u64 {
     hasher.finish()
 }
 
-/// What a revision that came on the stream is.
+/// How a revision from the stream relates to the applied ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// Above all that was applied.
+    /// Above everything that was applied.
     Next,
     /// At or below the last applied: a repetition.
     Repeated,
-    /// Below what a progress notification had called complete: another history.
+    /// Below a revision that a progress notification called complete: another history.
     BelowProgress,
 }
 
 impl Resume {
-    /// After a listing; `replays` if it was asked for at an older revision than the newest. A listing that names no cluster is
-    /// taken for one of the cluster before.
+    /// The position after a listing; `replays` if the listing was asked for at an older revision than the newest. A
+    /// listing that names no cluster is taken to be of the previous cluster.
     pub(super) fn listed(listing: &Listing, replays: bool, before: Option<&Resume>) -> Resume {
         let cluster = listing.header.cluster;
         Resume {
@@ -114,7 +114,7 @@ impl Resume {
         }
     }
 
-    /// After a revision was applied, whose events have this digest.
+    /// Records an applied revision whose events have this digest.
     pub(super) fn applied(&mut self, evidence: Evidence, digest: u64) {
         self.point = evidence.revision;
         if self.recent.len() == RECENT {
@@ -124,25 +124,25 @@ impl Resume {
         self.evidence = evidence;
     }
 
-    /// Whether a revision that was applied consisted of events of this digest.
+    /// Whether this revision was applied with events of this digest.
     pub(super) fn is_repeated(&self, revision: u64, digest: u64) -> bool {
         let found = self.recent.binary_search_by_key(&revision, |(revision, _)| *revision);
         found.is_ok_and(|at| self.recent[at].1 == digest)
     }
 
-    /// An answer of the same history came: what no answer had said before.
+    /// Takes the cluster from an answer of the same history, if no answer has named it before.
     pub(super) fn is_of_cluster(&mut self, header: &Header) {
         if self.cluster == 0 {
             self.cluster = header.cluster;
         }
     }
 
-    /// Whether a progress notification lies below what was applied.
+    /// Whether this revision lies below the point.
     pub(super) fn is_above(&self, revision: u64) -> bool {
         revision < self.point
     }
 
-    /// After a progress notification that does not.
+    /// Moves the point to a progress notification that is not below it.
     pub(super) fn progressed(&mut self, revision: u64) {
         self.point = self.point.max(revision);
     }
@@ -156,7 +156,7 @@ impl Resume {
         header.cluster != 0 && self.cluster != 0 && header.cluster != self.cluster
     }
 
-    /// What a revision on the stream is.
+    /// How a revision from the stream relates to the applied ones.
     pub(super) fn order(&self, revision: u64) -> Order {
         if revision <= self.evidence.revision {
             Order::Repeated
@@ -167,28 +167,28 @@ impl Resume {
         }
     }
 
-    /// Everything up to and with it was applied.
+    /// Everything up to and including this revision was applied.
     pub(super) fn point(&self) -> u64 {
         self.point
     }
 
-    /// The first revision to watch from: the one after the last event. A point from progress is
-    /// not taken: in the same history nothing lies between, in another one this is what shows it.
+    /// The first revision to watch: the one after the last event. A later point from progress is not used: in the
+    /// same history there are no events in between, and in another history those events reveal it.
     pub(super) fn watch_from(&self) -> u64 {
         self.evidence.revision + 1
     }
 
-    /// How many revisions a watch would replay.
+    /// How many revisions a watch would replay to reach `newest`.
     pub(super) fn behind(&self, newest: u64) -> u64 {
         newest.saturating_sub(self.evidence.revision)
     }
 
-    /// Whether the feeder still replays a history that was asked for.
+    /// Whether the feeder still replays a requested history.
     pub(super) fn replays(&self) -> bool {
         self.point < self.replay_until
     }
 
-    /// Up to which revision, while it does.
+    /// The revision at which the replay ends, while it lasts.
     pub(super) fn replays_to(&self) -> Option<u64> {
         Some(self.replay_until).filter(|_| self.replays())
     }

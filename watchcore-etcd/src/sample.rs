@@ -1,9 +1,9 @@
-//! A sample of the cache, read again after a reconnect: the newest key, the oldest one, and some at random, with their
-//! values, and the number of all keys.
+//! Reads a sample of the cache again after a reconnect: the newest key, the oldest one, and some at random, with
+//! their values, and the number of all keys.
 //!
-//! The history check reads the one thing that was applied last. An etcd that was wiped and filled again by the same script
-//! has that thing at the same revision, and other values elsewhere. A sample costs one round of small reads and finds such a
-//! history at once; what a sample misses is left to the audit (`audit`).
+//! The history check reads only the item that was applied last. An etcd that was wiped and filled again by the same
+//! script has that item at the same revision, but may have other values elsewhere. A sample costs one round of small
+//! reads and usually finds such a history at once; the audit (`audit`) finds what the sample misses.
 
 use super::compare::{Difference, Rule, first_difference};
 use super::connect::Reader;
@@ -18,11 +18,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use watchcore::{KeyValueRef, Snapshot};
 
-/// Keys that are drawn at random.
+/// The number of keys drawn at random.
 const DRAWN: usize = 14;
-/// A key-value longer than this is not drawn: a sample is to stay below 1 MiB.
+/// Longer key-values are not drawn, so that a sample stays below 1 MiB.
 const LONGEST_DRAWN: usize = 64 << 10;
-/// The thread's other futures have their turn after so many keys of the walk.
+/// The walk lets the thread's other futures run after each this many keys.
 const WALKED_AT_ONCE: usize = 10_000;
 
 /// Keys to read again, and how many keys there are.
@@ -31,7 +31,7 @@ struct Sample<'a> {
     count: u64,
 }
 
-/// Draws a sample: one walk over the keys.
+/// Draws a sample in one walk over the keys.
 async fn draw(snapshot: &Snapshot) -> Sample<'_> {
     let (mut newest, mut oldest): (Option<KeyValueRef<'_>>, Option<KeyValueRef<'_>>) = (None, None);
     let (mut drawn, mut candidates, mut count) = (Vec::with_capacity(DRAWN), 0, 0);
@@ -43,7 +43,7 @@ async fn draw(snapshot: &Snapshot) -> Sample<'_> {
         if oldest.is_none_or(|oldest| oldest.mod_revision() > kv.mod_revision()) {
             oldest = Some(kv);
         }
-        // Each candidate so far is among the drawn ones with the same probability.
+        // Reservoir sampling: each candidate so far is drawn with the same probability.
         if kv.key().len() + kv.value().map_or(0, <[u8]>::len) <= LONGEST_DRAWN {
             candidates += 1;
             match fastrand::usize(..candidates) {
@@ -100,16 +100,16 @@ pub(super) async fn check(
     Ok(HistoryCheck::Same)
 }
 
-/// What one read of a sample says.
+/// The result of one read of a sample.
 enum Answer {
     Count(u64),
     Key(Option<Difference>),
 }
 
-/// A read under way.
+/// A read in progress.
 type SampleRead<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// All answers, once the last one is there: the reads are under way together.
+/// Runs all reads concurrently and returns their answers once the last one is there.
 async fn joined<T>(mut reads: Vec<SampleRead<'_, T>>) -> Vec<T> {
     let mut answers: Vec<Option<T>> = reads.iter().map(|_| None).collect();
     poll_fn(|context| {

@@ -1,35 +1,36 @@
-//! What a server wrote, as a log line, an error or a terminal may show it: one line without control characters, and short.
+//! Cleans text from a server for logs, errors and terminals: one short line without control characters.
 //!
-//! A server, or whoever stands in its place, chooses the reasons of its refusals, its version and the names of keys. Raw,
-//! such a text moves the cursor of a terminal, forges lines of a log, or fills a disk. [`super::failure::Failure`] cleans
-//! every text that it is made of, so an error of a call cannot pass by; [`version`] and [`key`] are for what is no failure.
+//! A server, or an attacker in its place, chooses the reasons of its refusals, its version and the names of keys.
+//! Raw, such a text moves the cursor of a terminal, forges log lines, or fills a disk. [`super::failure::Failure`]
+//! cleans every text that it is made from, so no error of a call can skip the cleaning; [`version`] and [`key`] are
+//! for other texts.
 
 use std::fmt::Write as _;
 
-/// The longest text of a failure, in bytes: the longest one of our own is below half of it.
+/// The longest text of a failure, in bytes: our own longest text has less than half of it.
 const LONGEST_TEXT: usize = 1024;
 /// The longest version, and the longest key inside a sentence.
 const LONGEST_NAME: usize = 128;
 
-/// A text of a failure. A text that is clean already stays as it is.
+/// Cleans the text of a failure. A clean text is unchanged.
 pub(super) fn clean(text: &str) -> String {
     bounded(text, LONGEST_TEXT)
 }
 
-/// The version that a server gives itself.
+/// Cleans the version that a server reports.
 pub(super) fn version(text: &str) -> String {
     bounded(text, LONGEST_NAME)
 }
 
-/// A key inside a sentence: quoted, and the beginning of a long one.
+/// Quotes a key for a sentence; only the beginning of a long one.
 pub(super) fn key(key: &[u8]) -> String {
     let shown = &key[..key.len().min(LONGEST_NAME)];
     let rest = if shown.len() < key.len() { format!("… ({} bytes)", key.len()) } else { String::new() };
     format!("\"{}\"{rest}", shown.escape_ascii())
 }
 
-/// Control characters become their escapes, and so do the characters that turn the direction of a line or end it.
-/// Backslashes stay, so that cleaning twice changes nothing.
+/// Escapes control characters, and characters that reverse the direction of a line or end it. Backslashes stay, so
+/// that cleaning twice changes nothing.
 fn bounded(text: &str, most: usize) -> String {
     let mut clean = String::with_capacity(text.len().min(most));
     for character in text.chars() {

@@ -1,10 +1,10 @@
-//! Which servers deliver a watch without known loss of events.
+//! Servers that deliver a watch without known loss of events.
 
-/// The oldest release of each line that is without known loss: (minor, patch) of major 3.
+/// The oldest release of each line without known loss: (minor, patch) of major 3.
 const MINIMUM: [(u64, u64); 3] = [(4, 38), (5, 24), (6, 6)];
 
-/// For a server below the minimum of its line: that minimum, as text. A version that cannot be read
-/// is passed over.
+/// The minimum of a server's release line, as text, if the server is below it. A version that cannot be parsed is
+/// skipped.
 pub(super) fn too_old(version: &str) -> Option<String> {
     let mut parts = version.trim().trim_start_matches('v').split('.');
     let major: u64 = parts.next()?.parse().ok()?;
@@ -13,7 +13,7 @@ pub(super) fn too_old(version: &str) -> Option<String> {
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let patch: u64 = rest[..digits].parse().ok()?;
     let below = |(least, of)| (major, minor, patch) < (3, least, of);
-    // A line older than all known ones is below the first.
+    // A line older than all known ones is below the first minimum.
     let of_line = MINIMUM.iter().find(|(line, _)| (major, minor) == (3, *line));
     let minimum = *of_line.unwrap_or(&MINIMUM[0]);
     below(minimum).then(|| format!("3.{}.{}", minimum.0, minimum.1))
