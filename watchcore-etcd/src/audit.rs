@@ -1,16 +1,18 @@
-//! The audit: the whole cache is compared with etcd, page by page, beside the sessions and slowly.
+//! The audit compares the whole cache with etcd, page by page, slowly, beside the sessions.
 //!
-//! It finds what no event shows: an etcd that was wiped and filled again with the same keys and other values, a member that
-//! lost or changed data, a bug of the feeder. One round begins after a reconnect and each `audit_interval`.
+//! It finds differences that no event reveals: an etcd that was wiped and filled again with the same keys and other
+//! values, a member that lost or changed data, a bug of the feeder. A round begins after a reconnect and each
+//! `audit_interval`.
 //!
-//! **A page** is a part of the range with the keys that the cache has there. Its bounds are keys of the cache, so etcd
-//! counts and reads those keys alone, however large the range is. A page is compared at the cache's position at the
-//! moment when it is asked for: a snapshot keeps that state while the answer is under way, and nothing longer. Pages of
-//! one round are of different revisions. That loses nothing, because a key is compared at the revision of its page, and a
-//! key that differs goes on differing until somebody changes it; and the log is never held for longer than one read.
+//! **A page** is a part of the range with the keys that the cache has there. Its bounds are keys of the cache, so
+//! etcd counts and reads those keys only, however large the range is. A page is compared at the cache's position when
+//! it is requested: a snapshot keeps that state until the answer comes, and no longer. Pages of one round are of
+//! different revisions. No difference is missed by that, because each key is compared at the revision of its page,
+//! and a key that differs keeps differing until somebody changes it; and the log is never held for longer than one
+//! read.
 //!
-//! **A difference** is read once more, by itself and at a later position, before it counts: then the session lists anew as
-//! another history, and consumers get the exact difference.
+//! **A difference** is read once more, by itself and at a later position, before it counts: then the session lists as
+//! of another history, and consumers get the exact difference.
 
 use super::backoff::{full_jitter, spread};
 use super::compare::{Difference, Rule, first_difference};
@@ -27,23 +29,23 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use watchcore::{Backoff, Range, Snapshot, Writer};
 
-/// The most keys of a page, and what they weigh at most; a page has one key at least.
+/// The most keys and the most bytes of a page; a page has at least one key.
 const PAGE_KEYS: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
-/// What a key-value weighs in a message beside key and value.
+/// The size of a key-value in a message beyond key and value.
 const ITEM: usize = 40;
-/// So many bytes a second are asked for.
+/// The most bytes per second that are asked for.
 const BYTES_A_SECOND: f64 = (2 << 20) as f64;
-/// After a page the audit rests for so many times as long as it took: a busy etcd is asked less.
+/// After a page the audit rests this many times as long as the page took, so that a busy etcd is asked less.
 const RESTS: u32 = 4;
-/// The first and the longest ceiling of the pause after a read that failed.
+/// The first and the longest ceiling of the pause after a failed read.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// A part of the range, and the cache's state that it is compared with.
+/// A part of the range, and the cache's state to compare it with.
 struct Page {
     snapshot: Snapshot,
     part: KeyRange,
-    /// Where the next page begins; `None` behind the last one.
+    /// The first key of the next page; `None` after the last page.
     next: Option<Vec<u8>>,
     keys: usize,
     bytes: usize,
@@ -66,14 +68,14 @@ impl Page {
         Some(Page { snapshot, part: KeyRange { start: from, end }, next, keys, bytes })
     }
 
-    /// One key by itself.
+    /// A page of a single key.
     fn of_key(writer: &Writer, key: &[u8]) -> Option<Page> {
         let (snapshot, part) = (writer.snapshot().ok()?, KeyRange::of_key(key));
         Some(Page { snapshot, part, next: None, keys: 1, bytes: 0 })
     }
 
-    /// Reads etcd's side and compares. Where the cache's revision is compacted in etcd, the newest state is compared, by what
-    /// has to be left of the cache's.
+    /// Reads the page from etcd and compares. If the cache's revision is compacted in etcd, the newest state is
+    /// compared instead, by the rule of what must have remained of the cache's state.
     async fn compare(&self, reader: &Reader) -> Result<Option<Difference>, Failure> {
         let revision = self.snapshot.revision();
         match self.compare_at(reader, revision, Rule::Same).await {
@@ -86,7 +88,7 @@ impl Page {
 
     async fn compare_at(&self, reader: &Reader, at: u64, rule: Rule) -> Result<Option<Difference>, Failure> {
         let KeyRange { start, end } = &self.part;
-        // One key more than the cache has shows that etcd has more; how many more is no matter.
+        // One key more than the cache has is enough to show that etcd has more.
         let most = self.keys as i64 + 1;
         let options = GetOptions::new().with_range(end.clone()).with_revision(at as i64).with_limit(most);
         let response = reader.get(start, options).await?;
@@ -96,12 +98,12 @@ impl Page {
     }
 }
 
-/// What one page came to.
+/// The outcome of one page.
 enum Step {
     Next,
     /// The last page was compared.
     Whole,
-    /// A difference was found twice.
+    /// A difference was found, and confirmed by a second read.
     Differs(Difference),
 }
 
@@ -116,7 +118,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Compares the next page; how long to rest then.
+    /// Compares the next page; returns also how long to rest after it.
     async fn step(&mut self, reader: &Reader) -> Result<(Step, Duration), Failure> {
         let page = Page::begin(&self.writer.borrow(), &self.config.range, self.from.clone(), self.most_bytes);
         let Some(page) = page else { return Err(Failure::new(Class::Retry, "the cache has no listing yet")) };
@@ -129,7 +131,7 @@ impl Round<'_> {
         drop(snapshot);
         add(&self.shared.counts.audited_keys, keys as u64);
         let is_replaced = || self.writer.borrow().position().epoch != before;
-        // What differed from a history that the cache has no more says nothing of the present one.
+        // A difference to a history that the cache no longer has says nothing of the present one.
         if let Some(difference) = difference.filter(|_| !is_replaced()) {
             if let Some(again) = self.confirm(reader, &difference).await?.filter(|_| !is_replaced()) {
                 return Ok((Step::Differs(again), Duration::ZERO));
@@ -153,20 +155,21 @@ impl Round<'_> {
         }
     }
 
-    /// After a read that failed: the same page again, with less in it where it was too long.
+    /// Handles a failed read: the same page is read again, with fewer bytes if it was too long.
     async fn failed(&mut self, failure: &Failure) {
         log!(debug, error = %failure.text(), "a read of the audit failed");
         if matches!(failure.class, Class::TooLarge(_) | Class::Exhausted) {
             self.most_bytes = (self.most_bytes / 2).max(1);
         }
         if failure.class == Class::Future {
-            // The session has to see whether etcd went back.
+            // The session has to check whether etcd went back.
             self.shared.doubt();
         }
         tokio::time::sleep(self.pauses.next_delay(Instant::now(), Duration::ZERO)).await;
     }
 
-    /// Runs to the end of the range, or to the first difference. False: there is no connection any more.
+    /// Runs to the end of the range, or to the first difference. False: no session will publish a connection any
+    /// more.
     async fn run(&mut self, readers: &mut watch::Receiver<Option<Reader>>) -> bool {
         let begun = Instant::now();
         loop {
@@ -199,7 +202,7 @@ impl Round<'_> {
     }
 }
 
-/// Audits after a reconnect and each interval, until dropped. Without a connection it waits for one.
+/// Audits after a reconnect and each interval until dropped. Without a connection it waits for one.
 pub(super) async fn serve(
     writer: &RefCell<Writer>,
     mut readers: watch::Receiver<Option<Reader>>,
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
     use watchcore::{Cache, Change};
 
-    /// Their bounds are the cache's keys, and together they are the range.
+    /// The bounds of pages are the cache's keys, and together the pages cover the range.
     #[test]
     fn pages_cover_the_range() {
         let cache = Cache::builder("/").build().unwrap();

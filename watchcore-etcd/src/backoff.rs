@@ -1,29 +1,29 @@
-//! How long to wait before the next try: full jitter, doubling, reset when the trouble is over.
+//! Pauses between tries: full jitter, doubling, reset once the connection is stable.
 //!
-//! One event or one answer does not end a trouble: a server that fails behind each event would be tried, and listed, as
-//! often as events come. It is over when a watch has followed for as long as the longest pause, or has brought many
-//! revisions ([`Retries`]).
+//! A single event or answer does not make a connection stable: a server that fails after each event would be tried,
+//! and listed, as often as events come. The connection is stable once a watch has followed for as long as the longest
+//! pause, or has brought many revisions ([`Retries`]).
 
 use std::time::{Duration, Instant};
 use watchcore::Backoff;
 
-/// Delays drawn evenly from 0 to a ceiling that doubles with each try, until something succeeds.
+/// Random delays from 0 to a ceiling that doubles with each try, until something succeeds.
 pub(super) fn full_jitter(first: Duration, most: Duration) -> Backoff {
     Backoff::new(first, most).with_jitter(1.0).with_reset_after(Duration::MAX)
 }
 
-/// So many revisions on one watch end a trouble before its time.
+/// This many revisions on one watch make the connection stable early.
 const MANY_REVISIONS: u32 = 1000;
 
-/// The failures and setbacks of a feeder since its trouble was over last.
+/// The failures and setbacks of a feeder since its connection was last stable.
 ///
-/// A setback is a listing that etcd made necessary, or a watch that was left although it spoke. The first one is mended at
-/// once; from the second on there is a pause, and the cache is Stale until the trouble is over.
+/// A setback is a listing that etcd made necessary, or a watch that was abandoned as stale. The first one is handled
+/// at once; from the second on there is a pause, and the cache is Stale until the connection is stable.
 pub(super) struct Retries {
     backoff: Backoff,
     is_fresh: bool,
     setbacks: u32,
-    /// How long a watch has to follow.
+    /// How long a watch has to follow to be stable.
     calm: Duration,
     /// Since when the present watch follows, and how many revisions it brought.
     watch: Option<(Instant, u32)>,
@@ -34,19 +34,19 @@ impl Retries {
         Retries { backoff: full_jitter(first, most), is_fresh: true, setbacks: 0, calm: most.max(first), watch: None }
     }
 
-    /// A session failed, and its watch with it.
+    /// Records that a session failed, and its watch with it.
     pub(super) fn failed(&mut self, now: Instant) {
         self.settle(now);
         self.watch = None;
     }
 
-    /// The pause before the next session.
+    /// Returns the pause before the next session.
     pub(super) fn pause(&mut self, now: Instant) -> Duration {
         self.is_fresh = false;
         self.backoff.next_delay(now, Duration::ZERO)
     }
 
-    /// Whether nothing has failed since the trouble was over.
+    /// Whether nothing has failed since the connection was last stable.
     pub(super) fn is_fresh(&self) -> bool {
         self.is_fresh
     }
@@ -55,29 +55,29 @@ impl Retries {
         self.setbacks = self.setbacks.saturating_add(1);
     }
 
-    /// Whether one more setback has to wait.
+    /// Whether there was a setback, so that the next one has to wait.
     pub(super) fn had_setback(&self) -> bool {
         self.setbacks > 0
     }
 
-    /// Whether setbacks follow each other: then a watch alone does not make the cache Ready.
+    /// Whether setbacks follow each other: then a confirmed watch alone does not make the cache Ready.
     pub(super) fn is_troubled(&self) -> bool {
         self.setbacks > 1
     }
 
-    /// A watch follows from now on.
+    /// Records that a watch follows from now on.
     pub(super) fn opened(&mut self, now: Instant) {
         self.watch = Some((now, 0));
     }
 
-    /// It brought a revision.
+    /// Records that the watch brought a revision.
     pub(super) fn applied(&mut self) {
         if let Some((_, revisions)) = &mut self.watch {
             *revisions = revisions.saturating_add(1);
         }
     }
 
-    /// Ends the trouble, where the watch has done enough for that.
+    /// Clears failures and setbacks if the watch has followed long enough or brought enough revisions.
     pub(super) fn settle(&mut self, now: Instant) {
         let is_over = |(since, revisions): (Instant, u32)| {
             revisions >= MANY_REVISIONS || now.saturating_duration_since(since) >= self.calm
@@ -88,13 +88,13 @@ impl Retries {
         }
     }
 
-    /// When the trouble that keeps the cache Stale may be over.
+    /// When the connection that keeps the cache Stale may become stable.
     pub(super) fn calm_due(&self) -> Option<Instant> {
         self.watch.filter(|_| self.is_troubled()).map(|(since, _)| since + self.calm)
     }
 }
 
-/// `about` plus or minus a tenth, so that many processes do not come back together.
+/// `about` plus or minus a tenth at random, so that many processes do not come back together.
 pub(super) fn spread(about: Duration) -> Duration {
     about.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -1,12 +1,12 @@
-//! Following etcd's compaction, beside the sessions: no stream of events, and no wait of theirs, holds it up.
+//! Follows etcd's compaction, beside the sessions: neither a stream of events nor a session's wait delays it.
 //!
-//! Others may learn of a compaction first, and request it of the cache (`Feeder::compact`): the feeder's thread has the
-//! writer, so it does that, once the cache is there.
+//! A program may learn of a compaction first and request it of the cache (`Feeder::compact`). The feeder's thread
+//! owns the writer, so it compacts, once the cache has reached the revision.
 //!
-//! A count of one key at a revision answers whether etcd is compacted above that revision, and reads no history.
-//! Only where it is, a watch there is opened: etcd refuses it before it reads any history, and names the
-//! compacted revision. A watch at a revision that is not compacted would make etcd read all history from there on
-//! under its store's lock, so none is ever opened.
+//! A count of one key at a revision tells whether etcd is compacted above that revision, and reads no history. Only
+//! if it is, a watch is opened there: etcd refuses it before it reads any history, and names the compacted revision.
+//! A watch at a revision that is not compacted would make etcd read all history from there on under its store's lock,
+//! so none is ever opened.
 
 use super::config::Config;
 use super::connect::Reader;
@@ -20,22 +20,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::watch;
 use watchcore::{Position, Writer};
 
-/// A question for etcd's compaction, as of one moment of the cache.
+/// A query of etcd's compacted revision, as of one moment of the cache.
 struct CompactionQuery {
-    /// The history that is asked about. An answer says nothing of another one.
+    /// The history that the query is about. The answer says nothing of another history.
     epoch: u64,
     /// The oldest state that the cache can still show.
     revision: u64,
 }
 
 impl CompactionQuery {
-    /// About the cache as it is now; `None` where it has nothing that etcd could have compacted.
+    /// A query for the cache as it is now; `None` if the cache has nothing that etcd could have compacted.
     fn now(writer: &Writer) -> Option<CompactionQuery> {
         let revision = writer.oldest().saturating_sub(1);
         (writer.is_loaded() && revision > 0).then(|| CompactionQuery { epoch: writer.position().epoch, revision })
     }
 
-    /// The revision that etcd is compacted at, where that lies above the cache's oldest state.
+    /// Asks for etcd's compacted revision; `None` if it is not above the cache's oldest state.
     async fn ask(&self, reader: &Reader, range: &KeyRange) -> Result<Option<u64>, Failure> {
         let options = GetOptions::new().with_revision(self.revision as i64).with_count_only();
         match reader.get(&range.start, options).await {
@@ -46,7 +46,7 @@ impl CompactionQuery {
         }
     }
 
-    /// Compacts the cache to what etcd still has, unless its history was replaced since.
+    /// Compacts the cache to etcd's compacted revision, unless the cache's history was replaced since.
     fn answered(&self, writer: &mut Writer, compacted: u64) {
         let position = writer.position();
         if position.epoch != self.epoch {
@@ -55,13 +55,13 @@ impl CompactionQuery {
         let revision = compacted.min(position.revision);
         match writer.compact(revision) {
             Ok(()) => log!(debug, revision, "etcd is compacted: so is the cache"),
-            // It was closed meanwhile.
+            // The cache was closed meanwhile.
             Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
         }
     }
 }
 
-/// The revision that etcd is compacted at, where a read at `revision` was refused because it lies below.
+/// etcd's compacted revision, where a read at `revision` was refused because it lies below.
 pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u64) -> Result<u64, Failure> {
     let options = WatchOptions::new().with_range(range.end.clone()).with_start_revision(revision as i64);
     let mut stream = reader.watch(&range.start, options).await?;
@@ -73,20 +73,20 @@ pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u6
             Ok(compacted @ 1..) => return Ok(compacted),
             _ if message.canceled() => return Err(Failure::of_cancel(0, message.cancel_reason())),
             _ if message.created() => {}
-            // It was restored in between, and delivers: nothing is compacted.
+            // etcd was restored in between, and the watch delivers: nothing is compacted.
             _ => return Err(Failure::new(Class::Retry, "etcd is not compacted any more")),
         }
     }
 }
 
-/// A compaction that was requested, and whose revision the cache does not have yet. It is of the history that the
-/// cache had when it was requested: the revisions of another one are others.
+/// A requested compaction whose revision the cache has not reached yet. It belongs to the history that the cache had
+/// when it was requested: the revisions of another history are unrelated.
 #[derive(Default)]
 struct RequestedCompaction(Option<Position>);
 
 impl RequestedCompaction {
-    /// `asked`: what was requested since. The cache is compacted as far as it has come, at once, for what it still has of
-    /// before, its source may have no longer; and once more when it has come to the revision.
+    /// Handles `asked`, the requests since the last call. The cache is compacted at once up to its present position,
+    /// because etcd may no longer have the older revisions; and once more when it has reached the requested revision.
     fn goes_on(&mut self, writer: &mut Writer, asked: Option<Position>) {
         let now = writer.position();
         let [asked, waits] = [asked, self.0].map(|of| of.filter(|of| of.epoch == now.epoch));
@@ -99,7 +99,7 @@ impl RequestedCompaction {
             let revision = wanted.revision.min(now.revision);
             match writer.compact(revision) {
                 Ok(()) => log!(debug, revision, wanted = wanted.revision, "compacted, as was requested"),
-                // It was closed meanwhile.
+                // The cache was closed meanwhile.
                 Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
             }
         }
@@ -107,7 +107,7 @@ impl RequestedCompaction {
     }
 }
 
-/// Serves requests, until dropped.
+/// Serves requests until dropped.
 pub(super) async fn serve(writer: &RefCell<Writer>, shared: &Shared) {
     let mut requested = RequestedCompaction::default();
     loop {
@@ -117,7 +117,7 @@ pub(super) async fn serve(writer: &RefCell<Writer>, shared: &Shared) {
     }
 }
 
-/// Asks every interval, until dropped. Without a connection it waits for one.
+/// Queries etcd every interval until dropped. Without a connection it waits for one.
 pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receiver<Option<Reader>>, config: &Config) {
     let Some(interval) = config.options.follow_compaction else { return std::future::pending().await };
     loop {
@@ -142,7 +142,7 @@ mod tests {
         Some(Position { revision, ..writer.position() })
     }
 
-    /// It waits for a revision that is still to come, and not for one of another history.
+    /// A request waits for a revision that is still to come, but not for one of a replaced history.
     #[test]
     fn requested_compaction_waits_for_the_cache() {
         let cache = Cache::builder("/").expect_load(true).build().unwrap();
@@ -174,7 +174,7 @@ mod tests {
         assert!(cache.oldest() < 20, "20 was a revision of the history before: {}", cache.oldest());
     }
 
-    /// Nobody has taken it before the history was replaced.
+    /// The request is not yet taken when the history is replaced.
     #[test]
     fn request_of_a_replaced_history_is_dropped() {
         let cache = Cache::builder("/").build().unwrap();
@@ -192,7 +192,7 @@ mod tests {
         assert!(cache.oldest() < 6 && requested.0.is_none(), "oldest {}, {:?}", cache.oldest(), requested.0);
     }
 
-    /// Once for what is there, once when the rest is: what comes in between stays in the window.
+    /// Compacts once at the request and once at its revision: revisions in between stay in the window.
     #[test]
     fn requested_compaction_compacts_twice() {
         let cache = Cache::builder("/").build().unwrap();

@@ -1,10 +1,11 @@
-//! Endpoints in rotation: a healthy one is kept, a dead one is left alone for a while.
+//! Rotates endpoints: a working one is kept, a failed one is avoided for a while.
 
 use std::time::{Duration, Instant};
 
 const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(60);
-/// Two violations within this time make an endpoint one that is left: a single one may be an accident of a connection.
+/// The second violation within this time switches to another endpoint: a single one may be an accident of a
+/// connection.
 const VIOLATIONS_APART: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -12,11 +13,11 @@ struct Endpoint {
     url: String,
     failures: u32,
     rests_until: Option<Instant>,
-    /// When what it sent broke a rule last. No success makes that undone.
+    /// When the endpoint last sent data that broke a rule. A success does not reset it.
     violated: Option<Instant>,
 }
 
-/// The endpoints, and which one is used now.
+/// All endpoints, and the index of the one in use.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     all: Vec<Endpoint>,
@@ -36,15 +37,15 @@ impl Endpoints {
         &self.all[self.at].url
     }
 
-    /// The endpoint in use did its work.
+    /// Records that the endpoint in use works.
     pub(super) fn succeeded(&mut self) {
         let endpoint = &mut self.all[self.at];
         endpoint.failures = 0;
         endpoint.rests_until = None;
     }
 
-    /// The endpoint in use failed: it rests (longer each time), and the next one that does not rest
-    /// is in use; if all do, the one whose rest ends first.
+    /// Records that the endpoint in use failed: it rests (longer each time), and the next endpoint that does not rest
+    /// is used; if all rest, the one whose rest ends first.
     pub(super) fn failed(&mut self, now: Instant) {
         let endpoint = &mut self.all[self.at];
         let rest = FIRST_REST.saturating_mul(1 << endpoint.failures.min(16)).min(LONGEST_REST);
@@ -57,7 +58,7 @@ impl Endpoints {
             .expect("there is at least one endpoint");
     }
 
-    /// What the endpoint in use sent broke a rule. The second time within a minute it has failed.
+    /// Records that the endpoint in use broke a rule. The second time within a minute it counts as failed.
     pub(super) fn violated(&mut self, now: Instant) {
         let before = self.all[self.at].violated.replace(now);
         if before.is_some_and(|before| now.duration_since(before) < VIOLATIONS_APART) {
@@ -65,12 +66,12 @@ impl Endpoints {
         }
     }
 
-    /// Whether there is another endpoint to try at once, `before` having been in use.
+    /// Whether the endpoint changed from `before` to one that may be tried at once.
     pub(super) fn has_moved(&self, before: &str, now: Instant) -> bool {
         self.url() != before && self.is_rested(now)
     }
 
-    /// Whether the endpoint in use is not resting: then it may be tried at once.
+    /// Whether the endpoint in use does not rest, so it may be tried at once.
     fn is_rested(&self, now: Instant) -> bool {
         self.all[self.at].rests_until.is_none_or(|until| until <= now)
     }
@@ -113,7 +114,7 @@ mod tests {
         let start = Instant::now();
         let mut endpoints = Endpoints::new(["dead", "good"].map(String::from));
         let mut tried_dead = 0;
-        // The good one loses its connection every 3 seconds; the dead one never answers.
+        // The good endpoint loses its connection every 3 seconds; the dead one never answers.
         for round in 0..100u64 {
             let now = start + Duration::from_secs(3 * round);
             while endpoints.url() == "dead" {

@@ -1,4 +1,4 @@
-//! Following a watch: apply its events, keep it alive, notice when it dies.
+//! Follows a watch: applies its events, keeps it alive, and notices when it dies.
 //!
 //! A [`Follower`] lives as long as one watch stream. Each round of its loop takes one [`Occurrence`]: a message,
 //! the answer of a liveness read, a new wait for a revision, or a timer.
@@ -23,14 +23,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Change, ResyncReason, Writer};
 
-/// How long a watch without any timer of its own sleeps.
+/// The longest sleep of a watch without a due timer.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
-/// How often a silent watch is compared with etcd's state, where nobody answers requests for progress: in progress intervals, of
-/// a second at most.
+/// How often a silent watch is compared with etcd's state while progress requests are not answered: in progress
+/// intervals, each counted as at most a second.
 const COMPARED: u32 = 30;
-/// How long a silent watch is listened to once more before it is given up.
+/// How long a silent watch may still deliver a message before it is given up.
 const GRACE: Duration = Duration::from_millis(10);
-/// So many bytes are more than what keeps a connection alive sends in the time of a silence: a message is under way.
+/// More bytes than keep-alive sends during a silence: a message is under way.
 const UNDER_WAY: u64 = 1024;
 
 /// An open watch, with the connection that carries it.
@@ -38,7 +38,7 @@ pub(super) struct Watch {
     stream: WatchStream,
     from: u64,
     connection: Connection,
-    /// The bytes that had come with the last message, and when it was looked for one under way last.
+    /// The bytes received by the last message, and by the last check for a message under way.
     had: u64,
     looked: u64,
 }
@@ -56,17 +56,17 @@ impl Watch {
         }
     }
 
-    /// Whether a message is under way: bytes came since it was asked last, and not more than one message has.
+    /// Whether a message is under way: bytes came since the last check, and no more than one message may have.
     fn is_under_way(&mut self, longest: usize) -> bool {
         let now = self.connection.received();
         let came = now - std::mem::replace(&mut self.looked, now);
-        // Frames, and keep-alive, come with it.
+        // Allows for frame headers and keep-alive.
         let longest = longest as u64 + (longest as u64) / 8 + (1 << 16);
         came >= UNDER_WAY && now - self.had <= longest
     }
 }
 
-/// What a round of the loop is about.
+/// The occurrence that one round of the loop handles.
 enum Occurrence {
     Message(Result<PbWatchResponse, Failure>),
     Liveness(Result<Newest, Failure>),
@@ -76,7 +76,7 @@ enum Occurrence {
     Time,
 }
 
-/// One watch, and what follows from its messages for the session.
+/// One watch, and the effects of its messages on the session.
 struct Follower<'s, 'a> {
     session: &'s mut Session<'a>,
     reader: &'s Reader,
@@ -86,13 +86,13 @@ struct Follower<'s, 'a> {
     assembler: Assembler,
     rules: WatchRules,
     liveness: Liveness,
-    /// When etcd's state was last compared, and up to which revision there was nothing to deliver then.
+    /// When etcd's state was last compared, and the revision up to which it had nothing to deliver.
     compared: Option<Instant>,
     level: u64,
 }
 
 impl Session<'_> {
-    /// Opens the watch on its own connection, after the last event applied.
+    /// Opens the watch on a connection of its own, after the last event applied.
     pub(super) async fn open(&mut self, url: &str) -> Result<Watch, Failure> {
         let options = &self.config.options;
         let from = self.resume().watch_from();
@@ -163,7 +163,7 @@ impl Follower<'_, '_> {
         }
     }
 
-    /// Waits for the next occurrence: one at random of those that are there, so none is starved.
+    /// Waits for the next occurrence. If several are ready, one is chosen at random, so none is starved.
     async fn next(&mut self) -> Occurrence {
         let timer = self.next_timer();
         tokio::select! {
@@ -178,12 +178,14 @@ impl Follower<'_, '_> {
         self.session.resume()
     }
 
-    /// A watch that has nothing to deliver catches up with nothing, though nobody says how far it is.
+    /// The state of the watch. Revisions up to `level` count as delivered: a watch that has nothing to deliver is not
+    /// catching up, though no progress notification says so.
     fn state(&self) -> WatchState {
         self.health.state(self.resume().point().max(self.level), self.assembler.is_open())
     }
 
-    /// The highest revision that somebody waits for: a reader, or all readers of a cache that is not Ready before it.
+    /// The highest revision that is waited for: by a reader, or by all readers of a cache that is not Ready before
+    /// it.
     fn wanted(&self) -> u64 {
         let waited_for = self.session.writer.borrow().demand().progress_until;
         waited_for.max(self.session.catches_up_to().unwrap_or(0)).max(self.session.shared.awaited())
@@ -197,7 +199,7 @@ impl Follower<'_, '_> {
         self.health.silence_due(self.state(), &self.session.config.options, self.session.silences)
     }
 
-    /// When progress is to be asked for next, if at all.
+    /// When progress is to be requested next, if at all.
     fn request_due(&self) -> Option<Instant> {
         if self.state() == WatchState::Opening {
             return None;
@@ -205,7 +207,7 @@ impl Follower<'_, '_> {
         self.requests.due(self.resume().point(), self.health.heard())
     }
 
-    /// When a watch that is near etcd's newest revision is compared with a read of it.
+    /// When a watch that is near etcd's newest revision is compared with a linearizable read.
     fn comparison_due(&self) -> Option<Instant> {
         self.liveness.due().filter(|_| self.state() == WatchState::Synced)
     }
@@ -217,11 +219,11 @@ impl Follower<'_, '_> {
         timers.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
     }
 
-    /// Does what is due: gives up a silent watch, asks for progress, begins a liveness read.
+    /// Handles the timers that are due: gives up a silent watch, requests progress, begins a liveness read.
     async fn time(&mut self) -> Result<Option<WatchEnd>, Failure> {
         let now = Instant::now();
         if self.silence_due().is_some_and(|due| due <= now) {
-            // This thread itself may have stood still: what came meanwhile shows that the watch lives.
+            // This thread itself may have been stalled: a message that came meanwhile shows that the watch lives.
             let late = async {
                 tokio::select! {
                     message = self.watch.message() => Occurrence::Message(message),
@@ -258,7 +260,7 @@ impl Follower<'_, '_> {
                     self.session.shared.tickets.notify_one();
                 }
             }
-            // A stalled connection may have no room for it: then the silence says so.
+            // A stalled connection may have no room for the request: then the silence limit ends the watch.
             let sent = tokio::time::timeout(Duration::from_millis(1), self.watch.stream.request_progress()).await;
             if let Ok(Err(error)) = sent {
                 return Err(Failure::of(&error));
@@ -275,7 +277,7 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// Begins a liveness read, where one is due.
+    /// Begins a liveness read, if one is due.
     fn compare(&mut self, now: Instant) {
         let options = &self.session.config.options;
         let is_idle = self.health.heard() + options.progress_interval <= now;
@@ -293,8 +295,9 @@ impl Follower<'_, '_> {
         }
     }
 
-    /// Whether the watch is silent because there is nothing to say: where nobody answers requests for progress, etcd's state
-    /// shows it. The state is read every [`COMPARED`]; in between a read that moves no data shows that the server lives.
+    /// Whether the watch is silent only because there is nothing to deliver. Asked while progress requests are not
+    /// answered: etcd's state is compared every [`COMPARED`] intervals; in between, a read that moves no data shows
+    /// that the server lives.
     async fn is_quiet(&mut self) -> bool {
         if !self.session.shared.progress.are_missing() {
             return false;
@@ -308,7 +311,7 @@ impl Follower<'_, '_> {
         self.is_level().await
     }
 
-    /// Whether etcd holds what the cache does.
+    /// Whether etcd holds the same state as the cache; if so, raises `level` to etcd's revision.
     async fn is_level(&mut self) -> bool {
         let held = HeldState::now(&self.session.writer.borrow());
         self.compared = Some(Instant::now());
@@ -318,7 +321,8 @@ impl Follower<'_, '_> {
         same.is_some()
     }
 
-    /// Finds out, once a watch, whether there is anything to catch up with, where no notification of progress will say it.
+    /// Compares the states once per watch that seems to be catching up, since no progress notification will say that
+    /// there is nothing to deliver.
     async fn find_level(&mut self) {
         let is_behind = self.state() == WatchState::CatchingUp && !self.assembler.is_open();
         if self.session.shared.progress.are_missing() && self.compared.is_none() && is_behind {
@@ -326,7 +330,7 @@ impl Follower<'_, '_> {
         }
     }
 
-    /// Takes the answer of a liveness read. Where it fails, the silence continues.
+    /// Handles the answer of a liveness read. If the read failed, the silence continues.
     fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<WatchEnd> {
         let newest = answer.ok()?;
         if newest.went_back() {
@@ -334,7 +338,7 @@ impl Follower<'_, '_> {
         }
         let (now, revision) = (Instant::now(), newest.header().revision);
         if self.state() == WatchState::Mute {
-            // Nothing else can: such a watch answers no request for progress.
+            // No other sign is possible: such a watch answers no progress request.
             self.health.heard_at(now);
         }
         self.health.saw(revision);
@@ -349,7 +353,7 @@ impl Follower<'_, '_> {
         Ok(self.reader.newest_since(&self.session.config.range, point).await?.went_back())
     }
 
-    /// Takes one message, or the failure that came in its place.
+    /// Handles one message, or the failure that came in its place.
     async fn message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<WatchEnd>, Failure> {
         let response = match message {
             Ok(response) => response,
@@ -363,7 +367,7 @@ impl Follower<'_, '_> {
             return Ok(Some(end));
         }
         self.health.heard_at(Instant::now());
-        // The stream may always have more; the other futures of this thread have their turn.
+        // The stream may always have more: let the thread's other futures run.
         tokio::task::yield_now().await;
         Ok(None)
     }
@@ -371,10 +375,10 @@ impl Follower<'_, '_> {
     async fn take(&mut self, response: PbWatchResponse) -> Result<Option<WatchEnd>, Failure> {
         let counts = &self.session.shared.counts;
         one(&counts.responses);
-        // First: of what another cluster says, nothing is true here.
+        // The cluster is checked first: a message of another cluster says nothing of this history.
         let header = self.reader.cluster().header(response.header.as_ref())?;
         self.rules.check(&response, self.assembler.is_open())?;
-        // A refusal is marked as created too, so this goes first.
+        // A refusal is marked as created too, so the cancellation is checked first.
         if response.canceled {
             let failure = Failure::of_cancel(response.compact_revision, &response.cancel_reason);
             return match failure.class {
@@ -406,7 +410,7 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// The watch cannot bring anything but this revision again, in as many fragments: what is there now has to be listed.
+    /// Fails the session and asks for a listing: the watch would bring this revision again, in as many fragments.
     fn too_long(&mut self, RevisionTooLong(bytes): RevisionTooLong) -> Failure {
         self.session.needs_listing(ResyncReason::ChainBroken);
         Failure::new(
@@ -415,9 +419,9 @@ impl Follower<'_, '_> {
         )
     }
 
-    /// etcd confirmed the watch, on a member whose store is at `newest`.
+    /// Handles etcd's confirmation of the watch, on a member whose store is at `newest`.
     async fn created(&mut self, newest: u64) -> Result<Option<WatchEnd>, Failure> {
-        // This member may lag behind what was applied; the whole cluster may not.
+        // This member may lag behind the applied revision; the whole cluster may not.
         if newest + 1 < self.health.from() && self.went_back().await? {
             return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
@@ -430,7 +434,7 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// A progress notification: everything up to `revision` was delivered.
+    /// Handles a progress notification: everything up to `revision` was delivered.
     async fn progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
         one(&self.session.shared.counts.progress_notifications);
         self.requests.answered();
@@ -452,10 +456,10 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// Applies whole revisions, one after the other.
+    /// Applies whole revisions, in order.
     async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<WatchEnd>, Failure> {
         for run in revisions(&mut events) {
-            // A subscription that waits until the cache is Ready sets no pace.
+            // Only once the cache is Ready may a subscription set the pace: before that it waits itself.
             if self.resume().replays() && self.session.catches_up_to().is_none() {
                 self.keep_pace().await;
             }
@@ -467,8 +471,8 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// Applies the events of one revision. When it returns, the writer and the evidence stand at that revision,
-    /// or both where they stood before.
+    /// Applies the events of one revision. Afterwards writer and evidence are both at that revision, or both where
+    /// they were before.
     fn apply_revision(&mut self, run: &mut [PbEvent]) -> Result<Option<WatchEnd>, Failure> {
         let revision = run.first().map_or(0, revision_of);
         match self.resume().order(revision) {
@@ -489,11 +493,11 @@ impl Follower<'_, '_> {
             before = event.kv.as_ref().and_then(|kv| live(&writer, &kv.key));
             integrity::check(event, before)?;
         }
-        // Before they show: a reader who sees them finds them counted.
+        // Counted before they are visible, so that a reader who sees the events finds them counted.
         self.count(run);
         if let Err(error) = writer.apply(revision, run.iter().filter_map(change)) {
             drop(writer);
-            // The watch cannot bring anything but this revision again, so what is there now has to be listed.
+            // The watch can only bring this revision again, so the present state has to be listed.
             self.session.needs_listing(ResyncReason::ChainBroken);
             return Err(refused(&error));
         }
@@ -505,8 +509,8 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// A revision that was applied comes again. In the same words it is dropped, with its values as far as the cache still has
-    /// them; in others it is a violation.
+    /// Handles a revision that was already applied. If it repeats the same events, it is dropped; values are compared
+    /// as far as the cache still has them. Otherwise it is a violation.
     fn repeated(&self, run: &[PbEvent], revision: u64) -> Result<(), Violation> {
         let writer = self.session.writer.borrow();
         let is_other = |kv: &PbKeyValue| {

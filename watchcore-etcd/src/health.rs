@@ -1,43 +1,43 @@
-//! Whether a watch lives: its states, and how long it may be silent in each.
+//! The states of a watch, and how long it may be silent in each before it counts as dead.
 
 use super::config::Options;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// No shorter silence is taken for a dead server.
+/// A shorter silence never counts as a dead server.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
-/// While catching up the server may be busy cutting and sending.
+/// A server that catches up may be busy fragmenting and sending.
 const CATCHING_UP_SILENCE: Duration = Duration::from_secs(30);
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
-/// So many revisions behind the store's newest, the watch is catching up.
+/// A watch this many revisions behind the store's newest is catching up.
 const CATCHING_UP: u64 = 1000;
 
-/// What a watch is doing.
+/// The phase of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WatchState {
-    /// Asked for; etcd has not confirmed it.
+    /// Requested, but not confirmed by etcd.
     Opening,
-    /// Behind what its member had when it was opened, inside a fragmented message, or far behind etcd. Before it has
-    /// delivered what it had, etcd answers no request for progress.
+    /// Below its member's revision at the opening, inside a fragmented message, or far behind etcd. Until etcd has
+    /// delivered the backlog, it answers no progress request.
     CatchingUp,
-    /// etcd has not reached the watch's first revision. It answers no request for progress before it has, so
-    /// a liveness read has to show that it lives.
+    /// etcd has not reached the watch's first revision. Until it has, it answers no progress request, so a liveness
+    /// read has to show that it lives.
     Mute,
     /// Near etcd's newest revision.
     Synced,
 }
 
-/// What is known of a running watch.
+/// The observations of a running watch.
 pub(super) struct WatchHealth {
     /// The first revision that was asked for.
     from: u64,
-    /// The newest revision of its member when etcd confirmed it; `None`: it has not.
+    /// The newest revision of the watch's member at its confirmation; `None`: not confirmed.
     opened_at: Option<u64>,
-    /// When the last sign of the server was dealt with.
+    /// When the last message of the server was handled.
     heard: Instant,
-    /// When the first question since then was asked that shows whether the server lives. The watch itself is one.
+    /// When the first request after that message was sent that a living server answers. Opening the watch is one.
     asked: Option<Instant>,
-    /// The newest revision of the store, as it was said last: one wrong header counts until the next one.
+    /// The newest revision of the store as last reported: a single wrong header counts only until the next one.
     newest: u64,
 }
 
@@ -50,28 +50,28 @@ impl WatchHealth {
         self.from
     }
 
-    /// etcd confirmed it, on a member whose store is at `newest`.
+    /// Records that etcd confirmed the watch, on a member whose store is at `newest`.
     pub(super) fn created(&mut self, newest: u64) {
         self.opened_at = Some(newest);
         self.saw(newest);
     }
 
-    /// The server spoke of its newest revision.
+    /// Records the store's newest revision.
     pub(super) fn saw(&mut self, newest: u64) {
         if newest > 0 {
             self.newest = newest;
         }
     }
 
-    /// What the server said has been dealt with. Before it has confirmed the watch, nothing that it says answers the
-    /// question whether there is one.
+    /// Records that a message was handled. Before the watch is confirmed, no message counts, because none shows that
+    /// there is a watch.
     pub(super) fn heard_at(&mut self, now: Instant) {
         if self.opened_at.is_some() {
             (self.heard, self.asked) = (now, None);
         }
     }
 
-    /// A question was asked that a living server answers.
+    /// Records that a request was sent that a living server answers.
     pub(super) fn asked_at(&mut self, now: Instant) {
         self.asked.get_or_insert(now);
     }
@@ -80,8 +80,8 @@ impl WatchHealth {
         self.heard
     }
 
-    /// When a watch in this state has been silent for too long. Silence before the first question says nothing: this
-    /// thread itself may have stood still, and have asked none.
+    /// When a watch in this state has been silent for too long. Silence before the first request does not count: this
+    /// thread itself may have been stalled, and have sent none.
     pub(super) fn silence_due(&self, state: WatchState, options: &Options, silences: u32) -> Option<Instant> {
         let limit = state.silence_limit(options, silences)?;
         let usual = if state == WatchState::Opening { Duration::ZERO } else { options.progress_interval };
@@ -101,14 +101,14 @@ impl WatchHealth {
     }
 }
 
-/// How long nothing may come of etcd before the cache counts as Stale.
+/// How long etcd may be silent before the cache counts as Stale.
 pub(super) fn silence(options: &Options) -> Duration {
     (options.progress_interval * 3).max(SHORTEST_SILENCE)
 }
 
 impl WatchState {
-    /// How long a watch in this state may be silent, after so many silences in a row. Without requests for
-    /// progress only keep-alive shows a dead server.
+    /// How long a watch in this state may be silent, after `silences` silences in a row. Without progress requests
+    /// only keep-alive detects a dead server.
     fn silence_limit(self, options: &Options, silences: u32) -> Option<Duration> {
         if self == WatchState::Opening {
             return Some(options.request_timeout);
@@ -120,7 +120,7 @@ impl WatchState {
         if self != WatchState::CatchingUp {
             return Some(limit);
         }
-        // Wider each time: a server that needs longer would be left for ever.
+        // The limit doubles each time: otherwise a server that needs longer would be given up forever.
         let widened = CATCHING_UP_SILENCE.max(limit) * 2u32.pow(silences.min(8));
         Some(widened.min(LONGEST_SILENCE.max(limit)))
     }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(due(&health, WatchState::Synced), Some(4 * second), "three periods after the last sign");
         health.asked_at(start + 3 * second);
         assert_eq!(due(&health, WatchState::Mute), Some(4 * second), "the first question counts");
-        // The thread stood still for a minute.
+        // The thread was stalled for a minute.
         health.heard_at(start + 5 * second);
         health.asked_at(start + 65 * second);
         assert_eq!(due(&health, WatchState::Mute), Some(67 * second));
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(health.state(11, false), WatchState::Synced);
     }
 
-    /// A few revisions may be many megabytes, of other ranges, too. A busy server was left behind three periods in the middle
-    /// of them, and began at the same place for the watch that came next, for ever.
+    /// A few revisions may be many megabytes, also of other ranges. A busy server was given up after three intervals
+    /// in the middle of them, and began again at the same place for each new watch, forever.
     #[test]
     fn watch_catches_up_to_where_it_was_opened() {
         let mut health = WatchHealth::new(11, Instant::now());
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(health.state(12, false), WatchState::Synced, "this one came since");
     }
 
-    /// Whatever else the server says: the question is still whether there is a watch.
+    /// Other messages do not confirm the watch, so it is given up in spite of them.
     #[test]
     fn an_unconfirmed_watch_is_given_up() {
         let now = Instant::now();

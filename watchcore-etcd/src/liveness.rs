@@ -1,8 +1,8 @@
-//! Linearizable reads beside a watch: whether a mute one lives, and whether a synced one is behind.
+//! Linearizable reads beside a watch: they show whether a mute watch lives, and whether a synced one is behind.
 //!
-//! A server may answer each request for progress and still deliver nothing, because what it serves the watch from is old. So now
-//! and then a synced watch is compared with a linearizable read: what etcd had when that was answered is the **goal**, and a
-//! watch that is notified of progress again and again without coming any nearer to it is given up.
+//! A server may answer each progress request and still deliver nothing, because it serves the watch from an old
+//! store. So at intervals a synced watch is compared with a linearizable read: the revision of its answer is the
+//! **goal**. A watch that is notified of progress repeatedly without coming nearer to the goal is given up.
 
 use super::config::Options;
 use super::connect::Newest;
@@ -13,13 +13,13 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A read under way. It carries the position from before it began.
+/// A read in progress. Its result carries the position from before it began.
 type Read = Pin<Box<dyn Future<Output = Result<Newest, Failure>>>>;
 
-/// So many progress notifications on the way to a goal show that the watch holds nothing back.
+/// This many progress notifications without reaching a goal show that the watch holds nothing back.
 const NOTIFICATIONS: u32 = 2;
 
-/// The reads of one watch.
+/// The liveness reads of one watch.
 pub(super) struct Liveness {
     read: Option<Read>,
     /// When a synced watch is compared next.
@@ -30,24 +30,24 @@ pub(super) struct Liveness {
 /// A revision that etcd has and the watch has not reached.
 struct Goal {
     revision: u64,
-    /// Where the watch stands, since when, and how often it was notified of progress since.
+    /// The watch's point, since when it stands there, and how many progress notifications came since.
     point: u64,
     since: Instant,
     notifications: u32,
 }
 
 impl Liveness {
-    /// Of a watch that is opened now.
+    /// The reads of a watch that is opened now.
     pub(super) fn new(options: &Options, now: Instant) -> Liveness {
         Liveness { read: None, due: now + interval(options, fastrand::f64()), goal: None }
     }
 
-    /// When a synced watch is to be compared next; not while a read is under way.
+    /// When a synced watch is to be compared next; `None` while a read is in progress.
     pub(super) fn due(&self) -> Option<Instant> {
         self.read.is_none().then_some(self.due)
     }
 
-    /// Begins a read, unless one is under way; whether it does.
+    /// Begins a read, unless one is in progress; returns whether it did.
     pub(super) fn begin<R>(&mut self, read: impl FnOnce() -> R, options: &Options, now: Instant) -> bool
     where
         R: Future<Output = Result<Newest, Failure>> + 'static,
@@ -60,7 +60,7 @@ impl Liveness {
         is_first
     }
 
-    /// The answer of the read, and nothing while there is none.
+    /// Waits for the answer of the read; pending while there is none.
     pub(super) async fn answer(&mut self) -> Result<Newest, Failure> {
         match &mut self.read {
             Some(under_way) => {
@@ -72,21 +72,21 @@ impl Liveness {
         }
     }
 
-    /// etcd has this revision, and the watch is complete up to `point`.
+    /// Records that etcd has this revision while the watch is complete up to `point`.
     pub(super) fn saw(&mut self, revision: u64, point: u64, now: Instant) {
         if revision > point && self.goal.is_none() {
             self.goal = Some(Goal { revision, point, since: now, notifications: 0 });
         }
     }
 
-    /// The watch was notified of progress.
+    /// Records a progress notification of the watch.
     pub(super) fn notified(&mut self) {
         if let Some(goal) = &mut self.goal {
             goal.notifications += 1;
         }
     }
 
-    /// The watch is complete up to `point` now.
+    /// Records that the watch is now complete up to `point`.
     pub(super) fn moved(&mut self, point: u64, now: Instant) {
         match &mut self.goal {
             Some(goal) if goal.revision <= point => self.goal = None,
@@ -97,14 +97,15 @@ impl Liveness {
         }
     }
 
-    /// When a watch that stands still has been behind for too long, and the revision that it does not reach.
+    /// When a watch that makes no progress has been behind for too long, and the revision that it does not reach.
     pub(super) fn stale_due(&self, options: &Options) -> Option<(Instant, u64)> {
         let goal = self.goal.as_ref().filter(|goal| goal.notifications >= NOTIFICATIONS)?;
         Some((goal.since + silence(options), goal.revision))
     }
 }
 
-/// From one comparison to the next: 30 to 60 progress intervals, of a second at most. `random` is of [0, 1).
+/// The time from one comparison to the next: 30 to 60 progress intervals, each counted as at most a second. `random`
+/// is in [0, 1).
 fn interval(options: &Options, random: f64) -> Duration {
     options.progress_interval.min(Duration::from_secs(1)).mul_f64(30.0 + 30.0 * random)
 }

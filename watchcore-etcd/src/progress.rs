@@ -1,30 +1,29 @@
-//! When a watch asks etcd for progress: the rule, without input or output.
+//! Decides when a watch requests progress from etcd, without input or output.
 //!
-//! An idle watch asks each interval. Where a caller waits for a revision, it asks at once, then after pauses that
-//! double up to [`LONGEST_PAUSE`] for as long as one waits: a revision that never comes costs one request a
-//! second. A new wait asks at once again, but only one request is under way at a time, so waits that begin
-//! together share one.
+//! An idle watch requests progress each interval. While a caller waits for a revision, the watch asks at once, then
+//! after pauses that double up to [`LONGEST_PAUSE`]: a revision that never comes costs one request a second. A new
+//! wait asks at once again, but only one request is in progress at a time, so simultaneous waits share one.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The first pause between two requests while a caller waits.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest one.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The requests of one watch.
 pub(super) struct ProgressRequests {
-    /// How long an idle watch is silent before it asks; `None`: it does not.
+    /// How long an idle watch is silent before it asks; `None`: it never asks.
     idle: Option<Duration>,
     /// The highest revision that is waited for, 0 for none.
     wanted: u64,
-    /// A wait began since the last request.
+    /// Whether a wait began since the last request.
     urgent: bool,
-    /// When the last request was sent, and whether it is still unanswered.
+    /// When the last request was sent, and whether it is unanswered.
     sent: Instant,
     is_under_way: bool,
-    /// From the last request to the next while a caller waits.
+    /// The pause from the last request to the next while a caller waits.
     pause: Duration,
 }
 
@@ -33,31 +32,31 @@ impl ProgressRequests {
         ProgressRequests { idle, wanted: 0, urgent: false, sent: now, is_under_way: false, pause: FIRST_PAUSE }
     }
 
-    /// A wait may have begun; `wanted` is the highest revision of all waits.
+    /// Records that a wait may have begun; `wanted` is the highest revision of all waits.
     pub(super) fn demanded(&mut self, wanted: u64) {
         self.wanted = wanted;
         self.urgent = wanted > 0;
     }
 
-    /// A request was sent; `wanted` is what is waited for now.
+    /// Records that a request was sent; `wanted` is the highest revision waited for now.
     pub(super) fn sent(&mut self, now: Instant, wanted: u64) {
         self.pause = if self.urgent { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
         (self.wanted, self.urgent) = (wanted, false);
         (self.sent, self.is_under_way) = (now, true);
     }
 
-    /// A progress notification came.
+    /// Records a progress notification.
     pub(super) fn answered(&mut self) {
         self.is_under_way = false;
     }
 
-    /// When the next request is due, if at all, on a watch that is complete up to `point` and was last heard of at
+    /// When the next request is due, if at all, on a watch that is complete up to `point` and last sent something at
     /// `heard`.
     pub(super) fn due(&self, point: u64, heard: Instant) -> Option<Instant> {
         let idle = self.idle.map(|interval| heard.max(self.sent) + interval);
         let waited_for = (self.wanted > point).then(|| match (self.urgent, self.is_under_way) {
             (true, false) => self.sent,
-            // The request under way may be answered with what is wanted now, or never.
+            // The request in progress may be answered with the wanted revision, or never.
             (true, true) => self.sent + FIRST_PAUSE,
             (false, _) => self.sent + self.pause,
         });
@@ -71,7 +70,7 @@ mod tests {
 
     const NEVER: u64 = 1 << 51;
 
-    /// Sends whatever is due until `end`, each answered at once with the point `point`; gives when.
+    /// Sends each due request until `end`, answered at once with the point `point`; returns the times.
     fn run(requests: &mut ProgressRequests, point: u64, start: Instant, end: Duration) -> Vec<u128> {
         let mut sent = Vec::new();
         let mut now = start;
@@ -97,7 +96,7 @@ mod tests {
         assert_eq!(sent.len(), 63);
     }
 
-    /// Also where another wait, for a revision that never comes, has made the pauses long.
+    /// A new wait asks at once even if another wait, for a revision that never comes, has made the pauses long.
     #[test]
     fn new_wait_asks_at_once() {
         let start = Instant::now();
@@ -105,7 +104,7 @@ mod tests {
         requests.demanded(NEVER);
         run(&mut requests, 10, start, Duration::from_secs(10));
         let later = start + Duration::from_secs(10);
-        // The highest of all waits is what it was.
+        // The highest revision of all waits does not change.
         requests.demanded(NEVER);
         assert!(requests.due(10, start).is_some_and(|due| due <= later));
     }
@@ -136,7 +135,7 @@ mod tests {
         assert_eq!(requests.due(10, start), Some(start + interval));
         assert_eq!(requests.due(10, start + interval / 2), Some(start + interval * 3 / 2));
         requests.demanded(NEVER);
-        // A wait never makes it ask later than an idle one.
+        // A wait never makes the watch ask less often than an idle one.
         let sent = run(&mut requests, 10, start, Duration::from_secs(10));
         assert!(sent.windows(2).all(|pair| pair[1] - pair[0] <= 1000), "{sent:?}");
     }

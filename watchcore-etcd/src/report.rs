@@ -1,4 +1,4 @@
-//! What the cache's status, the feeder's last error and the log show of the sessions.
+//! Reports sessions to the cache's status, the feeder's last error and the log.
 
 use super::config::Config;
 use super::connect::Header;
@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use watchcore::{Error, SourceReport, SourceState, Writer};
 
-/// Between two reports while nothing but events comes.
+/// The shortest interval between two reports while only events come.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// So many different failures in a row are recorded as logged.
+/// At most this many different failures in a row are recorded as logged.
 const LOGGED_MOST: usize = 64;
-/// No message is taken beyond it, whatever the limits of a server.
+/// The longest message that is accepted, whatever a server's limit is.
 pub(super) const LONGEST_MESSAGE: usize = 1 << 30;
 
 /// Reports for one feeder, across its sessions.
@@ -28,13 +28,13 @@ pub(super) struct Reporter<'a> {
     shared: &'a Shared,
     report: SourceReport,
     reported: Instant,
-    /// The newest revision of etcd's, as it was said last: one wrong header counts until the next one.
+    /// The newest revision of etcd as last reported: a single wrong header counts only until the next one.
     newest_seen: u64,
-    /// Endpoints that have answered: they speak HTTP/2 as they were asked to.
+    /// Endpoints that have answered, so they speak HTTP/2 without TLS or with it, as configured.
     answered: HashSet<String>,
-    /// The old version that was warned of.
+    /// The old server version that was last warned of.
     warned_of: Option<String>,
-    /// Failures that were logged since the feeder followed etcd last: once more, they are no news.
+    /// Failures that were logged since the feeder last followed etcd: a repetition is logged at debug level.
     logged: HashSet<String>,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Reporter<'a> {
         self.newest_seen
     }
 
-    /// A header spoke of etcd's newest revision. It shows in the status now and then, not with each message.
+    /// Records etcd's newest revision, as a header named it. The status shows it at intervals, not with each message.
     pub(super) fn saw(&mut self, revision: u64) {
         if revision > 0 {
             self.newest_seen = revision;
@@ -67,7 +67,7 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// A session has its connection.
+    /// Records that a session is connected.
     pub(super) fn connected(&mut self, url: &str, version: Option<&str>) {
         self.report.endpoint = url.to_owned();
         if !self.answered.contains(url) {
@@ -90,7 +90,7 @@ impl<'a> Reporter<'a> {
         self.report.server_version = version.to_owned();
     }
 
-    /// A listing is about to be published: its continue tokens carry the cluster.
+    /// Reports the cluster before a listing is published: the listing's continue tokens carry it.
     pub(super) fn listing(&mut self, header: &Header) {
         if header.cluster != 0 {
             self.report.cluster_id = header.cluster;
@@ -99,13 +99,13 @@ impl<'a> Reporter<'a> {
         self.report();
     }
 
-    /// It was, and begins a history that etcd has at `newest`.
+    /// Records that the listing was published; etcd is at `newest`.
     pub(super) fn listed(&mut self, newest: u64) {
         self.newest_seen = newest;
         self.report();
     }
 
-    /// A watch was confirmed.
+    /// Records that a watch was confirmed.
     pub(super) fn opened(&mut self) {
         let before = self.shared.counts.connects.fetch_add(1, Relaxed);
         if before > 0 {
@@ -113,18 +113,18 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Events are applied again.
+    /// Records that events are applied again.
     pub(super) fn live(&mut self) {
         let is_news = !self.logged.is_empty();
         self.succeeded();
-        // Behind the state: who reads it in the log and looks at the status finds it there.
+        // Logged after the state is set, so that a reader of the log finds the new state in the status.
         if is_news {
             log!(info, endpoint = self.report.endpoint, "following etcd again");
         }
     }
 
-    /// A session did what it is for: its watch follows, or it has the listing that is all that was asked for. No failure
-    /// of before holds any more.
+    /// Records that a session reached its purpose: its watch follows, or the listing that was asked for is there.
+    /// Earlier failures are over.
     pub(super) fn succeeded(&mut self) {
         self.report();
         self.shared.set_error(None);
@@ -149,7 +149,7 @@ impl<'a> Reporter<'a> {
         self.writer.borrow_mut().set_report(self.report.clone());
     }
 
-    /// What a person has to mend although etcd is followed.
+    /// Problems that a person has to correct although etcd is followed.
     fn warning(&self) -> String {
         let certificates = self.config.options.credentials.as_ref().and_then(|credentials| credentials.trouble());
         let progress = self.shared.progress.are_missing().then(|| {
@@ -161,22 +161,23 @@ impl<'a> Reporter<'a> {
         certificates.into_iter().chain(progress).collect::<Vec<_>>().join("; ")
     }
 
-    /// Something of it changed, though no message came.
+    /// Updates the status after a change that came with no message.
     pub(super) fn changed(&mut self) {
         self.report();
     }
 
-    /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
+    /// Records that a session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can correct
+    /// it.
     pub(super) fn failed(&mut self, failure: &Failure, url: &str, delay: Duration, is_fatal: bool) {
         let text = self.describe(failure, url);
-        // A failure that is fatal ends those who wait, and maybe the program with them: it is logged before. Of another one
-        // the log speaks behind the status: who reads it there and looks finds it.
+        // A fatal failure ends the waits, and perhaps the program with them, so it is logged before the state is set.
+        // Any other failure is logged after it, so that a reader of the log finds the state in the status.
         if is_fatal {
             self.log(failure, &text, url, delay, is_fatal);
         }
         let error = Error::new(failure.code(), text.clone());
         let error = match (failure.class, self.config.options.start_revision) {
-            // The state at the compacted revision is still there, and every change after it.
+            // etcd still has the state at the compacted revision, and every change after it.
             (Class::Compacted(kept), Some(asked)) => {
                 error.with_asked(asked).with_oldest(if kept > 0 { kept + 1 } else { 0 })
             }
@@ -184,7 +185,7 @@ impl<'a> Reporter<'a> {
             _ => error,
         };
         self.shared.set_error(Some(error.clone()));
-        // Behind the error: who sees the failure counted finds it.
+        // Counted after the error is set, so that a reader who sees the count finds the error.
         one(&self.shared.counts.failures);
         self.report.endpoint = url.to_owned();
         self.report();
@@ -195,10 +196,10 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Logs a failure, once until the feeder follows etcd again.
+    /// Logs a failure; repetitions are logged at debug level until the feeder follows etcd again.
     fn log(&mut self, failure: &Failure, text: &str, url: &str, delay: Duration, is_fatal: bool) {
-        // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
-        // program that asked for it reports it.
+        // With a compacted start revision there is no listing yet, so every read and wait returns this failure: the
+        // program that asked for the revision reports it.
         if let Class::Compacted(_) = failure.class {
             log!(info, endpoint = url, ?delay, "{text}");
             return;
@@ -216,9 +217,9 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// What happened, what holds, what to do next.
+    /// Says what happened, what is still true, and what to do next.
     fn describe(&self, failure: &Failure, url: &str) -> String {
-        // What the cache refuses is a sentence by itself.
+        // The cache's refusals are whole sentences.
         let text = failure.text().trim_end_matches('.');
         let options = &self.config.options;
         let every = options.refused_retry.as_secs_f64();
@@ -263,7 +264,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use watchcore::Cache;
 
-    /// Is called with the level of each line that its thread logs.
+    /// A log subscriber that calls a function with the level of each line of its thread.
     struct Lines<F>(F);
 
     impl<F: Fn(tracing::Level) + Send + Sync + 'static> tracing::Subscriber for Lines<F> {
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!(cache.status().last_error.unwrap().code(), watchcore::Code::Unavailable);
     }
 
-    /// A header within a tenth of a second of the last report is not shown; what it brought is.
+    /// A header within a tenth of a second of the last report does not update the status, but an applied event does.
     #[test]
     fn etcd_is_never_below_the_cache() {
         let config = config();

@@ -1,8 +1,8 @@
-//! The life of a feeder: sessions with one endpoint after another, until it is stopped.
+//! The life of a feeder: sessions with one endpoint after another, until the feeder is stopped.
 //!
-//! A session connects, finds out whether the history is still the one that was applied, lists if it
-//! must, and then follows the watch. What outlives a session is in [`Session`] too: the resume point, the pending
-//! resync, the backoff.
+//! A session connects, finds out whether etcd's history is still the one that was applied, lists if it must, and then
+//! follows the watch. State that outlives a session is in [`Session`] too: the resume point, the pending resync, the
+//! backoff.
 
 mod publish;
 
@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use watchcore::{Code, Error, ResyncReason, Writer};
 
-/// How often a start revision that has not happened is looked for.
+/// How often the feeder asks again for a start revision that etcd has not reached.
 const FUTURE_RETRY: Duration = Duration::from_millis(250);
 
-/// What a session has to do next.
+/// The next step of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NextStep {
     Watch,
@@ -39,8 +39,8 @@ enum NextStep {
 }
 
 impl NextStep {
-    /// What it is where a resync is pending: that one, unless now there is another reason. Another history stays one,
-    /// whatever else asks for a listing before it is published.
+    /// Combines this step with the pending resync: a pending resync replaces `Watch`, and a new reason replaces the
+    /// pending one. A pending `HistoryReset` stays, whatever else asks for a listing before it is published.
     fn after(self, pending: Option<ResyncReason>) -> NextStep {
         match (self, pending) {
             (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
@@ -50,12 +50,12 @@ impl NextStep {
     }
 }
 
-/// How following a watch ended, where that is no failure.
+/// Why following a watch ended without a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WatchEnd {
-    /// List, for this reason.
+    /// A listing is needed, for this reason.
     Resync(ResyncReason),
-    /// Make sure of the history, and open the watch again, as the settings are now.
+    /// Check the history, and open the watch again with the present settings.
     Reopen,
 }
 
@@ -64,19 +64,19 @@ pub(super) struct Session<'a> {
     pub(super) config: &'a Config,
     pub(super) writer: &'a RefCell<Writer>,
     pub(super) shared: &'a Shared,
-    /// Whether watches ask for fragments, and the longest message taken.
+    /// Whether watches ask for fragments, and the length limit of messages.
     pub(super) fragment: bool,
     pub(super) message_limit: usize,
-    /// Requests for progress that were not answered.
+    /// Progress requests that were not answered.
     pub(super) unanswered: Unanswered,
-    /// Silences since anything came.
+    /// Silences in a row, since an event or progress last came.
     pub(super) silences: u32,
-    /// Where the cache stands in etcd's history, once it has its listing.
+    /// The cache's position in etcd's history, once it has its listing.
     resume: Option<Resume>,
-    /// The reason of a listing that is needed, until it is published.
+    /// The reason for a listing that is needed, kept until the listing is published.
     pending_resync: Option<ResyncReason>,
     endpoints: Endpoints,
-    /// Where the connection of the present session shows for the futures beside it.
+    /// Publishes the present session's connection to the futures beside it.
     readers: &'a watch::Sender<Option<Reader>>,
     reporter: Reporter<'a>,
     retries: Retries,
@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Runs until the cache is closed or, if that was asked, the listing is there.
+    /// Runs sessions until the cache is closed or, with `stop_after_listing`, the listing is there.
     pub(super) async fn run(&mut self) {
         loop {
             let over = self.one().await;
@@ -115,7 +115,7 @@ impl<'a> Session<'a> {
             let Err(failure) = over else { return };
             match failure.class {
                 Class::Closed => return,
-                // One key alone is longer than the limit.
+                // A single key is longer than the limit.
                 Class::TooLarge(length) if self.raise_limit(length) => continue,
                 _ => {}
             }
@@ -124,17 +124,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// One session with one endpoint. It ends well only when there is nothing more to do.
+    /// Runs one session with one endpoint. Returns `Ok` only when nothing is left to do.
     async fn one(&mut self) -> Result<(), Failure> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
         let mut step = self.standing(&reader).await?.after(self.pending_resync);
         if step == NextStep::Load {
-            // Nothing can be read of the cache yet.
+            // The cache has no listing yet, so no reader can compare it with another history.
             self.publish(&reader);
         }
         if step == NextStep::Watch {
-            // Nothing is listed, so nothing but evidence and sample was compared.
+            // No listing follows, so only evidence and sample were compared: start an audit.
             self.shared.audit.notify_one();
         }
         loop {
@@ -170,8 +170,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The first listing that etcd makes necessary is made at once. Another one before the trouble was over is a failure
-    /// of the session: so it has a pause, shows in the state, and may be had of another endpoint.
+    /// Allows the first listing that etcd makes necessary at once. If another one is needed before the connection is
+    /// stable again, the session fails: then there is a pause, the state shows it, and another endpoint may be tried.
     fn may_list_again(&mut self, reason: ResyncReason) -> Result<(), Failure> {
         self.retries.settle(Instant::now());
         if reason == ResyncReason::Requested || !self.retries.had_setback() {
@@ -182,9 +182,9 @@ impl<'a> Session<'a> {
         Err(Failure::new(Class::Retry, text).of_kind("listings in a row"))
     }
 
-    /// Shows the connection for reads to the futures beside the session: what it reads is of the history that the
-    /// cache has. While a listing of another history is to come it is not shown, for revisions of the one would be
-    /// compared with positions in the other.
+    /// Publishes the connection for reads to the futures beside the session: its answers are of the history that the
+    /// cache has. While a listing of another history is pending, the connection is withdrawn, because revisions of
+    /// one history would be compared with positions in the other.
     fn publish(&self, reader: &Reader) {
         self.shared.progress.test();
         self.readers.send_if_modified(|shown| {
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
         });
     }
 
-    /// The connection for reads, to a server that answers.
+    /// Opens the connection for reads, to a server that answers.
     async fn connect(&mut self, url: &str) -> Result<Reader, Failure> {
         let options = &self.config.options;
         let mut connection = dial(options, url).await?;
@@ -213,7 +213,7 @@ impl<'a> Session<'a> {
         Ok(Reader::new(url, connection, options, self.message_limit))
     }
 
-    /// What must be done before the watch can continue.
+    /// Compares etcd's history with the cache's and says what must be done before the watch can continue.
     async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
         self.shared.take_doubt();
         let Some(resume) = &mut self.resume else {
@@ -258,7 +258,7 @@ impl<'a> Session<'a> {
         Ok(NextStep::Watch)
     }
 
-    /// Where the cache stands. A session lists before it watches, so a watch always finds it.
+    /// The cache's position in etcd's history. A session lists before it watches, so every watch finds one.
     pub(super) fn resume(&self) -> &Resume {
         self.resume.as_ref().expect("a session lists before it watches")
     }
@@ -267,19 +267,20 @@ impl<'a> Session<'a> {
         self.resume.as_mut().expect("a session lists before it watches")
     }
 
-    /// A listing has to be published before anything is watched again, by this connection or a later one.
+    /// Records that a listing has to be published before anything is watched again, by this connection or a later
+    /// one.
     pub(super) fn needs_listing(&mut self, reason: ResyncReason) {
         self.pending_resync = Some(reason);
     }
 
-    /// Shows the status what the futures beside the session found.
+    /// Updates the status with the findings of the futures beside the session.
     pub(super) fn report_changes(&mut self) {
         if self.shared.progress.are_missing() {
             self.reporter.changed();
         }
     }
 
-    /// A notification of progress came.
+    /// Records a progress notification.
     pub(super) fn progress_came(&mut self) {
         self.unanswered.answered();
         if self.shared.progress_came() {
@@ -287,7 +288,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A header spoke of etcd's newest revision.
+    /// Records etcd's newest revision, as a header named it.
     pub(super) fn saw(&mut self, revision: u64) {
         self.reporter.saw(revision);
     }
@@ -296,8 +297,8 @@ impl<'a> Session<'a> {
         self.reporter.newest_seen()
     }
 
-    /// The watch is confirmed: events are applied again. After setbacks in a row that shows only when it has followed for a
-    /// while.
+    /// Records that the watch is confirmed: events are applied again. After several setbacks in a row, the status
+    /// shows this only once the watch has followed for a while.
     pub(super) fn live(&mut self) {
         self.retries.opened(Instant::now());
         self.reporter.opened();
@@ -307,26 +308,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A revision was applied.
+    /// Records that a revision was applied.
     pub(super) fn applied(&mut self) {
         self.retries.applied();
         self.settle();
         self.progressed();
     }
 
-    /// Something was applied, or progress came.
+    /// Records that a revision was applied or progress came.
     pub(super) fn progressed(&mut self) {
         self.silences = 0;
         self.caught_up();
         self.shared.moved();
     }
 
-    /// Whether readers still wait for the history to be replayed: up to which revision.
+    /// The revision up to which the history is being replayed while readers wait for it; `None` once it is reached.
     pub(super) fn catches_up_to(&self) -> Option<u64> {
         self.resume().replays_to().filter(|_| self.config.options.start_revision.is_none())
     }
 
-    /// The cache is Ready when it has what etcd had as the first listing ended.
+    /// Makes the cache Ready when it has reached etcd's revision as of the first listing's end.
     fn caught_up(&mut self) {
         self.shared.catches_up_to.store(self.catches_up_to().unwrap_or(0), Relaxed);
         if self.catches_up_to().is_none() {
@@ -334,12 +335,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// When [`settle`](Session::settle) may end a trouble.
+    /// When [`settle`](Session::settle) may declare the connection stable again.
     pub(super) fn calm_due(&self) -> Option<Instant> {
         self.retries.calm_due()
     }
 
-    /// Ends the trouble, where the watch has followed for long enough.
+    /// Declares the connection stable again once the watch has followed for long enough.
     pub(super) fn settle(&mut self) {
         let was_troubled = self.retries.is_troubled();
         self.retries.settle(Instant::now());
@@ -349,7 +350,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The watch is behind what etcd has, and stays there.
+    /// The watch is below a revision that etcd has reached, and makes no progress towards it.
     pub(super) fn is_behind(&mut self, goal: u64) -> Failure {
         one(&self.shared.counts.stale_watches);
         self.retries.setback();
@@ -358,7 +359,7 @@ impl<'a> Session<'a> {
         Failure::new(Class::Retry, text).of_kind("the watch is behind")
     }
 
-    /// Reports a failure, chooses the next endpoint, and gives the time to wait.
+    /// Reports a failure, chooses the next endpoint, and returns the pause before the next session.
     fn failed(&mut self, failure: &Failure) -> Duration {
         let now = Instant::now();
         self.retries.failed(now);
@@ -384,9 +385,10 @@ impl<'a> Session<'a> {
             Class::OtherEndpoint | Class::Broken | Class::Tls(_) | Class::Refused if is_elsewhere => {
                 (false, Duration::ZERO)
             }
-            // A limit of the cache, or an endpoint that is none: only the user can mend it.
+            // A limit of the cache, or an invalid endpoint: only the user can correct it.
             Class::Refused => (true, spread(options.refused_retry)),
-            // It waits for somebody who mends it: no longer than the backoff, for a new certificate comes at any time.
+            // A person has to replace the certificate, which may happen at any time: the pause is no longer than the
+            // backoff.
             Class::Tls(_) => (true, self.retries.pause(now)),
             Class::Authenticate | Class::AuthenticationOff if self.retries.is_fresh() => {
                 self.retries.pause(now);
@@ -398,7 +400,8 @@ impl<'a> Session<'a> {
         delay
     }
 
-    /// A message on the watch was too long: what to change, or the failure if nothing can be.
+    /// Reacts to a message of the watch that was too long: asks for fragments, or raises the limit. Returns the
+    /// failure if neither is possible.
     pub(super) fn lengthen(&mut self, length: u64, failure: Failure) -> Result<(), Failure> {
         if !self.fragment {
             self.fragment = true;
@@ -409,7 +412,7 @@ impl<'a> Session<'a> {
         if self.raise_limit(length) { Ok(()) } else { Err(failure) }
     }
 
-    /// Takes longer messages from now on; false if this one is too long for any limit.
+    /// Raises the limit of message lengths; false if this message is too long for any limit.
     fn raise_limit(&mut self, length: u64) -> bool {
         if self.message_limit >= LONGEST_MESSAGE || length > LONGEST_MESSAGE as u64 {
             return false;
@@ -421,12 +424,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Whether a member of a cluster has no leader. A server of etcd's API that has no raft names neither leader nor term.
+/// Whether a member of a cluster has no leader. A server that offers etcd's API without raft reports neither leader
+/// nor term.
 fn lacks_leader(status: &StatusResponse) -> bool {
     status.leader() == 0 && status.raft_term() > 0
 }
 
-/// The cache refused what etcd said.
+/// The failure for data that the cache refused.
 pub(super) fn refused(error: &Error) -> Failure {
     let class = if error.code() == Code::Closed { Class::Closed } else { Class::Refused };
     Failure::new(class, format!("the cache refused etcd's data: {}", error.message()))

@@ -18,42 +18,44 @@ use watchcore::{Backoff, Position, Writer};
 /// The first and the longest ceiling of the pause before a failed read is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// The same before etcd's state is compared again, while the watch has to bring what differs.
+/// The ceilings of the pause before etcd's state is compared again, while the watch has not delivered the difference.
 const BEHIND: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
 
-/// How long a read waits for the first notification of progress of a watch before it does without: readers have three seconds.
+/// How long a read waits for the first progress notification of a watch before it compares states instead: readers
+/// have three seconds.
 const UNTESTED: Duration = Duration::from_millis(500);
 
-/// A linearizable read, the highest ticket that was drawn before it began, and what the cache held then. That
-/// ticket and all before it are served by its answer, where this can be one of the cache's own history; later tickets
-/// take the next read.
+/// A linearizable read, the highest ticket that was issued before it began, and the cache's state at that time. The
+/// answer serves that ticket and all earlier ones, if it can be of the cache's own history; later tickets take the
+/// next read.
 struct ConsistentRead {
-    /// 0: nobody waits; the read is to find out whether requests for progress are answered.
+    /// 0: nobody waits; the read only finds out whether progress requests are answered.
     ticket: u64,
     held: HeldState,
 }
 
-/// What became of it.
+/// The outcome of a consistent read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Served {
     Yes,
-    /// The history was replaced meanwhile: the answer says nothing of the present one.
+    /// The history was replaced during the read: the answer says nothing of the present one.
     Overtaken,
-    /// etcd is below what the cache has: callers that wait for that revision would read another history, at once.
+    /// etcd is below the cache: a wait for that revision would end at once, in another history.
     WentBack,
-    /// The cache has not reached this answer, nobody may say when, and etcd holds another state: the watch has to bring it.
+    /// The cache is below this answer, progress may never be notified, and etcd's state differs: the watch has to
+    /// deliver the difference.
     Behind(u64),
 }
 
 impl ConsistentRead {
-    /// For all callers that wait now; `None` where there is nothing to find out.
+    /// A read for all callers that wait now; `None` if there is nothing to find out.
     fn now(writer: &Writer, shared: &Shared) -> Option<ConsistentRead> {
         let ticket = writer.demand().consistent;
         let is_wanted = ticket > 0 || shared.progress.are_suspected();
         is_wanted.then(|| ConsistentRead { ticket, held: HeldState::now(writer) })
     }
 
-    /// Asks etcd for its revision; where the cache is below it and nobody would say when it is there, for its state, too.
+    /// Reads etcd's revision. If the cache is below it and progress may never be notified, compares etcd's state too.
     async fn ask(
         &mut self,
         reader: &Reader,
@@ -86,7 +88,8 @@ impl ConsistentRead {
         let is_behind = shared.progress.are_in_doubt() && writer.position().revision < newest;
         let revision = match (is_behind, answer.is_same) {
             (false, _) => newest,
-            // The state there is that of the answer: who reads it misses nothing, and need not wait for what nobody says.
+            // The cache's state equals that of the answer: a reader misses nothing, and need not wait for a progress
+            // notification that may never come.
             (true, true) => {
                 if !shared.progress.are_untested() {
                     shared.progress_is_missing(writer, newest);
@@ -103,8 +106,8 @@ impl ConsistentRead {
     }
 }
 
-/// Waits until the cache has reached a position or has left its epoch, or `is_over`, for at most so long; whether it has
-/// reached it. The watch asks for progress meanwhile.
+/// Waits until the cache has reached `goal`, has left its epoch, or `is_over`, but at most for `limit`; returns
+/// whether it reached the goal. Meanwhile the watch requests progress.
 async fn is_reached(
     goal: Position,
     writer: &RefCell<Writer>,
@@ -128,15 +131,16 @@ async fn is_reached(
 
 /// The connections that consistent reads use.
 struct Connections {
-    /// Those of the sessions.
+    /// The connections of the sessions.
     of_session: watch::Receiver<Option<Reader>>,
-    /// One of our own, after the session's failed: it may be idle for hours, and dead.
+    /// A connection of this task, opened after the session's failed: the session's may have been idle for hours, and
+    /// dead.
     own: Option<Reader>,
     pauses: Backoff,
 }
 
 impl Connections {
-    /// Waits for one; `None` when there is none any more.
+    /// Waits for a connection; `None` when no session will publish one any more.
     async fn get(&mut self) -> Option<Reader> {
         loop {
             if self.of_session.has_changed().unwrap_or(true) {
@@ -157,7 +161,7 @@ impl Connections {
         self.own = reader.again(options).await.ok();
     }
 
-    /// What an answer came to; where there is none, connects again.
+    /// Returns the answer, or connects again after a failure.
     async fn took(
         &mut self,
         reader: &Reader,
@@ -177,7 +181,8 @@ impl Connections {
     }
 }
 
-/// Serves until dropped. Without a connection, requests wait for one (and end by their own timeouts).
+/// Serves consistent reads until dropped. Without a connection, requests wait for one (and end by their own
+/// timeouts).
 pub(super) async fn serve(
     writer: &RefCell<Writer>,
     readers: watch::Receiver<Option<Reader>>,
@@ -207,13 +212,13 @@ pub(super) async fn serve(
                 let Some(answer) = answer else { continue };
                 let served = read.answered(&mut writer.borrow_mut(), shared, &answer);
                 match served {
-                    // Nothing was to be learned: etcd is where the cache is.
+                    // The read found nothing out: etcd is where the cache is.
                     Served::Yes if read.ticket == 0 && shared.progress.are_suspected() => {
                         let _ = tokio::time::timeout(behind.next_delay(Instant::now().into(), Duration::ZERO), shared.tickets.notified()).await;
                     }
                     Served::Yes => {
                         behind.reset();
-                        // A wait for this revision begins now.
+                        // The caller now waits for this revision, so the watch must request progress.
                         shared.watch.notify_one();
                     }
                     Served::Overtaken => {}
@@ -224,7 +229,8 @@ pub(super) async fn serve(
                             writer.borrow_mut().serve_consistent(read.ticket, revision);
                         }
                     }
-                    // The session takes the connection back, and shows one again when the cache has the other history.
+                    // The session withdraws its connection, and publishes one again when the cache has the other
+                    // history.
                     Served::WentBack => {
                         shared.doubt();
                         let _ = tokio::time::timeout(PAUSES.1, another_session.changed()).await;
@@ -232,7 +238,7 @@ pub(super) async fn serve(
                     }
                 }
             }
-            // Its connection is the better one.
+            // The new session's connection is the better one.
             _ = another_session.changed() => connections.own = None,
         }
     }
@@ -244,12 +250,12 @@ mod tests {
     use crate::connect::Newest;
     use watchcore::{Cache, Change, ResyncReason, Want};
 
-    /// What an answer of that revision becomes, and what the caller that waits for it gets.
+    /// The outcome for an answer of that revision, and the revision that the waiting caller gets.
     fn answered(revision: u64, meanwhile: impl FnOnce(&mut Writer)) -> (Served, Option<u64>) {
         answered_in_doubt(false, false, revision, meanwhile)
     }
 
-    /// The same, where requests for progress may be dropped.
+    /// As `answered`, but with progress requests suspected of being dropped if `doubts`.
     fn answered_in_doubt(
         doubts: bool,
         is_same: bool,
@@ -292,7 +298,7 @@ mod tests {
         assert_eq!(answered(20, resyncs), (Served::Overtaken, None));
     }
 
-    /// Where nobody says when the cache is there, the state says that it need not wait, or that it has to.
+    /// The comparison of states decides whether a reader is served or has to wait.
     #[test]
     fn same_state_serves_without_progress() {
         let applies = |writer: &mut Writer| writer.apply(11, [Change::put("/a", "")]).unwrap();

@@ -1,13 +1,14 @@
-//! Requests for progress that nobody answers: when that is suspected, and when it is known.
+//! Detects progress requests that are never answered: when that is suspected, and when it is certain.
 //!
-//! A proxy may drop such requests and pass all else on, as etcd's own gRPC proxy does. The watch of a quiet range then never says
-//! how far it is complete, and whoever waits for a revision waits for ever. docs/internals/feeder.md says what is
-//! read instead, and why that is exact.
+//! A proxy may drop progress requests and forward everything else, as etcd's own gRPC proxy does. The watch of a
+//! quiet range then never says how far it is complete, and a wait for a revision would never end.
+//! docs/internals/feeder.md says which read replaces the notification, and why that is exact.
 //!
-//! Untested: the session, before each watch, until the first notification. Answered, Untested -> Suspected: the follower, by
-//! [`Unanswered::is_suspect`]. Suspected -> Unanswered: a read shows that etcd has moved on and holds what the cache holds, so
-//! the watch has nothing to deliver first and etcd would have answered. A notification of progress ends each of them: Unanswered
-//! becomes Untested, for etcd sends one by itself each ten minutes, all others become Answered.
+//! The states: before each watch, the session sets Answered to Untested. The follower sets Answered or Untested to
+//! Suspected, by [`Unanswered::is_suspect`]. A read sets Suspected to Unanswered when etcd has moved on but holds the
+//! same state as the cache: the watch has nothing to deliver first, so etcd would have answered. A progress
+//! notification sets Unanswered to Untested, because etcd sends one unasked each ten minutes, and all other states to
+//! Answered.
 
 use super::connect::{Newest, Reader};
 use super::failure::Failure;
@@ -18,13 +19,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Position, Writer};
 
-/// So many requests, the first of them so long ago.
+/// A suspicion needs this many requests, the first of them this long ago.
 const REQUESTS: u32 = 3;
 const FOR: Duration = Duration::from_secs(2);
-/// A watch that catches up answers nothing while it delivers: it has to be quiet for so long.
+/// A watch that catches up answers nothing while it delivers, so it must also have been quiet for this long.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What is known of the answers. Of the feeder's thread.
+/// Whether progress requests are answered. Only the feeder's thread uses it, so all accesses are Relaxed.
 #[derive(Default)]
 pub(super) struct ProgressAnswers(AtomicU8);
 
@@ -34,7 +35,7 @@ const SUSPECTED: u8 = 2;
 const UNANSWERED: u8 = 3;
 
 impl ProgressAnswers {
-    /// Whether reads have to do without them, or are to find out.
+    /// Whether reads cannot rely on progress notifications, or have to find out.
     pub(super) fn are_in_doubt(&self) -> bool {
         self.0.load(Relaxed) != ANSWERED
     }
@@ -51,22 +52,22 @@ impl ProgressAnswers {
         self.0.load(Relaxed) == UNANSWERED
     }
 
-    /// A watch is about to be opened, perhaps by another way.
+    /// Records that a watch is about to be opened, perhaps along another network path.
     pub(super) fn test(&self) {
         let _ = self.0.compare_exchange(ANSWERED, UNTESTED, Relaxed, Relaxed);
     }
 
-    /// True: it is news.
+    /// Records a suspicion. True if it is new.
     pub(super) fn suspect(&self) -> bool {
         self.0.fetch_max(SUSPECTED, Relaxed) < SUSPECTED
     }
 
-    /// True: it is news.
+    /// Records that answers are missing. True if that is new.
     pub(super) fn miss(&self) -> bool {
         self.0.swap(UNANSWERED, Relaxed) != UNANSWERED
     }
 
-    /// One came. True: they were missing.
+    /// Records a progress notification. True if answers were missing.
     pub(super) fn came(&self) -> bool {
         let were_missing = self.are_missing();
         self.0.store(if were_missing { UNTESTED } else { ANSWERED }, Relaxed);
@@ -74,8 +75,8 @@ impl ProgressAnswers {
     }
 }
 
-/// Requests since the last answer, over all watches: a watch that died is no proxy that drops requests, and the next watch
-/// shows it.
+/// Counts progress requests since the last answer, over all watches: a watch that merely died is not mistaken for a
+/// proxy that drops requests, because the next watch answers.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     requests: u32,
@@ -84,12 +85,12 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// A watch was opened.
+    /// Records that a watch was opened.
     pub(super) fn opened(&mut self) {
         self.watches += u32::from(self.requests > 0);
     }
 
-    /// A request was sent that etcd answers.
+    /// Records a request that etcd itself would answer.
     pub(super) fn sent(&mut self, now: Instant) {
         self.requests = self.requests.saturating_add(1);
         self.first.get_or_insert(now);
@@ -99,7 +100,7 @@ impl Unanswered {
         *self = Unanswered::default();
     }
 
-    /// Whether it is worth a read to find out. `heard`: when the watch last spoke.
+    /// Whether a read should find out. `heard`: when the watch last sent something.
     pub(super) fn is_suspect(&self, state: WatchState, heard: Instant, now: Instant) -> bool {
         let Some(first) = self.first else { return false };
         if self.requests < REQUESTS || now < first + FOR {
@@ -108,20 +109,20 @@ impl Unanswered {
         match state {
             WatchState::Opening | WatchState::Mute => false,
             WatchState::CatchingUp => now >= heard + QUIET,
-            // The watch speaks, or it is another watch: it is not one that died.
+            // The watch sent something since, or it is another watch: so it is not merely a dead one.
             WatchState::Synced => heard > first || self.watches > 0,
         }
     }
 }
 
-/// What the cache held before a read of etcd's state began.
+/// The cache's state before a read of etcd's state began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldState {
     pub(super) position: Position,
     keys: u64,
 }
 
-/// What etcd held, and whether it is the same state.
+/// etcd's newest revision, and whether its state equals the cache's.
 pub(super) struct StoredState {
     pub(super) newest: Newest,
     pub(super) is_same: bool,
@@ -132,9 +133,9 @@ impl HeldState {
         HeldState { position: writer.position(), keys: writer.objects() }
     }
 
-    /// Reads etcd's newest state R, linearizably: how many keys it has, and whether one was modified above the cache's
-    /// position P. If none was and there are as many, R has the same keys as P: each key of R was last modified at P or
-    /// before, so it was there at P with the same value, and there is no other.
+    /// Reads etcd's newest state R, linearizably: how many keys it has, and whether one was modified above the
+    /// cache's position P. If none was and the counts are equal, R has the same keys as P: each key of R was last
+    /// modified at or below P, so it existed at P with the same value, and P has no other key.
     pub(super) async fn compare(&self, reader: &Reader, range: &KeyRange) -> Result<StoredState, Failure> {
         let state = reader.state_since(range, self.position.revision).await?;
         Ok(StoredState { newest: state.newest, is_same: !state.has_newer && state.keys == self.keys })

@@ -1,4 +1,4 @@
-//! A session's listing: read, compared with what the cache holds, and published.
+//! A session's listing: it is read, compared with the cache, and published.
 
 use super::{NextStep, Session, refused};
 use crate::compaction::compacted_at;
@@ -17,11 +17,11 @@ use std::convert::Infallible;
 use std::time::Instant;
 use watchcore::{Code, Error, ResyncReason, SourceState, Writer};
 
-/// How often the beginning of a history is looked for anew in one session.
+/// How often one session looks again for the oldest revision of a history.
 const HISTORY_TRIES: u32 = 3;
 
 impl Session<'_> {
-    /// Lists and publishes.
+    /// Lists the range and publishes the result: as the first listing, or as the difference to the cache.
     pub(super) async fn list(&mut self, reader: &Reader, step: NextStep, url: &str) -> Result<(), Failure> {
         self.shared.take_resync();
         self.shared.take_reset();
@@ -45,8 +45,8 @@ impl Session<'_> {
                 } else {
                     self.read(reader, at, url, &mut pages).await?
                 };
-                // Who asked for a revision wants to see its state. A history is there to be resumed in: whoever reads
-                // is not to be taken back to where it begins.
+                // A user who asked for a start revision wants to see the state there. A replayed history only serves
+                // watches that resume in it: reads must not be taken back to its beginning.
                 pages.publish(asked.is_some() || listing.revision >= listing.header.revision)?;
                 listing
             }
@@ -66,8 +66,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reads a listing so many revisions below the newest as were asked for; where etcd is compacted above that, at the
-    /// oldest that it has. With the revision that was listed, unless it is the newest.
+    /// Reads a listing `history` revisions below the newest or, if etcd is compacted above that, at the oldest
+    /// revision that etcd still has. Returns the listed revision too, unless it is the newest.
     async fn read_history(
         &mut self,
         reader: &Reader,
@@ -80,7 +80,7 @@ impl Session<'_> {
         loop {
             match self.read(reader, at, url, takes).await {
                 Ok(listing) => return Ok((listing, at)),
-                // Each time it is compacted further up, and the newest is never compacted.
+                // Each try begins at a higher revision, and the newest one is never compacted.
                 Err(Failure { class: Class::Compacted(kept), .. }) if at.is_some() => {
                     tries += 1;
                     if tries > HISTORY_TRIES {
@@ -97,7 +97,7 @@ impl Session<'_> {
         }
     }
 
-    /// Reads a listing, at the revision `at` or the newest.
+    /// Reads a listing at the revision `at`, or at the newest.
     async fn read(
         &mut self,
         reader: &Reader,
@@ -113,7 +113,8 @@ impl Session<'_> {
             }
             Err(failure) => {
                 let failure = self.of_listing(reader, failure, at, url).await;
-                // The refusal does not say how far etcd is: whoever waits for the revision wants to know.
+                // The refusal does not say how far etcd is, but the user who waits for the start revision wants to
+                // know.
                 if failure.class == Class::Future
                     && let Ok(newest) = reader.pin(&self.config.range).await
                 {
@@ -124,10 +125,12 @@ impl Session<'_> {
         }
     }
 
-    /// Publishes the difference to a listing; for another reason, where the listing shows that one.
+    /// Publishes the difference between the cache and a listing. If the listing proves another history, the reason is
+    /// `HistoryReset` instead of `wanted`.
     fn resync(&mut self, listing: &Listing, pages: &KeptPages, wanted: ResyncReason) -> Result<(), Failure> {
-        // The evidence is gone, or nothing is known of what came between it and the point: the listing itself has to
-        // show whether the history is the same. With other reasons the cache itself may lack what etcd had.
+        // With these reasons the evidence is gone, or the revisions between it and the point are unknown, so the
+        // listing itself has to show whether the history is the same. With other reasons the cache itself may lack
+        // what etcd had.
         let is_open = matches!(wanted, ResyncReason::Compacted | ResyncReason::TooFarBehind);
         let is_reset = self
             .resume
@@ -135,7 +138,7 @@ impl Session<'_> {
             .is_some_and(|old| old.is_refuted_by(listing) || is_open && !self.continues(pages, old.point()));
         let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
         let before = self.writer.borrow().position();
-        // Before it shows: a reader who sees the marks finds it counted.
+        // Counted before it is visible, so that a reader who sees the marks finds it counted.
         self.shared.counts.resynced(reason);
         let done = self.writer.borrow_mut().resync(listing.revision, pages.records(), reason);
         let is_published = done.as_ref().is_ok_and(|now| now.epoch != before.epoch);
@@ -157,8 +160,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Whether a listing can be what became of the state at `point`. A restored backup whose revisions
-    /// were raised shows by the keys that went back.
+    /// Whether a listing can have followed from the state at `point`. A restored backup whose revisions were raised
+    /// is recognized by keys that went back.
     fn continues(&self, pages: &KeptPages, point: u64) -> bool {
         let writer = self.writer.borrow();
         let other =
@@ -174,7 +177,7 @@ impl Session<'_> {
         false
     }
 
-    /// A listing at an old revision fails in ways that only the user can mend.
+    /// Explains the failures of a listing at a start revision, which only the user can correct.
     async fn of_listing(&self, reader: &Reader, failure: Failure, at: Option<u64>, url: &str) -> Failure {
         let Some(at) = at else { return failure };
         let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
@@ -199,8 +202,8 @@ impl Session<'_> {
     }
 }
 
-/// Beside a listing: where it takes longer than a watch may be silent, the cache is not Ready meanwhile. What ends the
-/// listing sets the state anew.
+/// Runs beside a listing: if that takes longer than a watch may be silent, the cache is Stale meanwhile. The end of
+/// the listing sets the state anew.
 pub(super) async fn stale_after_silence(
     writer: &RefCell<Writer>,
     shared: &Shared,
