@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use watchcore::{Code, Error, MAX_REVISION, Pace, Result, Subscription, Writer};
 
-/// Messages up to this length are taken before fragments are asked for.
+/// The longest message that is accepted before fragments are asked for.
 const MESSAGE_LIMIT: usize = 64 << 20;
 
-/// Between two audits: a cache of 300 MB makes etcd send some 80 kB a second, and a difference that no reconnect came with
-/// is found within the hour.
+/// The interval of audits: for a cache of 300 MB, etcd sends some 80 kB a second on average, and a difference that
+/// appears without a reconnect is found within the hour.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Longer durations count as this one. Sums and small multiples of it can be added to any clock reading, so no
-/// arithmetic of the feeder overflows, whatever was asked for.
+/// Longer durations are cut to this one. Sums and small multiples of it can be added to any clock reading, so no
+/// arithmetic of the feeder overflows, whatever was configured.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A name and a password that never shows.
+/// A name, and a password that is never printed.
 #[derive(Clone)]
 pub(super) struct User {
     pub(super) name: String,
@@ -62,14 +62,14 @@ pub(super) struct Options {
     pub(super) endpoints: Vec<String>,
     pub(super) user: Option<User>,
     tls: Option<Tls>,
-    /// Of `https` endpoints, once the options are checked; `None`: they are `http`.
+    /// The certificates of `https` endpoints, once the options are checked; `None`: all endpoints are `http`.
     pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) start_revision: Option<u64>,
-    /// Revisions below the newest one at which the first listing is; 0: it is at the newest.
+    /// How many revisions below the newest one the first listing is; 0: at the newest.
     pub(super) history: u64,
     pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
-    /// The most keys of a page, where pages were asked for.
+    /// The most keys of a page, if pages were asked for.
     pub(super) page_size: Option<i64>,
     pub(super) too_far_behind: u64,
     pub(super) progress_interval: Duration,
@@ -80,13 +80,13 @@ pub(super) struct Options {
     pub(super) backoff_most: Duration,
     pub(super) refused_retry: Duration,
     pub(super) message_limit: usize,
-    /// How often etcd is asked for its compaction; `None`: never.
+    /// How often etcd's compacted revision is queried; `None`: never.
     pub(super) follow_compaction: Option<Duration>,
-    /// How often the cache is compared with etcd; `None`: never.
+    /// How often the cache is audited; `None`: never.
     pub(super) audit_interval: Option<Duration>,
 }
 
-/// Checked options, with what follows from the cache.
+/// Checked options, with the values that depend on the cache.
 pub(super) struct Config {
     pub(super) options: Options,
     pub(super) range: KeyRange,
@@ -126,87 +126,88 @@ impl FeederBuilder {
         FeederBuilder { options, pace: None }
     }
 
-    /// Name and password. They are sent to etcd and printed nowhere. Where etcd has authentication
-    /// switched off they are not used.
+    /// Name and password. They are sent to etcd and printed nowhere. If etcd has authentication switched off, they
+    /// are not used.
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.options.user = Some(User { name: name.into(), password: password.into() });
         self
     }
 
-    /// TLS with these certificates. All endpoints are then `https`. Endpoints that are written as `https` need it
-    /// only where the system's authorities do not know etcd's, or where etcd asks for a client certificate.
+    /// Uses TLS with these certificates. All endpoints are then `https`. Endpoints written as `https` need this
+    /// option only if the system's authorities do not know etcd's, or if etcd asks for a client certificate.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.options.tls = Some(tls);
         self
     }
 
-    /// Lists at this revision, not at the newest one, and fills the log with etcd's own history from
-    /// there on. It works as far back as etcd is not compacted. 0 is the newest.
+    /// Lists at this revision instead of the newest one, and fills the log with etcd's own history from there on.
+    /// Works for revisions that etcd has not compacted. 0 is the newest.
     pub fn start_revision(mut self, revision: u64) -> Self {
         self.options.start_revision = (revision > 0).then_some(revision);
         self
     }
 
-    /// Lists so many revisions below the newest one, or at the oldest that etcd still has, and fills the log with what
-    /// followed: who was at one of these revisions before the program began goes on from there, and need not read the
-    /// state again. 0, the default, lists the newest. The cache is Ready when that history is replayed: nobody who reads
-    /// without a revision is taken back to where it begins. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
-    /// its listing lists the newest.
+    /// Lists this many revisions below the newest one, or at the oldest that etcd still has, and fills the log with
+    /// the revisions after it: a client that was at one of them before the program began resumes there, and need not
+    /// read the state again. 0, the default, lists the newest. The cache is Ready once that history is replayed, so a
+    /// reader without a revision never sees the older state. [`FeederBuilder::start_revision`] takes precedence, and
+    /// a feeder that stops after its listing lists the newest.
     pub fn history(mut self, revisions: u64) -> Self {
         self.options.history = revisions;
         self
     }
 
-    /// Asks etcd for this key alone, not for the whole prefix of the cache: enough for a user who may
-    /// read nothing else. All other keys are then absent in the cache, whatever etcd holds.
+    /// Asks etcd only for this key, not for the whole prefix of the cache: enough for a user who may read nothing
+    /// else. All other keys are then absent from the cache, whatever etcd holds.
     pub fn only_key(mut self, key: impl AsRef<[u8]>) -> Self {
         self.options.only_key = Some(key.as_ref().to_vec());
         self
     }
 
-    /// Lists once and does not watch: the cache stays at that revision, and etcd is asked nothing more. So consistent
-    /// revisions and requested resyncs do not come, nor does the answer to a start at a later revision.
+    /// Lists once and does not watch: the cache stays at that revision, and etcd gets no more requests. So consistent
+    /// revisions and requested resyncs never complete, nor does a start at a later revision.
     pub fn stop_after_listing(mut self, stop: bool) -> Self {
         self.options.stop_after_listing = stop;
         self
     }
 
-    /// During the replay of [`FeederBuilder::start_revision`]: stay at most half a window ahead of
-    /// this subscription, so that it sees all of a history longer than the window. It is opened
-    /// before the feeder starts, on a cache built with `expect_load`.
+    /// During the replay of [`FeederBuilder::start_revision`], the feeder stays at most half a window ahead of this
+    /// subscription, so that the subscription sees all of a history longer than the window. Open it before the feeder
+    /// starts, on a cache built with `expect_load`.
     pub fn pace(mut self, subscription: &Subscription) -> Self {
         self.pace = Some(subscription.pace());
         self
     }
 
-    /// Lists in pages of at most so many keys. By default a listing is one stream, which etcd cuts into messages of
-    /// some 1.5 MB; where a server before 3.7 or a proxy has no streams, it comes in pages as long as their bytes allow:
-    /// some 32 MiB, at most half of `message_limit`. etcd counts the rest of the range for each page, so short pages
-    /// make a listing of many keys slow.
+    /// Lists in pages of at most this many keys. By default a listing is one stream, which etcd cuts into messages of
+    /// some 1.5 MB. If a server before 3.7 or a proxy has no streams, the listing comes in pages sized by bytes: some
+    /// 32 MiB, at most half of `message_limit`. etcd counts the rest of the range for each page, so short pages make
+    /// a listing of many keys slow.
     pub fn page_size(mut self, keys: u64) -> Self {
-        // What etcd cannot be asked for is all of them.
+        // A number that does not fit etcd's request means all keys.
         self.options.page_size = Some(i64::try_from(keys).unwrap_or(i64::MAX));
         self
     }
 
-    /// After a disconnect, more than this many revisions are listed, not replayed (default 20,000).
+    /// After a disconnect, a gap of more than this many revisions is listed, not replayed (default 20,000).
     pub fn too_far_behind(mut self, revisions: u64) -> Self {
         self.options.too_far_behind = revisions;
         self
     }
 
-    /// How long the watch may be silent before progress is asked for (default 1 s). After three such
-    /// times of silence it is opened again on another endpoint.
+    /// How long the watch may be silent before progress is requested (default 1 s). After three such intervals of
+    /// silence it is opened again on another endpoint.
     pub fn progress_interval(mut self, interval: Duration) -> Self {
         self.options.progress_interval = interval;
         self
     }
 
-    /// Whether an idle watch asks for progress (default true). Without it the position follows
-    /// etcd's own notifications (every ten minutes) and a silent member is noticed by keep-alive only.
+    /// Whether an idle watch requests progress (default true). Without it the position follows etcd's own
+    /// notifications (every ten minutes), and only keep-alive detects a silent member.
     ///
-    /// While a caller waits for a revision that the cache has not reached, the watch asks in any case: at once, then
-    /// after 100, 200, 400 and 800 ms, then once a second until it comes or the caller gives up.
+    /// While a caller waits for a revision that the cache has not reached, the watch requests progress in any case:
+    /// at once, then after 100, 200, 400 and 800 ms, then once a second until the revision comes or the caller gives
+    /// up.
     pub fn progress_requests(mut self, on: bool) -> Self {
         self.options.progress_requests = on;
         self
@@ -224,8 +225,8 @@ impl FeederBuilder {
         self
     }
 
-    /// The first and the longest ceiling of the delay between tries (default 50 ms and 10 s). Neither may be 0: a server
-    /// that refuses connections would be asked without a pause.
+    /// The first and the longest ceiling of the delay between tries (default 50 ms and 10 s). Neither may be 0: a
+    /// server that refuses connections would be asked without a pause.
     pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
         self.options.backoff_first = first;
         self.options.backoff_most = most;
@@ -238,28 +239,30 @@ impl FeederBuilder {
         self
     }
 
-    /// The longest message taken before the watch is opened again with fragments (default 64 MiB). Pages of a
-    /// listing weigh at most half of it, except one of a single key.
+    /// The longest message accepted before the watch is opened again with fragments (default 64 MiB). Pages of a
+    /// listing have at most half of it, except one of a single key.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.options.message_limit = bytes;
         self
     }
 
-    /// Asks etcd every so often (15 s is a good interval) whether the oldest revision of the window is
-    /// still there; where it was compacted, the cache compacts to the same revision. Off unless asked for.
+    /// Asks etcd at this interval (15 s is a good one) whether the oldest revision of the window still exists; if it
+    /// was compacted, the cache compacts to the same revision. Off by default.
     ///
-    /// Each question is one read of a count on the connection for reads. It never makes etcd read history.
+    /// Each query is one count on the connection for reads. It never makes etcd read history.
     pub fn follow_compaction(mut self, interval: Duration) -> Self {
         self.options.follow_compaction = Some(interval);
         self
     }
 
-    /// How often the whole cache is compared with etcd (default 1 h), and after each reconnect; `Duration::ZERO`: never.
+    /// How often the whole cache is compared with etcd (default 1 h), besides once after each reconnect;
+    /// `Duration::ZERO`: never.
     ///
-    /// An audit reads the range in pages of at most 1000 keys and 1 MiB, some 2 MiB a second, and rests four times as long as
-    /// etcd took for a page. It is for what no event shows: an etcd that was filled again with the same keys and other
-    /// values, a member that lost data, a bug. Where a key differs twice, the cache is listed anew as of another
-    /// history (`HistoryReset`), and the log names the key. [`Counters`](crate::Counters) say what audits did.
+    /// An audit reads the range in pages of at most 1000 keys and 1 MiB, some 2 MiB a second, and rests four times as
+    /// long as etcd took for a page. It finds differences that no event reveals: an etcd that was filled again with
+    /// the same keys and other values, a member that lost data, a bug. If a key differs twice, the cache is listed
+    /// again as of another history (`HistoryReset`), and the log names the key. [`Counters`](crate::Counters) count
+    /// audits and differences.
     pub fn audit_interval(mut self, interval: Duration) -> Self {
         self.options.audit_interval = Some(interval).filter(|interval| !interval.is_zero());
         self
@@ -268,8 +271,8 @@ impl FeederBuilder {
     /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
     /// stopped or dropped.
     ///
-    /// This does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused
-    /// here, everything else shows in `Cache::status`.
+    /// Does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused here; every other
+    /// problem shows in `Cache::status`.
     pub fn start(self, writer: Writer) -> Result<Feeder> {
         let options = self.options.checked()?;
         let range = match &options.only_key {
@@ -357,7 +360,7 @@ impl Options {
         builder.options
     }
 
-    /// What the client needs to know of calls.
+    /// The client's connection options.
     pub(super) fn connect(&self, with_user: bool) -> ConnectOptions {
         let mut connect = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         if let Some(User { name, password }) = self.user.as_ref().filter(|_| with_user) {
@@ -367,11 +370,11 @@ impl Options {
     }
 }
 
-/// `http://host:port` or `https://host:port`, whatever of it was left out.
+/// Completes an endpoint to `http://host:port` or `https://host:port`.
 fn normal_url(place: usize, given: &str, credentials: Option<&Credentials>, asked: bool) -> Result<String> {
     let (place, secure) = (place + 1, credentials.is_some());
     if given.contains('@') {
-        // Not printed: it may hold a password.
+        // Not printed, because it may contain a password.
         return Err(invalid(format!("endpoint {place} has a user in it; give name and password by themselves")));
     }
     let (scheme, host) = match given.split_once("://") {
@@ -397,7 +400,7 @@ fn normal_url(place: usize, given: &str, credentials: Option<&Credentials>, aske
         return Err(invalid(format!("endpoint {place}, {given:?}, is not of the form http://host:port")));
     }
     let url = format!("{scheme}://{host}");
-    // What the connection will make of it.
+    // Checks that the connection can parse the URL.
     let uri = url.parse::<Uri>().map_err(|error| {
         let text = format!("endpoint {place}, {given:?}, is not of the form http://host:port: {error}");
         invalid(format!("{text}. Give each endpoint by itself, and an IPv6 address in brackets"))
@@ -485,7 +488,7 @@ mod tests {
             let builder = FeederBuilder::new(vec!["a".into()]).tls(tls.clone());
             assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument, "{tls:?}");
         }
-        // Files may come later.
+        // Files may be created later.
         let later = Tls::new().ca_file("/none").client_files("/none", "/none");
         assert!(FeederBuilder::new(vec!["a".into()]).tls(later).options.checked().is_ok());
     }
@@ -546,7 +549,7 @@ mod tests {
             .follow_compaction(longest)
             .audit_interval(longest);
         let options = builder.options.checked().unwrap();
-        // The largest sum and the largest multiple that the feeder makes of them, on a clock.
+        // The largest sum and the largest multiple that the feeder computes from them, added to a clock reading.
         let now = tokio::time::Instant::now();
         assert!(now.checked_add(options.dial_timeout + options.request_timeout).is_some());
         assert!(now.checked_add(options.request_timeout * 6).is_some());

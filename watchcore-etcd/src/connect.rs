@@ -1,4 +1,4 @@
-//! Connections: one endpoint each, never the client's own balancer; and reads over them.
+//! Connections to one endpoint each (the client's own balancer is not used), and reads over them.
 
 use super::config::Options;
 use super::failure::{Class, Failure};
@@ -19,10 +19,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tonic::transport::Endpoint;
 
-/// Makes a call of the client, at most `limit` long. Every call goes through here.
+/// Runs a call of the client for at most `limit`. Every call to etcd goes through here.
 ///
-/// It yields before it begins: a stop that came while the thread was inside the cache is seen first, and drops
-/// the call where it stands. So no call begins after a stop, however long the cache held the thread up.
+/// The function yields before the call begins: a stop that came while the thread was inside the cache is seen first
+/// and drops the call. So no call begins after a stop, however long the cache delayed the thread.
 pub(super) async fn within<T>(
     what: &'static str,
     limit: Duration,
@@ -35,21 +35,22 @@ pub(super) async fn within<T>(
     }
 }
 
-/// Between keep-alives of HTTP/2 and of TCP. Pings without a call in flight are what servers punish; within one they
-/// are allowed every 5 s.
+/// The interval of keep-alives, of HTTP/2 and of TCP. Servers punish pings without a call in progress; during a call
+/// they allow one every 5 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// What the server may send on one stream before the stream's reader takes it: the default of the HTTP/2 client, written
-/// down because [`CONNECTION_WINDOW`] depends on it. It bounds what lies in memory between the network and the cache.
+/// How many bytes the server may send on one stream before they are read: the default of the HTTP/2 client, written
+/// down because [`CONNECTION_WINDOW`] depends on it. It bounds the memory between the network and the cache.
 const STREAM_WINDOW: u32 = 2 << 20;
-/// h2 charges a connection 256 bytes for each DATA frame, less what the frame carries, until its stream is read, and ends the
-/// connection ("too_many_data_frames") where the charges exceed half of the connection's window. etcd sends each message of
-/// a watch in a frame of its own, so a watch of small events that is not read for a while is such a stream. With this
-/// window a full stream of frames of one byte is not charged too much: `STREAM_WINDOW` times 255 lies below the half.
+/// h2 charges a connection 256 bytes for each unread DATA frame, less the bytes the frame carries, and ends the
+/// connection ("too_many_data_frames") when the charges exceed half of the connection's window. etcd sends each
+/// message of a watch in its own frame, so a watch of small events that is not read for a while accumulates such
+/// charges. With this window even a full stream of one-byte frames is allowed: `STREAM_WINDOW` times 255 is below the
+/// half.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 2 * 256;
 
-/// A client of one endpoint, and what TLS says of its connections. These are made by the first call, and, where one
-/// ends, anew by the next.
+/// A client of one endpoint, and the recorded TLS failures of its connections. The first call opens a connection; if
+/// one ends, the next call opens another.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) client: Client,
@@ -58,19 +59,19 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The bytes that came on it.
+    /// The number of bytes received.
     pub(super) fn received(&self) -> u64 {
         self.received.bytes()
     }
 
-    /// What a call on it came to: where TLS is the cause of a failure, in its words.
+    /// Replaces a failure by its TLS cause, if it has one.
     pub(super) fn explained<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         let refusal = self.refusal.take();
         answer.map_err(|failure| failure.explained(refusal))
     }
 }
 
-/// A connection to one endpoint; with a user it has authenticated.
+/// Prepares a connection to one endpoint, authenticated if a user is configured.
 pub(super) async fn dial(options: &Options, url: &str) -> Result<Connection, Failure> {
     let (refusal, received) = (NotedRefusal::default(), Received::default());
     let answer = match channel(options, url, &refusal, &received) {
@@ -96,7 +97,7 @@ async fn client(options: &Options, url: &str, channel: Channel) -> Result<Client
     }
 }
 
-/// The connectors are our own: they count what comes, and read the certificates for each connection.
+/// Builds the channel with our own connectors: they count bytes, and read the certificates for each connection.
 fn channel(
     options: &Options,
     url: &str,
@@ -126,7 +127,7 @@ fn channel(
         let endpoint = settings(Endpoint::from(uri));
         return Ok(endpoint.connect_with_connector_lazy(PlainConnector::new(tcp(&endpoint), received.clone())));
     };
-    // The transport is to see a plain connection: TLS is the connector's, so that it reads the certificates each time.
+    // The transport sees a plain URL, because the connector does TLS itself and reads the certificates each time.
     let host = uri.host().unwrap_or_default();
     let plain = format!("http://{host}:{}", uri.port_u16().unwrap_or(443));
     let plain: Uri = plain.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
@@ -135,7 +136,7 @@ fn channel(
     Ok(endpoint.connect_with_connector_lazy(tls))
 }
 
-/// What every response says of the store. Only [`OneCluster`] makes one of a response.
+/// The part of every response that describes the store. Only [`OneCluster`] makes one from a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Header {
     pub(super) revision: u64,
@@ -143,15 +144,15 @@ pub(super) struct Header {
     pub(super) member: u64,
 }
 
-/// The one cluster that answers a session, on all of its connections: that of the first answer. Several clusters may
-/// be behind one address, and a connection that broke is made anew by itself. An answer of another cluster is a
-/// failure, which ends the session; the next one finds out whose history it is.
+/// Pins a session to one cluster, on all of its connections: the cluster of the first answer. Several clusters may be
+/// behind one address, and a broken connection is reopened automatically. An answer of another cluster fails the
+/// session; the next one finds out which history that is.
 #[derive(Clone, Default)]
 pub(super) struct OneCluster(Rc<Cell<u64>>);
 
 impl OneCluster {
-    /// The header of a response; all zeros where it has none. One that names no cluster is taken: proxies of etcd's
-    /// make such ones.
+    /// Returns the header of a response; all zeros if it has none. A header without a cluster is accepted: proxies of
+    /// etcd send such ones.
     pub(super) fn header(&self, header: Option<&PbResponseHeader>) -> Result<Header, Failure> {
         let Some(header) = header else { return Ok(Header::default()) };
         let (first, cluster) = (self.0.get(), header.cluster_id);
@@ -175,7 +176,7 @@ pub(super) struct Reader {
     timeout: Duration,
     message_limit: usize,
     cluster: OneCluster,
-    /// Of all clones: those are of one connection.
+    /// Whether to ask for streams; shared by all clones, which use the same connection.
     streams: Rc<Cell<bool>>,
 }
 
@@ -190,24 +191,24 @@ impl Reader {
             timeout: options.request_timeout,
             message_limit,
             cluster: OneCluster::default(),
-            // Who asks for a page's size wants pages.
+            // A user who sets a page size wants pages.
             streams: Rc::new(Cell::new(options.page_size.is_none())),
         }
     }
 
-    /// A new connection to the same endpoint, and the same cluster.
+    /// Opens a new connection to the same endpoint, pinned to the same cluster.
     pub(super) async fn again(&self, options: &Options) -> Result<Reader, Failure> {
         let connection = dial(options, &self.url).await?;
         let reader = Reader::new(&self.url, connection, options, options.message_limit);
         Ok(Reader { cluster: self.cluster.clone(), ..reader })
     }
 
-    /// The cluster that answers the session.
+    /// The cluster that this session is pinned to.
     pub(super) fn cluster(&self) -> &OneCluster {
         &self.cluster
     }
 
-    /// A range read. It is linearizable unless `options` say otherwise.
+    /// A range read, linearizable unless `options` say otherwise.
     pub(super) async fn get(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, Failure> {
         let answer = within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await;
         let response = self.connection.explained(answer)?;
@@ -215,22 +216,22 @@ impl Reader {
         Ok(response)
     }
 
-    /// A page of a listing, which may take longer.
+    /// Reads a page of a listing, with a longer timeout.
     pub(super) async fn page(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
         let answer =
             within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await;
         self.connection.explained(answer)
     }
 
-    /// Begins a stream of a range: etcd cuts it into messages, and keeps it at one revision.
+    /// Begins a stream of a range: etcd sends it in several messages, all of one revision.
     pub(super) async fn stream(&self, key: Vec<u8>, options: GetOptions) -> Result<GetStreamResponse, Failure> {
         let mut kv = self.kv.clone();
         let answer = within("the stream of the listing", self.timeout, kv.get_stream(key, Some(options))).await;
         self.connection.explained(answer)
     }
 
-    /// The next message of it; none after the last one. `since`: when the last keys came. A message without keys is no
-    /// progress, so all that come between keys share the time of one.
+    /// Returns the next message of a stream, `None` after the last one. `since` is when the last keys came: a message
+    /// without keys is no progress, so all messages between keys share one timeout.
     pub(super) async fn message(
         &self,
         stream: &mut GetStreamResponse,
@@ -250,19 +251,19 @@ impl Reader {
         self.streams.get()
     }
 
-    /// One did not come whole: on this connection pages are asked for.
+    /// Switches this connection to pages, after a stream that did not arrive whole.
     pub(super) fn leave_streams(&self) {
         self.streams.set(false);
     }
 
-    /// The header of a linearizable read that moves no data: etcd's newest revision, to list at. What the cache
-    /// is compared with comes from [`Reader::newest_since`].
+    /// The header of a linearizable read that moves no data: etcd's newest revision, to list at. Comparisons with the
+    /// cache use [`Reader::newest_since`] instead.
     pub(super) async fn pin(&self, range: &KeyRange) -> Result<Header, Failure> {
-        // The first key of the range: a user who may read the range may read it.
+        // The first key of the range: a user who may read the range may read this key.
         Ok(self.count(&range.start, GetOptions::new()).await?.0)
     }
 
-    /// The header of such a read, and how many keys etcd counts.
+    /// The header of a linearizable count, and the count.
     pub(super) async fn count(&self, start: &[u8], options: GetOptions) -> Result<(Header, u64), Failure> {
         let response = self.get(start, options.with_count_only()).await?;
         let header = self.cluster.header(response.0.header.as_ref())?;
@@ -272,12 +273,12 @@ impl Reader {
         Ok((header, response.count().max(0) as u64))
     }
 
-    /// The same, beside the position from before it began.
+    /// A linearizable read without data, beside the position from before it began.
     pub(super) async fn newest_since(&self, range: &KeyRange, applied: u64) -> Result<Newest, Failure> {
         Ok(Newest { header: self.pin(range).await?, applied })
     }
 
-    /// The same with what the range holds: how many keys, and whether one of them was modified above `applied`.
+    /// A linearizable read of the range's size and of whether a key was modified above `applied`.
     pub(super) async fn state_since(&self, range: &KeyRange, applied: u64) -> Result<StateSince, Failure> {
         let above = i64::try_from(applied).unwrap_or(i64::MAX).saturating_add(1);
         let options = GetOptions::new().with_range(range.end.clone()).with_keys_only();
@@ -290,7 +291,7 @@ impl Reader {
         Ok(StateSince { newest: Newest { header, applied }, keys, has_newer })
     }
 
-    /// A watch on this connection.
+    /// Opens a watch on this connection.
     pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
         self.connection.explained(within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await)
     }
@@ -299,20 +300,19 @@ impl Reader {
         self.timeout
     }
 
-    /// How long a page of a listing may take.
+    /// The timeout of a page of a listing.
     pub(super) fn page_timeout(&self) -> Duration {
         self.timeout * 6
     }
 
-    /// The longest message that this connection takes.
+    /// The length limit of messages on this connection.
     pub(super) fn message_limit(&self) -> usize {
         self.message_limit
     }
 }
 
-/// What a linearizable read said of the store, beside what had been applied *before the read began*: the one
-/// position that its revision may be compared with. What is applied while the read is under way may be newer
-/// than its answer, and says nothing of it.
+/// The header of a linearizable read, and the revision that had been applied *before the read began*: the only
+/// position that may be compared with the header. Revisions applied during the read may be newer than its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newest {
     header: Header,
@@ -329,8 +329,8 @@ impl Newest {
         &self.header
     }
 
-    /// Whether etcd's newest revision lies below what had been applied: then it is another history. A single
-    /// member may lag behind what was applied, but a linearizable read never does.
+    /// Whether etcd's newest revision lies below the applied one: then it is another history. A single member may lag
+    /// behind the applied revision, but a linearizable read never does.
     pub(super) fn went_back(&self) -> bool {
         let Newest { header, applied } = self;
         if header.revision < *applied {
@@ -340,7 +340,7 @@ impl Newest {
     }
 }
 
-/// What a linearizable read of the whole range says of its state.
+/// The result of a linearizable read of the whole range: how many keys, and whether one is newer.
 pub(super) struct StateSince {
     pub(super) newest: Newest,
     pub(super) keys: u64,

@@ -1,9 +1,9 @@
-//! What a feeder did, counted.
+//! Counters of a feeder's work.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use watchcore::{ResyncReason, SourceMetric};
 
-/// Why a feeder lists anew.
+/// The reasons for which a feeder lists again.
 const OF_FEEDERS: [ResyncReason; 5] = [
     ResyncReason::Compacted,
     ResyncReason::HistoryReset,
@@ -12,13 +12,13 @@ const OF_FEEDERS: [ResyncReason; 5] = [
     ResyncReason::Requested,
 ];
 
-/// Above the number of each [`ResyncReason`]; place 0 is not used.
+/// Larger than the number of each [`ResyncReason`]; index 0 is unused.
 const REASONS: usize = 7;
 
 macro_rules! counters {
     ($($(#[doc = $text:literal])+ $kind:ident $name:ident,)*) => {
-        /// What a feeder did since its start. Each only rises, but for a resync: one is counted before it is published, and
-        /// taken back where the cache refuses it or the listing holds nothing new.
+        /// What a feeder has done since its start. The counters only rise, with one exception: a resync is counted
+        /// before it is published, and uncounted if the cache refuses it or the listing has nothing new.
         ///
         /// ```no_run
         /// use watchcore::{Cache, ResyncReason};
@@ -35,7 +35,7 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Counters {
             $($(#[doc = $text])+ pub $name: u64,)*
-            /// By the number of their reason.
+            /// Indexed by the number of the reason.
             resyncs: [u64; REASONS],
         }
 
@@ -43,7 +43,7 @@ macro_rules! counters {
         pub(super) struct Counts {
             $(pub(super) $name: AtomicU64,)*
             resyncs: [AtomicU64; REASONS],
-            /// The most that metrics have shown.
+            /// The highest counts that metrics have shown.
             resyncs_shown: [AtomicU64; REASONS],
         }
 
@@ -55,13 +55,14 @@ macro_rules! counters {
                 }
             }
 
-            /// All of them, for the cache's metrics.
+            /// Reports all counters to the cache's metrics.
             pub(super) fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
                 $(each(SourceMetric::$kind(stringify!($name), concat!($($text),+).trim_ascii(), self.$name.load(Relaxed)));)*
                 for reason in OF_FEEDERS {
                     let (count, shown) = (&self.resyncs[reason as usize], &self.resyncs_shown[reason as usize]);
                     let count = count.load(Relaxed);
-                    // One that was not published after all is taken back, and a counter that falls counts as begun anew.
+                    // A resync may be uncounted, but a counter that falls would be read as a restart, so the highest
+                    // shown count stays.
                     let count = shown.fetch_max(count, Relaxed).max(count);
                     let metric = SourceMetric::counter("resyncs_by_reason", "Resyncs by what caused them.", count);
                     each(metric.with_label("reason", reason.name()));
@@ -77,7 +78,7 @@ impl Counters {
         self.resyncs.iter().sum()
     }
 
-    /// Those of one reason.
+    /// Relistings for this reason that were published as a resync.
     pub fn resyncs_for(&self, reason: ResyncReason) -> u64 {
         self.resyncs.get(reason as usize).copied().unwrap_or(0)
     }
@@ -88,9 +89,9 @@ counters! {
     counter connects,
     /// Watches opened beyond the first.
     counter reconnects,
-    /// Sessions that failed or never came to be.
+    /// Sessions that failed, including those that never connected.
     counter failures,
-    /// Watches given up because nothing came.
+    /// Watches given up because they were silent for too long.
     counter silences,
     /// Watches opened again with fragments, because a message was too long.
     counter fragment_switches,
@@ -102,17 +103,17 @@ counters! {
     counter probes,
     /// Messages on the watch stream.
     counter responses,
-    /// Fragments among them.
+    /// Fragments among those messages.
     counter fragments,
     /// Revisions applied.
     counter revisions,
     /// Events applied.
     counter events,
-    /// Bytes of keys and values in them.
+    /// Bytes of keys and values in those events.
     counter bytes,
     /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     counter integrity_violations,
-    /// Events that came again in the same words after they had been applied, and were dropped.
+    /// Events that came again unchanged after they had been applied, and were dropped.
     counter repeated_events,
     /// Linearizable reads beside a watch that show whether it lives and is not behind.
     counter liveness_reads,
@@ -120,14 +121,14 @@ counters! {
     counter stale_watches,
     /// Progress notifications that came.
     counter progress_notifications,
-    /// Progress notifications that were asked for.
+    /// Progress notifications that were requested.
     counter progress_requests,
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     counter consistent_reads,
-    /// Those among them that were answered by a comparison with etcd's state, because nobody answers requests for progress.
+    /// Consistent reads that compared the cache with etcd's state, because progress requests are not answered.
     counter compared_reads,
-    /// 1 while nobody answers requests for progress, though etcd moves on.
+    /// 1 while progress requests are not answered, though etcd moves on.
     gauge progress_unanswered,
     /// Keys that were compared with etcd at once after a reconnect.
     counter sampled_keys,
@@ -139,7 +140,7 @@ counters! {
     counter audit_milliseconds,
     /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
     counter differences,
-    /// Certificate files that held something else than before, and were taken for new connections.
+    /// Times that changed certificate files were taken into use for new connections.
     counter certificate_reloads,
     /// Connections for which the certificate files could not be used.
     counter certificate_failures,
@@ -162,14 +163,14 @@ pub(super) fn highest(mark: &AtomicU64, value: u64) {
 }
 
 impl Counts {
-    /// A resync is about to be published.
+    /// Counts a resync that is about to be published.
     pub(super) fn resynced(&self, reason: ResyncReason) {
         if let Some(counter) = self.resyncs.get(reason as usize) {
             one(counter);
         }
     }
 
-    /// The cache refused it after all, or the listing held nothing new.
+    /// Uncounts a resync that the cache refused, or whose listing had nothing new.
     pub(super) fn no_resync(&self, reason: ResyncReason) {
         if let Some(counter) = self.resyncs.get(reason as usize) {
             counter.fetch_sub(1, Relaxed);
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Also of a resync that was counted and not published, after a scrape had shown it.
+    /// A metric does not fall even if a resync was counted, shown, and then not published.
     #[test]
     fn metrics_of_counters_never_fall() {
         let counts = Counts::default();

@@ -1,4 +1,4 @@
-//! What an error of etcd means for the feeder: the classes, and the text for people.
+//! Classifies etcd's errors for the feeder, and words them for people.
 
 use super::integrity::Violation;
 use super::server_text;
@@ -7,89 +7,89 @@ use etcd_client::Error as ClientError;
 use std::error::Error as _;
 use watchcore::Code;
 
-/// What to do about a failure.
+/// The reaction to a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
-    /// Try again, with backoff.
+    /// Try again, after the backoff.
     Retry,
-    /// This member cannot serve now, others may: the next endpoint, at once.
+    /// This member cannot serve now but others may: try the next endpoint at once.
     OtherEndpoint,
-    /// The token is no longer good: authenticate again.
+    /// The token has expired: authenticate again.
     Authenticate,
-    /// Authentication is off in etcd: continue without a user.
+    /// Authentication is switched off in etcd: continue without a user.
     AuthenticationOff,
-    /// Name or password are wrong.
+    /// Name or password is wrong.
     Credentials,
     /// The user may not read the range.
     Denied,
-    /// The revision asked for is gone; the number is the revision that etcd is compacted at, 0 if
-    /// unknown. The state at it can still be read.
+    /// The requested revision is compacted; the number is etcd's compacted revision, 0 if unknown. The state at that
+    /// revision can still be read.
     Compacted(u64),
-    /// The revision asked for has not happened.
+    /// The requested revision has not been reached.
     Future,
-    /// A message is longer than the limit of one side; the number is its length, 0 if unknown.
+    /// A message exceeds the limit of one side; the number is its length, 0 if unknown.
     TooLarge(u64),
-    /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
-    /// tried again, with backoff.
+    /// A proxy or server has exhausted an unnamed resource. A shorter answer may succeed; otherwise try again, after
+    /// the backoff.
     Exhausted,
-    /// An endpoint, or a limit of the cache: only the user can mend it.
+    /// An invalid endpoint, or a limit of the cache: only the user can correct it.
     Refused,
-    /// The server broke a rule of etcd's API ([`Violation`]): what it says is not believed. A listing replaces what came,
-    /// and an endpoint that does it again is left.
+    /// The server broke a rule of etcd's API ([`Violation`]), so its data is not used. A listing replaces the data,
+    /// and a second violation switches to another endpoint.
     Broken,
-    /// A certificate, or TLS otherwise: only a person can mend it, and other endpoints may be well. The code is what
-    /// users see.
+    /// A certificate or another TLS failure that only a person can correct, though other endpoints may work. The code
+    /// is the one that users see.
     Tls(Code),
-    /// The cache was closed: nothing is left to do.
+    /// The cache was closed, so nothing is left to do.
     Closed,
 }
 
-/// A failed call: its class, and what happened in words (never with a password in it).
+/// A failed call: its class, and a text that never contains a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) class: Class,
-    /// Clean: [`Failure::new`] alone sets it.
+    /// Free of control characters: only [`Failure::new`] sets it.
     text: String,
-    /// What it is, where the text has figures of the moment in it.
+    /// A name for the kind of failure, used if the text contains figures that change each time.
     pub(super) kind: Option<&'static str>,
 }
 
-/// What the transport calls each of its failures.
+/// The message of every failure of the transport layer; its causes say more.
 const TRANSPORT: &str = "transport error";
 
-// The codes of gRPC that are looked at.
+// The gRPC codes that are distinguished.
 const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAUTHENTICATED: i32 = 16;
 
 impl Failure {
-    /// The text may hold what a server wrote: it is cleaned here, for every failure.
+    /// Makes a failure. The text may contain a server's words, so it is cleaned here, for every failure.
     pub(super) fn new(class: Class, text: impl AsRef<str>) -> Failure {
         Failure { class, text: server_text::clean(text.as_ref()), kind: None }
     }
 
-    /// The same, with what it is where the text has figures of the moment in it.
+    /// Adds the kind to a failure whose text contains figures that change each time.
     pub(super) fn of_kind(self, kind: &'static str) -> Failure {
         Failure { kind: Some(kind), ..self }
     }
 
-    /// What happened, in one line without control characters.
+    /// The failure in one line without control characters.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// A call that did not come back in time.
+    /// The failure of a call that timed out.
     pub(super) fn timeout(what: &'static str, seconds: f64) -> Failure {
         let failure = Failure::new(Class::Retry, format!("{what} did not answer within {seconds:.1} s"));
         Failure { kind: Some(what), ..failure }
     }
 
-    /// A call that failed.
+    /// Classifies the failure of a call.
     pub(super) fn of(error: &ClientError) -> Failure {
         match error {
             ClientError::GRpcStatus(status) => {
                 let class = class_of(status.code() as i32, status.message());
-                // Its causes say what it was.
+                // The status says only "transport error": its causes say which one.
                 let mut text = if status.message() == TRANSPORT { "" } else { status.message() }.to_owned();
                 let mut source = status.source();
                 while let Some(cause) = source {
@@ -108,7 +108,7 @@ impl Failure {
                 Failure::new(Class::Refused, error.to_string())
             }
             ClientError::TransportError(cause) => {
-                // Calls fail with a status; this one comes from building the endpoint.
+                // Calls fail with a status, so this error comes from building the endpoint.
                 let mut text = cause.to_string();
                 let mut source = cause.source();
                 while let Some(inner) = source {
@@ -121,7 +121,7 @@ impl Failure {
         }
     }
 
-    /// A watch that the server ended by a message on the stream.
+    /// Classifies a watch that the server canceled.
     pub(super) fn of_cancel(compact_revision: i64, reason: &str) -> Failure {
         if compact_revision > 0 {
             let text = format!(
@@ -135,10 +135,10 @@ impl Failure {
         Failure::new(class_of(0, reason), format!("etcd canceled the watch: {reason}"))
     }
 
-    /// What TLS says of it, where that is its cause.
+    /// Replaces the failure by the TLS refusal that caused it, if any.
     pub(super) fn explained(self, refusal: Option<Refusal>) -> Failure {
         match (self.class, refusal) {
-            // What etcd itself answered came over a connection that TLS let through.
+            // Other classes are etcd's own answers, which came over a connection that TLS accepted.
             (Class::Retry | Class::Refused | Class::OtherEndpoint, Some(refusal)) => {
                 Failure { kind: refusal.kind, ..Failure::new(Class::Tls(refusal.code), refusal.text) }
             }
@@ -146,14 +146,14 @@ impl Failure {
         }
     }
 
-    /// Whether it may be how a port that speaks TLS alone ends a connection without TLS: by an alert, which is no frame of
-    /// HTTP/2, or by closing the connection, of which this end learns as it writes or as it reads.
+    /// Whether a TLS-only port may have ended a connection without TLS: by an alert, which is no HTTP/2 frame, or by
+    /// closing the connection, which this end notices when it writes or reads.
     pub(super) fn may_want_tls(&self) -> bool {
         let ends = [NO_HTTP2, "broken pipe", "connection reset", "connection closed", "Connection reset"];
         self.class == Class::Retry && ends.iter().any(|end| self.text.contains(end))
     }
 
-    /// The error code for users.
+    /// The error code that users see.
     pub(super) fn code(&self) -> Code {
         match self.class {
             Class::Retry | Class::OtherEndpoint | Class::Exhausted | Class::Broken => Code::Unavailable,
@@ -169,11 +169,11 @@ impl Failure {
     }
 }
 
-/// In words, what the layers below gRPC call by the symptom that they see; `None` where their text says it.
+/// Explains a symptom reported by the layers below gRPC; `None` if their text is clear enough.
 fn explained(text: &str) -> Option<String> {
     const NO_GRPC: &str = "the answer is not gRPC";
     if let Some((_, flag)) = text.split_once("invalid compression flag: ") {
-        // The first byte of an answer that is a page is taken for the flag that begins a message of gRPC.
+        // The first byte of an HTML page is mistaken for the compression flag of a gRPC message.
         let page = if first_number(flag) == u64::from(b'<') { ": it is an HTML page" } else { "" };
         return Some(format!("{NO_GRPC}{page}. A gateway or a web server answered in etcd's place"));
     }
@@ -183,7 +183,7 @@ fn explained(text: &str) -> Option<String> {
             "{NO_GRPC}, but HTTP status {status}. A gateway or a web server answered in etcd's place"
         ));
     }
-    // "Detected" is an error that this end of the connection found, "received" one that the server named.
+    // In h2's texts, "detected" is an error that this end found, "received" one that the server sent.
     if let Some((_, reason)) = text.split_once("connection error detected: ") {
         if reason.contains(NO_HTTP2) {
             return Some(format!("the server does not speak HTTP/2 on this port ({reason})"));
@@ -193,7 +193,7 @@ fn explained(text: &str) -> Option<String> {
     None
 }
 
-/// How HTTP/2 takes bytes that are none of its frames, such as an alert of TLS or an answer in HTTP/1.
+/// h2's text for bytes that are no HTTP/2 frame, such as a TLS alert or an HTTP/1 answer.
 const NO_HTTP2: &str = "frame with invalid size";
 
 impl From<Violation> for Failure {
@@ -203,8 +203,8 @@ impl From<Violation> for Failure {
     }
 }
 
-/// The class of a gRPC code and message. The message goes first: etcd uses the codes loosely, and a
-/// watch is refused in words only.
+/// Classifies a gRPC code and message. The message decides first: etcd uses the codes loosely, and refuses a watch by
+/// a text only.
 fn class_of(code: i32, message: &str) -> Class {
     let says = |text: &str| message.contains(text);
     if says("message length too large") || says("message larger than max") {
@@ -231,7 +231,7 @@ fn class_of(code: i32, message: &str) -> Class {
     if says("permission denied") || code == PERMISSION_DENIED {
         return Class::Denied;
     }
-    // etcd says what it is out of, and no length of an answer is among it.
+    // etcd itself names the exhausted resource, and the length of an answer is never one.
     if code == RESOURCE_EXHAUSTED && !says("etcdserver: ") {
         return Class::Exhausted;
     }

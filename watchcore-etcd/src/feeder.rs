@@ -1,4 +1,4 @@
-//! The handle of a feeder, and its thread.
+//! The handle of a feeder, and the feeder's thread.
 
 use super::audit;
 use super::compaction;
@@ -25,8 +25,8 @@ const STOP: Duration = Duration::from_secs(2);
 
 /// A thread that lists and watches etcd and writes what it sees into a cache.
 ///
-/// It owns the cache's writer. Whatever happens to etcd, it keeps trying: the state shows in
-/// `Cache::status`. Dropping it stops it.
+/// The feeder owns the cache's writer. It keeps trying whatever happens to etcd; `Cache::status` shows its state.
+/// Dropping the handle stops the feeder.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -45,15 +45,15 @@ const STOP: Duration = Duration::from_secs(2);
 /// ```
 pub struct Feeder {
     shared: Arc<Shared>,
-    /// Taken by the caller that joins it.
+    /// The join handle, taken by the caller that joins the thread.
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
     process: u32,
 }
 
-/// What the thread works with: sent to it when nothing can fail any more.
+/// The event loop and the writer, sent to the thread once the start can no longer fail.
 type Work = (Runtime, Writer);
-/// What starts a thread with this body.
+/// The closure that a new thread runs.
 type Body = Box<dyn FnOnce() + Send>;
 
 impl fmt::Debug for Feeder {
@@ -63,8 +63,8 @@ impl fmt::Debug for Feeder {
 }
 
 impl Feeder {
-    /// A feeder from these endpoints, such as `http://127.0.0.1:2379`. They are used one at a time,
-    /// in this order.
+    /// Configures a feeder for these endpoints, such as `http://127.0.0.1:2379`. They are used one at a time, in this
+    /// order.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FeederBuilder {
         FeederBuilder::new(endpoints.into_iter().map(Into::into).collect())
@@ -74,8 +74,8 @@ impl Feeder {
         Feeder::start_on(config, writer, |body| watchcore::spawn_feeder("watchcore-etcd", body))
     }
 
-    /// The event loop and the thread come first, the writer last: where one of them cannot be had, the cache
-    /// is as it was, and its writer can be taken again.
+    /// Starts the event loop and the thread before it hands over the writer: if one of them cannot be created, the
+    /// cache is unchanged, and its writer can be taken again.
     fn start_on(
         config: Config,
         mut writer: Writer,
@@ -92,7 +92,7 @@ impl Feeder {
         let (hand_over, work) = mpsc::channel::<Work>();
         let of_thread = shared.clone();
         let thread = spawn(Box::new(move || {
-            // However the body ends: callers that wait for the end are woken.
+            // Wakes the callers that wait for the thread's end, even if the body panics.
             struct End(Arc<Shared>);
             impl Drop for End {
                 fn drop(&mut self) {
@@ -100,7 +100,7 @@ impl Feeder {
                 }
             }
             let end = End(of_thread);
-            // Nothing is sent where the start failed after all.
+            // If the start failed after all, the sender is dropped and nothing is received.
             if let Ok((runtime, writer)) = work.recv() {
                 body(&config, runtime, writer, &end.0);
             }
@@ -112,7 +112,7 @@ impl Feeder {
         let thread = match attached {
             Ok(thread) => thread,
             Err(error) => {
-                // The caller may be inside an event loop of its own, where dropping one would panic.
+                // The caller may be inside an event loop of its own; dropping a runtime there would panic.
                 runtime.shutdown_background();
                 return Err(error);
             }
@@ -127,9 +127,9 @@ impl Feeder {
 
     /// Stops the feeder: no call to etcd is made after it returns, and every wait on the cache ends with CLOSED.
     ///
-    /// Blocks until the thread has ended, at most until 2 seconds after the first stop, however many callers there
-    /// are; stopping again does nothing more. Only the cache itself can hold the thread up for so long, such as by an
-    /// extractor that blocks.
+    /// Blocks until the thread has ended, but at most until 2 seconds after the first stop, however many callers
+    /// there are; stopping again does nothing more. Only the cache itself can delay the thread for so long, for
+    /// example an extractor that blocks.
     pub fn stop(&self) {
         if self.is_forked() {
             return;
@@ -144,7 +144,7 @@ impl Feeder {
             }
             return;
         }
-        // The thread has nothing left to do but to return. A panic of it was caught and reported inside.
+        // The thread has nothing left to do but return. The body has already caught and reported a panic.
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -158,12 +158,13 @@ impl Feeder {
         }
     }
 
-    /// Compacts the cache up to and with `revision`, as [`Writer::compact`] does, for a program that learns of
-    /// etcd's compactions first, or makes them: it need not wait for `follow_compaction`.
+    /// Compacts the cache up to and including `revision`, as [`Writer::compact`] does. For a program that makes
+    /// etcd's compactions, or learns of them first: it need not wait for `follow_compaction`.
     ///
-    /// It returns at once: the feeder's thread, which has the writer, does it. Events that the cache has go as soon as
-    /// that thread runs; a revision that the cache has not reached is compacted when it has. A request of a history
-    /// that is replaced meanwhile is dropped, and one below the window does nothing. Any thread, at any time; O(1).
+    /// Returns at once: the feeder's thread, which owns the writer, compacts. Events that the cache already holds are
+    /// dropped as soon as that thread runs; a revision above the cache's position is compacted when the cache reaches
+    /// it. A request is dropped if the history it was made for is replaced meanwhile, and a revision below the window
+    /// has no effect. Any thread, at any time; O(1).
     ///
     /// INVALID_ARGUMENT above [`MAX_REVISION`](watchcore::MAX_REVISION), CLOSED once the feeder has stopped.
     pub fn compact(&self, revision: u64) -> Result<()> {
@@ -179,18 +180,18 @@ impl Feeder {
         Ok(())
     }
 
-    /// A forked child has no such thread, and a lock that it held at the fork stays held.
+    /// A forked child has no feeder thread, and a lock that was held at the fork stays locked.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// What it did so far.
+    /// The feeder's counters so far.
     pub fn counters(&self) -> Counters {
         self.shared.counts.read()
     }
 
-    /// Why it is not following etcd now, if it is not: the code, and the text that
-    /// `Cache::status` shows.
+    /// Why the feeder is not following etcd now, or `None` if it is: the code, and the text that `Cache::status`
+    /// shows.
     pub fn last_error(&self) -> Option<Error> {
         if self.is_forked() {
             let text = "the feeder belongs to the parent process; start one in the child";
@@ -199,7 +200,7 @@ impl Feeder {
         self.shared.last_error()
     }
 
-    /// Whether its thread has ended: by stop, or because the cache was closed.
+    /// Whether the feeder's thread has ended, because of [`stop`](Feeder::stop) or because the cache was closed.
     pub fn is_stopped(&self) -> bool {
         self.is_forked() || self.shared.has_ended()
     }
@@ -221,12 +222,12 @@ fn event_loop() -> io::Result<Runtime> {
         .build()
 }
 
-/// The thread.
+/// The body of the feeder's thread.
 fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     crate::log::name_thread(writer.cache_name());
     let writer = RefCell::new(writer);
     let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(config, &writer, shared))));
-    // Looking up a name may hang: the thread does not wait for that, however it ended.
+    // A name lookup may hang, so the thread does not wait for the runtime's blocking threads, even after a panic.
     runtime.shutdown_background();
     if outcome.is_ok() {
         return;
@@ -240,7 +241,7 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     }
 }
 
-/// The futures of the thread, beside each other, until the feeder is stopped or the cache closed. See
+/// Runs the feeder's futures concurrently until the feeder is stopped or the cache is closed. See
 /// docs/internals/feeder.md.
 async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
     let (readers, of_tickets) = watch::channel(None);
@@ -248,7 +249,7 @@ async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
     let mut session = Session::new(config, writer, shared, &readers);
     let work = async {
         session.run().await;
-        // The listing is all that was wanted: the cache stays as it is until the stop.
+        // Only the listing was asked for (`stop_after_listing`): the cache stays as it is until the stop.
         std::future::pending::<()>().await
     };
     let closed = async {
@@ -280,7 +281,7 @@ mod tests {
         Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
     }
 
-    /// Its writer can be taken again, and the next start works.
+    /// The writer can be taken again after the failed start, and the next start works.
     #[test]
     fn failed_thread_leaves_cache_open() {
         let cache = Cache::builder("/").build().unwrap();

@@ -12,10 +12,10 @@
 //! # Ok::<(), watchcore::Error>(())
 //! ```
 //!
-//! It lists the prefix at one revision, publishes that, and follows the watch from the next revision
-//! on. After a disconnect it makes sure that etcd still has the same history and continues where it
-//! was; where that cannot be, it lists again and publishes the difference as one revision between
-//! two RESYNC marks (see [`ResyncReason`](watchcore::ResyncReason)).
+//! The feeder lists the prefix at one revision, publishes that listing, and follows the watch from the next revision
+//! on. After a disconnect it makes sure that etcd still has the same history and continues where it was. If it cannot
+//! continue, it lists again and publishes the difference as one revision between two RESYNC marks (see
+//! [`ResyncReason`](watchcore::ResyncReason)).
 //!
 //! etcd checks a permission when a watch is opened, not later: a cache keeps receiving events after
 //! the user's role was revoked or its token expired, until the next reconnect.
@@ -30,10 +30,10 @@
 //! ```
 //!
 //! `[env] PROTOC = "protox"` in the project's `.cargo/config.toml` says it for good. Google's `protoc` does as well:
-//! `apt-get install protobuf-compiler libprotobuf-dev` (Debian; the second package has the well-known protos),
-//! `brew install protobuf` (macOS). `PROTOC` names one that is not in `PATH`, `PROTOC_INCLUDE` the directory that
-//! has `google/protobuf`. Where something is missing, the build of `watchcore-etcd-protoc` says so.
-//!
+//! `[env] PROTOC = "protox"` in the project's `.cargo/config.toml` makes the setting permanent. Google's `protoc`
+//! works as well: `apt-get install protobuf-compiler libprotobuf-dev` (Debian; the second package has the well-known
+//! protos), `brew install protobuf` (macOS). `PROTOC` names a compiler that is not in `PATH`, `PROTOC_INCLUDE` the
+//! directory that has `google/protobuf`. If something is missing, the build of `watchcore-etcd-protoc` says so.
 //! # Inside
 //!
 //! | module | holds |
@@ -41,17 +41,17 @@
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
 //! | `session` | sessions with endpoints |
-//! | `session::publish` | their listings, compared with the cache and published |
-//! | `report` | what the status and the log show of them |
+//! | `session::publish` | the listings of sessions, compared with the cache and published |
+//! | `report` | the status and the log entries of sessions |
 //! | `follow` | the watch: events, progress, liveness |
-//! | `tickets`, `compaction`, `audit` | what runs beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
+//! | `tickets`, `compaction`, `audit` | tasks beside the sessions: consistent reads, following etcd's compaction, comparing all keys |
 //! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history`, `sample` | calls to etcd |
 //! | `traffic` | connections without TLS, and how much comes on a connection |
 //! | `liveness` | the linearizable reads beside a watch |
 //! | `assemble`, `compare`, `integrity`, `resume`, `health`, `progress`, `unanswered`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version`, `server_text` | the rules, without input or output |
 //!
-//! Its states, and what is compared with what, are in docs/internals/feeder.md.
+//! docs/internals/feeder.md describes the feeder's states and its comparisons with etcd.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -94,7 +94,7 @@ pub use counters::Counters;
 pub use feeder::Feeder;
 pub use tls::{Tls, TlsVersion};
 
-/// What README.md says in Rust compiles.
+/// Compiles the Rust examples of README.md as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

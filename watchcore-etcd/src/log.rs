@@ -1,15 +1,16 @@
-//! The feeder's messages: each has the name of its cache, so that those of several caches in one process can be separated.
+//! The feeder's log messages. Each carries the name of its cache, so that several caches in one process can be told
+//! apart.
 
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// A feeder has a thread of its own.
+    /// The name of the feeder's cache; each feeder has its own thread.
     static CACHE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// The messages of this thread are about this cache; one without a name is not named.
+/// Names the cache for the messages of this thread; an empty name is left out.
 pub(crate) fn name_thread(cache: &str) {
     CACHE.set((!cache.is_empty()).then(|| cache.to_string()));
 }
@@ -19,8 +20,8 @@ pub(crate) fn cache() -> Option<String> {
     CACHE.with_borrow(Clone::clone)
 }
 
-/// `log!(warn, field = value, "text")`: as the macro of that level, with the cache's name. A collector that panics ends
-/// nothing: the core catches that, and counts it.
+/// `log!(warn, field = value, "text")`: logs at that level, with the cache's name. A collector that panics does not
+/// end the feeder: the core catches and counts the panic.
 macro_rules! log {
     ($level:ident, $($message:tt)*) => {
         watchcore::report(|| tracing::$level!(cache = $crate::log::cache(), $($message)*))
@@ -32,7 +33,7 @@ pub(crate) use log;
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    /// Hands the messages of its thread on.
+    /// Passes the messages of its thread to a function.
     struct Collector<F>(F);
 
     struct Fields<'a>(&'a mut String);

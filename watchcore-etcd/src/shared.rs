@@ -1,4 +1,4 @@
-//! What the handle and the thread of a feeder share.
+//! State that the handle and the thread of a feeder share.
 
 use super::counters::Counts;
 use super::unanswered::ProgressAnswers;
@@ -13,43 +13,44 @@ use watchcore::{Error, Position, Source, SourceMetric, Writer};
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) counts: Counts,
-    /// Raised once, by stop.
+    /// Notified once, by stop.
     pub(super) stop: Notify,
-    /// Raised when a caller begins to wait for a revision, or wants a resync.
+    /// Notified when a caller begins to wait for a revision, or requests a resync.
     pub(super) watch: Notify,
-    /// Raised when a caller begins to wait for a consistent read.
+    /// Notified when a caller begins to wait for a consistent read.
     pub(super) tickets: Notify,
-    /// Raised when the cache may have been closed.
+    /// Notified when the cache may have been closed.
     pub(super) life: Notify,
-    /// Raised when a compaction is requested, and when the cache moves while one waits for it.
+    /// Notified when a compaction is requested, and when the cache moves while a requested one waits.
     pub(super) compaction: Notify,
-    /// The epoch of the cache, stored behind each listing.
+    /// The epoch of the cache, stored after each listing. Release, paired with the Acquire load in
+    /// `request_compaction`.
     epoch: AtomicU64,
-    /// The greatest compaction that was requested and not taken yet, of the epoch in which it was.
+    /// The greatest requested compaction that is not yet taken, with the epoch of the request.
     compact_to: Mutex<Option<Position>>,
-    /// Whether a requested compaction waits for the cache. Of the feeder's thread.
+    /// Whether a requested compaction waits for the cache. Used only by the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
-    /// Whether requests for progress are answered.
+    /// Whether progress requests are answered.
     pub(super) progress: ProgressAnswers,
-    /// The revision that a consistent read waits for; 0: none does. Of the feeder's thread.
+    /// The revision that a consistent read waits for; 0: none does. Used only by the feeder's thread.
     awaited: AtomicU64,
-    /// Up to which revision a history is replayed before the cache is Ready. Of the feeder's thread.
+    /// The revision up to which a history is replayed before the cache is Ready. Used only by the feeder's thread.
     pub(super) catches_up_to: AtomicU64,
-    /// Raised when a session continues where the one before ended: everything is to be compared.
+    /// Notified when a session continues without a listing: the whole cache is to be compared.
     pub(super) audit: Notify,
-    /// Whether a comparison found that the cache and etcd differ. Of the feeder's thread.
+    /// Whether a comparison found that the cache and etcd differ. Used only by the feeder's thread.
     reset: AtomicBool,
-    /// Whether a consistent read says that etcd's history went back. Of the feeder's thread.
+    /// Whether a consistent read says that etcd's history went back. Used only by the feeder's thread.
     doubt: AtomicBool,
     /// When the client's certificate expires, in Unix time; 0 without one.
     pub(super) certificate_expires: AtomicU64,
     last_error: Mutex<Option<Error>>,
     ended: Mutex<bool>,
     ends: Condvar,
-    /// When the wait for the end is over, set by the first stop.
+    /// The deadline of every wait for the end, set by the first stop.
     stop_deadline: OnceLock<Instant>,
-    /// Whether it was logged that the end did not come before it.
+    /// Whether a missed deadline was already logged.
     pub(super) overdue: AtomicBool,
 }
 
@@ -84,7 +85,7 @@ impl Shared {
         self.resync.swap(false, Ordering::AcqRel)
     }
 
-    /// A consistent read says that etcd's history went back: the session has to see what is true.
+    /// Records that a consistent read says etcd's history went back: the session has to check.
     pub(super) fn doubt(&self) {
         self.doubt.store(true, Ordering::Relaxed);
         self.watch.notify_one();
@@ -94,8 +95,8 @@ impl Shared {
         self.doubt.swap(false, Ordering::Relaxed)
     }
 
-    /// The cache holds what etcd held at `revision`, which lies above its position: a request for progress would have been
-    /// answered.
+    /// Records that the cache holds the same state as etcd at `revision`, which is above the cache's position: a
+    /// progress request would have been answered.
     pub(super) fn progress_is_missing(&self, writer: &mut Writer, revision: u64) {
         if revision >= self.catches_up_to.load(Ordering::Relaxed) {
             writer.caught_up();
@@ -111,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// The revision that a consistent read waits for: the watch asks for progress up to there.
+    /// The revision that a consistent read waits for: the watch requests progress up to there.
     pub(super) fn awaited(&self) -> u64 {
         self.awaited.load(Ordering::Relaxed)
     }
@@ -122,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// A notification of progress came. True: they were missing.
+    /// Records a progress notification. True if answers were missing before.
     pub(super) fn progress_came(&self) -> bool {
         let is_news = self.progress.came();
         if is_news {
@@ -132,7 +133,7 @@ impl Shared {
         is_news
     }
 
-    /// A comparison found that the cache and etcd differ: the session has to list, as of another history.
+    /// Makes the session list, as of another history: a comparison found that the cache and etcd differ.
     pub(super) fn request_reset(&self) {
         self.reset.store(true, Ordering::Relaxed);
         self.watch.notify_one();
@@ -142,8 +143,8 @@ impl Shared {
         self.reset.swap(false, Ordering::Relaxed)
     }
 
-    /// The cache has a listing of this epoch: what is requested from now on is of its history. A request that comes
-    /// in the moment between counts for the former one, and is dropped.
+    /// Records the epoch of a new listing: requests made from now on belong to its history. A request made between
+    /// the listing's publication and this call counts for the former epoch and is dropped.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Release);
     }
@@ -156,12 +157,12 @@ impl Shared {
         self.compaction.notify_one();
     }
 
-    /// The greatest compaction that was requested since the last call.
+    /// Takes the greatest compaction that was requested since the last call.
     pub(super) fn take_compaction(&self) -> Option<Position> {
         locked(&self.compact_to).take()
     }
 
-    /// The cache is at another revision now.
+    /// Records that the cache has reached another revision.
     pub(super) fn moved(&self) {
         if self.awaited() > 0 {
             self.tickets.notify_one();
@@ -179,7 +180,7 @@ impl Shared {
         *locked(&self.last_error) = error;
     }
 
-    /// The thread is at its end and holds nothing any more.
+    /// Records that the thread has ended and holds no resources.
     pub(super) fn end(&self) {
         *locked(&self.ended) = true;
         self.ends.notify_all();
@@ -189,13 +190,13 @@ impl Shared {
         *locked(&self.ended)
     }
 
-    /// Until when a stop waits: `limit` after the first one. Everybody who stops the feeder shares that
-    /// deadline, so callers that come together, or one that stops and then frees, wait `limit` in all.
+    /// The deadline of a stop: `limit` after the first one. All callers share that deadline, so callers that stop at
+    /// the same time, or a caller that stops and then frees, wait `limit` in total.
     pub(super) fn stop_deadline(&self, limit: Duration) -> Instant {
         *self.stop_deadline.get_or_init(|| Instant::now() + limit)
     }
 
-    /// Waits for the end; false if it did not come before the deadline. Holds no lock while it waits.
+    /// Waits for the thread's end; false if the deadline passes first. Waiting releases the lock.
     pub(super) fn wait_end(&self, deadline: Instant) -> bool {
         let mut ended = locked(&self.ended);
         while !*ended {

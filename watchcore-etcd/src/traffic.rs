@@ -1,4 +1,4 @@
-//! How many bytes came on a connection: a long message that is still under way is no silence.
+//! Counts the bytes received on a connection: a long message that is still arriving is no silence.
 
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// The bytes that came on all connections of a channel. Only a figure: nothing is read by its order, so all accesses are
-/// Relaxed.
+/// The number of bytes received on all connections of a channel. Nothing depends on its order with other memory, so
+/// all accesses are Relaxed.
 #[derive(Clone, Default)]
 pub(crate) struct Received(Arc<AtomicU64>);
 
@@ -23,7 +23,7 @@ impl Received {
         self.0.load(Relaxed)
     }
 
-    /// Reads by `read`, and counts what came.
+    /// Runs `read` and counts the bytes it received.
     pub(crate) fn count(
         &self,
         buffer: &mut ReadBuf<'_>,
@@ -36,7 +36,7 @@ impl Received {
     }
 }
 
-/// Makes connections without TLS.
+/// Opens connections without TLS.
 #[derive(Clone)]
 pub(crate) struct PlainConnector {
     tcp: HttpConnector,

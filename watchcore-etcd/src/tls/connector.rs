@@ -1,4 +1,4 @@
-//! Connections over TLS, as the client of etcd asks for them: also where it connects again by itself.
+//! TLS connections for the etcd client, including those that it reopens by itself.
 
 use super::credentials::Credentials;
 use super::refusal::{NotedRefusal, Refusal, no_http2};
@@ -20,7 +20,7 @@ use tower_service::Service;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes connections with the certificates as they are at that moment.
+/// Opens connections with the certificates as they are at that moment.
 #[derive(Clone)]
 pub(crate) struct TlsConnector {
     tcp: HttpConnector,
@@ -30,7 +30,7 @@ pub(crate) struct TlsConnector {
 }
 
 impl TlsConnector {
-    /// It notes in `refusal` why TLS refused a connection, and counts in `received`.
+    /// `refusal` receives the reason when TLS refuses a connection; `received` counts bytes.
     pub(crate) fn new(
         tcp: HttpConnector,
         credentials: Arc<Credentials>,
@@ -58,12 +58,12 @@ impl Service<Uri> for TlsConnector {
         };
         let (refusal, received) = (self.refusal.clone(), self.received.clone());
         let name = credentials.server_name(&uri);
-        // `poll_ready` was asked of this one; a clone takes its place.
+        // `poll_ready` was called on this instance, so the future uses it, and a clone replaces it.
         let another = self.tcp.clone();
         let mut tcp = std::mem::replace(&mut self.tcp, another);
         Box::pin(async move {
             let name = name.map_err(|text| note(Refusal::files(text)))?;
-            // First: what is wrong with files is told wherever the server is.
+            // Before connecting, so that unusable files are reported whether or not the server is reachable.
             let config = credentials.current().await.map_err(&note)?;
             let tcp = tcp.call(uri).await?.into_inner();
             match tokio_rustls::TlsConnector::from(config).connect(name, tcp).await {
@@ -81,10 +81,10 @@ impl Service<Uri> for TlsConnector {
     }
 }
 
-/// A connection whose handshake is over on this side.
+/// A connection whose handshake has ended on this side.
 ///
-/// In TLS 1.3 the server looks at the client's certificate after that: its refusal is the first thing that is read, and
-/// comes while the first call is under way. HTTP/2 makes "connection reset" or the like of it, so it is noted here.
+/// In TLS 1.3 the server checks the client's certificate after that: its refusal is the first thing to be read, while
+/// the first call is in progress. HTTP/2 reports it as "connection reset" or similar, so the reason is recorded here.
 pub(crate) struct TlsConnection {
     stream: TlsStream<TcpStream>,
     credentials: Arc<Credentials>,
@@ -99,11 +99,12 @@ impl TlsConnection {
         }
     }
 
-    /// A write failed: what the server said before it closed the connection may wait to be read. It is read past the
-    /// runtime, which may not know of it yet.
+    /// After a failed write, the server's last alert may be waiting to be read. It is read directly from the socket,
+    /// because the runtime may not know yet that the socket is readable.
     fn look_for_alert(&mut self) {
         let (tcp, session) = self.stream.get_mut();
-        // The same socket under another number: it does not block, and is of no more use for anything else.
+        // A duplicate descriptor of the same non-blocking socket. The connection has failed, so no other reader loses
+        // data.
         let Ok(mut socket) = tcp.as_fd().try_clone_to_owned().map(StdStream::from) else { return };
         while session.read_tls(&mut socket).is_ok_and(|read| read > 0) {
             if let Err(error) = session.process_new_packets() {
@@ -177,7 +178,7 @@ mod tests {
 
     const BOUND: Duration = Duration::from_secs(10);
 
-    /// A server that asks for a certificate, takes one connection, refuses it, and closes.
+    /// A server that requires a client certificate, accepts one connection, refuses it, and closes.
     fn strict(certificate: &str, key: &str) -> (u16, std::thread::JoinHandle<()>) {
         let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
         let mut roots = RootCertStore::empty();
@@ -206,7 +207,8 @@ mod tests {
         (port, serving)
     }
 
-    /// The alert lies in the socket, and nobody has told the runtime: a write fails before it has looked.
+    /// The alert is in the socket, but the runtime has not polled it: the write fails before the runtime reads the
+    /// alert.
     #[tokio::test]
     async fn an_alert_behind_a_failed_write_is_found() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -220,7 +222,7 @@ mod tests {
         let refusal = NotedRefusal::default();
         let mut connection =
             TlsConnection { stream, credentials, refusal: refusal.clone(), received: Received::default() };
-        // From here on the runtime does not run.
+        // The runtime does not run from here on.
         serving.join().unwrap();
         let context = &mut Context::from_waker(Waker::noop());
         let begin = Instant::now();

@@ -1,9 +1,9 @@
-//! The certificates of the next connection.
+//! Provides the certificates for the next connection.
 //!
-//! [`Credentials::current`] is called once per connection. It reads the files, and gives the configuration made of them;
-//! where they hold what they held last time, the same one. Life of a configuration: made when the files were first
-//! seen to hold this; given to each connection until they hold something else *that can be used*; dropped with the
-//! last connection that was made with it.
+//! [`Credentials::current`] is called once per connection. It reads the files and returns the configuration made from
+//! them, the same one while their content is unchanged. A configuration is made when the files first have this
+//! content; every connection gets it until the files have other *usable* content; it is dropped with the last
+//! connection that was made with it.
 
 use super::expiry;
 use super::refusal::Refusal;
@@ -25,15 +25,15 @@ use tokio_rustls::rustls::{
 };
 use watchcore::{Code, Error, Result};
 
-/// No certificate file is longer.
+/// The longest certificate file that is read.
 const LONGEST_FILE: u64 = 4 << 20;
-/// So often files that change while they are read are read again at once.
+/// How often files that change during the read are read again at once.
 const READS: usize = 5;
-/// So long a connection waits for the files where what they held before can serve it.
+/// How long a connection waits for the files if the last good configuration can serve it.
 const READ_LIMIT: Duration = Duration::from_secs(2);
 const H2: &[u8] = b"h2";
 
-/// What files and memory held at one moment.
+/// The content of the files and of memory at one moment.
 #[derive(PartialEq, Eq)]
 struct Material {
     roots: Roots,
@@ -48,20 +48,20 @@ enum Roots {
 
 #[derive(Default)]
 struct State {
-    /// What could be used last, and the configuration made of it.
+    /// The last usable material, and the configuration made from it.
     last_good: Option<(Material, Arc<ClientConfig>)>,
-    /// Why it is not what the files hold now.
+    /// Why the last good configuration differs from the files' present content.
     trouble: Option<String>,
     reloads: u64,
     failures: u64,
-    /// When the client's certificate of the last good ones expires.
+    /// When the client's certificate of the last good material expires.
     expires: Option<u64>,
 }
 
 /// The certificates of a feeder's connections.
 pub(crate) struct Credentials {
     tls: Tls,
-    /// One read of the files at a time: where a disk hangs, it holds one thread, and nothing queues behind it.
+    /// Permits one read of the files at a time: a hanging disk blocks one thread, not one per attempt.
     reads: Arc<Semaphore>,
     state: Mutex<State>,
 }
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Refuses what is wrong whatever the files hold: what was given as bytes, and the name.
+/// Refuses errors that do not depend on files: invalid certificates given as bytes, or an invalid server name.
 pub(super) fn check(tls: &Tls) -> Result<()> {
     let refused = |text: String| Error::new(Code::InvalidArgument, text);
     if let Some(name) = &tls.server_name {
@@ -109,8 +109,8 @@ impl Credentials {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a new connection. It reads files on a thread that may block: one can lie on a disk that hangs, and the
-    /// feeder must stop nevertheless.
+    /// The configuration for a new connection. Files are read on a blocking thread: they may be on a disk that hangs,
+    /// and the feeder must still be able to stop.
     pub(super) async fn current(self: &Arc<Credentials>) -> std::result::Result<Arc<ClientConfig>, Refusal> {
         let mut before = None;
         for _ in 0..READS {
@@ -123,7 +123,8 @@ impl Credentials {
             }
             match self.configure(&material) {
                 Ok(config) => return Ok(self.take(material, Arc::new(config))),
-                // Somebody may be writing: files that hold the same when they are read again do not fit.
+                // The files may be in the middle of a replacement. If a second read returns the same content, it
+                // really does not fit.
                 Err(text) if before.as_ref() == Some(&material) => return self.keep_last_good(text),
                 Err(_) => before = Some(material),
             }
@@ -134,7 +135,7 @@ impl Credentials {
     async fn read_in_time(self: &Arc<Credentials>) -> std::result::Result<Material, String> {
         let reading = self.clone();
         let read = async {
-            // It goes with the read, which ends when the disk says so, whether anybody waits for it or not.
+            // The permit moves into the read, and is released when the disk answers, even if nobody waits any more.
             let alone = self.reads.clone().acquire_owned().await;
             tokio::task::spawn_blocking(move || {
                 let _alone = alone;
@@ -151,11 +152,11 @@ impl Credentials {
         read.unwrap_or_else(|error| Err(not_read(&error)))
     }
 
-    /// The last good configuration, where it is made of this.
+    /// The last good configuration, if it was made from this material.
     fn unchanged(&self, material: &Material) -> Option<Arc<ClientConfig>> {
         let mut state = self.state();
         let config = state.last_good.as_ref().filter(|(good, _)| good == material).map(|(_, config)| config.clone())?;
-        // Where the files were something else in between.
+        // The files may have been unusable in between.
         state.trouble = None;
         Some(config)
     }
@@ -175,7 +176,7 @@ impl Credentials {
         config
     }
 
-    /// The files cannot be used.
+    /// Handles unusable files: returns the last good configuration, or refuses if there is none.
     fn keep_last_good(&self, text: String) -> std::result::Result<Arc<ClientConfig>, Refusal> {
         let mut state = self.state();
         state.failures += 1;
@@ -193,7 +194,7 @@ impl Credentials {
         Ok(config)
     }
 
-    /// What is wrong with the files, while connections are made with what they held before.
+    /// Why the files cannot be used, while connections use their earlier content.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
     }
@@ -204,12 +205,12 @@ impl Credentials {
         (state.reloads, state.failures)
     }
 
-    /// When the client's certificate, or one of those behind it, expires, in Unix time: of what new connections use.
+    /// When the certificate chain of the client that new connections use expires, in Unix time: its earliest expiry.
     pub(crate) fn expires(&self) -> Option<u64> {
         self.state().expires
     }
 
-    /// The files, for people.
+    /// The names of the files, for messages.
     fn names(&self) -> String {
         let client = self.tls.client.iter().flat_map(|(certificate, key)| [certificate, key]);
         let files = self.tls.ca.iter().chain(client).filter_map(|pem| match pem {
@@ -260,7 +261,7 @@ impl Credentials {
             _ => builder.with_no_client_auth(),
         };
         config.alpn_protocols.push(H2.to_vec());
-        // A resumed session would look at no certificate.
+        // A resumed session would check no certificate.
         config.resumption = Resumption::disabled();
         Ok(config)
     }
@@ -278,7 +279,7 @@ fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] 
     }
 }
 
-/// What messages call a certificate or a key.
+/// The names of certificates and keys in messages.
 pub(super) struct Named;
 
 impl Named {
@@ -332,8 +333,8 @@ fn system_roots() -> std::result::Result<Vec<CertificateDer<'static>>, String> {
     ))
 }
 
-/// What is wrong in a file. The text of the error itself has the line that is wrong in it, and in a file whose line ends
-/// were lost that line is the whole key: it must not stand in a log.
+/// Describes an error in a PEM file. The error's own text quotes the bad line, and in a file that lost its line ends
+/// that line is the whole key, which must not be logged.
 fn pem_problem(error: &pem::Error, what: &str) -> String {
     let why = match error {
         pem::Error::NoItemsFound => return format!("holds no {what} in PEM"),
@@ -362,7 +363,7 @@ fn roots_of(pem: &[u8], name: &str) -> std::result::Result<RootCertStore, String
 
 type Client = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// A certificate and its key, which fit each other.
+/// Parses a certificate chain and its key, and checks that they match.
 fn client_of(
     chain: &[u8],
     secret: &[u8],
@@ -399,8 +400,8 @@ fn is_encrypted(pem: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// A key whose line ends were lost, as happens on its way through a variable of the environment, is one wrong line:
-    /// what says so stands in logs, in figures and on pages, and has nothing of it.
+    /// A key that lost its line ends, for example in an environment variable, is one bad line. Error texts appear in
+    /// logs, metrics and pages, so they must contain no part of it.
     #[test]
     fn errors_show_nothing_of_a_key() {
         let key = rcgen::KeyPair::generate().unwrap();

@@ -1,8 +1,8 @@
-//! When certificates expire, for an alarm before it happens.
+//! Reads when certificates expire, so that an alarm can warn before.
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-/// When the first of these expires, in seconds of Unix time; `None` where none says it.
+/// When the first of these certificates expires, in Unix seconds; `None` if no certificate can be parsed.
 pub(super) fn earliest(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let end = |certificate| {
         let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn the_earliest_end_is_found() {
         let at = |seconds| signed(UNIX_EPOCH + Duration::from_secs(seconds));
-        // The last second of UTCTime, and the first one of GeneralizedTime.
+        // Includes the last second of UTCTime, and the first one of GeneralizedTime.
         for seconds in [1_795_407_048, 951_782_400, 2_524_607_999, 2_524_608_000, 253_402_300_799] {
             assert_eq!(earliest(&[at(seconds)]), Some(seconds));
         }

@@ -1,4 +1,4 @@
-//! What is wrong when TLS fails, in words that name whose certificate it is, the file, and what mends it.
+//! Explains TLS failures: whose certificate it is, which file, and how to correct it.
 
 use super::credentials::Named;
 use super::{Pem, Tls};
@@ -15,7 +15,7 @@ use watchcore::Code;
 pub(crate) struct Refusal {
     pub(crate) code: Code,
     pub(crate) text: String,
-    /// What it is, where the text says how long ago.
+    /// The kind of refusal, if the text contains an age.
     pub(crate) kind: Option<&'static str>,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Why TLS refused a connection of one channel: the failure of the call that needed it knows less. Of one channel and
-/// for one call, so that no refusal explains what happens elsewhere or later.
+/// The reason why TLS refused a connection of one channel: the failure of the call that needed the connection says
+/// less. It belongs to one channel and one call, so that a refusal explains no other or later failure.
 #[derive(Clone, Default)]
 pub(crate) struct NotedRefusal(Arc<Mutex<Option<Refusal>>>);
 
@@ -41,14 +41,14 @@ impl NotedRefusal {
         *self.noted() = Some(refusal);
     }
 
-    /// When a call on the channel has ended, either way: what was noted until then.
+    /// Takes the recorded refusal, once a call on the channel has ended, successfully or not.
     pub(crate) fn take(&self) -> Option<Refusal> {
         self.noted().take()
     }
 }
 
 impl Refusal {
-    /// Files, or the system's store, cannot be used.
+    /// The files, or the system's store, cannot be used.
     pub(super) fn files(text: String) -> Refusal {
         Refusal { code: Code::InvalidArgument, text, kind: None }
     }
@@ -57,7 +57,7 @@ impl Refusal {
         Refusal { code: Code::Unavailable, text: text.into(), kind: None }
     }
 
-    /// What an error of a connection says of TLS; `None` where it is one of the network.
+    /// The TLS cause of a connection's error; `None` if it is a network error.
     pub(super) fn of(error: &io::Error, tls: &Tls) -> Option<Refusal> {
         let error = error.get_ref()?.downcast_ref::<TlsError>()?;
         Some(match error {
@@ -93,7 +93,7 @@ fn too_old(tls: &Tls) -> Refusal {
     Refusal::server(format!("the server does not speak {} or newer", tls.min_version))
 }
 
-/// What is wrong with the server's certificate.
+/// Explains why the server's certificate was refused.
 fn server_certificate(error: &CertificateError, tls: &Tls) -> String {
     let theirs = "the server's certificate";
     match error {
@@ -112,14 +112,14 @@ fn server_certificate(error: &CertificateError, tls: &Tls) -> String {
             None => format!("{theirs} is signed by no authority of this system: give the CA of etcd"),
         },
         CertificateError::BadSignature => match &tls.ca {
-            // An authority that was made anew under its old name.
+            // An authority that was renewed under its old name.
             Some(ca) => format!("{theirs} is not signed by the authority of that name in {}", Named::ca(ca)),
             None => format!("{theirs} is not signed by the system's authority of that name"),
         },
         CertificateError::NotValidForNameContext { expected, presented } => {
             let names = match presented.as_slice() {
                 [] => "no name".to_owned(),
-                // As rustls has them: DnsName("a"), IpAddress(127.0.0.1).
+                // rustls formats them as DnsName("a"), IpAddress(127.0.0.1).
                 names => names.iter().map(|name| plain(name)).collect::<Vec<_>>().join(", "),
             };
             format!(
@@ -137,7 +137,7 @@ fn plain(name: &str) -> &str {
     inner.trim_matches('"')
 }
 
-/// What the server found wrong. `None`: nothing of which certificates or versions are the cause.
+/// Explains an alert from the server. `None` if neither certificates nor versions are the cause.
 fn of_alert(alert: AlertDescription, tls: &Tls) -> Option<Refusal> {
     let why = match alert {
         AlertDescription::CertificateRequired | AlertDescription::NoCertificate => "it wants one",
@@ -174,11 +174,11 @@ fn of_alert(alert: AlertDescription, tls: &Tls) -> Option<Refusal> {
     Some(Refusal { code: Code::Unauthenticated, text, kind: None })
 }
 
-/// `2026-11-23T04:10:48Z`.
+/// Formats a time as `2026-11-23T04:10:48Z`.
 fn utc(time: UnixTime) -> String {
     let seconds = time.as_secs();
     let (days, rest) = ((seconds / 86_400) as i64, seconds % 86_400);
-    // Days since 0000-03-01, in eras of 400 years, as Howard Hinnant counts them.
+    // Days since 0000-03-01, in eras of 400 years: Howard Hinnant's algorithm.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -223,7 +223,7 @@ mod tests {
         Refusal::of(&io::Error::new(io::ErrorKind::InvalidData, error), tls)
     }
 
-    /// What says how long ago is the same failure as a while later.
+    /// Refusals whose texts differ only by an age are of the same kind.
     #[test]
     fn certificates_expire_once() {
         let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
