@@ -1,7 +1,7 @@
-//! The configuration file: its keys, what each takes, and an example of each.
+//! The configuration file: its keys, the values of each, and an example of each.
 //!
-//! serde reads it and refuses what it does not know; the types here refuse what a key cannot mean. Both leave the place
-//! to the parser, and `Document` makes a message of it. What concerns two keys is looked at in `settings`.
+//! serde parses the file and refuses unknown keys; the types here refuse invalid values. The parser records the place
+//! of both errors, and `Document` makes a message of it. `settings` checks combinations of keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::cli::exit::Failure;
 use crate::cli::values;
 use watchcore_http::Limits;
 
-/// The whole file. What is absent is a flag's or has a default.
+/// The whole file. An absent key comes from an option or has a default.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -83,7 +83,7 @@ pub(crate) struct LimitsSection {
 }
 
 impl LimitsSection {
-    /// Those that are given, over the defaults.
+    /// The given limits, over the defaults.
     pub(crate) fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         let set = |limit: &mut usize, given: &Option<Count>| *limit = given.map_or(*limit, |given| given.0);
@@ -146,7 +146,7 @@ pub(crate) struct ColumnSection {
     pub(crate) pointer: Pointer,
 }
 
-/// A line for each key, for who has written it wrong.
+/// An example line for each key, for the message about an invalid one.
 const EXAMPLES: [(&str, &str); 49] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
@@ -199,11 +199,11 @@ const EXAMPLES: [(&str, &str); 49] = [
     ("resource.labels", r#"labels = "/metadata/labels""#),
 ];
 
-/// The same for what stands inside of a resource.
+/// Examples for the keys inside a resource.
 const FIELDS: &str = r#"fields = { "spec.color" = "/spec/color" }"#;
 const COLUMNS: &str = r#"columns = [ { name = "Color", type = "string", pointer = "/spec/color" } ]"#;
 
-/// A line that would do.
+/// An example line for a key.
 pub(crate) fn example(key: &str) -> Option<&'static str> {
     match key {
         _ if key.starts_with("resource.fields") => Some(FIELDS),
@@ -218,7 +218,7 @@ impl Config {
     }
 }
 
-/// A type that is made of a string, or refuses it.
+/// Defines a type that is parsed from a string.
 macro_rules! of_text {
     ($($(#[$doc:meta])* $name:ident($inner:ty) = $make:expr;)*) => {$(
         $(#[$doc])*
@@ -236,31 +236,31 @@ macro_rules! of_text {
 of_text! {
     /// An endpoint of etcd.
     Endpoint(String) = endpoint;
-    /// Where the server listens.
+    /// The address on which the server listens.
     Address(SocketAddr) = values::address;
     /// A name that the server answers to.
     HostName(String) = values::host;
-    /// An origin whose pages may ask the server.
+    /// An origin whose pages may call the server.
     Origin(String) = values::origin;
-    /// A time.
+    /// A duration.
     Length(Duration) = values::duration;
-    /// How often something is done; zero is never.
+    /// An interval; zero means never.
     Interval(Duration) = values::interval;
-    /// The name of a version, of a kind, in one word.
+    /// The name of a version or of a kind, in one word.
     Name(String) = name;
     /// The name of a group, which is empty for the core group.
     Group(String) = |text| if text.is_empty() { Ok(String::new()) } else { name(text) };
-    /// What the keys of a resource begin with.
+    /// The prefix of a resource's keys.
     Directory(String) = values::directory;
     /// The JSON pointer of a value.
     Pointer(String) = values::pointer;
     /// The JSON pointer of the map of labels.
     LabelsPointer(String) = values::labels_pointer;
-    /// What a column shows.
+    /// The type of a column.
     ColumnType(String) = column_type;
 }
 
-/// Makes a value of a string. The error of a visitor has the place of the string itself, also inside of an array.
+/// Parses a value from a string. An error of a visitor has the place of the string itself, also inside an array.
 struct Text<T>(fn(&str) -> Result<T, String>);
 
 impl<T> Visitor<'_> for Text<T> {
@@ -285,7 +285,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// Bytes of a head, no fewer than the library takes.
+/// Bytes of a request head, no fewer than the library requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeaderBytes(usize);
 
@@ -295,7 +295,7 @@ impl<'de> Deserialize<'de> for HeaderBytes {
     }
 }
 
-/// Bytes of a URL. Below, clients that do what they always do, those that look at its health too, would get 414.
+/// Bytes of a URL. With a smaller limit, ordinary requests, including health checks, would get 414.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UrlBytes(usize);
 
@@ -305,7 +305,7 @@ impl<'de> Deserialize<'de> for UrlBytes {
     }
 }
 
-/// Endpoints of etcd, one at least.
+/// Endpoints of etcd, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoints(pub(crate) Vec<Endpoint>);
 
@@ -318,7 +318,7 @@ impl<'de> Deserialize<'de> for Endpoints {
     }
 }
 
-/// Revisions, none of them included.
+/// A number of revisions, which may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Revisions(pub(crate) u64);
 
@@ -345,7 +345,8 @@ impl Visitor<'_> for Counted {
     }
 }
 
-/// An endpoint stands in logs, in figures and on the page, and what stands before an `@` may be a password.
+/// Refuses an endpoint with an `@`: endpoints are shown in logs, metrics and on the status page, and the text before
+/// the `@` may be a password.
 fn endpoint(text: &str) -> Result<String, String> {
     match text.contains('@') {
         true => Err("an endpoint has no user: give it by --user or WATCHCORE_USER, and WATCHCORE_PASSWORD".to_owned()),
@@ -353,7 +354,7 @@ fn endpoint(text: &str) -> Result<String, String> {
     }
 }
 
-/// As [`Resource`](watchcore_http::Resource) takes it, refused at its place.
+/// Applies the rule of [`Resource`](watchcore_http::Resource), so that the error has its place in the file.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     match text.chars().find(|c| !is_of_name(*c)) {
@@ -375,7 +376,7 @@ fn column_type(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    /// A file of which a key is given in that way.
+    /// A file that gives one key in the given way.
     fn with(key: &str, line: &str) -> Document {
         let rest = "version = \"v1\"\nplural = \"x\"\nkind = \"X\"\nprefix = \"/x/\"\n";
         let others = |rest: &str| -> String {
@@ -420,7 +421,7 @@ mod tests {
         }
     }
 
-    /// A date is what no key takes.
+    /// No key accepts a date.
     #[test]
     fn every_key_refuses_another_type_at_its_place() {
         for (key, line) in all() {

@@ -1,7 +1,7 @@
-//! A configuration file as text: where in it a value stands, and how an error names the place.
+//! The text of a configuration file, and the places of errors in it.
 //!
-//! An error has the span of what it is about. Its line and column are counted in the text, and its key is the
-//! innermost one of the document whose own text, or whose value's, has the span in it.
+//! An error has the span of the text that it is about. Line and column are counted in the text. The key is the
+//! innermost one of the document whose own text, or whose value's text, contains the span.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -39,12 +39,12 @@ impl Document {
         &self.text
     }
 
-    /// A path of the file, which is relative to the file itself.
+    /// Resolves a path of the file, which is relative to the file itself.
     pub(crate) fn beside(&self, path: &Path) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
-    /// `file:line:column: key: message`.
+    /// Formats an error as `file:line:column: key: message`.
     pub(crate) fn at(&self, span: &Range<usize>, message: &str) -> Failure {
         let (line, column) = self.place(span.start);
         let key = match &*self.key(span.start).join(".") {
@@ -54,7 +54,7 @@ impl Document {
         Failure::new(Code::InvalidArgument, format!("{}:{line}:{column}: {key}{message}", self.path.display()))
     }
 
-    /// What the parser or a value's own type has said.
+    /// Makes a message of an error of the parser or of a value's type.
     pub(crate) fn error(&self, error: &toml::de::Error, example: impl Fn(&str) -> Option<&'static str>) -> Failure {
         let span = error.span().unwrap_or(0..0);
         let said = error.message().trim_end_matches('.');
@@ -76,14 +76,14 @@ impl Document {
         self.at(&span, &format!("{said}. {advice}"))
     }
 
-    /// Line and column, both from 1; a column is a character.
+    /// Line and column, both from 1; columns count characters.
     fn place(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let start = before.rfind('\n').map_or(0, |end| end + 1);
         (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
     }
 
-    /// The names of the keys that lead to what stands at an offset. A table in an array has no number: the line says which.
+    /// The names of the keys that lead to an offset. A table in an array has no number: the line number identifies it.
     fn key(&self, offset: usize) -> Vec<String> {
         let (table, _) = DeTable::parse_recoverable(&self.text);
         let mut names = Vec::new();
@@ -93,7 +93,7 @@ impl Document {
         names
     }
 
-    /// What stands before the `=` of a line that the parser has not understood.
+    /// The text before the `=` of a line that the parser could not parse.
     fn key_of_line(&self, offset: usize) -> Option<String> {
         let before = self.text.get(..offset)?;
         let (name, _) = before[before.rfind('\n').map_or(0, |end| end + 1)..].split_once('=')?;
@@ -102,7 +102,7 @@ impl Document {
     }
 }
 
-/// Whether it was found there; then `names` leads to it.
+/// Whether the offset lies in this table; then `names` leads to it.
 fn enter(table: &DeTable<'_>, offset: usize, names: &mut Vec<String>) -> bool {
     for (name, value) in table {
         names.push(name.get_ref().to_string());

@@ -1,8 +1,8 @@
-//! The limit of open files: a connection is one, and the usual soft limit of 1024 would be the first to be reached.
+//! The limit of open files: each connection is one, and the usual soft limit of 1024 would be reached first.
 
 use rustix::process::{Resource as Limit, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one, and says so in the log.
+/// Raises the soft limit to the hard one, and logs the result.
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Limit::Nofile);
     let shown = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());

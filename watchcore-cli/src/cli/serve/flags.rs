@@ -11,29 +11,29 @@ use crate::cli::values;
 
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Configuration in TOML; options go before what it says
+    /// Configuration in TOML; options take precedence over it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
-    /// Where to listen; port 0 is a free one [default: 127.0.0.1:8080]
+    /// The address to listen on; port 0 is a free one [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address, value_hint = ValueHint::Other)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Takes an address other than a loopback one also without TLS and authentication
+    /// Accepts an address other than a loopback one even without TLS and authentication
     #[arg(long)]
     pub(crate) insecure_listen: bool,
-    /// What is served as Kubernetes' objects: [GROUP/]VERSION/PLURAL:KIND[:namespaced]=PREFIX; may be repeated.
-    /// Without --prefix and --config it also says what is held
+    /// A resource served as Kubernetes objects: [GROUP/]VERSION/PLURAL:KIND[:namespaced]=PREFIX; may be repeated.
+    /// Without --prefix and --config it also says which keys are held
     #[arg(long, value_name = "RESOURCE", action = ArgAction::Append, value_parser = resource, value_hint = ValueHint::Other)]
     pub(crate) resource: Vec<GivenResource>,
     /// The server's certificate (PEM, chain): listens with TLS; read again when it changes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_certificate: Option<PathBuf>,
-    /// The private key of it (PEM, PKCS#8)
+    /// The certificate's private key (PEM, PKCS#8)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// The passphrase of the private key, where that is encrypted (PKCS#8)
+    /// The passphrase of the private key, if that is encrypted (PKCS#8)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key_passphrase_file: Option<PathBuf>,
-    /// Authorities (PEM): a client with a certificate of theirs is authenticated
+    /// Authorities (PEM): a client with a certificate signed by one of them is authenticated
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_client_ca: Option<PathBuf>,
     /// Certificates that the authorities have revoked (CRL, PEM), one list of each; read again when it changes
@@ -42,24 +42,24 @@ pub(crate) struct Flags {
     /// Bearer tokens that authenticate, a line each: token,name; read again when it changes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tokens: Option<PathBuf>,
-    /// One more name that the server answers to where nobody is authenticated; may be repeated. Loopback names and the
-    /// address that a client has connected to are its own
+    /// An additional name that the server answers to without authentication; may be repeated. Loopback names and the
+    /// address that a client has connected to are always accepted
     #[arg(long, value_name = "NAME", action = ArgAction::Append, value_parser = values::host, value_hint = ValueHint::Hostname)]
     pub(crate) host: Vec<String>,
-    /// One more origin whose pages may ask the server: https://ops.example; may be repeated
+    /// An additional origin whose pages may call the server: https://ops.example; may be repeated
     #[arg(long, value_name = "ORIGIN", action = ArgAction::Append, value_parser = values::origin, value_hint = ValueHint::Url)]
     pub(crate) origin: Vec<String>,
     /// How often a watch that asked for bookmarks gets one [default: 1m]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) bookmark_interval: Option<Duration>,
-    /// How long the watches may take to end after a signal: they end spread over it [default: 10s]
+    /// How long the watches may take to end after a signal: their ends are spread over it [default: 10s]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) grace_period: Option<Duration>,
     /// How long a cache may be without etcd before /readyz fails [default: 1m]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) stale_limit: Option<Duration>,
-    /// Revisions before now with which a cache begins, as far as etcd has them: a client that was at one of these goes on
-    /// behind a restart of the server, and need not list [default: 10000]
+    /// Revisions before the newest with which a cache begins, as far as etcd has them: a client at one of them resumes
+    /// after a restart of the server without listing again [default: 10000]
     #[arg(long, value_name = "N", value_parser = values::revisions)]
     pub(crate) history: Option<u64>,
     /// How often each cache is compared with etcd, and after a reconnect; 0s: never [default: 1h]
@@ -70,7 +70,7 @@ pub(crate) struct Flags {
     pub(crate) max_watches: Option<usize>,
 }
 
-/// A resource as `--resource` names it.
+/// A resource as `--resource` gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GivenResource {
     pub(crate) group: String,
@@ -81,7 +81,7 @@ pub(crate) struct GivenResource {
     pub(crate) prefix: String,
 }
 
-/// `[GROUP/]VERSION/PLURAL:KIND[:namespaced]=PREFIX`.
+/// Parses `[GROUP/]VERSION/PLURAL:KIND[:namespaced]=PREFIX`.
 fn resource(text: &str) -> Result<GivenResource, String> {
     let expected = "expected [GROUP/]VERSION/PLURAL:KIND[:namespaced]=PREFIX, such as \
         apps/v1/deployments:Deployment:namespaced=/registry/deployments/ or v1/nodes:Node=/registry/nodes/";

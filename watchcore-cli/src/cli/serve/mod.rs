@@ -1,9 +1,9 @@
-//! `watchcore serve`: caches that are fed from etcd, over HTTP.
+//! `watchcore serve`: serves caches that are fed from etcd over HTTP.
 //!
-//! 1. `settings` makes one whole of options, configuration file and environment, or says what is wrong and where.
-//! 2. A cache for each prefix, prepared for the resources in it; the `Api` over them; the address, bound.
-//! 3. A feeder for each cache, which goes on trying until there is an etcd. Meanwhile every list is answered with 503.
-//! 4. A signal: the watches end, spread over the grace time; then the connections, then the feeders.
+//! | 1. `settings` combines options, configuration file and environment, or says what is invalid and where.
+//! | 2. Each prefix gets a cache, prepared for its resources; then the `Api` over the caches is built, and the address bound.
+//! | 3. Each cache gets a feeder, which retries until it reaches etcd. Until then every list is answered with 503.
+//! | 4. After a signal the watches end, spread over the grace period; then the connections, then the feeders.
 
 mod config;
 mod document;
@@ -32,15 +32,15 @@ use watchcore::{Attribute, Cache, Code, Labels};
 use watchcore_etcd::Feeder;
 use watchcore_http::{Api, Resource, Server, Tls, Tokens};
 
-/// How long the feeders take to end, beside each other, and then the threads of the runtime.
+/// How long the feeders may take to end, all at once, and then the threads of the runtime.
 const FEEDERS: Duration = Duration::from_secs(2);
 const RUNTIME: Duration = Duration::from_secs(1);
 
-/// What follows the grace time, at most: the requests of connections that were cut off, the feeders, the runtime, and a second for what
-/// lies between. Who is forced to end before that has not ended cleanly.
+/// The longest time after the grace period: for requests of connections that were cut off, the feeders, the runtime,
+/// and a second for the steps in between. A process that is forced to end earlier has not ended cleanly.
 const ENDING: Duration = Duration::from_secs(Server::CUT.as_secs() + FEEDERS.as_secs() + RUNTIME.as_secs() + 1);
 
-/// What is asked for: the options of the command, and what it takes of the common ones.
+/// The command's own options, and the common options that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Serve {
     pub(crate) flags: Flags,
@@ -49,7 +49,7 @@ pub(crate) struct Serve {
 
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
     let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var_os(name))?;
-    // Before a signal can find anything to end.
+    // Set before the first step that a signal may have to end.
     interrupt.set_patience(settings.grace_period.saturating_add(ENDING));
     files::raise_limit();
     let caches =
@@ -65,12 +65,12 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
     ended
 }
 
-/// A cache that waits for its feeder.
+/// A cache that is not fed yet.
 fn cache(settings: &CacheSettings, common: &CommonOptions) -> Result<Cache, Stop> {
-    // All that waits is a task of the runtime, whose wakers only put it on a queue.
+    // All waiting is done by tasks of the runtime, whose wakers only put them on a queue.
     let mut builder = Cache::builder(&settings.prefix).capacity(settings.capacity).expect_load(true).trust_wakers(true);
     if settings.resources.is_empty() {
-        // Only the plain face shows it, whose selectors name these.
+        // Only the plain API shows this cache, and its selectors use these names.
         builder = builder.labels(Labels::json(&common.labels)?);
         for (name, pointer) in &common.fields {
             builder = builder.field(Attribute::json(name, pointer)?);
@@ -81,7 +81,7 @@ fn cache(settings: &CacheSettings, common: &CommonOptions) -> Result<Cache, Stop
     Ok(builder.build()?)
 }
 
-/// The service over these caches.
+/// Builds the service over these caches.
 fn api(settings: &Settings, caches: &[Cache]) -> Result<Api, Stop> {
     let mut builder = Api::builder().limits(settings.limits.clone());
     for cache in caches {
@@ -141,7 +141,7 @@ async fn serving(
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
     let ended = until_asked(options.timeout, interrupt).await;
-    // systemd waits for the end as long as the configuration does, whatever the unit says.
+    // systemd waits for as long as the configuration says, whatever the unit says.
     let patience = interrupt.patience().as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
     notify::tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={patience}\nSTATUS=the watches end"));
     server.shutdown(settings.grace_period).await;
@@ -149,7 +149,7 @@ async fn serving(
     ended
 }
 
-/// Each may take its time, and all of them no longer than one.
+/// Stops all feeders concurrently, so that all together take no longer than the slowest.
 fn stop(feeders: &[Feeder]) {
     std::thread::scope(|scope| {
         for feeder in feeders {
@@ -160,7 +160,8 @@ fn stop(feeders: &[Feeder]) {
     });
 }
 
-/// SIGHUP asks a server to read its files again, and would end this one. At a terminal it is the terminal's own end.
+/// Ignores SIGHUP, by which operators ask servers to reload: it would end this one. At a terminal SIGHUP means that the
+/// terminal is gone, so it still ends the server.
 fn pass_over_hangups() {
     if std::io::stderr().is_terminal() {
         return;
@@ -176,7 +177,7 @@ fn pass_over_hangups() {
     let _ = std::thread::Builder::new().name("hangups".to_owned()).spawn(say);
 }
 
-/// Waits for a signal, or for the end of `--timeout`; what the command ends with.
+/// Waits for a signal or for the end of `--timeout`; returns the command's result.
 async fn until_asked(timeout: Option<Duration>, interrupt: &Interrupt) -> Result<(), Stop> {
     let asked = Arc::new(Notify::new());
     let signal = Arc::clone(&asked);
@@ -201,7 +202,7 @@ async fn until_asked(timeout: Option<Duration>, interrupt: &Interrupt) -> Result
 fn announcement(settings: &Settings, address: SocketAddr) -> String {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let shown = |cache: &CacheSettings| {
-        // Escaped, for it is one line: here, and for systemd, to which each line is a word of its own.
+        // Escaped to stay on one line: here, and for systemd, which parses each line separately.
         let prefix = match &*String::from_utf8_lossy(&cache.prefix) {
             "" => "every key".to_owned(),
             prefix => prefix.escape_debug().to_string(),
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
     use std::ffi::OsString;
 
-    /// A signal may come as soon as somebody knows of the server, and even before.
+    /// A signal may come as soon as the server is known, and even before.
     #[test]
     fn patience_is_that_of_the_configuration_from_the_start() {
         let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

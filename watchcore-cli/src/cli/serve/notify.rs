@@ -1,9 +1,9 @@
-//! What systemd is told of a unit of Type=notify: a datagram to the socket that NOTIFY_SOCKET names.
+//! Notifies systemd, for a unit of Type=notify: sends a datagram to the socket that NOTIFY_SOCKET names.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells it, where somebody listens. A failure is only logged: the server serves all the same.
+/// Sends a state if NOTIFY_SOCKET is set. A failure is only logged: the server works without it.
 pub(crate) fn tell(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(name.as_bytes(), state) {
@@ -15,7 +15,7 @@ fn send(name: &[u8], state: &str) -> std::io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address(name)?).map(drop)
 }
 
-/// A path, or behind an `@` a name that is in no directory.
+/// Parses a path or, after an `@`, an abstract socket name.
 fn address(name: &[u8]) -> std::io::Result<SocketAddr> {
     #[cfg(target_os = "linux")]
     if let Some(name) = name.strip_prefix(b"@") {

@@ -1,7 +1,7 @@
-//! What is served, and how: the options, then the configuration file, then the defaults.
+//! Combines the settings of the server: the options, then the configuration file, then the defaults.
 //!
-//! An option goes before the file. A list of the file is replaced where the option names all of it (`--etcd`, and
-//! `--prefix` for the caches); `--resource` takes the place of the file's resource of that name, or is one more.
+//! An option takes precedence over the file. An option that names all of a list replaces the file's list (`--etcd`, and
+//! `--prefix` for the caches); `--resource` replaces the file's resource of the same name, or adds one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -16,27 +16,27 @@ use crate::cli::exit::Failure;
 use watchcore::{Cache, Code};
 use watchcore_http::{Limits, Resource};
 
-/// Where the server listens when nothing says otherwise.
+/// The default address.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// How long the watches have to end after a signal.
+/// How long the watches may take to end after a signal, by default.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Revisions before now with which a cache begins.
+/// How many revisions before the newest one a cache begins, by default.
 const HISTORY: u64 = 10_000;
 
-/// What else the command line says: the options that every command has.
+/// The options that every command has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommonOptions {
     pub(crate) access: Given,
     pub(crate) prefix: Option<Vec<u8>>,
     pub(crate) capacity: Option<usize>,
-    /// Of `--labels-from` and `--field`: for the resources of `--resource`.
+    /// The values of `--labels-from` and `--field`, for the resources of `--resource`.
     pub(crate) labels: String,
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// A server that makes sense.
+/// The checked settings of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) access: Access,
@@ -72,14 +72,14 @@ pub(crate) struct CacheSettings {
     pub(crate) resources: Vec<Resource>,
 }
 
-/// Where something was said: a span of the file, or an option.
+/// The origin of a setting: a span of the file, or an option.
 #[derive(Clone, Debug)]
 enum Origin {
     File(Range<usize>),
     Option(&'static str),
 }
 
-/// A resource that is declared, where that was, and what two of them are compared by.
+/// A declared resource, the origin of the declaration, and the name by which two of them are compared.
 struct Declared {
     origin: Origin,
     labels_origin: Origin,
@@ -89,13 +89,13 @@ struct Declared {
     resource: Resource,
 }
 
-/// Reads the file of `--config`, and makes settings of it and of the options.
+/// Reads the file of `--config`, and combines it with the options.
 pub(crate) fn settings(flags: &Flags, common: CommonOptions, variable: Variables<'_>) -> Result<Settings, Failure> {
     let document = flags.config.as_ref().map(|path| Document::read(path)).transpose()?;
     Merge { document: document.as_ref(), flags, common }.settings(variable)
 }
 
-/// The options, and the file beside which its paths lie.
+/// The options, and the file to which its paths are relative.
 struct Merge<'a> {
     document: Option<&'a Document>,
     flags: &'a Flags,
@@ -142,7 +142,7 @@ impl Merge<'_> {
         })
     }
 
-    /// An error, with the place of what it is about.
+    /// An error with its place in the file, or with its option.
     fn at(&self, origin: &Origin, message: &str) -> Failure {
         match (origin, self.document) {
             (Origin::File(span), Some(document)) => document.at(span, message),
@@ -151,7 +151,7 @@ impl Merge<'_> {
         }
     }
 
-    /// A path of an option, else of the file, which is relative to the file.
+    /// A path of an option, or else of the file, which is relative to the file.
     fn path(&self, option: Option<&PathBuf>, of_file: Option<&PathBuf>) -> Option<PathBuf> {
         match (option, of_file, self.document) {
             (Some(path), ..) => Some(path.clone()),
@@ -197,7 +197,7 @@ impl Merge<'_> {
         limits
     }
 
-    /// The caches, and in each the resources that lie in it and in none of a longer prefix.
+    /// The caches, each with the resources whose longest enclosing prefix is the cache's.
     fn caches(&self, config: &mut Config) -> Result<Vec<CacheSettings>, Failure> {
         let declared = self.resources(std::mem::take(&mut config.resources))?;
         let mut caches = match &self.common.prefix {
@@ -258,7 +258,7 @@ impl Merge<'_> {
         Ok(caches)
     }
 
-    /// Where nothing says what is held: each resource has a cache of its own prefix, but for those that lie in another's.
+    /// The caches if no prefixes are given: one for each resource's prefix, except for prefixes inside another one.
     fn derived(&self, declared: &[Declared]) -> Vec<CacheSettings> {
         let mut prefixes: Vec<&str> = declared.iter().map(|one| &*one.prefix).collect();
         prefixes.sort_unstable();
@@ -281,7 +281,8 @@ impl Merge<'_> {
         self.at(&one.origin, &message)
     }
 
-    /// The resources of the file, those of the options in their place, and the options' others.
+    /// The resources of the file, replaced by the options' resources of the same name, and the options' other
+    /// resources.
     fn resources(&self, sections: Vec<ResourceSection>) -> Result<Vec<Declared>, Failure> {
         let mut all: Vec<Declared> = Vec::new();
         for section in sections {
@@ -301,7 +302,7 @@ impl Merge<'_> {
         Ok(all)
     }
 
-    /// One more, if there is none of its name and it can be served.
+    /// Adds a resource if its name is new and it can be served.
     fn declare(&self, all: &mut Vec<Declared>, one: Declared, place: &Origin) -> Result<(), Failure> {
         if all.iter().any(|known| known.name == one.name) {
             let message = format!("the resource {} is declared twice. Remove one of the two", one.resource);
@@ -332,7 +333,7 @@ impl Merge<'_> {
     }
 }
 
-/// A list of the options, which takes the place of the file's.
+/// A list from the options, or from the file if the options give none.
 fn list(given: &[String], of_file: impl Iterator<Item = String>) -> Vec<String> {
     if given.is_empty() { of_file.collect() } else { given.to_vec() }
 }
@@ -372,7 +373,7 @@ fn of_section(section: ResourceSection) -> Declared {
     }
 }
 
-/// Why an address cannot be listened at.
+/// Why the server refuses to listen on an address.
 fn insecure(listen: SocketAddr, tls: bool) -> String {
     let lacks = match tls {
         true => "without authentication everyone who reaches it could read what is served",

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cli::serve::flags::GivenResource;
 
-/// Every key.
+/// A file with every key.
 const WHOLE: &str = r#"
 etcd = ["http://file:1", "http://file:2"]
 listen = "127.0.0.1:18080"
@@ -161,7 +161,7 @@ fn every_key_of_the_file_is_taken() {
     }
 }
 
-/// What is installed with the unit is served as it is; what is commented out in it would be taken too.
+/// The installed configuration is valid, and so are its commented-out lines.
 #[test]
 fn the_packaged_configuration_makes_sense() {
     let packaged = include_str!("../../../../packaging/watchcore.toml");
