@@ -1,5 +1,5 @@
-//! What etcd itself says: its list at the last revision, and a bare watch from
-//! a consumer's start to it; and the comparison.
+//! Compares a consumer's history with etcd's own: its list at the last revision, and a plain watch from the consumer's
+//! start to that revision.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use crate::load::{self, Outcome, PREFIX};
 /// A history as one reader saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// The revision it began after.
+    /// The revision after which the history begins.
     pub(crate) start: u64,
-    /// Each event: its revision and its hash.
+    /// The revision and the hash of each event.
     pub(crate) events: Vec<(u64, u64)>,
-    /// The running hash over all of them.
+    /// The running hash over all events.
     pub(crate) hash: u64,
     /// The state at the end: the sum of its objects' hashes, and their number.
     pub(crate) state: u64,
     pub(crate) objects: u64,
-    /// Relistings on the way; 0 in a bare watch.
+    /// The number of relistings; 0 in a plain watch.
     pub(crate) resyncs: u64,
 }
 
@@ -34,7 +34,7 @@ impl History {
     }
 }
 
-/// The history that etcd has from `start` to `end`.
+/// Reads etcd's history from `start` to `end`.
 pub(crate) async fn from_etcd(endpoint: &str, start: u64, end: u64) -> Outcome<History> {
     let mut client = load::connect(endpoint).await?;
     let mut history = History { start, hash: Fnv::default().0, ..History::default() };
@@ -75,7 +75,7 @@ pub(crate) async fn from_etcd(endpoint: &str, start: u64, end: u64) -> Outcome<H
 pub(crate) struct Difference {
     pub(crate) lost: u64,
     pub(crate) duplicated: u64,
-    /// Events that etcd does not have.
+    /// How many events etcd does not have.
     pub(crate) foreign: u64,
     pub(crate) in_order: bool,
     pub(crate) same_hash: bool,
@@ -101,7 +101,7 @@ impl Difference {
                 duplicated += got.saturating_sub(is);
             }
         }
-        // An order can be right only as far as the events are the same ones.
+        // The order is only compared if the events are the same.
         let in_order = lost + duplicated + foreign > 0 || consumer.events == etcd.events;
         Difference {
             lost,

@@ -1,5 +1,5 @@
-//! The three consumers, as child processes: the command line, whose JSON lines
-//! are read here, and the C and Go programs, which count for themselves.
+//! The three consumers, as child processes: the command line, whose JSON lines are read here, and the C and Go
+//! programs, which report their own counts.
 //!
 //! A program reports, one line each: `{"ready":REVISION}` at the end
 //! of its initial state, `REVISION HASH` for every event, and at the last key
@@ -22,7 +22,7 @@ use crate::hash::{self, Fnv};
 use crate::load::{LAST, Outcome, PREFIX};
 use crate::server::Remains;
 
-/// What can be seen of a consumer while it runs.
+/// The observable progress of a running consumer.
 #[derive(Default)]
 struct Seen {
     ready: AtomicBool,
@@ -34,7 +34,7 @@ pub(crate) struct Consumer {
     pub(crate) name: &'static str,
     seen: Arc<Seen>,
     reader: JoinHandle<Outcome<History>>,
-    /// What the command line says on standard error; its last line is the summary.
+    /// The command line's standard error; its last line is the summary.
     words: Option<JoinHandle<String>>,
     remains: Remains,
 }
@@ -47,7 +47,7 @@ pub(crate) fn command_line(program: &Path, endpoint: &str, drop: Option<u64>, re
     start("rust", command, remains, move |lines, seen| Follower::new(drop).follow(lines, seen))
 }
 
-/// A program that counts for itself.
+/// Starts a program that reports its own counts.
 pub(crate) fn program(
     name: &'static str,
     program: &Path,
@@ -99,7 +99,7 @@ impl Consumer {
         self.seen.events.load(Ordering::Relaxed)
     }
 
-    /// It reads no more: done, or something went wrong.
+    /// Whether the consumer has stopped reading, successfully or not.
     pub(crate) fn has_ended(&self) -> bool {
         self.reader.is_finished()
     }
@@ -152,7 +152,7 @@ struct Follower {
     history: History,
     running: Fnv,
     state: HashMap<Vec<u8>, u64>,
-    /// The number of the event that is passed over, as a fault.
+    /// The number of the event that is skipped as a fault.
     drop: Option<u64>,
     number: u64,
 }
@@ -243,7 +243,7 @@ fn bytes(line: &Value, name: &str) -> Outcome<Option<Vec<u8>>> {
     }
 }
 
-/// Reads what a program that counts for itself reports.
+/// Reads the reports of a program that counts for itself.
 fn follow_reports(lines: &mut dyn BufRead, seen: &Seen) -> Outcome<History> {
     let mut history = History::default();
     let mut line = String::new();

@@ -1,5 +1,5 @@
-//! The live demonstration: a real etcd feeds a Rust, a C and a Go program, is
-//! killed in the middle, and none of them misses or repeats a change.
+//! The live demonstration: a real etcd feeds a Rust, a C and a Go program and is killed in the middle; none of them
+//! misses or repeats a change.
 //!
 //! `make demo` builds and starts this program; `scripts/demo.sh` has the steps.
 #![forbid(unsafe_code)]
@@ -46,7 +46,7 @@ struct Arguments {
     objects: u64,
     #[arg(long, default_value_t = 50_000)]
     changes: u64,
-    /// drop, drop-c, drop-go: the Rust, C or Go consumer passes one event over
+    /// drop, drop-c, drop-go: the Rust, C or Go consumer skips one event
     #[arg(long, default_value = "")]
     fault: Fault,
 }
@@ -60,9 +60,9 @@ enum Fault {
     DropGo,
 }
 
-/// How long the consumers may take after the last write, and to get ready.
+/// How long the consumers may take to get ready, and to finish after the last write.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long etcd stays away.
+/// How long etcd stays down.
 const AWAY: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let outcome = run(&arguments, &remains);
     while interrupted.load(Ordering::SeqCst) {
-        // What failed has failed because all is being ended; so is this.
+        // The step failed because the demo is being ended; wait for that.
         std::thread::park();
     }
     remains.sweep();
@@ -112,7 +112,7 @@ struct Verdict {
     line: String,
 }
 
-/// A bar on a terminal, lines elsewhere.
+/// A progress bar on a terminal, lines elsewhere.
 struct Progress(ProgressBar);
 
 impl Progress {
@@ -147,7 +147,7 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
     progress.0.set_position(arguments.objects);
 
     progress.say("starting three consumers: Rust (the command line), C, Go");
-    // Somewhere in the middle.
+    // The skipped event is in the middle.
     let dropped = |fault| (arguments.fault == fault).then_some(arguments.changes / 3);
     let consumers = [
         consumer::command_line(&arguments.watchcore, &endpoint, dropped(Fault::Drop), remains)?,
@@ -190,7 +190,7 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
     Ok(Verdict { passed, line })
 }
 
-/// The changes, and the crash in the middle of them.
+/// Writes the changes, and kills etcd in the middle.
 fn write(arguments: &Arguments, server: &Server, endpoint: &str, progress: &Progress) -> Outcome<()> {
     let done = Arc::new(AtomicU64::new(0));
     let writers = {
@@ -222,7 +222,7 @@ fn counts(consumers: &[Consumer]) -> String {
     counts.join(", ")
 }
 
-/// Waits until `reached` is true of each.
+/// Waits until `reached` is true for each consumer.
 fn wait(
     late: &str,
     consumers: &[Consumer],

@@ -8,10 +8,10 @@ pub(crate) const DELETED: u8 = 3;
 
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
-/// The length of a value that is absent.
+/// The length that stands for an absent value.
 const ABSENT: u32 = u32::MAX;
 
-/// A hash that takes more.
+/// A running FNV-1a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fnv(pub u64);
 
@@ -33,8 +33,8 @@ impl Fnv {
         self.bytes(bytes.unwrap_or_default());
     }
 
-    /// One event: revision (8 bytes, little end first), type (1), key and value
-    /// (4 bytes of length each, then the bytes).
+    /// Adds one event: revision (8 bytes, little-endian), type (1), key and value (4 bytes of length each, then the
+    /// bytes).
     pub(crate) fn event(&mut self, revision: u64, kind: u8, key: &[u8], value: Option<&[u8]>) {
         self.bytes(&revision.to_le_bytes());
         self.bytes(&[kind]);
@@ -43,14 +43,14 @@ impl Fnv {
     }
 }
 
-/// An event by itself.
+/// The hash of a single event.
 pub(crate) fn of_event(revision: u64, kind: u8, key: &[u8], value: Option<&[u8]>) -> u64 {
     let mut hash = Fnv::default();
     hash.event(revision, kind, key, value);
     hash.0
 }
 
-/// One object; a state is the wrapping sum of its objects, so order does not matter.
+/// The hash of one object; a state is the wrapping sum of its objects' hashes, so order does not matter.
 pub(crate) fn of_object(mod_revision: u64, key: &[u8], value: &[u8]) -> u64 {
     let mut hash = Fnv::default();
     hash.bytes(&mod_revision.to_le_bytes());

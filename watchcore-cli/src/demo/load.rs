@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep};
 pub(crate) const PREFIX: &str = "/demo/";
 /// The last key that is written: a consumer that sees it has seen everything.
 pub(crate) const LAST: &str = "/demo/~last";
-/// Below this, keys go away with their leases.
+/// The prefix of keys that are removed with their leases.
 const LEASED: &str = "/demo/leased/";
 
 const CLIENTS: u64 = 8;
-/// Requests that a client has under way at once.
+/// The number of concurrent requests of a client.
 const LANES: u64 = 4;
-/// How long a request is tried again, through the crash.
+/// How long a request is retried, through the crash.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) type Outcome<T> = Result<T, String>;
@@ -31,7 +31,7 @@ pub(crate) async fn connect(endpoint: &str) -> Outcome<Client> {
     Client::connect([endpoint], Some(options)).await.map_err(|error| format!("connecting to etcd: {error}"))
 }
 
-/// The same numbers in every run, others in every lane.
+/// Random numbers: the same in every run, different in every lane.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -47,7 +47,7 @@ impl Random {
         key(self.below(objects + objects / 10))
     }
 
-    /// Mostly text, sometimes bytes that are none, sometimes nothing.
+    /// Mostly text, sometimes bytes that are no text, sometimes empty.
     fn value(&mut self) -> Vec<u8> {
         let number = self.below(u64::MAX);
         match number % 20 {
@@ -62,7 +62,7 @@ fn key(object: u64) -> String {
     format!("{PREFIX}group-{:02}/object-{object:05}", object % 100)
 }
 
-/// Puts the objects, a hundred a transaction; `done` counts them.
+/// Puts the objects, a hundred per transaction; `done` counts them.
 pub(crate) async fn objects(endpoint: &str, objects: u64, done: &AtomicU64) -> Outcome<()> {
     let mut client = connect(endpoint).await?;
     let mut random = Random::new(99);
@@ -75,7 +75,7 @@ pub(crate) async fn objects(endpoint: &str, objects: u64, done: &AtomicU64) -> O
     Ok(())
 }
 
-/// At least `changes` changes; `done` counts them as they are acknowledged.
+/// Makes at least `changes` changes; `done` counts the acknowledged ones.
 pub(crate) async fn changes(endpoint: &str, objects: u64, changes: u64, done: &Arc<AtomicU64>) -> Outcome<()> {
     let mut lanes = Vec::new();
     for client in 0..CLIENTS {
@@ -92,7 +92,7 @@ pub(crate) async fn changes(endpoint: &str, objects: u64, changes: u64, done: &A
         }
     }
     futures_all(lanes).await?;
-    // A key that lives by a lease of two seconds is to be gone before the end.
+    // Keys with a lease of two seconds must be gone before the end.
     let mut client = connect(endpoint).await?;
     let begin = Instant::now();
     loop {
@@ -108,14 +108,14 @@ pub(crate) async fn changes(endpoint: &str, objects: u64, changes: u64, done: &A
     }
 }
 
-/// The last change; its revision.
+/// Makes the last change and returns its revision.
 pub(crate) async fn last(endpoint: &str) -> Outcome<u64> {
     let mut client = connect(endpoint).await?;
     let answer = client.put(LAST, "the end", None).await.map_err(|error| format!("the last put: {error}"))?;
     answer.header().map(|header| header.revision() as u64).ok_or_else(|| "an answer without a header".to_owned())
 }
 
-/// All of them, at once, on this thread.
+/// Runs all lanes concurrently, on this thread.
 async fn futures_all(lanes: Vec<impl Future<Output = Outcome<()>>>) -> Outcome<()> {
     let mut lanes: Vec<_> = lanes.into_iter().map(|lane| Some(Box::pin(lane))).collect();
     std::future::poll_fn(|context| {
@@ -134,7 +134,7 @@ async fn futures_all(lanes: Vec<impl Future<Output = Outcome<()>>>) -> Outcome<(
     .await
 }
 
-/// One line of requests, each after the other.
+/// A lane of requests, each sent after the answer to the one before.
 struct Lane {
     client: Client,
     random: Random,
@@ -195,14 +195,14 @@ impl Lane {
         Ok(made)
     }
 
-    /// Not below the prefix: its revision is a gap for the consumers.
+    /// Writes outside the prefix: the consumers see a gap in the revisions.
     async fn outside(&mut self) -> Outcome<u64> {
         let key = format!("/elsewhere/{}", self.number);
         again(async || self.client.clone().put(key.clone(), "x", None).await).await?;
         Ok(0)
     }
 
-    /// Three keys with a lease that is revoked, or runs out, or stays.
+    /// Puts three keys with a lease that is revoked, runs out, or stays.
     async fn lease(&mut self) -> Outcome<u64> {
         let fate = self.random.below(3);
         let (ttl, place) = if fate == 2 { (3600, "kept/") } else { (2, "leased/") };
@@ -222,8 +222,7 @@ impl Lane {
     }
 }
 
-/// Tries a request again while etcd is away. None: etcd was there and refused
-/// it, as a put whose lease has run out.
+/// Retries a request while etcd is down. `None`: etcd was up and refused it, such as a put whose lease has run out.
 async fn again<T>(request: impl AsyncFn() -> Result<T, Error>) -> Outcome<Option<T>> {
     let begin = Instant::now();
     loop {

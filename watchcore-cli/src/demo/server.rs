@@ -1,4 +1,4 @@
-//! A throw-away etcd on free ports of the loopback, that can be killed and started again.
+//! A temporary etcd on free loopback ports, which can be killed and started again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::ports::Port;
 
-/// Everything that must not outlive the demo: processes and the directory.
+/// Everything that must not outlive the demo: processes and directories.
 #[derive(Clone, Default)]
 pub(crate) struct Remains(Arc<Mutex<Inner>>);
 
@@ -26,7 +26,7 @@ impl Remains {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts `command` under a name; from now on it ends with the demo.
+    /// Starts `command` under a name; it is killed when the demo ends.
     pub(crate) fn spawn(&self, name: &str, command: &mut Command) -> io::Result<()> {
         let mut inner = self.inner();
         if inner.swept {
@@ -37,13 +37,13 @@ impl Remains {
         Ok(())
     }
 
-    /// Something of the named child, if it has been started.
+    /// Calls `act` on the named child, if it has been started.
     pub(crate) fn with<T>(&self, name: &str, act: impl FnOnce(&mut Child) -> T) -> Option<T> {
         let mut inner = self.inner();
         inner.children.iter_mut().find(|(known, _)| known == name).map(|(_, child)| act(child))
     }
 
-    /// kill -9, and the funeral.
+    /// Kills a child with SIGKILL and reaps it.
     pub(crate) fn kill(&self, name: &str) {
         let mut inner = self.inner();
         if let Some(place) = inner.children.iter().position(|(known, _)| known == name) {
@@ -53,7 +53,7 @@ impl Remains {
         }
     }
 
-    /// Ends all and removes all. Nothing can be started afterwards.
+    /// Ends all processes and removes all directories. Nothing can be started afterwards.
     pub(crate) fn sweep(&self) {
         let mut inner = self.inner();
         inner.swept = true;
@@ -67,7 +67,7 @@ impl Remains {
         }
     }
 
-    /// A new directory that goes with the demo.
+    /// Creates a directory that is removed when the demo ends.
     pub(crate) fn directory(&self) -> io::Result<PathBuf> {
         let base = std::env::temp_dir();
         let process = std::process::id();
@@ -94,7 +94,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A new one that serves.
+    /// Starts a new etcd and waits until it serves.
     pub(crate) fn launch(program: &Path, remains: &Remains) -> io::Result<Server> {
         let directory = remains.directory()?;
         let mut tries = 0;
@@ -105,7 +105,7 @@ impl Server {
             tries += 1;
             match server.start() {
                 Ok(()) => return Ok(server),
-                // A program that does not reserve ports may have taken one in between.
+                // Another program, which reserves no ports, may have taken one in between.
                 Err(error) if tries == 5 => return Err(error),
                 Err(_) => {
                     server.kill();
@@ -119,8 +119,8 @@ impl Server {
         format!("http://127.0.0.1:{}", self.ports[0].number)
     }
 
-    /// Starts it, also after a kill, and waits until it serves.
-    /// It writes through to the disk (fsync): what it acknowledged survives.
+    /// Starts etcd, also after a kill, and waits until it serves. It syncs to disk (fsync), so acknowledged writes
+    /// survive.
     pub(crate) fn start(&self) -> io::Result<()> {
         let client = self.endpoint();
         let peer = format!("http://127.0.0.1:{}", self.ports[1].number);
@@ -137,7 +137,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(log);
         for (name, _) in std::env::vars_os() {
-            // etcd takes each of its options from the environment, too.
+            // etcd also reads each of its options from the environment.
             if name.to_string_lossy().starts_with("ETCD_") {
                 command.env_remove(name);
             }
@@ -154,7 +154,7 @@ impl Server {
         Ok(())
     }
 
-    /// kill -9.
+    /// Kills etcd with SIGKILL.
     pub(crate) fn kill(&self) {
         self.remains.kill("etcd");
     }
