@@ -1,4 +1,4 @@
-//! `watchcore`: looks into a live etcd through the library's public API.
+//! The `watchcore` command: it inspects a live etcd through the library's public API.
 //!
 //! Data goes to standard output, everything else to standard error. The
 //! commands, their JSON lines and their exit codes are described in
@@ -7,9 +7,9 @@
 
 mod cli;
 
-/// A server of ten thousand connections allocates a large buffer for each request between small things that stay for as
-/// long as the connection does. An allocator that keeps sizes apart uses that room again; glibc's leaves holes of it, and
-/// musl's, in a static binary, is slow under many threads as well.
+/// A server with ten thousand connections allocates a large buffer for each request, between small allocations that
+/// last as long as the connection. mimalloc keeps sizes apart and reuses that memory; glibc's allocator leaves holes
+/// there, and musl's, in a static binary, is slow under many threads as well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,33 +1,33 @@
-//! How etcd is reached: from options, from WATCHCORE_* and from ETCDCTL_*.
+//! The way to reach etcd: from options, from WATCHCORE_* and from ETCDCTL_*.
 //!
-//! An option goes before WATCHCORE_*. The variables of etcdctl count only where they also say where
-//! etcd is: credentials that belong to one cluster are never shown to another.
+//! An option takes precedence over WATCHCORE_*. The variables of etcdctl count only if they also name the endpoints:
+//! credentials of one cluster are never sent to another.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::values;
 
-/// The environment.
+/// Looks up a variable of the environment.
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A variable that is text. An empty one is none. Bytes that are no text are an error, which does not show them: it may be a
-/// password.
+/// Reads a text variable. An empty one counts as unset. Bytes that are no UTF-8 are an error, which does not quote
+/// them: they may be a password.
 fn text(variable: Variables<'_>, name: &str) -> Result<Option<String>, String> {
     let set = variable(name).filter(|value| !value.is_empty());
     set.map(|value| value.into_string().map_err(|_| format!("{name} is no UTF-8"))).transpose()
 }
 
-/// Where etcd is looked for when nothing says otherwise.
+/// The endpoint when nothing else is given.
 pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
-/// How etcd is reached.
+/// The way to reach etcd: endpoints, user and certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) endpoints: Vec<String>,
-    /// What named the endpoints, for messages.
+    /// The option or variable that named the endpoints, for messages.
     pub(crate) origin: &'static str,
-    /// `--etcd` stood on the command line.
+    /// Whether `--etcd` was given on the command line.
     pub(crate) asked: bool,
     pub(crate) user: Option<(String, String)>,
     pub(crate) cacert: Option<PathBuf>,
@@ -49,11 +49,11 @@ impl Default for Access {
 
 const DEFAULT_ORIGIN: &str = "the default";
 
-/// What the command line says of it.
+/// The command line's options for reaching etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) etcd: Option<Vec<String>>,
-    /// What a configuration file says, before which WATCHCORE_ETCD goes.
+    /// The endpoints of a configuration file; WATCHCORE_ETCD takes precedence.
     pub(crate) file: Option<Vec<String>>,
     pub(crate) user: Option<String>,
     pub(crate) cacert: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub(crate) struct Given {
     pub(crate) key_file: Option<PathBuf>,
 }
 
-/// The options, filled up from the environment, if they fit each other.
+/// Completes the options from the environment, and checks that they fit each other.
 pub(crate) fn resolve(given: Given, variable: Variables<'_>) -> Result<Access, String> {
     let set = |name: &str| text(variable, name);
     let asked = given.etcd.is_some();
@@ -81,7 +81,7 @@ pub(crate) fn resolve(given: Given, variable: Variables<'_>) -> Result<Access, S
         (None, None) => (None, ""),
     };
     let user = user.map(|user| values::user(&user, password)).transpose();
-    // A path is any bytes.
+    // A path may be any bytes.
     let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let of_etcdctl = |name: &str| if is_etcdctls { path(name) } else { None };
     let file = |given: Option<PathBuf>, own, etcdctl| given.or_else(|| path(own)).or_else(|| of_etcdctl(etcdctl));
@@ -135,7 +135,7 @@ fn pair(cert: Option<PathBuf>, key_file: Option<PathBuf>) -> Result<Option<(Path
     }
 }
 
-/// Schemes and certificates must fit each other.
+/// Checks that schemes and certificates fit each other.
 fn check_security(access: &Access) -> Result<(), String> {
     let is_https = |endpoint: &&String| endpoint.starts_with("https://");
     let why = match access.endpoints.iter().find(is_https) {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(shown(&access), "WATCHCORE_ETCD https://own:1 own:own-secret own-ca option-cert own-key");
     }
 
-    /// Whoever names another etcd does not show it the credentials of etcdctl's.
+    /// The credentials of etcdctl's variables are not sent to an etcd that something else names.
     #[test]
     fn credentials_of_etcdctl_stay_with_its_endpoints() {
         let elsewhere = Given { etcd: Some(vec!["http://option:1".to_owned()]), ..Given::default() };

@@ -1,4 +1,4 @@
-//! `watchcore bench`: an embedded cache under load, and what it took.
+//! `watchcore bench`: puts an embedded cache under load and measures it.
 
 use std::io::Write as _;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -15,22 +15,22 @@ use super::source::Deadline;
 use watchcore::{Cache, Change, Code, Index, Range, Read, ReadPath, Record, Start, Subscription};
 
 const PREFIX: &str = "/bench/";
-/// About what an object takes beside its value, in the cache or in the log, and a subscription.
+/// The approximate memory of an object beside its value, in the cache or in the log, and of a subscription.
 const OBJECT: u128 = 256;
 const SUBSCRIPTION: u128 = 640;
-/// The segments of a group's prefix.
+/// The number of segments in a group's prefix.
 const GROUP_DEPTH: usize = 2;
 const DEFAULT_BUCKETS: usize = 65_536;
-/// The most events that are written before they are read.
+/// The most events that are written before the readers read them.
 const BURST: u64 = 4096;
-/// Bytes of the log, and how many values it has room for where these are larger.
+/// The log's size in bytes, and how many values it must hold if those are larger.
 const LOG: u64 = 256 << 20;
 const VALUES: u64 = 4;
 const GETS: u64 = 200_000;
 const SNAPSHOTS: u64 = 100_000;
 const WAKES: u64 = 2_000;
 
-/// What was asked for.
+/// The requested load.
 #[derive(Clone, Copy)]
 struct Load {
     objects: u64,
@@ -41,30 +41,31 @@ struct Load {
 }
 
 impl Load {
-    /// Bytes of an event in the log: the value that it replaces stays as long as it does.
+    /// The bytes of an event in the log, which include the replaced value.
     fn event_bytes(&self) -> u64 {
         self.value_size as u64 + OBJECT as u64
     }
 
-    /// Bytes that the log has to have.
+    /// The bytes that the log must have.
     fn log_bytes(&self) -> u64 {
         LOG.max(VALUES * self.event_bytes())
     }
 
-    /// So many events do not leave a log of `capacity` events before they are read: it guarantees more than half of its events and bytes.
+    /// How many events may be written before they are read without leaving a log of `capacity` events: the log
+    /// guarantees more than half of its events and bytes.
     fn burst(&self, capacity: usize) -> u64 {
         BURST.min(capacity as u64 / 4).min(self.log_bytes() / 2 / self.event_bytes()).max(1)
     }
 }
 
-/// What it took.
+/// The measured times and counts.
 #[derive(Default)]
 struct Figures {
     load: Duration,
     apply: Duration,
     deliver: Duration,
     deliveries: u64,
-    /// Subscriptions that read through the index at the end.
+    /// How many subscriptions read through the index at the end.
     indexed: u64,
     readers: u64,
     get_ns: f64,
@@ -91,7 +92,7 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     out.flush()
 }
 
-/// Ends the work between two steps.
+/// Ends the benchmark between two steps, at a signal or at the deadline.
 struct Guard<'a> {
     deadline: Deadline,
     interrupt: &'a Interrupt,
@@ -108,7 +109,7 @@ impl Guard<'_> {
         Ok(())
     }
 
-    /// The same, where each step is short.
+    /// Checks only every 1024th step, for short steps.
     fn check_now_and_then(&self, step: u64) -> Result<(), Stop> {
         if step.is_multiple_of(1024) { self.check() } else { Ok(()) }
     }
@@ -158,7 +159,7 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     let readers = Readers::start(&cache, load, guard)?;
     figures.readers = readers.each.len() as u64;
     let bar = progress::bar("changes", load.events);
-    // The same in every run.
+    // A fixed seed: every run uses the same numbers.
     let mut random = fastrand::Rng::with_seed(1);
     let burst = load.burst(capacity);
     let (mut written, mut revision) = (0, revision);
@@ -196,15 +197,15 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     Ok(figures)
 }
 
-/// What a thread has read.
+/// The result of one reading thread.
 #[derive(Default)]
 struct Taken {
     deliveries: u64,
-    /// Subscriptions that read their own bucket of the index.
+    /// How many subscriptions read their own bucket of the index.
     indexed: u64,
 }
 
-/// Threads that read when they are asked to, each its share of the subscriptions.
+/// Threads that each read a share of the subscriptions, when they are asked to.
 struct Readers {
     each: Vec<(Sender<()>, Receiver<watchcore::Result<Taken>>)>,
 }
@@ -239,7 +240,7 @@ impl Readers {
         Ok(Readers { each })
     }
 
-    /// Everything that was written is read.
+    /// Makes all threads read everything that was written.
     fn drain(&self) -> Result<Taken, Stop> {
         let gone = || Stop::from(Failure::new(Code::Internal, "a reader has ended: this is a bug, please report it"));
         for (go, _) in &self.each {
@@ -302,7 +303,7 @@ fn reads(
     Ok(())
 }
 
-/// From the call that publishes to the consumer that has slept and holds the event.
+/// Measures wake-up times: from the publishing call until the consumer, which slept, holds the event.
 fn wakes(
     cache: &Cache,
     mut publish: impl FnMut(u64) -> watchcore::Result<()>,
@@ -325,7 +326,7 @@ fn wakes(
     let mut taken = Vec::new();
     for _ in 0..WAKES {
         guard.check()?;
-        // Long enough that it sleeps most of the time, short enough for thousands.
+        // Long enough that the consumer mostly sleeps again, short enough for thousands of rounds.
         std::thread::sleep(Duration::from_micros(50));
         revision += 1;
         let begin = Instant::now();
@@ -351,7 +352,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
 }
 
-/// Nanoseconds of each.
+/// Nanoseconds per operation.
 fn each(time: Duration, count: u64) -> f64 {
     time.as_nanos() as f64 / count.max(1) as f64
 }

@@ -1,8 +1,8 @@
 //! `watchcore diff`.
 //!
-//! Both states are listed from etcd, and a cache of its own gets the earlier, then the later as a resync
-//! puts it: the library's own `diff` says what changed. So it reaches back as far as etcd does, however many
-//! revisions lie between, and reads none of them. When a key was deleted two states do not say.
+//! Both states are listed from etcd into a private cache, the earlier as its first listing, the later as a resync; the
+//! library's own `diff` then compares them. So `diff` reaches back as far as etcd does, however many revisions lie
+//! between, and reads none of them. Two states do not tell at which revision a key was deleted.
 
 use super::exit::Stop;
 use super::json;
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     let changes = both.diff(from, to, filter)?;
     for event in changes.events() {
         let Some(shown) = Shown::of(event) else { continue };
-        // The event's own revision is that of the later state, not of the change.
+        // The event carries the revision of the later state, not of the change.
         let revision = shown.value.map(|_| event.mod_revision());
         out.event(&Shown { revision, synthetic: false, ..shown })?;
     }

@@ -1,4 +1,4 @@
-//! What stands below the help of each command.
+//! The examples below the help of each command.
 
 pub(crate) const ALL: &str = "\
 Examples:

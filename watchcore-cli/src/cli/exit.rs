@@ -1,33 +1,33 @@
-//! How a command ends: exit codes, and the failures that they stand for.
+//! Exit codes of commands, and the failures that they stand for.
 
 use watchcore::{Code, Error};
 
-/// Nothing was wrong.
+/// The command succeeded.
 pub(crate) const DONE: u8 = Code::Ok.exit_code();
 /// Any error without a code of its own.
 pub(crate) const ERROR: u8 = Code::Internal.exit_code();
-/// The command line itself is wrong.
+/// The command line is invalid.
 pub(crate) const USAGE: u8 = Code::InvalidArgument.exit_code();
-/// The time ran out.
+/// The time limit passed.
 pub(crate) const TIMEOUT: u8 = Code::Timeout.exit_code();
 /// The revision is compacted, or the subscription fell behind.
 pub(crate) const GONE: u8 = Code::Compacted.exit_code();
 
-/// The exit code after a signal, as shells count it.
+/// The exit code after a signal, by the convention of shells.
 pub(crate) fn of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(ERROR)
 }
 
-/// What went wrong, as it is printed on standard error and in an ERROR line.
+/// A failure as it is printed on standard error and in an ERROR line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) message: String,
-    /// The oldest revision that can be had, 0 where it is not known.
+    /// The oldest available revision, 0 if unknown.
     pub(crate) oldest: u64,
-    /// The token with which a list continues in another state.
+    /// The token with which a list continues in the newest state.
     pub(crate) token: Option<String>,
-    /// Whose it is, where a watch has several subscribers.
+    /// The subscriber that failed, if a watch has several.
     pub(crate) subscriber: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Failure {
         self.code.exit_code()
     }
 
-    /// With `--format json` these failures are a line on standard output too.
+    /// Whether `--format json` also prints this failure as a line on standard output.
     pub(crate) fn is_a_line(&self) -> bool {
         matches!(self.exit(), ERROR | TIMEOUT | GONE)
     }
@@ -59,9 +59,9 @@ impl From<Error> for Failure {
 /// Why a command stopped before it was done.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Reported to the user, and by the exit code.
+    /// A failure that is printed and sets the exit code.
     Failure(Failure),
-    /// The reader of standard output has gone: a quiet end.
+    /// The reader of standard output has gone: the command ends quietly.
     ClosedPipe,
     /// A signal asked for the end.
     Interrupted,

@@ -1,17 +1,17 @@
-//! What a person at a terminal is told beside the data. A script is told nothing.
+//! Hints for a person at a terminal, beside the data. A script gets none.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// One line on standard error, where a person reads both it and the data.
+/// Prints a line on standard error if a person reads both it and the data.
 pub(crate) fn hint(line: impl FnOnce() -> String) {
     if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
         super::say(&line());
     }
 }
 
-/// The command of this process, for the page of `token`.
+/// The command line of this process, changed to print the page of `token`.
 pub(crate) fn of_next_page(token: &str) -> String {
     next_page(std::env::args_os(), token)
 }
@@ -30,7 +30,7 @@ fn next_page(words: impl IntoIterator<Item = OsString>, token: &str) -> String {
     command.join(" ")
 }
 
-/// The word as a shell reads it.
+/// Quotes a word for a shell.
 fn quoted(word: &OsStr) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./:,=@%+".contains(byte);
     match word.to_str() {
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(next(&["w", "list", "--continue=old"]), "w list --continue TOKEN");
     }
 
-    /// The shell itself says what the words are.
+    /// A real shell shows that the quoted words are read back unchanged.
     #[test]
     fn a_shell_reads_the_words_as_they_were() {
         let words = ["", "a b", "it's", "$HOME", "a,b=c", "x in (y)", "caf\u{e9}", "tab\there", "back\\slash"];

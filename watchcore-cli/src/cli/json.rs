@@ -1,7 +1,7 @@
-//! JSON lines: one object a line, its members in a fixed order.
+//! JSON lines: one object per line, with members in a fixed order.
 //!
-//! What the lines of key-values and events look like is written once, in watchcore-http, whose plain face sends the same;
-//! here are those that only the command line has.
+//! The lines of key-values and events are defined once, in watchcore-http, whose plain API sends the same ones. This
+//! file has the lines that only the command line prints.
 
 use super::exit::Failure;
 pub(crate) use watchcore_http::lines::{Line, bookmark, epoch, event, key_value, lagged, resync};

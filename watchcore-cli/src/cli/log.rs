@@ -1,4 +1,4 @@
-//! The log on standard error: what the library says of what it does.
+//! The library's log messages on standard error.
 
 use std::io::Write;
 
@@ -6,8 +6,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Writes the log from here on. Directives that nobody can read are said and passed over: the variable
-/// is shared with other programs.
+/// Starts logging. Unreadable directives are reported and ignored, because the variable is shared with other programs.
 pub(crate) fn to_stderr(verbosity: u8, directives: Option<&str>) {
     let (filter, complaint) = match targets(verbosity, directives) {
         Ok(filter) => (filter, None),
@@ -20,7 +19,7 @@ pub(crate) fn to_stderr(verbosity: u8, directives: Option<&str>) {
     }
 }
 
-/// What is written. RUST_LOG alone decides where no `-v` is given; with one its directives are added.
+/// The levels to log. Without `-v`, RUST_LOG alone decides; with it, its directives are added.
 fn targets(verbosity: u8, directives: Option<&str>) -> Result<Targets, String> {
     let Some(directives) = directives else { return Ok(of_verbosity(verbosity)) };
     let asked: Targets = directives.parse().map_err(|error| {
@@ -38,7 +37,7 @@ fn targets(verbosity: u8, directives: Option<&str>) -> Result<Targets, String> {
     Ok(targets.with_targets(asked.iter()))
 }
 
-/// The library's own lines grow with `-v`; its transport (h2, hyper, tower) stays at warnings.
+/// The library's own level rises with `-v`; its transport (h2, hyper, tower) stays at warnings.
 fn of_verbosity(verbosity: u8) -> Targets {
     let (own, others) = match verbosity {
         0 => (LevelFilter::WARN, LevelFilter::ERROR),
@@ -48,7 +47,7 @@ fn of_verbosity(verbosity: u8) -> Targets {
     Targets::new().with_target("watchcore", own).with_default(others)
 }
 
-/// Standard error, where neither a reader that has gone nor one that does not read is an error. Each write is a line.
+/// A writer to standard error for which a closed or unread pipe is no error. Each write is one line.
 struct Careless;
 
 impl Write for Careless {

@@ -1,4 +1,4 @@
-//! `watchcore manual`: the man pages, made from the options that clap knows.
+//! `watchcore manual`: generates the man pages from clap's options.
 
 use super::exit::{Failure, Stop};
 use super::options;

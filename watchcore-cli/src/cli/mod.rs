@@ -52,16 +52,16 @@ pub(crate) fn main() -> ExitCode {
             return exit::ERROR.into();
         }
     };
-    // A server prints nothing there, and lives on when nobody reads it. Its time begins when it listens.
+    // A server prints no data and must survive a closed standard output. Its time limit begins when it listens.
     if !matches!(options.task, Task::Serve(_)) {
-        // Where there is no thread for it the command looks at its time by itself, as always.
+        // If the thread cannot be started, the command still checks its deadline itself.
         let _ = options.timeout.map(|timeout| interrupt.limit(timeout));
         let hung_up = interrupt.clone();
         pipe::when_its_reader_goes(move || hung_up.hang_up());
     }
     let ended = run(&options, &interrupt, &mut out);
     let code = finish(ended, &interrupt, &mut out);
-    // A reader of the log that has stopped may hold up the end until a signal comes, and no longer.
+    // After a signal, a reader of standard error that has stopped may delay the exit for a moment only.
     stderr::drain(interrupt.signal().map_or(Duration::MAX, |_| signals::MOMENT));
     code.into()
 }
@@ -82,14 +82,14 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
     }
 }
 
-/// Says how it ended; the exit code.
+/// Reports how the command ended, and returns the exit code.
 fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u8 {
     let stop = match ended {
         Ok(()) => {
             interrupt.speak();
             return exit::DONE;
         }
-        // Whatever a signal broke off is no failure.
+        // A wait that a signal ended is no failure.
         Err(Stop::Failure(failure)) if interrupt.signal().is_some() && failure.code == Code::Closed => {
             Stop::Interrupted
         }

@@ -1,4 +1,4 @@
-//! The command line: what can be given, and what is made of it.
+//! Parses and checks the command line.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -39,7 +39,7 @@ struct Common {
     /// The user of etcd; also from WATCHCORE_USER, a password also from WATCHCORE_PASSWORD
     #[arg(long, global = true, value_name = "NAME[:PASSWORD]", value_hint = ValueHint::Other)]
     user: Option<String>,
-    /// Authorities (PEM) that sign the server's certificate, where the system's do not; also from WATCHCORE_CACERT
+    /// Authorities (PEM) that sign the server's certificate, if the system's do not; also from WATCHCORE_CACERT
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     cacert: Option<PathBuf>,
     /// The client's certificate (PEM); also from WATCHCORE_CERT
@@ -54,7 +54,7 @@ struct Common {
     /// Events that the log holds: how far a watch may fall behind [default: 65536]
     #[arg(long, global = true, value_name = "N", value_parser = capacity)]
     capacity: Option<usize>,
-    /// What standard output looks like; quiet: only the summary
+    /// The form of standard output; quiet: only the summary
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Gives up (exit 4) when not done after this: 500ms, 10s, 5m
@@ -63,10 +63,10 @@ struct Common {
     /// Logs on standard error: -v what the feeder does, -vv each step; RUST_LOG adds to it
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// Where --labels looks: the JSON pointer of the label map in a value
+    /// The JSON pointer of the label map in a value, for --labels
     #[arg(long, global = true, value_name = "POINTER", default_value = "/metadata/labels", value_parser = values::labels_pointer)]
     labels_from: String,
-    /// A name for --fields and the JSON pointer of what it stands for; may be repeated
+    /// A name for --fields and its JSON pointer; may be repeated
     #[arg(long, global = true, value_name = "NAME=POINTER", action = ArgAction::Append, value_parser = values::field)]
     field: Vec<(String, String)>,
 }
@@ -76,25 +76,25 @@ enum Command {
     /// Follows changes
     #[command(after_help = examples::WATCH)]
     Watch {
-        /// One key, in full; without --prefix nothing else is asked for
+        /// A single key, in full; without --prefix nothing else is requested
         #[arg(long, value_name = "K", value_hint = ValueHint::Other)]
         key: Option<OsString>,
-        /// Where it begins: now, after:R, state, state-at-least:R
+        /// The start: now, after:R, state, state-at-least:R
         #[arg(long, value_name = "MODE", default_value = "state", value_parser = values::start)]
         start: StartMode,
-        /// Ends when everything up to and with R is printed
+        /// Ends when everything up to and including R is printed
         #[arg(long, value_name = "R", value_parser = values::revision)]
         until_revision: Option<u64>,
-        /// Ends after N event lines, initial ones among them
+        /// Ends after N event lines, including initial ones
         #[arg(long, value_name = "N", value_parser = values::count)]
         count: Option<u64>,
-        /// What follows when it has fallen behind the log
+        /// The reaction to falling behind the log
         #[arg(long, value_name = "POLICY", value_enum, default_value_t = Lag::Stop)]
         lag: Lag,
         /// Also prints bookmarks: a revision up to which everything was printed
         #[arg(long)]
         bookmarks: bool,
-        /// So many subscriptions at once; with more than one each line says whose it is
+        /// The number of concurrent subscriptions; with more than one each line says which it is from
         #[arg(long, value_name = "N", default_value = "1", value_parser = values::count)]
         subscribers: u64,
         #[command(flatten)]
@@ -108,10 +108,10 @@ enum Command {
         /// The state at exactly this revision
         #[arg(long, value_name = "R", value_parser = values::revision)]
         revision: Option<u64>,
-        /// At most N key-values; where keys remain there is a token for --continue
+        /// At most N key-values; if keys remain, the output has a token for --continue
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true, value_parser = values::limit)]
         limit: usize,
-        /// Goes on behind the page that gave this token, at exactly its revision
+        /// Continues after the page that gave this token, at exactly its revision
         #[arg(long = "continue", value_name = "TOKEN", conflicts_with = "revision", value_parser = values::token, value_hint = ValueHint::Other)]
         continue_token: Option<String>,
         #[command(flatten)]
@@ -122,7 +122,7 @@ enum Command {
     /// Prints one key-value; exit 3 if it is absent
     #[command(after_help = examples::GET)]
     Get {
-        /// The key, in full; nothing else is asked for
+        /// The key, in full; nothing else is requested
         #[arg(value_hint = ValueHint::Other)]
         key: OsString,
         /// The state at exactly this revision
@@ -144,7 +144,7 @@ enum Command {
         /// The earlier revision
         #[arg(value_name = "R1", value_parser = values::revision)]
         from: u64,
-        /// The later revision; without it the newest
+        /// The later revision; the newest by default
         #[arg(value_name = "R2", value_parser = values::revision)]
         to: Option<u64>,
         #[command(flatten)]
@@ -183,7 +183,7 @@ enum Command {
     /// Prints a completion script for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
-        /// The shell that is to read it
+        /// The shell that will read it
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
@@ -214,7 +214,7 @@ impl Command {
     }
 }
 
-/// Events that the log of a cache holds.
+/// The default number of events that the log of a cache holds.
 pub(crate) const CAPACITY: usize = 65_536;
 
 /// The commands that show a range of keys, and so need `--prefix`.
@@ -240,13 +240,13 @@ struct Selectors {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Lag {
-    /// Says what was lost (LAGGED) and ends with exit 5
+    /// Reports what was lost (LAGGED) and ends with exit 5
     Stop,
-    /// Says what was lost and goes on at the oldest revision of the log
+    /// Reports what was lost and continues at the oldest revision of the log
     Skip,
-    /// Says what was lost, then the difference to what was shown, between RESYNC marks
+    /// Reports what was lost, then the difference to what was printed, between RESYNC marks
     Resnapshot,
-    /// Never says so: the latest change of each key, relative to what was shown
+    /// Never reports a loss: prints the latest change of each key, relative to what was printed
     Conflate,
 }
 
@@ -269,7 +269,7 @@ fn capacity(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Watch(Watch),
@@ -285,7 +285,7 @@ pub(crate) enum Task {
     Manual(PathBuf),
 }
 
-/// What `watch` is to do.
+/// The options of `watch`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) key: Option<Vec<u8>>,
@@ -298,16 +298,16 @@ pub(crate) struct Watch {
     pub(crate) bookmarks: bool,
 }
 
-/// What the cache is to extract from values.
+/// The attributes that the cache extracts from values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    /// The pointer of the label map, where labels are looked at.
+    /// The pointer of the label map, if labels are selected by.
     pub(crate) labels: Option<String>,
-    /// Names and pointers.
+    /// Names and pointers of fields.
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// A command line that makes sense.
+/// A valid command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) task: Task,
@@ -316,26 +316,26 @@ pub(crate) struct Options {
     pub(crate) attributes: Attributes,
     pub(crate) capacity: usize,
     pub(crate) format: Format,
-    /// Values are left out of what is printed.
+    /// Whether values are omitted from the output.
     pub(crate) keys_only: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) verbosity: u8,
-    /// What RUST_LOG asks for, where it is set.
+    /// The value of RUST_LOG, if set.
     pub(crate) log: Option<String>,
 }
 
-/// The command line's own description.
+/// The description of the command line.
 pub(crate) fn command() -> clap::Command {
     CommandLine::command()
 }
 
-/// Reads the process's command line and environment; ends the process (2, or
-/// 0 after help and version) if there is nothing to do.
+/// Parses the process's command line and environment. Exits with 2, or with 0 after help and version, if there is no
+/// command to run.
 pub(crate) fn of_process() -> Options {
     read(std::env::args_os(), |name: &str| std::env::var_os(name)).unwrap_or_else(|error| error.exit())
 }
 
-/// The same for any words and environment.
+/// Parses a given command line and environment.
 pub(crate) fn read(
     words: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -394,7 +394,7 @@ pub(crate) fn read(
         Command::Completions { shell } => Task::Completions(shell),
         Command::Manual { directory } => Task::Manual(directory),
     };
-    // What needs no etcd does not trip over how one is reached.
+    // Commands that need no etcd ignore invalid options for reaching one.
     let asked = given.etcd.is_some() && !matches!(task, Task::Serve(_));
     let without =
         matches!(task, Task::Serve(_) | Task::Bench { .. } | Task::Demo | Task::Completions(_) | Task::Manual(_));
@@ -402,7 +402,7 @@ pub(crate) fn read(
         if asked || !without { access::resolve(given, &variable).map_err(invalid)? } else { Access::default() };
     if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task {
         check_key(key, prefix.as_deref()).map_err(invalid)?;
-        // A key is a range of its own.
+        // A key is also a prefix that contains it.
         prefix = prefix.or_else(|| Some(key.clone()));
     }
     if prefix.is_none() && OF_A_RANGE.contains(&name) {
@@ -419,7 +419,7 @@ pub(crate) fn read(
     Ok(Options { task, access, prefix, attributes, capacity, format, keys_only, timeout, verbosity: verbose, log })
 }
 
-/// An error of the usage of a command.
+/// A usage error of a command.
 fn usage(name: &str, kind: ErrorKind, message: String) -> clap::Error {
     let mut all = CommandLine::command();
     all.build();
@@ -429,7 +429,8 @@ fn usage(name: &str, kind: ErrorKind, message: String) -> clap::Error {
     }
 }
 
-/// A word where an option was expected is most often the range, which etcdctl takes without a name.
+/// Adds advice to the error about an unexpected word: most often it is the range, which etcdctl takes without an option
+/// name.
 fn with_advice(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let of_a_range = words.iter().any(|word| OF_A_RANGE.iter().any(|name| word.as_os_str() == *name));
     let word = match error.get(ContextKind::InvalidArg) {
@@ -457,7 +458,7 @@ fn check_key(key: &[u8], prefix: Option<&[u8]>) -> Result<(), String> {
 }
 
 impl Attributes {
-    /// The filter of the selectors; what they look at is declared.
+    /// Builds the filter of the selectors, and declares the attributes that they need.
     fn select(&mut self, selectors: &Selectors, labels_from: &str) -> Result<Filter, String> {
         let said = |error: watchcore::Error| error.message().to_owned();
         let mut filter = Filter::any();

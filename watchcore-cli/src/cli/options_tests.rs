@@ -177,7 +177,7 @@ fn every_help_has_an_example() {
     }
 }
 
-/// Each example is a command line that is taken.
+/// Each example of the help is accepted as a command line.
 #[test]
 fn every_example_is_taken() {
     let mut all = CommandLine::command();

@@ -1,4 +1,4 @@
-//! Standard output: lines gathered in a buffer, flushed after every batch.
+//! Standard output: lines are collected in a buffer, which is flushed after every batch.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -11,27 +11,27 @@ use super::source::Deadline;
 use super::{json, text};
 use watchcore::{Error, KeyValue, Resync};
 
-/// What a line looks like.
+/// The form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// For people; may change.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
-    /// Nothing per event.
+    /// No line per event.
     Quiet,
 }
 
-/// From here on a batch is written out before it is complete.
+/// A buffer this long is written out before its batch is complete.
 const ROOM: usize = 256 * 1024;
 
 pub(crate) struct Output {
     pub(crate) format: Format,
-    /// Values are left out.
+    /// Whether values are omitted.
     keys_only: bool,
-    /// Text shows values to their end: no person has to scroll past them.
+    /// Whether text shows long values in full: not on a terminal, where a person would have to scroll.
     whole: bool,
-    /// Whose lines these are, where a watch has several subscribers.
+    /// The subscriber of the next lines, if a watch has several.
     pub(crate) subscriber: Option<u64>,
     buffer: Vec<u8>,
     sink: Box<dyn Write>,
@@ -42,7 +42,7 @@ impl Output {
     /// The process's standard output, without the line buffer of `std`.
     pub(crate) fn standard(options: &Options) -> io::Result<Output> {
         let stdout = io::stdout();
-        // Whoever asks for one key asks for its value.
+        // `get` asks for a single value, so it is shown in full.
         let whole = matches!(options.task, Task::Get { .. }) || !stdout.is_terminal();
         let sink = Box::new(File::from(stdout.as_fd().try_clone_to_owned()?));
         let (format, keys_only, deadline) = (options.format, options.keys_only, Deadline::of(options));
@@ -76,7 +76,7 @@ impl Output {
         self.in_format(|line, of| json::lagged(line, of, error), |line| text::lagged(line, error))
     }
 
-    /// A line of a subscriber's, in the format.
+    /// Appends a subscriber's line in the chosen format.
     fn in_format(
         &mut self,
         json: impl FnOnce(&mut Vec<u8>, Option<u64>),
@@ -100,7 +100,7 @@ impl Output {
         self.limit()
     }
 
-    /// The ERROR line: only in JSON, people read standard error.
+    /// Appends the ERROR line, in JSON only: people read standard error.
     pub(crate) fn error(&mut self, failure: &Failure) -> Result<(), Stop> {
         if self.format == Format::Json && failure.is_a_line() {
             json::error(&mut self.buffer, failure);
@@ -108,13 +108,13 @@ impl Output {
         self.flush()
     }
 
-    /// Whatever else a command says, written by `write`.
+    /// Appends any other output of a command, written by `write`.
     pub(crate) fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Stop> {
         write(&mut self.buffer);
         self.limit()
     }
 
-    /// The buffer, with the subscriber of the next line for people.
+    /// The buffer, with the subscriber of the next line prepended for people.
     fn of_subscriber(&mut self) -> &mut Vec<u8> {
         if let Some(subscriber) = self.subscriber {
             let _ = write!(self.buffer, "[{subscriber}] ");
@@ -122,7 +122,7 @@ impl Output {
         &mut self.buffer
     }
 
-    /// What is long goes out in parts, and ends between two lines when the time is over.
+    /// Flushes a long buffer, and ends the output between two lines when the time limit has passed.
     fn limit(&mut self) -> Result<(), Stop> {
         if self.buffer.len() < ROOM {
             return Ok(());
@@ -144,7 +144,7 @@ impl Output {
     }
 }
 
-/// Something to write to that keeps what came.
+/// A writer that keeps everything it receives.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Captured(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
@@ -208,7 +208,7 @@ mod tests {
         assert!(shared.0.lock().unwrap().is_empty());
     }
 
-    /// What was written so far are whole lines.
+    /// The output written before the time limit ends with a whole line.
     #[test]
     fn long_outputs_end_with_the_time() {
         let (mut out, shared) = output(Format::Json);

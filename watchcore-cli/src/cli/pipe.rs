@@ -1,7 +1,7 @@
-//! A reader of standard output that goes while there is nothing to write.
+//! Notices a reader of standard output that goes away while there is nothing to write.
 
-/// Calls `gone`, on a thread of its own, once nobody reads the pipe that standard output is. Where it
-/// is none, or the system does not know, the next write shows it.
+/// Calls `gone` on its own thread once nobody reads the pipe that is standard output. If standard output is no pipe, or
+/// the system cannot tell, only the next write notices.
 #[cfg(target_os = "linux")]
 pub(crate) fn when_its_reader_goes(gone: impl FnOnce() + Send + 'static) {
     use std::os::fd::AsFd as _;
@@ -17,14 +17,14 @@ pub(crate) fn when_its_reader_goes(gone: impl FnOnce() + Send + 'static) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn when_its_reader_goes(_: impl FnOnce() + Send + 'static) {}
 
-/// Waits until the other end of a pipe is closed; an error where `output` is a file.
+/// Waits until the other end of a pipe is closed; returns an error if `output` is a file.
 #[cfg(target_os = "linux")]
 fn closed(output: std::os::fd::OwnedFd) -> std::io::Result<()> {
     use tokio::io::Interest;
     use tokio::net::unix::pipe::Sender;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
-        // Left blocking, and never written to: its writers share it.
+        // The descriptor stays blocking and is never written to: the command's writers share it.
         let pipe = Sender::from_owned_fd_unchecked(output)?;
         while !pipe.ready(Interest::ERROR).await?.is_error() {}
         Ok(())

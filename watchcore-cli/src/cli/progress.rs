@@ -1,4 +1,4 @@
-//! Progress on standard error, only where that is a terminal.
+//! Progress indicators on standard error, only if that is a terminal.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What takes no longer is not spoken of.
+/// A wait shorter than this shows no indicator.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// What stands on the terminal now, which a line of the log must not run into.
+/// The indicator on the terminal now, which a log line must not overwrite.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 fn target() -> ProgressDrawTarget {
-    // One that cannot move its cursor would fill up with copies of the line.
+    // A terminal that cannot move its cursor would fill up with copies of the line.
     let moves = std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb");
     let draws = moves && std::io::stderr().is_terminal();
     if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
-/// A wait of unknown length. It shows once it has lasted for a moment, and goes when it is dropped.
+/// A wait of unknown length. Its indicator appears after a moment and is removed on drop.
 pub(crate) struct Waiting {
     message: String,
     since: Instant,
@@ -31,7 +31,7 @@ impl Waiting {
         Waiting { message, since: Instant::now(), shown: false }
     }
 
-    /// It goes on.
+    /// Shows the indicator if the wait has lasted for a moment.
     pub(crate) fn tick(&mut self) {
         if self.shown || self.since.elapsed() < MOMENT {
             return;
@@ -60,7 +60,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Writes to the terminal with no progress in the way.
+/// Writes to the terminal with the indicator removed meanwhile.
 pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
     let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match &*shown {
@@ -69,7 +69,7 @@ pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Something that is counted.
+/// A progress bar for a known number of steps.
 pub(crate) fn bar(message: &str, length: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), target());
     if let Ok(style) = ProgressStyle::with_template("{msg:>10} {wide_bar} {human_pos}/{human_len} {eta}") {

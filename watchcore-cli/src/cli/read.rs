@@ -42,7 +42,7 @@ pub(crate) fn list(options: &Options, interrupt: &Interrupt, out: &mut Output) -
     out.flush()
 }
 
-/// The page after that of a token, at the token's revision: the feeder begins there.
+/// Reads the page after a token, at the token's revision: the feeder begins there.
 fn continued(
     options: &Options,
     token: &str,
@@ -56,7 +56,7 @@ fn continued(
         Err(Stop::Failure(failure)) if failure.code == Code::Compacted => failure,
         other => return other,
     };
-    // The newest state has the token with which the list continues there.
+    // A list of the newest state gives the token with which the list continues there.
     let mut failure = match page_of(options, None, request, deadline, interrupt) {
         Err(Stop::Failure(failure)) if failure.code == Code::Compacted && failure.token.is_some() => failure,
         other => return other,
@@ -73,7 +73,7 @@ fn continued(
     Err(failure.into())
 }
 
-/// A page of the newest state, or of that at `revision`.
+/// Reads a page of the newest state, or of the state at `revision`.
 pub(crate) fn page_of(
     options: &Options,
     revision: Option<u64>,
@@ -91,7 +91,7 @@ pub(crate) fn page_of(
 
 pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     let Task::Get { key, revision } = &options.task else { unreachable!("a get") };
-    // A key is a prefix of itself: nothing else need be held, and nothing else is asked for.
+    // The key as its own prefix: the cache holds, and the feeder requests, nothing else.
     let prefix = options.prefix.as_deref().unwrap_or(key);
     let (source, read, patience) = listed(options, prefix, Some(key), *revision, Deadline::of(options), interrupt)?;
     let answer = source
@@ -126,7 +126,7 @@ pub(crate) fn count(options: &Options, interrupt: &Interrupt, out: &mut Output) 
     out.flush()
 }
 
-/// A cache with its first listing: the newest, or that of `revision`; of one key, if one is named.
+/// A cache with its first listing, of the newest state or of `revision`; only of one key, if one is named.
 pub(crate) fn listed(
     options: &Options,
     prefix: &[u8],

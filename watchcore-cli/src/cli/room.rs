@@ -1,10 +1,10 @@
-//! Room for what was asked: a clear answer in place of an abort.
+//! Checks memory demands, for a clear error instead of an abort.
 
 use super::exit::{Failure, Stop};
 use watchcore::Code;
 
-/// Whether the system would give so many bytes. They are not kept: it can only refuse what it can
-/// never have.
+/// Whether the system would allocate this many bytes. They are freed at once: the check only finds demands that can
+/// never be met.
 pub(crate) fn check(what: &str, bytes: u128) -> Result<(), Stop> {
     let fits = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
     if fits {

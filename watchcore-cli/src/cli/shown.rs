@@ -1,3 +1,3 @@
-//! What is shown of an event, whatever the format.
+//! The printed parts of an event, in every format.
 
 pub(crate) use watchcore_http::lines::{LineEvent as Shown, Numbers};

@@ -1,8 +1,8 @@
-//! SIGINT and SIGTERM: the first asks for the end, and forces it if the
-//! command is stuck (a pipe that nobody reads); a second forces it at once. So does the time, where it is limited.
+//! SIGINT and SIGTERM: the first asks the command to end, and forces the end if the command is stuck (for example in a
+//! pipe that nobody reads); the second forces it at once. The time limit forces it too.
 //!
-//! What forces the end waits for nobody: not for what the first signal set in motion, and for the reader of standard error
-//! no longer than a moment.
+//! A forced end does not wait for the actions of the first signal, and only for a moment for the reader of standard
+//! error.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ type Action = Box<dyn FnOnce() + Send>;
 
 /// How long a command may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same where its time is over, and it looks at that by itself between two steps.
+/// How long a command may take to end after its time limit, which it checks itself between two steps.
 const OVERTIME: Duration = Duration::from_secs(5);
-/// How long the last words may take to be written where the end is forced.
+/// How long a forced end may wait for standard error to be written.
 pub(crate) const MOMENT: Duration = Duration::from_millis(500);
 
 struct Shared {
@@ -27,7 +27,7 @@ struct Shared {
     patience: Mutex<Duration>,
     on_signal: Mutex<Vec<Action>>,
     last_words: Mutex<Option<Action>>,
-    /// Why it ends is said, or about to be.
+    /// Whether the reason for the end was already claimed by a thread that prints it.
     explained: AtomicBool,
 }
 
@@ -43,12 +43,12 @@ impl Default for Shared {
     }
 }
 
-/// Whether a signal came, and what to do then.
+/// Whether a signal came, and the actions to run then.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt(Arc<Shared>);
 
 impl Interrupt {
-    /// Listens for the rest of the process's life.
+    /// Listens for signals until the process ends.
     pub(crate) fn listen() -> std::io::Result<Interrupt> {
         let interrupt = Interrupt::default();
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -70,12 +70,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Notes the first signal; false if it is not the first.
+    /// Records the first signal; false if another came before.
     fn note(&self, signal: i32) -> bool {
         self.0.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Runs the actions that are there.
+    /// Runs the registered actions.
     fn act(&self) {
         let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
         for action in actions {
@@ -83,7 +83,7 @@ impl Interrupt {
         }
     }
 
-    /// How long the command may take to end by itself, if that is not the usual.
+    /// Sets how long the command may take to end by itself, if not the default.
     pub(crate) fn set_patience(&self, patience: Duration) {
         *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
@@ -98,8 +98,8 @@ impl Interrupt {
         std::process::exit(code.into())
     }
 
-    /// Forces the end if the command has not ended by itself within `timeout`, and for a while after it: who is stuck in a write,
-    /// or in a long step, looks at no deadline.
+    /// Forces the end if the command has not ended some time after `timeout`: a thread that is stuck in a write or in a
+    /// long step checks no deadline.
     pub(crate) fn limit(&self, timeout: Duration) -> std::io::Result<()> {
         let impatient = self.clone();
         let late = move || {
@@ -115,19 +115,19 @@ impl Interrupt {
         std::thread::Builder::new().name("timeout".to_owned()).spawn(late).map(drop)
     }
 
-    /// Whether the caller is the first to say why it ends, so that one line says it.
+    /// Whether the caller is the first to report why the command ends, so that only one line does.
     pub(crate) fn explain(&self) -> bool {
         !self.0.explained.swap(true, Ordering::SeqCst)
     }
 
-    /// The reader of standard output has gone: ends the command as a signal does.
+    /// Ends the command, as a signal does, because the reader of standard output has gone.
     pub(crate) fn hang_up(&self) {
         if self.note(SIGPIPE) {
             self.act();
         }
     }
 
-    /// It was that which came first.
+    /// Whether the reader of standard output went before any signal came.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.signal() == Some(SIGPIPE)
     }
@@ -140,7 +140,7 @@ impl Interrupt {
         }
     }
 
-    /// Runs `action` at the first signal; at once if that has come already.
+    /// Runs `action` at the first signal, or at once if that has already come.
     pub(crate) fn on_signal(&self, action: impl FnOnce() + Send + 'static) {
         self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(action));
         if self.signal().is_some() {
@@ -148,13 +148,13 @@ impl Interrupt {
         }
     }
 
-    /// What the process says last, however it ends.
+    /// Sets the final output of the process, printed however it ends.
     pub(crate) fn set_last_words(&self, words: impl FnOnce() + Send + 'static) {
         *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
     }
 
-    /// Says it, once. The lock is held meanwhile: nobody ends the process in between. It is not held for long, for who says
-    /// something waits for no reader.
+    /// Prints the final output, once. The lock is held meanwhile, so that no other thread ends the process in between;
+    /// it is held only briefly, because printing waits for no reader.
     pub(crate) fn speak(&self) {
         let mut words = self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(words) = words.take() {
@@ -162,7 +162,7 @@ impl Interrupt {
         }
     }
 
-    /// Nothing is to be said any more.
+    /// Drops the final output.
     pub(crate) fn clear_last_words(&self) {
         *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

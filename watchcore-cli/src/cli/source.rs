@@ -13,21 +13,21 @@ use watchcore_etcd::{Feeder, FeederBuilder, Tls};
 
 /// How long commands other than `watch` try to reach etcd.
 const REACH: Duration = Duration::from_secs(10);
-/// How long a revision that etcd does not have yet is waited for.
+/// How long a command waits for a revision that etcd does not have yet.
 pub(crate) const FUTURE: Duration = Duration::from_secs(3);
-/// How often the state is looked at while there is no listing.
+/// How often the state is checked while there is no listing.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When to give up, and what that means.
+/// The time limit of a command, and the failure when it passes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
-    /// From `--timeout`: its end is exit 4, whatever it was doing.
+    /// The value of `--timeout`: when it passes, the exit code is 4, whatever the command was doing.
     asked: Option<Duration>,
 }
 
 impl Deadline {
-    /// From `--timeout`, else none.
+    /// The limit of `--timeout`, or none.
     pub(crate) fn of(options: &Options) -> Deadline {
         Deadline::after(options.timeout)
     }
@@ -44,7 +44,7 @@ impl Deadline {
         }
     }
 
-    /// How long to wait for one thing: `usual`, where `--timeout` does not say how long for all.
+    /// How long to wait for a single step: the rest of `--timeout`, or `usual` without it.
     pub(crate) fn patience(&self, usual: Duration) -> Duration {
         self.left(self.asked.unwrap_or(usual))
     }
@@ -53,12 +53,12 @@ impl Deadline {
         self.at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// What to say when it has passed.
+    /// The failure when the limit has passed.
     pub(crate) fn failure(&self, what: &str) -> Failure {
         self.failure_because(what, "")
     }
 
-    /// The same, where it is known what was in the way.
+    /// The failure when the limit has passed, with the known cause.
     fn failure_because(&self, what: &str, reason: &str) -> Failure {
         let length = self.asked.unwrap_or_default();
         let message = format!("{what} within {length:?}{reason}. Give it longer with --timeout, or look with -v");
@@ -66,7 +66,7 @@ impl Deadline {
     }
 }
 
-/// Since when etcd gave nothing: a long listing is no etcd out of reach.
+/// Measures how long etcd has sent nothing: a long listing does not count as out of reach.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
     pages: u64,
@@ -78,7 +78,7 @@ impl Reach {
         Reach { pages: 0, since: now }
     }
 
-    /// How long it has given nothing, if that is too long. `pages` of the listing have come so far.
+    /// How long etcd has sent nothing, if that is too long. `pages` of the listing have come so far.
     fn lost(&mut self, pages: u64, now: Instant) -> Option<Duration> {
         if pages != self.pages {
             *self = Reach { pages, since: now };
@@ -92,12 +92,12 @@ pub(crate) struct Source {
     pub(crate) cache: Cache,
     pub(crate) feeder: Arc<Feeder>,
     endpoints: String,
-    /// What named them.
+    /// The option or variable that named the endpoints.
     origin: &'static str,
 }
 
-/// The cache, not fed yet and so not ready: a subscription that is to set the
-/// feeder's pace comes first, and begins with the first listing.
+/// A cache that is not fed yet and so not ready: a subscription that sets the feeder's pace must be opened first, and
+/// begins with the first listing.
 pub(crate) fn cache(options: &Options, prefix: &[u8]) -> Result<Cache, Stop> {
     let mut builder = Cache::builder(prefix).capacity(options.capacity).expect_load(true);
     if let Some(pointer) = &options.attributes.labels {
@@ -112,12 +112,12 @@ pub(crate) fn cache(options: &Options, prefix: &[u8]) -> Result<Cache, Stop> {
 /// Refuses a revision that no cache reaches, before etcd is asked for it.
 ///
 /// # Errors
-/// FUTURE_REVISION, in the words of the library.
+/// FUTURE_REVISION, with the library's message.
 pub(crate) fn reachable(cache: &Cache, revision: u64) -> Result<(), Stop> {
     cache.waiter(Want::Revision(revision)).map(drop).map_err(Stop::from)
 }
 
-/// A feeder as the options want it.
+/// Configures a feeder from the options.
 pub(crate) fn feeder(access: &Access) -> Result<FeederBuilder, Stop> {
     let mut builder = Feeder::new(access.endpoints.iter().cloned());
     if let Some((name, password)) = &access.user {
@@ -137,7 +137,7 @@ pub(crate) fn feeder(access: &Access) -> Result<FeederBuilder, Stop> {
 }
 
 impl Source {
-    /// Starts to feed `cache`. A signal closes it, so that every wait ends.
+    /// Starts feeding `cache`. A signal closes the cache, so that every wait ends.
     pub(crate) fn start(
         cache: &Cache,
         builder: FeederBuilder,
@@ -162,7 +162,7 @@ impl Source {
         }
     }
 
-    /// Waits for the first listing, which may be that of a revision still to come.
+    /// Waits for the first listing, which may be at a revision that etcd has not reached.
     pub(crate) fn wait(&self, deadline: Deadline, revision: Option<u64>, interrupt: &Interrupt) -> Result<(), Stop> {
         let begin = Instant::now();
         let mut reach = Reach::new(begin);
@@ -189,8 +189,8 @@ impl Source {
         Ok(())
     }
 
-    /// The failure of waiting since `begin` for a revision that etcd, which is
-    /// in reach, does not have: None while it may still come in time.
+    /// The failure after waiting since `begin` for a revision that a reachable etcd does not have; `None` while it may
+    /// still come in time.
     pub(crate) fn future(&self, revision: u64, begin: Instant, deadline: Deadline) -> Option<Failure> {
         let patience = deadline.asked.unwrap_or(FUTURE);
         let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= patience);
@@ -209,8 +209,8 @@ impl Source {
         Some(Failure::new(Code::FutureRevision, message))
     }
 
-    /// Why etcd is not followed now, if it is not. The status keeps the last failure after etcd came back, and that is
-    /// the reason of nothing any more.
+    /// Why etcd is not followed now, or empty if it is. The status cannot tell: it keeps the last failure even after
+    /// etcd came back.
     fn reason(&self) -> String {
         let said = self.feeder.last_error();
         said.map(|error| format!(": {}", error.message().trim_end_matches('.'))).unwrap_or_default()
@@ -227,7 +227,7 @@ impl Source {
         Failure::new(Code::Unavailable, message)
     }
 
-    /// The end of `--timeout`, with where and the feeder's last error.
+    /// The failure at the end of `--timeout`, with the endpoints or the feeder's last error.
     pub(crate) fn late(&self, deadline: Deadline, what: &str) -> Failure {
         match &*self.reason() {
             "" => deadline.failure(&format!("etcd {}: {what}", self.endpoints)),

@@ -1,4 +1,4 @@
-//! `watchcore status`: how a cache stands, and who reads it.
+//! `watchcore status`: the state of a cache, and its subscriptions.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn as_json(buffer: &mut Vec<u8>, status: &Status) {
         .end();
 }
 
-/// The form for people: a line a figure, then a line for each subscription of the cache in this process.
+/// Prints the status for people: a line per figure, then a line for each subscription of the cache in this process.
 pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
     let status = cache.status();
     let revision = status.position.revision;
@@ -67,7 +67,7 @@ pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
         lapped => format!(", {lapped} with events lost"),
     };
     let window = match status.oldest {
-        // A new process has seen nothing change.
+        // A new process has seen no change yet.
         oldest if oldest > revision => format!("no change yet; from {oldest} on"),
         oldest => format!("{oldest} to {revision}"),
     };
@@ -92,7 +92,7 @@ pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
     table(buffer, &cache.subscriptions());
 }
 
-/// Of one column: its heading, and whether it stands to the right.
+/// The heading of each column, and whether it is right-aligned.
 const COLUMNS: [(&str, bool); 7] = [
     ("id", true),
     ("name", false),
@@ -139,7 +139,7 @@ fn row(of: &SubscriptionInfo) -> [String; 7] {
     ]
 }
 
-/// `230 ms`, `4.1 s`, `12 min`, `30 h`.
+/// Formats a rough duration: `230 ms`, `4.1 s`, `12 min`, `30 h`.
 fn rough(time: Duration) -> String {
     match time.as_millis() {
         ms @ ..1_000 => format!("{ms} ms"),
@@ -202,7 +202,7 @@ mod tests {
         assert!(last.starts_with("   1  own   Parked         2    0  chain by key  "), "{text:?}");
     }
 
-    /// The members of the object are fixed, whoever is subscribed.
+    /// The JSON object has the same members with and without subscriptions.
     #[test]
     fn json_has_no_subscriptions() {
         let cache = Cache::builder("/").build().expect("a cache");

@@ -1,12 +1,12 @@
-//! Standard error: lines that wait, and the thread that writes them.
+//! Standard error: a queue of lines, and the thread that writes them.
 //!
-//! Standard error may be a pipe that nobody reads. Whoever has something to say must not stand still there: a feeder that warns, a
-//! thread of the server that logs a request, the end of the process. So a line is only put behind the others, and one thread
-//! writes what is there, however long that takes.
+//! Standard error may be a pipe that nobody reads, and a thread that has a message must not block there: a feeder that
+//! warns, a server thread that logs a request, the end of the process. So a line is only queued, and one thread writes
+//! the queue, however long that takes.
 //!
-//! - A line of the log for which there is no room is left out, and counted. The count stands where these lines would.
-//! - The words of the command itself (an error, the summary) always have room: they are few.
-//! - The process ends when all is written; where it is forced to end, after a moment, written or not.
+//! | - A log line that does not fit the queue is dropped and counted. The count is printed in the place of the dropped lines.
+//! | - The command's own messages (an error, the summary) always fit: they are few.
+//! | - The process ends when everything is written; a forced end waits only for a moment.
 
 use std::io::Write as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use super::progress;
 
-/// Bytes that wait. One more line of the log is left out.
+/// The size of the queue in bytes. A log line beyond it is dropped.
 const ROOM: usize = 1 << 20;
 
 static LINES: Lines = Lines::new();
 
-/// Starts the thread. Before that a line is written by the thread that says it.
+/// Starts the writing thread. Before that, each thread writes its own lines.
 pub(crate) fn start() -> std::io::Result<()> {
     let write = || {
         loop {
@@ -33,17 +33,17 @@ pub(crate) fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// One line of the command's own; nobody need read it.
+/// Queues a message of the command itself, which always fits.
 pub(crate) fn say(line: &str) {
     put(format!("{line}\n").as_bytes(), usize::MAX);
 }
 
-/// A line of the log, or any that may be said again and again.
+/// Queues a log line, or another line that may be repeated without bound.
 pub(crate) fn log(line: &[u8]) {
     put(line, ROOM);
 }
 
-/// Waits until all that was said is written, for `most` at most.
+/// Waits until everything queued is written, but at most for `most`.
 pub(crate) fn drain(most: Duration) {
     LINES.drain(most);
 }
@@ -59,7 +59,7 @@ fn put(line: &[u8], room: usize) {
     }
 }
 
-/// A reader that has gone is no error.
+/// Writes to standard error. A closed pipe is no error.
 fn print(bytes: &[u8]) {
     let _ = progress::aside(|| std::io::stderr().write_all(bytes));
 }
@@ -72,9 +72,9 @@ struct Lines {
 
 struct Unwritten {
     bytes: Vec<u8>,
-    /// Lines that found no room since the last that did.
+    /// How many lines were dropped since the last line that fit.
     left_out: u64,
-    /// The writer has not come back with what it took.
+    /// Whether the writing thread is still writing what it took.
     writing: bool,
     has_writer: bool,
 }
@@ -85,12 +85,12 @@ impl Lines {
         Lines { unwritten: Mutex::new(unwritten), filled: Condvar::new(), emptied: Condvar::new() }
     }
 
-    /// Held for as long as it takes to copy a line.
+    /// Locks the queue. Held only to copy a line.
     fn lock(&self) -> MutexGuard<'_, Unwritten> {
         self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that waits, once there is something.
+    /// Waits for queued lines and takes all of them.
     fn take(&self) -> Vec<u8> {
         let is_empty = |waiting: &mut Unwritten| waiting.is_empty();
         let mut waiting = self.filled.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl Unwritten {
         self.bytes.extend_from_slice(line);
     }
 
-    /// Says how many lines are missing here.
+    /// Appends how many lines were dropped here.
     fn confess(&mut self) {
         if self.left_out > 0 {
             let left_out = std::mem::take(&mut self.left_out);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(lines.take(), b"room again\n");
     }
 
-    /// What was taken and what was left out count as unwritten.
+    /// Taken and dropped lines count as unwritten.
     #[test]
     fn draining_ends_when_all_is_written() {
         let lines = Lines::new();

@@ -1,4 +1,4 @@
-//! The forms for people: `REVISION TYPE KEY VALUE`, bytes escaped as `\xNN`.
+//! The output for people: `REVISION TYPE KEY VALUE`, bytes escaped as `\xNN`.
 
 use super::json::epoch;
 use super::shown::Shown;
@@ -21,23 +21,23 @@ pub(crate) fn escape(buffer: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The same, as a part of a sentence.
+/// Returns `bytes` escaped, for use in a sentence.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut text = Vec::new();
     escape(&mut text, bytes);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The most bytes of a value that a terminal is given.
+/// The most bytes of a value that are shown on a terminal.
 const GLANCE: usize = 256;
 
-/// Appends a value; on a terminal the beginning of a long one, and how long it is.
+/// Appends a value; on a terminal only the beginning of a long one, and its length.
 fn value(buffer: &mut Vec<u8>, value: &[u8], whole: bool) {
     buffer.push(b' ');
     if whole || value.len() <= GLANCE {
         return escape(buffer, value);
     }
-    // No character is cut in two.
+    // The cut is between two characters.
     let most = (GLANCE - 3..=GLANCE).rev().find(|at| value[*at] & 0xc0 != 0x80).unwrap_or(GLANCE);
     escape(buffer, &value[..most]);
     let _ = write!(buffer, "\u{2026} ({} bytes)", value.len());
@@ -49,7 +49,7 @@ fn hexadecimal(buffer: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// `whole`: the value is shown to its end.
+/// Appends an event. `whole`: a long value is shown in full.
 pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>, whole: bool) {
     let _ = match event.revision {
         Some(revision) => write!(buffer, "{revision} {} ", event.kind),

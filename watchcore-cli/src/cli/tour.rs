@@ -1,4 +1,4 @@
-//! `watchcore demo`: a tour in a few steps, over an embedded cache or a live etcd.
+//! `watchcore demo`: a short tour, over an embedded cache or a live etcd.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use super::source::{self, Deadline, Source};
 use super::status;
 use watchcore::{Cache, Change, Code, Kind, Read, Start, Subscription, Writer};
 
-/// How long the tour waits for a change to come, or for etcd to answer, where `--timeout` says nothing else.
+/// How long the tour waits for a change, or for an answer of etcd, without `--timeout`.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to remove what it has written when the time is over.
+/// How long the tour may take to remove its keys when the time limit has passed.
 const CLEANING: Duration = Duration::from_millis(500);
 
-/// A change of the tour: a name below the prefix, and a value or a deletion.
+/// A change of the tour: a name below the prefix, and a value or `None` for a deletion.
 type Step<'a> = (&'a str, Option<&'a str>);
 
-/// Who writes: the tour itself, or etcd on its behalf.
+/// The writer of the tour's changes: the tour itself, or etcd.
 trait Hand {
-    /// All steps in one revision, which is answered; none of them where another has written one of the keys.
+    /// Writes all steps in one revision and returns it; writes none if another client has written one of the keys.
     fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop>;
-    /// Removes what it has written, and nobody else has written since.
+    /// Removes the keys that it has written and no other client has written since.
     fn clean(&mut self) -> Result<(), Stop>;
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     });
     source.feeder.stop();
     ended.map_err(|stop| match stop {
-        // Whatever it was that did not come in time.
+        // Reports the time limit, whichever step it interrupted.
         Stop::Failure(Failure { code: Code::Timeout | Code::Unavailable, .. }) if deadline.has_passed() => {
             deadline.failure("the tour was not over").into()
         }
@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     })
 }
 
-/// The cache that is shown, and who writes it.
+/// The cache that the tour shows, and the name of its writer.
 struct Tour<'a> {
     cache: &'a Cache,
     deadline: Deadline,
@@ -149,14 +149,14 @@ impl Tour<'_> {
         out.flush()
     }
 
-    /// Waits until `revision` is in the cache, then prints what that brought.
+    /// Waits until `revision` is in the cache, then prints its events.
     fn arrive(&self, subscription: &mut Subscription, revision: u64, out: &mut Output) -> Result<(), Stop> {
         self.cache.wait_until(revision, self.deadline.patience(PATIENCE))?;
         show(subscription, out)
     }
 }
 
-/// Prints all that is there.
+/// Prints all available events.
 fn show(subscription: &mut Subscription, out: &mut Output) -> Result<(), Stop> {
     loop {
         let batch = subscription.poll(256)?;
@@ -199,7 +199,7 @@ impl Hand for Own {
 }
 
 mod etcd {
-    //! The same through etcd, by its plain client.
+    //! The tour's writer over etcd, with the plain client.
 
     use super::{CLEANING, Deadline, Hand, Options, PATIENCE, Step, Stop};
     use crate::cli::exit::Failure;
@@ -216,8 +216,8 @@ mod etcd {
         kv: etcd_client::KvClient,
         prefix: Vec<u8>,
         deadline: Deadline,
-        /// The keys that are there by its hand, each with the revision of its last change. Where another has changed a key since,
-        /// it has another revision, and is no longer the tour's.
+        /// The existing keys that this writer has written, each with the revision of its change. If another client
+        /// changes a key, its revision differs, and the key is no longer the tour's.
         written: BTreeMap<Vec<u8>, i64>,
     }
 
@@ -225,14 +225,14 @@ mod etcd {
     const LONGEST_ERROR: usize = 512;
 
     fn failed(what: &str, error: impl std::fmt::Display) -> Stop {
-        // The text may be a server's: one short line of it, and nothing that moves a terminal's cursor.
+        // The text may be a server's: print one short line of it, and no control characters.
         let error: String = error.to_string().chars().take(LONGEST_ERROR).collect();
         let error = text::escaped(error.as_bytes());
         let message = format!("{what} etcd failed: {error}. The tour needs write access below its prefix");
         Failure::new(Code::Unavailable, message).into()
     }
 
-    /// What etcd answers within `most`.
+    /// Waits for an answer of etcd, at most for `most`.
     fn answer<T>(
         runtime: &Runtime,
         what: &str,
@@ -244,7 +244,7 @@ mod etcd {
         answer.map_err(|error| failed(what, error))
     }
 
-    /// The key is as its change at `revision` left it; of 0, that it is not there.
+    /// A condition that the key is unchanged since `revision`; 0: that it does not exist.
     fn unchanged(key: &[u8], revision: i64) -> Compare {
         Compare::mod_revision(key, CompareOp::Equal, revision)
     }
@@ -312,7 +312,7 @@ mod etcd {
         fn clean(&mut self) -> Result<(), Stop> {
             let Client { runtime, kv, deadline, written, .. } = self;
             let deletes = async {
-                // Each by itself: one that is another's now keeps no other.
+                // Each key in its own transaction, so that a key of another client does not keep the others.
                 for (key, revision) in std::mem::take(written) {
                     let delete = TxnOp::delete(key.as_slice(), None);
                     kv.txn(Txn::new().when([unchanged(&key, revision)]).and_then([delete])).await?;

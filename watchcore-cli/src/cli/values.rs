@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use watchcore::{Attribute, Filter, Labels};
 
-/// Where `watch` begins.
+/// The start of a `watch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartMode {
     Now,
@@ -15,10 +15,10 @@ pub(crate) enum StartMode {
     StateAtLeast(u64),
 }
 
-/// The longest value that a cache takes.
+/// The longest value that a cache accepts.
 const LONGEST_VALUE: usize = i32::MAX as usize;
 
-/// `500ms`, `10s`, `1.5m`, `2h`, and sums of these: `1m30s`.
+/// Parses `500ms`, `10s`, `1.5m`, `2h`, and sums of these: `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let length = interval(text)?;
     if length.is_zero() {
@@ -29,7 +29,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 const DURATIONS: &str = "expected a number with a unit: 500ms, 10s, 5m, 1h, 1m30s";
 
-/// How often something is done; zero is never.
+/// Parses an interval; zero means never.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let expected = DURATIONS;
     let (mut length, mut rest) = (Duration::ZERO, text);
@@ -44,7 +44,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     Ok(length)
 }
 
-/// A number with its unit, and what follows it.
+/// Parses a number with its unit, and returns the rest of the text.
 fn part_of_duration<'t>(text: &'t str, expected: &str) -> Result<(Duration, &'t str), String> {
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
     let (number, rest) = text.split_at(digits);
@@ -63,7 +63,7 @@ fn part_of_duration<'t>(text: &'t str, expected: &str) -> Result<(Duration, &'t 
     Ok((length, rest))
 }
 
-/// `now`, `after:R`, `state`, `state-at-least:R`.
+/// Parses `now`, `after:R`, `state`, `state-at-least:R`.
 pub(crate) fn start(text: &str) -> Result<StartMode, String> {
     let expected = "expected now, after:R, state or state-at-least:R";
     let number = |digits: &str| match digits.parse() {
@@ -80,7 +80,7 @@ pub(crate) fn start(text: &str) -> Result<StartMode, String> {
     }
 }
 
-/// A revision of etcd's: from 1.
+/// Parses a revision of etcd, from 1.
 pub(crate) fn revision(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) => Err("revisions begin at 1".to_owned()),
@@ -89,7 +89,7 @@ pub(crate) fn revision(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A count that makes sense only from 1.
+/// Parses a count, from 1.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
@@ -98,43 +98,43 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The same for what is kept in memory.
+/// Parses a count of items that are kept in memory, from 1.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
     count(text).and_then(|count| count.try_into().map_err(|_| "too many".to_owned()))
 }
 
-/// Revisions, perhaps none.
+/// Parses a number of revisions, which may be 0.
 pub(crate) fn revisions(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "expected a whole number; 0 is none".to_owned())
 }
 
-/// A count where 0 is all.
+/// Parses a count; 0 means all.
 pub(crate) fn limit(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number; 0 is all".to_owned())
 }
 
-/// Bytes of a value.
+/// Parses the size of a value in bytes.
 pub(crate) fn value_size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| *size <= LONGEST_VALUE);
     size.ok_or_else(|| format!("expected a whole number of bytes, at most {LONGEST_VALUE}"))
 }
 
-/// A label selector that the library takes.
+/// Checks a label selector.
 pub(crate) fn labels(text: &str) -> Result<String, String> {
     Filter::any().labels(text).map(|_| text.to_owned()).map_err(said)
 }
 
-/// A field selector that the library takes.
+/// Checks a field selector.
 pub(crate) fn fields(text: &str) -> Result<String, String> {
     Filter::any().fields(text).map(|_| text.to_owned()).map_err(said)
 }
 
-/// The JSON pointer of the label map.
+/// Checks the JSON pointer of the label map.
 pub(crate) fn labels_pointer(text: &str) -> Result<String, String> {
     Labels::json(text).map(|_| text.to_owned()).map_err(said)
 }
 
-/// `NAME=POINTER`.
+/// Parses `NAME=POINTER`.
 pub(crate) fn field(text: &str) -> Result<(String, String), String> {
     let expected = "expected NAME=POINTER, such as node=/spec/nodeName";
     let (name, pointer) = text.split_once('=').ok_or(expected)?;
@@ -145,12 +145,12 @@ pub(crate) fn field(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), pointer.to_owned()))
 }
 
-/// The JSON pointer of one value.
+/// Checks the JSON pointer of a value.
 pub(crate) fn pointer(text: &str) -> Result<String, String> {
     Attribute::json("a value", text).map(|_| text.to_owned()).map_err(said)
 }
 
-/// Where a server listens: an address and a port.
+/// Parses the address and port of a server.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let expected =
         "expected an address and a port: 127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 for all; port 0 is a free one";
@@ -161,7 +161,8 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     number.ok_or_else(|| format!("{text:?} is no address to listen at; {expected}"))
 }
 
-/// A name of a server, as a client has it in the header Host: without a scheme, and no pattern, which would match nothing.
+/// Checks a server's name as clients send it in the Host header: without a scheme, and no pattern, because a pattern
+/// would match nothing.
 pub(crate) fn host(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains(['/', ' ', '@', '*']) || text.contains(char::is_control) {
         true => Err(format!(
@@ -171,7 +172,7 @@ pub(crate) fn host(text: &str) -> Result<String, String> {
     }
 }
 
-/// An origin of pages, as a browser has it in the header Origin.
+/// Checks an origin as browsers send it in the Origin header.
 pub(crate) fn origin(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     match rest.is_some_and(|rest| host(rest).is_ok()) {
@@ -182,7 +183,7 @@ pub(crate) fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// What the keys of a resource begin with.
+/// Checks the prefix of a resource's keys.
 pub(crate) fn directory(text: &str) -> Result<String, String> {
     match text.strip_suffix('/') {
         Some(_) => Ok(text.to_owned()),
@@ -192,7 +193,7 @@ pub(crate) fn directory(text: &str) -> Result<String, String> {
     }
 }
 
-/// A token that `list` has printed.
+/// Checks a token that `list` has printed.
 pub(crate) fn token(text: &str) -> Result<String, String> {
     watchcore::token_revision(text).map(|_| text.to_owned()).map_err(said)
 }
@@ -201,7 +202,7 @@ fn said(error: watchcore::Error) -> String {
     error.message().to_owned()
 }
 
-/// The names in a field selector that the library takes.
+/// The names in a valid field selector.
 pub(crate) fn field_names(selector: &str) -> Vec<&str> {
     let mut escaped = false;
     let terms = selector.split(|character| {
@@ -212,18 +213,18 @@ pub(crate) fn field_names(selector: &str) -> Vec<&str> {
     terms.filter(|term| !matches!(*term, "" | "=" | "==" | "!=")).map(name_of).collect()
 }
 
-/// What stands before the first operator.
+/// The text before the first operator.
 fn name_of(term: &str) -> &str {
     let end = term.find("!=").into_iter().chain(term.find('=')).min();
     &term[..end.unwrap_or(term.len())]
 }
 
-/// The pointer that an undeclared name stands for: `a.b` is `/a/b`.
+/// The pointer of an undeclared name: `a.b` is `/a/b`.
 pub(crate) fn pointer_of_name(name: &str) -> String {
     name.split('.').map(|member| format!("/{}", member.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
-/// One endpoint: `http://host:port`, `https://host:port` or `host:port`.
+/// Checks an endpoint: `http://host:port`, `https://host:port` or `host:port`.
 pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     let rest = match text.split_once("://") {
         Some(("http" | "https", rest)) => rest,
@@ -239,20 +240,20 @@ pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The endpoints of a variable.
+/// Checks the comma-separated endpoints of a variable.
 pub(crate) fn endpoints(text: &str) -> Result<Vec<String>, String> {
     text.split(',').map(endpoint).collect()
 }
 
-/// `WATCHCORE_ETCD` may also name a directory of binaries, for the tests of this repository: an absolute path, one that
-/// begins with a dot, or one that is there. No endpoint looks like that; whatever else is none is refused, for behind one
-/// that is passed over in silence another etcd would be read.
+/// In this repository's tests, `WATCHCORE_ETCD` names a directory of binaries instead: an absolute path, one that
+/// begins with a dot, or one that exists. No endpoint looks like that. Any other invalid value is refused: ignoring it
+/// would read another etcd.
 pub(crate) fn is_path(text: &str) -> bool {
     let is_there = || text.contains('/') && !text.contains("://") && Path::new(text).exists();
     text.starts_with(['/', '.']) || is_there()
 }
 
-/// `NAME[:PASSWORD]`, the password also from the environment.
+/// Parses `NAME[:PASSWORD]`; the password may come from the environment.
 pub(crate) fn user(text: &str, password: Option<String>) -> Result<(String, String), String> {
     let (name, password) = match text.split_once(':') {
         Some((name, password)) => (name, password.to_owned()),
@@ -331,7 +332,7 @@ mod tests {
             assert!(start(wrong).is_err(), "{wrong:?} was taken");
         }
         assert!(start("17").unwrap_err().contains("after:17"));
-        // Whether a cache can reach it is no matter of its form.
+        // Parsing does not check whether a cache can reach the revision.
         assert_eq!(start("after:18446744073709551615"), Ok(StartMode::After(u64::MAX)));
         assert!(start("after:18446744073709551616").is_err());
     }

@@ -17,14 +17,14 @@ use watchcore_etcd::Feeder;
 
 /// The most events of one poll.
 const BATCH: usize = 1024;
-/// Between two bookmarks, where they are asked for.
+/// The interval of bookmarks, if they are requested.
 const BOOKMARKS: Duration = Duration::from_millis(500);
-/// About what a subscriber takes.
+/// The approximate memory of a subscriber.
 const SUBSCRIBER: u128 = 1024;
-/// A wait without a listing is cut into such pieces, to see a feeder that has failed.
+/// While there is no listing, a wait is cut into pieces this long, to notice a feeder that has failed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What the summary counts.
+/// The counts of the summary.
 struct Totals {
     begin: Instant,
     events: AtomicU64,
@@ -52,14 +52,14 @@ fn summary(events: u64, time: Duration, resyncs: u64, lagged: u64, reconnects: u
     )
 }
 
-/// The part of the options that decides what is printed and when it ends.
+/// The options that decide what is printed and when the watch ends.
 #[derive(Clone, Copy)]
 struct Plan {
     until: Option<u64>,
     count: Option<u64>,
     bookmarks: bool,
     lag: OnLag,
-    /// The state comes first.
+    /// Whether the state is printed first.
     state: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     }
     let mut feeder = source::feeder(&options.access)?;
     if let Some(key) = watch.key.as_deref().filter(|key| *key == prefix) {
-        // Nothing else is asked for: permission to read the key is enough.
+        // Only this key is requested, so permission to read it is enough.
         feeder = feeder.only_key(key);
     }
     if watch.bookmarks {
@@ -92,9 +92,9 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     }
     room::check("the subscribers", u128::from(watch.subscribers) * SUBSCRIBER)?;
     let open = |start, timeout| open(watch, &cache, start, timeout, deadline, interrupt);
-    // `after` sets the feeder's pace, so its subscriptions come first (etcd's
-    // revisions begin at 1, and 1 has no event). The others begin at what etcd
-    // has when it is reached.
+    // With `after`, a subscription sets the feeder's pace, so the subscriptions are opened before the feeder starts
+    // (etcd's revisions begin at 1, and 1 has no event). With the other modes they begin at etcd's revision when it is
+    // reached.
     let (mut awaited, mut pace, mut followers) = (None, None, Vec::new());
     match watch.start {
         StartMode::After(revision) => {
@@ -142,7 +142,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     ended
 }
 
-/// The subscriptions, all alike.
+/// Opens the subscriptions, all with the same options.
 fn open(
     watch: &Watch,
     cache: &Cache,
@@ -165,7 +165,7 @@ fn open(
         if let Some(key) = &watch.key {
             builder = builder.key(key);
         }
-        // The lines of one revision stand together, though other threads print, too.
+        // With several threads printing, the lines of one revision stay together.
         builder = builder.whole_revisions(watch.subscribers > 1);
         let number = (watch.subscribers > 1).then_some(number);
         Ok(Follower { subscription: builder.open()?, number, view: View::new(plan), lagged: None })
@@ -173,7 +173,7 @@ fn open(
     (0..watch.subscribers).map(one).collect()
 }
 
-/// Waits for the first listing for as long as it takes.
+/// Waits for the first listing, without a limit of its own.
 fn wait_ready(source: &Source, deadline: Deadline, interrupt: &Interrupt) -> Result<(), Stop> {
     while !source.is_ready() {
         if let Some(failure) = source.failure() {
@@ -190,22 +190,22 @@ fn wait_ready(source: &Source, deadline: Deadline, interrupt: &Interrupt) -> Res
     Ok(())
 }
 
-/// What a look at a subscription came to.
+/// The outcome of polling a subscription.
 #[derive(PartialEq, Eq)]
 enum Outcome {
     Nothing,
     Something,
-    /// Its last line has been printed.
+    /// The last line has been printed.
     Done,
 }
 
-/// One subscription, and what it has printed.
+/// A subscription, and what it has printed.
 struct Follower {
     subscription: Subscription,
-    /// Where there are several.
+    /// The subscription's number, if there are several.
     number: Option<u64>,
     view: View,
-    /// The loss that the last poll reported, if it did.
+    /// The loss that the last poll reported, if any.
     lagged: Option<Failure>,
 }
 
@@ -233,7 +233,7 @@ impl Follower {
                 self.lagged = Some(error.into());
                 return Ok(Outcome::Something);
             }
-            // Nothing can follow a loss in the initial state under `skip`.
+            // With `skip`, no events can follow a loss in the initial state.
             Err(error) if error.code() == Code::Closed => {
                 return Err(self.lagged.take().unwrap_or_else(|| error.into()).into());
             }
@@ -250,15 +250,15 @@ impl Follower {
     }
 }
 
-/// With several subscriptions the feeder keeps pace with this one, which is
-/// never ahead of any of them by more than its stride.
+/// With several subscriptions the feeder keeps pace with this one, which is never ahead of any of them by more than its
+/// stride.
 struct Pacemaker {
     subscription: Subscription,
     stride: usize,
 }
 
 impl Pacemaker {
-    /// Continues if no follower lags. None: it is of no more use.
+    /// Advances if no follower is behind. Returns `None` when the pacemaker can no longer poll.
     fn step(mut self, followers: &[Follower]) -> (Option<Pacemaker>, bool) {
         let own = self.subscription.position().revision;
         if followers.iter().any(|follower| follower.subscription.position().revision < own) {
@@ -271,10 +271,10 @@ impl Pacemaker {
     }
 }
 
-/// What a watch follows, and for how long.
+/// The context of a watch: its source, and its limits.
 struct Work<'a> {
     source: &'a Source,
-    /// The revision that etcd may not have yet.
+    /// The requested revision, which etcd may not have yet.
     awaited: Option<u64>,
     deadline: Deadline,
     interrupt: &'a Interrupt,
@@ -340,7 +340,7 @@ fn follow(
     }
 }
 
-/// Wakes for an event, a mark or the end, and when the last revision is reached.
+/// Wakes the watch for an event, a resync mark or the end, and when the last revision is reached.
 struct Bell {
     set: WakeSet,
     until: Option<watchcore::Waiter>,
@@ -369,11 +369,11 @@ impl Bell {
         if let Some(waiter) = &mut self.until
             && !matches!(waiter.arm(), Ok(false))
         {
-            // Reached, or in vain: from here on the subscription's bookmarks say it.
+            // The wait has ended, successfully or not: from here on the subscription's bookmarks show the position.
             self.until = None;
             return Ok(());
         }
-        // What is wrong with a subscription its next poll reports.
+        // The next poll reports a failed subscription.
         if each(followers, pace).all(|subscription| matches!(subscription.arm(), Ok(false))) && !self.set.arm() {
             self.set.wait(most);
         }
@@ -390,12 +390,12 @@ fn each<'a>(
     followers.iter_mut().map(|follower| &mut follower.subscription).chain(paced)
 }
 
-/// What has been printed, and what is still to be.
+/// What has been printed, and what is still to be printed.
 struct View {
     plan: Plan,
-    /// Event lines so far.
+    /// Event lines printed so far.
     lines: u64,
-    /// The end of the initial state is still to come.
+    /// Whether the end of the initial state is still to come.
     initial: bool,
     last_bookmark: (u64, Instant),
 }
@@ -410,7 +410,7 @@ impl View {
         out.bookmark(revision, false)
     }
 
-    /// Everything up to the last revision has been printed.
+    /// Whether everything up to the last revision has been printed.
     fn is_complete(&self, position: u64) -> bool {
         self.plan.until.is_some_and(|until| position >= until)
     }
@@ -422,7 +422,7 @@ impl View {
                 return Ok(true);
             }
         }
-        // While events come without a pause the library has no bookmark to give.
+        // While events come without a pause, the library sends no bookmarks.
         let position = batch.position().revision;
         if self.plan.bookmarks && !batch.is_empty() && !batch.continues() && self.last_bookmark.1.elapsed() >= BOOKMARKS
         {
@@ -457,7 +457,7 @@ impl View {
             return self.beyond(event, until);
         }
         if let Some(resync) = event.resync() {
-            // A history may begin at a lower revision.
+            // After a resync, revisions may begin lower.
             self.last_bookmark = (0, Instant::now());
             out.resync(&resync)?;
             return Ok(false);
@@ -469,8 +469,8 @@ impl View {
         Ok(self.plan.count.is_some_and(|count| self.lines >= count))
     }
 
-    /// The first event above the last revision. A catch-up there holds changes
-    /// up to that revision too, which can no longer be separated.
+    /// Handles the first event above the last revision. A catch-up at that point also contains changes up to the last
+    /// revision, which can no longer be separated.
     fn beyond(&self, event: &Event, until: u64) -> Result<bool, Stop> {
         let lost = match event.resync() {
             Some(resync) => resync.reason == ResyncReason::Lagged,
