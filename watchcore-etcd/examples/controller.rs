@@ -1,13 +1,13 @@
-//! A controller: each app gets as many pods as it wants, whoever changes what.
+//! A controller: it keeps as many pods of each app as the app wants, whoever changes either.
 //!
 //! ```sh
 //! cargo run -p watchcore-etcd --example controller -- http://127.0.0.1:2379
 //! ```
 //!
-//! An app is a key `/controller/apps/NAME` whose value is how many pods it wants; a pod is a key `/controller/pods/NAME/NUMBER`.
-//! A feeder follows etcd into a cache. Handlers of an informer put the names of apps into a work queue; two workers take
-//! them, compare what is wanted with what is there, and write the difference to etcd. The program plays the users too, and
-//! begins and ends by removing `/controller/`. It prints
+//! An app is a key `/controller/apps/NAME` whose value is the wanted number of pods; a pod is a key
+//! `/controller/pods/NAME/NUMBER`. A feeder follows etcd into a cache. Handlers of an informer put the names of apps
+//! into a work queue; two workers take them, compare the wanted with the existing pods, and write the difference to
+//! etcd. The program plays the users too, and removes `/controller/` at its beginning and end. It prints
 //!
 //! ```text
 //! user: web shall have 2
@@ -42,7 +42,7 @@ const BOUND: Duration = Duration::from_secs(30);
 type Text = Object<String>;
 type Anything<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What writes to etcd, for threads that block.
+/// A writer to etcd for threads that block.
 #[derive(Clone)]
 struct Etcd {
     runtime: Arc<Runtime>,
@@ -56,7 +56,7 @@ impl Etcd {
         Ok(Etcd { runtime, client })
     }
 
-    /// The revision of the change.
+    /// Puts a key and returns the revision of the change.
     fn put(&self, key: &str, value: &str) -> Anything<u64> {
         let answer = self.runtime.block_on(self.client.clone().put(key, value, None))?;
         Ok(answer.header().map_or(0, |header| header.revision() as u64))
@@ -75,7 +75,8 @@ struct Controller {
 }
 
 impl Controller {
-    /// What is wanted against what is there: the same whatever happened, and however often it is called.
+    /// Compares the wanted with the existing pods: the result depends only on the present state, however often it is
+    /// called.
     fn reconcile(&self, app: &str) -> Anything<()> {
         let wanted: usize = match self.apps.get(format!("{APPS}{app}"))? {
             Some(app) => app.parse()?,
@@ -95,7 +96,7 @@ impl Controller {
             println!("  {app} removes {number}");
             revision = self.etcd.delete(&format!("{prefix}{number}"), None)?;
         }
-        // The next look at this app sees these writes.
+        // Waits for these writes, so that the next reconciliation of this app sees them.
         self.pods.wait_until(revision, BOUND)?;
         Ok(())
     }
@@ -113,14 +114,14 @@ impl Controller {
     }
 }
 
-/// The app that a key is of.
+/// The app to which a key belongs.
 fn app_of(object: &Text) -> Option<String> {
     let key = object.key_str()?;
     let name = key.strip_prefix(APPS).or_else(|| key.strip_prefix(PODS)?.split('/').next())?;
     Some(name.to_owned())
 }
 
-/// Each change of an object puts its app into the queue.
+/// Puts the app of each changed object into the queue.
 fn enqueue(queue: &WorkQueue<String>) -> HandlerFns<Text> {
     let add = |queue: &WorkQueue<String>| {
         let queue = queue.clone();
@@ -133,7 +134,7 @@ fn enqueue(queue: &WorkQueue<String>) -> HandlerFns<Text> {
         .on_deleted(move |last, _| deleted(last))
 }
 
-/// Waits until an app has so many pods.
+/// Waits until an app has this many pods.
 fn wait_for_pods(cache: &Cache, app: &str, count: usize) -> Anything<()> {
     let (mut there, mut complete) = (BTreeSet::new(), false);
     let prefix = format!("{PODS}{app}/");
@@ -148,7 +149,7 @@ fn wait_for_pods(cache: &Cache, app: &str, count: usize) -> Anything<()> {
                 let key = pod.key().to_vec();
                 let _ = if event.name() == "DELETED" { there.remove(&key) } else { there.insert(key) };
             }
-            // The state comes object by object: only when it is complete does a number mean something.
+            // The state arrives object by object, so the number counts only once the state is complete.
             complete |= event.name() == "SYNCED";
             complete && there.len() == count
         })
@@ -157,7 +158,7 @@ fn wait_for_pods(cache: &Cache, app: &str, count: usize) -> Anything<()> {
     Ok(())
 }
 
-/// What users do, and what comes of it.
+/// The changes of the users, and their effects.
 fn story(etcd: &Etcd, cache: &Cache) -> Anything<()> {
     println!("user: web shall have 2");
     etcd.put(&format!("{APPS}web"), "2")?;

@@ -1,13 +1,14 @@
-//! Service discovery: who offers what, found by an index, current without asking anybody.
+//! Service discovery: clients find the instances of a service by an index that is kept current, without asking a
+//! server.
 //!
 //! ```sh
 //! cargo run -p watchcore-etcd --example discovery -- http://127.0.0.1:2379
 //! ```
 //!
-//! An instance registers itself as a key `/discovery/HOST` with the value `SERVICE ADDRESS` and a lease: when it dies, etcd
-//! removes the key. A client follows etcd into a cache, and an informer keeps an index of the instances by their service. A look
-//! into the index costs no round trip. The program plays the instances too, and begins and ends by removing
-//! `/discovery/`. It prints
+//! An instance registers itself as a key `/discovery/HOST` with the value `SERVICE ADDRESS` and a lease: when it dies,
+//! etcd removes the key. A client follows etcd into a cache, and an informer keeps an index of the instances by their
+//! service. A lookup in the index costs no round trip. The program plays the instances too, and removes `/discovery/`
+//! at its beginning and end. It prints
 //!
 //! ```text
 //! + a offers web at 10.0.0.1:80
@@ -32,14 +33,14 @@ use watchcore_toolkit::{HandlerFns, Informer, Lister, Object};
 const PREFIX: &str = "/discovery/";
 const BOUND: Duration = Duration::from_secs(30);
 
-/// One instance of a service.
+/// An instance of a service.
 #[derive(Debug)]
 struct Instance {
     service: String,
     address: String,
 }
 
-/// The cache's decoder: each value is decoded once, for all who read it.
+/// The cache's decoder: each value is decoded once, for all readers.
 fn decode(_: &[u8], value: &[u8]) -> Result<Instance, String> {
     let text = std::str::from_utf8(value).map_err(|error| error.to_string())?;
     let (service, address) = text.split_once(' ').ok_or_else(|| format!("{text:?} is not SERVICE ADDRESS"))?;
@@ -50,7 +51,7 @@ fn host(instance: &Object<Instance>) -> &str {
     instance.key_str().and_then(|key| key.strip_prefix(PREFIX)).unwrap_or("?")
 }
 
-/// Says what changes, and that a change was said.
+/// Prints each change, and signals that it was printed.
 fn announcer(said: mpsc::Sender<()>) -> HandlerFns<Object<Instance>> {
     let (added, updated, deleted) = (said.clone(), said.clone(), said);
     HandlerFns::new()
@@ -68,7 +69,7 @@ fn announcer(said: mpsc::Sender<()>) -> HandlerFns<Object<Instance>> {
         })
 }
 
-/// Where a service is offered.
+/// Prints where a service is offered.
 fn look_up(instances: &Lister<Object<Instance>>, service: &str) -> watchcore::Result<()> {
     let found = instances.by_index("service", service)?;
     let addresses: Vec<&str> = found.iter().map(|instance| &*instance.address).collect();
@@ -100,21 +101,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
         leases.push(lease);
         said.recv_timeout(BOUND)?;
     }
-    // The index has come as far as the cache: what was written is found.
+    // The index has reached the cache's position, so it has everything written.
     instances.wait_until(cache.position().revision, BOUND)?;
     look_up(&instances, "web")?;
     look_up(&instances, "db")?;
 
     etcd.put(format!("{PREFIX}a"), "web 10.0.0.9:80", Some(PutOptions::new().with_lease(leases[0]))).await?;
     said.recv_timeout(BOUND)?;
-    // An instance that has died: its lease runs out, here at once.
+    // An instance dies: its lease ends, here by revoking it.
     etcd.lease_revoke(leases[1]).await?;
     said.recv_timeout(BOUND)?;
     instances.wait_until(cache.position().revision, BOUND)?;
     look_up(&instances, "web")?;
     println!("services: {}", instances.index_values("service")?.join(" "));
 
-    // What is removed from here on is not news.
+    // The removals from here on are not printed.
     informer.stop();
     etcd.delete(PREFIX, Some(DeleteOptions::new().with_prefix())).await?;
     for lease in [leases[0], leases[2]] {

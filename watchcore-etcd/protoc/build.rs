@@ -1,11 +1,11 @@
-//! Looks for protoc as the build script of etcd-client will, and lets it read the protos that etcd's import.
-//! Where that fails, the build ends here, with a message for those who never asked for protoc.
+//! Looks for protoc as etcd-client's build script will, and lets it read the protos that etcd's protos import. If that
+//! fails, the build ends here, with a message for users who did not know that they need protoc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
-/// Of the well-known protos, those that etcd's protos import.
+/// Imports the well-known protos that etcd's protos import.
 const PROBE: &str = r#"syntax = "proto3";
 package watchcore.probe;
 import "google/protobuf/descriptor.proto";
@@ -16,7 +16,7 @@ message Probe {
 }
 "#;
 
-/// What keeps etcd-client from being built, or nothing.
+/// The reason why etcd-client cannot be built, or `None`.
 fn complaint(out: &Path) -> io::Result<Option<String>> {
     let probe = out.join("probe.proto");
     fs::write(&probe, PROBE)?;
@@ -43,7 +43,7 @@ fn complaint(out: &Path) -> io::Result<Option<String>> {
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=WATCHCORE_ETCD_NO_PROTOC");
-    // docs.rs has what it needs; so has, says its user, whoever builds another etcd-client.
+    // docs.rs has what the build needs; the variable is for users who build another etcd-client.
     if env::var_os("DOCS_RS").is_some() || env::var_os("WATCHCORE_ETCD_NO_PROTOC").is_some() {
         return Ok(());
     }

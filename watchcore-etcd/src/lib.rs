@@ -29,11 +29,11 @@
 //! cargo install --locked protox@0.10.0 --features bin && export PROTOC=protox
 //! ```
 //!
-//! `[env] PROTOC = "protox"` in the project's `.cargo/config.toml` says it for good. Google's `protoc` does as well:
 //! `[env] PROTOC = "protox"` in the project's `.cargo/config.toml` makes the setting permanent. Google's `protoc`
 //! works as well: `apt-get install protobuf-compiler libprotobuf-dev` (Debian; the second package has the well-known
 //! protos), `brew install protobuf` (macOS). `PROTOC` names a compiler that is not in `PATH`, `PROTOC_INCLUDE` the
 //! directory that has `google/protobuf`. If something is missing, the build of `watchcore-etcd-protoc` says so.
+//!
 //! # Inside
 //!
 //! | module | holds |
