@@ -1,4 +1,4 @@
-//! The feeder where etcd asks who is there: passwords, permissions, and servers that are old.
+//! The feeder and etcd's access control: passwords, permissions, and old servers.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::assert_same;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use watchcore::{Cache, Code, Read, ResyncReason, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
-/// What the library logged, all of it.
+/// All log lines of the library.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Logger;
@@ -94,13 +94,13 @@ fn a_user_reads_what_it_may() {
     root.put("/a/x", "1");
     assert_same(&cache, &root);
 
-    // The token dies; the connections stay.
+    // The token becomes invalid; the connections stay open.
     root.run(async |mut client| client.user_change_password("app", PASSWORD).await.map(drop));
     let newest = root.put("/a/x", "2");
     assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
     assert_same(&cache, &root);
 
-    // The connections die too.
+    // The connections end as well.
     root.run(async |mut client| client.user_change_password("app", PASSWORD).await.map(drop));
     let before = feeder.counters().connects;
     proxy.cut();
@@ -132,7 +132,7 @@ fn one_key_is_fed_to_whoever_may_read_that_alone() {
     assert_eq!(value().as_deref(), Some(&b"1"[..]));
     assert_eq!(cache.snapshot().unwrap().len(), 1, "nothing else of the prefix");
 
-    // After a reconnect, too.
+    // The permission is also used after a reconnect.
     let before = feeder.counters().connects;
     proxy.cut();
     wait_for("the reconnect", || feeder.counters().connects > before);
@@ -142,7 +142,7 @@ fn one_key_is_fed_to_whoever_may_read_that_alone() {
     assert_eq!(feeder.counters().resyncs(), 0);
 }
 
-/// etcd sends a stream to its end, and says then that the permissions have changed under it.
+/// etcd sends the whole stream, and only then reports that the permissions have changed meanwhile.
 #[test]
 fn permission_lost_under_a_stream() {
     let (etcd, root) = guarded();
@@ -158,8 +158,8 @@ fn permission_lost_under_a_stream() {
     failure(&cache, Code::PermissionDenied);
 }
 
-/// Waits until no token that was given out before is taken any more. Each witness is asked once: a
-/// use may make a token live longer.
+/// Waits until no token issued earlier is accepted any more. Each witness is asked once: a use may extend a token's
+/// life.
 fn all_tokens_expire(etcd: &Etcd) {
     let witness = || Ctl::connect(&etcd.url(), ConnectOptions::new().with_user("app", PASSWORD));
     let mut witnesses: Vec<Ctl> = (0..60).map(|_| witness()).collect();
@@ -179,20 +179,20 @@ fn outlives_its_tokens(extra: &[&str]) {
     let (etcd, root) = guarded_by(extra);
     root.put("/a/x", "0");
     let proxy = Proxy::to(etcd.address());
-    // It takes no starved server for a silent one: its connections are counted.
+    // Without progress requests a starved server is not mistaken for a silent one: the test counts connections.
     let patient = feeder(&proxy.url()).progress_requests(false);
     let (cache, feeder) = start(patient.user("app", PASSWORD), "/a/");
     cache.wait_ready(BOUND).unwrap();
     wait_for("the watch", || feeder.counters().connects == 1);
 
-    // A read on the connection that has listed.
+    // A read on the connection that was used for the listing.
     all_tokens_expire(&etcd);
     let newest = root.put("/a/x", "1");
     assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
     assert_same(&cache, &root);
     assert_eq!(feeder.counters().connects, 1, "the watch lives on");
 
-    // A listing on it.
+    // A listing on the same connection.
     all_tokens_expire(&etcd);
     root.put("/elsewhere", "1");
     feeder.request_resync();
@@ -200,7 +200,7 @@ fn outlives_its_tokens(extra: &[&str]) {
     root.put("/a/x", "2");
     assert_same(&cache, &root);
 
-    // And a reconnect.
+    // A reconnect.
     all_tokens_expire(&etcd);
     let before = feeder.counters().connects;
     proxy.cut();
@@ -288,7 +288,7 @@ fn an_old_server_is_used_with_a_warning() {
     ctl.put("/a/x", "0");
     assert_same(&cache, &ctl);
     assert_eq!(cache.status().source.server_version, old);
-    // Once, not at each reconnect.
+    // The warning is logged once, not at each reconnect.
     let warned = |line: &&String| line.starts_with("WARN") && line.contains(&old) && line.contains("3.4.38");
     let log = LOG.lock().unwrap().clone();
     let ours: Vec<&String> = log.iter().filter(|line| line.contains(&proxy.url())).filter(warned).collect();

@@ -1,5 +1,5 @@
-//! What no event shows: an etcd that holds something else than the cache, at the same revisions. A sample finds it after a
-//! reconnect, the audit finds what the sample misses, and neither finds anything where there is nothing.
+//! Differences that no event reveals: an etcd with other content than the cache at the same revisions. A sample finds
+//! it after a reconnect, the audit finds what the sample misses, and neither finds anything if there is no difference.
 
 use crate::fake::{Fake, Fault};
 use crate::faults::{follow, quick, resyncs};
@@ -17,7 +17,7 @@ fn script(keys: usize, value: &str) -> Vec<(String, String)> {
     (0..keys).map(|number| (format!("/x/{number:03}"), format!("{value} {number}"))).collect()
 }
 
-/// The last one, as a heartbeat writes it: the same in every history.
+/// The last key, as a heartbeat writes it: the same in every history.
 fn beat() -> (String, String) {
     ("/x/beat".to_owned(), "alive".to_owned())
 }
@@ -28,7 +28,7 @@ fn filled(puts: &[(String, String)]) -> Fake {
     etcd
 }
 
-/// The one resync, as of another history: the keys that it changed.
+/// The keys changed by the only resync, which must be of another history.
 #[track_caller]
 fn changed(recorder: &Recorder) -> Vec<String> {
     let (mark, inside) = recorder.resync();
@@ -36,12 +36,12 @@ fn changed(recorder: &Recorder) -> Vec<String> {
     inside.iter().map(|seen| seen.key()).collect()
 }
 
-/// The same script filled it again, with other values: revisions, versions and the newest key are the same.
+/// The same script refilled etcd with other values: revisions, versions and the newest key are the same.
 #[test]
 fn refilled_etcd_is_noticed_at_once() {
     let old = [script(5, "old"), vec![beat()]].concat();
     let new = [script(5, "new"), vec![beat()], vec![("/y/extra".to_owned(), "x".to_owned())]].concat();
-    // By a listing, and by an event, as what the cache knows last.
+    // The cache's newest knowledge comes from a listing, or from an event.
     for is_seen in [false, true] {
         let etcd = if is_seen { filled(&old[..5]) } else { filled(&old) };
         let (cache, feeder) = follow(quick([&etcd.url()]).audit_interval(Duration::ZERO), "/x/");
@@ -58,7 +58,7 @@ fn refilled_etcd_is_noticed_at_once() {
     }
 }
 
-/// A key that the sample does not draw is found by its absence.
+/// A key that the sample does not draw is noticed because it is missing.
 #[test]
 fn missing_key_is_noticed_at_once() {
     let long = "v".repeat(70_000);
@@ -68,7 +68,7 @@ fn missing_key_is_noticed_at_once() {
     etcd.put("/x/beat", "alive");
     wait_for("the beat", || value(&cache, "/x/beat").is_some());
     let recorder = Recorder::start(&cache, Start::Now);
-    // Too long to be drawn; a key elsewhere has its revision.
+    // The key's value is too long to be drawn; a key outside the range has its revision.
     let mut new = old.clone();
     new[20].0 = "/y/elsewhere".to_owned();
     etcd.refill(&new);
@@ -77,7 +77,8 @@ fn missing_key_is_noticed_at_once() {
     assert_eq!((resyncs(&feeder), feeder.counters().differences), (1, 1));
 }
 
-/// One value of thousands, which the sample does not draw: the audit after the reconnect finds it, and only that changes.
+/// A single value of thousands differs, which the sample does not draw: the audit after the reconnect finds it, and
+/// only that key changes.
 #[test]
 fn audit_finds_what_sample_misses() {
     let long = "v".repeat(70_000);
@@ -99,7 +100,7 @@ fn audit_finds_what_sample_misses() {
     assert!(feeder.counters().audited_keys >= 1000, "{:?}", feeder.counters());
 }
 
-/// Nobody reconnects: the interval alone.
+/// Without a reconnect, the audit's interval alone finds the difference.
 #[test]
 fn corrupt_member_is_noticed_by_interval() {
     let etcd = filled(&script(2500, "same"));
@@ -116,7 +117,7 @@ fn corrupt_member_is_noticed_by_interval() {
     assert_eq!(feeder.counters().probes, 0, "nothing was connected again");
 }
 
-/// An answer that is wrong once is no other history.
+/// A single wrong answer is not another history.
 #[test]
 fn difference_is_read_twice() {
     let etcd = filled(&script(50, "same"));
@@ -128,7 +129,8 @@ fn difference_is_read_twice() {
     assert_eq!((resyncs(&feeder), feeder.counters().differences), (0, 0), "{:?}", cache.status());
 }
 
-/// Everything moves while it runs: keys come, change, go and come again, and the cache's revisions are compacted in etcd.
+/// Everything changes during the audit: keys come, change, go and come again, and the cache's revisions are compacted
+/// in etcd.
 #[test]
 fn audit_beside_changes_finds_nothing() {
     let etcd = Etcd::start();
@@ -138,7 +140,7 @@ fn audit_beside_changes_finds_nothing() {
         ctl.put(key(number), "0");
     }
     let cache = Cache::builder("/x/").build().unwrap();
-    // Without progress the position stays behind what etcd compacts.
+    // Without progress the position stays below etcd's compacted revision.
     let feeder = Feeder::new([etcd.url()])
         .progress_requests(false)
         .audit_interval(Duration::from_millis(1))
@@ -169,7 +171,7 @@ fn audit_beside_changes_finds_nothing() {
     recorder.until("the last event", |seen| seen.revision == last && seen.kind == Kind::Added);
 }
 
-/// `Duration::ZERO` switches it off, after reconnects too.
+/// `Duration::ZERO` switches audits off, also after reconnects.
 #[test]
 fn audit_is_switched_off() {
     let etcd = filled(&script(50, "same"));

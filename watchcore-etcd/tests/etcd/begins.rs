@@ -1,4 +1,4 @@
-//! Where a feeder begins: at an older revision, at one to come, and where it ends with its listing.
+//! The start of a feeder: at an older revision, at a future one, and with a listing only.
 
 use super::feeder::{cache, feeder, follow};
 use crate::fake::{Fake, Fault};
@@ -18,7 +18,7 @@ fn a_start_revision_replays_the_history() {
     let first = ctl.put("/h/x", "0");
     ctl.put("/h/gone", "0");
     ctl.delete("/h/gone");
-    // 5 MB, which come in one message: etcd would cut it if it were asked to.
+    // 5 MB in one message; etcd would split it only if fragments were requested.
     for i in 1..=100 {
         ctl.put("/h/x", format!("{i:050000}"));
     }
@@ -51,7 +51,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     let newest = ctl.revision();
     let cache = Cache::builder("/p/").capacity(4096).expect_load(true).build().unwrap();
     let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
-    // 20 MB that come in fragments; a connection cut on the way does not make it a listing.
+    // 20 MB in fragments; a connection cut meanwhile does not cause a listing.
     let proxy = Proxy::to(etcd.address());
     let other = Cache::builder("/p/").build().unwrap();
     let refused = feeder(&proxy.url()).pace(&subscription).start(other.writer().unwrap());
@@ -68,7 +68,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
         assert!(subscription.wait(BOUND).unwrap(), "events come");
         let batch = subscription.poll(100).expect("nothing is lost");
         revisions.extend(batch.events().iter().map(|event| event.revision()));
-        // A slow reader, so that the feeder has to wait for it; nothing is expected of the time.
+        // A slow reader, so that the feeder has to wait for it; the test does not depend on the duration.
         std::thread::sleep(Duration::from_micros(500));
     }
     let expected: Vec<u64> = (first + 1..=newest).flat_map(|revision| [revision; 1000]).collect();
@@ -77,7 +77,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     assert_eq!((counters.fragment_switches, counters.resyncs()), (1, 0));
 }
 
-/// As far back as it was asked for, as there is anything, as etcd still has it.
+/// The history begins as far back as requested, as far as there are revisions, and as far as etcd still has them.
 #[test]
 fn history_begins_below_the_newest_revision() {
     let etcd = Etcd::start();
@@ -108,7 +108,7 @@ fn history_begins_below_the_newest_revision() {
         assert_eq!(feeder.counters().resyncs(), 0);
         assert_same(&cache, &ctl);
     }
-    // One that does not follow says what is there now.
+    // A feeder that stops after its listing shows the present state.
     let cache = cache("/g/");
     let feeder = feeder(&etcd.url()).history(10).stop_after_listing(true).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
@@ -116,7 +116,7 @@ fn history_begins_below_the_newest_revision() {
     drop(feeder);
 }
 
-/// A connection that stands still in the middle of the history shows nobody the past.
+/// If the connection stalls in the middle of the history, no reader sees an old state.
 #[test]
 fn history_is_replayed_before_ready() {
     let etcd = Fake::start();
@@ -124,7 +124,7 @@ fn history_is_replayed_before_ready() {
         etcd.put("/g/x", i.to_string());
     }
     let newest = etcd.delete("/g/x");
-    // Quiet behind the newest event: progress has to be asked for.
+    // The range is quiet after the newest event: progress has to be requested.
     let elsewhere = etcd.put("/y/n", "elsewhere");
     etcd.fault(Fault::OldProgress);
     etcd.fault(Fault::NoProgress);
@@ -145,8 +145,8 @@ fn history_is_replayed_before_ready() {
     assert_eq!(seen.len() as u64, newest - (elsewhere - 10));
 }
 
-/// Where etcd does not say in time how far it is compacted, it is asked again: the newest revision is not listed
-/// in place of what was asked for.
+/// If etcd does not answer in time how far it is compacted, it is asked again: the newest revision is not listed
+/// instead of the requested history.
 #[test]
 fn history_outlives_an_unanswered_question() {
     let etcd = Etcd::start();
@@ -156,7 +156,7 @@ fn history_outlives_an_unanswered_question() {
     }
     let newest = ctl.revision();
     ctl.compact(newest - 4);
-    // What refuses the watch that asks: canceled, and the compacted revision.
+    // The refusal of the watch that queries the compaction: canceled, and the compacted revision.
     let refusal = format!("\u{20}\u{1}\u{28}{}", char::from((newest - 4) as u8));
     let proxy = Proxy::swallowing(etcd.address(), &refusal);
     proxy.swallow(true);
@@ -194,7 +194,7 @@ fn a_start_revision_that_is_compacted_says_so() {
         assert_eq!(status.state, State::Failed);
         assert_eq!(status.last_error.unwrap().message(), error.message());
     }
-    // What it said is so: one before the oldest is the first that works, and loses nothing.
+    // The error is right: the revision before the oldest is the first that works, and loses nothing.
     let (cache, _feeder) = begin_at(15);
     cache.wait_ready(BOUND).unwrap();
     assert_eq!(cache.oldest(), 16);
@@ -235,7 +235,7 @@ fn stop_after_listing_does_not_watch() {
     assert_eq!(cache.position().revision, old);
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]));
     assert_eq!(cache.status().state, State::Ready);
-    // Another watcher sees what it does not.
+    // Another feeder shows the events that this one does not watch.
     let (other, _other_feeder) = follow(&etcd, "/s/");
     for _ in 0..3 {
         other.wait_until(ctl.put("/s/x", "2"), BOUND).unwrap();
@@ -246,7 +246,7 @@ fn stop_after_listing_does_not_watch() {
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]), "what was listed stays");
 }
 
-/// What kept it from listing at first is over with the listing, as it is where a watch follows.
+/// The error that delayed the listing is cleared with the listing, as it is where a watch follows.
 #[test]
 fn stop_after_listing_ends_ready() {
     let etcd = Etcd::start();
@@ -277,7 +277,7 @@ fn a_start_above_etcd_s_revision_ends_and_one_below_begins() {
     };
     assert_eq!((error.code(), error.asked()), (Code::FutureRevision, far), "{error}");
 
-    // Written before the cache saw it: not a future revision.
+    // Written before the cache saw it, so it is not a future revision for etcd.
     let newest = ctl.put("/f/x", "0");
     let recorder = Recorder::start(&cache, Start::After(newest));
     let next = ctl.put("/f/x", "1");

@@ -1,4 +1,4 @@
-//! The option that follows etcd's compaction.
+//! The option `follow_compaction`.
 
 use super::feeder::{cache, feeder, patient};
 use crate::support::etcd::Etcd;
@@ -33,7 +33,7 @@ fn etcd_s_compaction_is_followed_where_that_is_asked_for() {
     assert_same(&follows, &ctl);
 }
 
-/// Who learns of a compaction first requests it: what is there goes at once, what is to come when it is there.
+/// A program that learns of a compaction first requests it: present events go at once, later ones when they come.
 #[test]
 fn a_compaction_is_requested_of_the_feeder() {
     let etcd = Etcd::start();
@@ -63,7 +63,7 @@ fn a_compaction_is_requested_of_the_feeder() {
     assert_eq!(feeder.compact(last).unwrap_err().code(), Code::Closed);
 }
 
-/// A watch at a revision that is not compacted makes etcd read history, so none is opened to find that out.
+/// A watch at a revision that is not compacted makes etcd read history, so none is opened to query the compaction.
 #[test]
 fn following_a_compaction_reads_no_history() {
     let etcd = Etcd::start();
@@ -78,7 +78,7 @@ fn following_a_compaction_reads_no_history() {
     let reads = || etcd.counted("grpc_server_started_total{grpc_method=\"Range\"");
     let watches = || etcd.counted("grpc_server_started_total{grpc_method=\"Watch\"");
     assert_eq!((watches(), proxy.accepted()), (1, 2), "the test's own premise");
-    // Nothing happens in the range, and each question is answered all the same.
+    // No event comes in the range, but each query is answered.
     let before = reads();
     wait_for("many questions", || reads() >= before + 50);
     assert_eq!(
@@ -98,7 +98,7 @@ fn following_a_compaction_reads_no_history() {
     assert_same(&cache, &ctl);
 }
 
-/// A stream that always has more, here because its events wait for a slow subscription, holds up no question.
+/// A stream that always has more, here because its events wait for a slow subscription, delays no query.
 #[test]
 fn compaction_followed_beside_waiting_stream() {
     let etcd = Etcd::start();

@@ -1,4 +1,4 @@
-//! Consistent reads on a real etcd: they are, and many of them cost few calls.
+//! Consistent reads on a real etcd: they are consistent, and many of them cost few calls.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::assert_same;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use watchcore::{Cache, Code, State, Waiter, WakeSet, Want};
 use watchcore_etcd::Feeder;
 
-/// How many ask at once.
+/// The number of concurrent readers.
 const MANY: usize = 1000;
 
-/// A cache whose feeder asks for progress only where somebody waits.
+/// A cache whose feeder requests progress only while a caller waits.
 fn follow(url: &str) -> (Cache, Feeder) {
     let cache = Cache::builder("/k/").build().unwrap();
     let feeder = Feeder::new([url])
@@ -32,31 +32,31 @@ fn answers_progress(cache: &Cache, ctl: &Ctl) {
     cache.wait_until(elsewhere(ctl), BOUND).unwrap();
 }
 
-/// Moves etcd's revision, and nothing that the cache sees.
+/// Raises etcd's revision outside the cache's range.
 fn elsewhere(ctl: &Ctl) -> u64 {
     ctl.put("/elsewhere", "x")
 }
 
-/// Waiters in a wake set, by their tags.
+/// Waiters in a wake set, each found by its tag.
 struct Crowd {
     set: WakeSet,
     waiters: Vec<Waiter>,
 }
 
 impl Crowd {
-    /// They ask now, and are armed.
+    /// Begins `count` waits and arms them.
     fn asks(cache: &Cache, want: Want, count: usize) -> Crowd {
         let set = WakeSet::new().unwrap();
         let mut waiters: Vec<Waiter> = (0..count).map(|_| cache.waiter(want).unwrap()).collect();
         for (tag, waiter) in waiters.iter_mut().enumerate() {
             set.add_waiter(waiter, tag as u64).unwrap();
-            // What was answered meanwhile is listed.
+            // Arming lists the waits that were answered meanwhile.
             waiter.arm().unwrap();
         }
         Crowd { set, waiters }
     }
 
-    /// Polls each that is listed until all have an end; gives what `end` makes of it.
+    /// Polls each ready waiter until all have ended; returns the results of `end`.
     fn ends<T>(&mut self, mut end: impl FnMut(watchcore::Result<u64>) -> T) -> Vec<T> {
         let mut ended = Vec::new();
         let mut tags = [0; 64];
@@ -92,12 +92,12 @@ fn one_read_serves_all_that_asked_before_it_began() {
     let before = feeder.counters();
     let early = elsewhere(&ctl);
 
-    // The first read has happened, and its answer is on the way.
+    // The first read has reached etcd, and its answer is held back.
     proxy.hold(true);
     let mut first = cache.waiter(Want::Consistent).unwrap();
     wait_for("the answer of the first read", || proxy.held() == 1);
 
-    // What is written now is not in it, so it is no answer for readers that ask now.
+    // The held answer does not include this write, so it must not answer readers that begin now.
     let late = elsewhere(&ctl);
     let mut crowd = Crowd::asks(&cache, Want::Consistent, MANY - 1);
     assert!(!crowd.set.arm(), "nothing was answered yet");
@@ -110,7 +110,7 @@ fn one_read_serves_all_that_asked_before_it_began() {
     println!("{MANY} concurrent consistent reads, in wake sets: {calls} linearizable reads of etcd");
     assert_eq!(calls, 2, "one under way, one for all others");
 
-    // Nothing was seen of it yet: progress is asked for, because somebody waits.
+    // The cache has not seen the revision: progress is requested because readers wait.
     assert_eq!(feeder.counters().progress_requests, before.progress_requests);
     assert!(cache.position().revision < late);
     let mut crowd = Crowd::asks(&cache, Want::Revision(late), MANY);
@@ -121,7 +121,7 @@ fn one_read_serves_all_that_asked_before_it_began() {
     println!("{MANY} waits for that revision: {asked} requests for progress");
     assert!((1..MANY as u64 / 10).contains(&asked), "{asked}");
 
-    // And no more when nobody does.
+    // No progress is requested when no reader waits.
     for _ in 0..20 {
         let seen = ctl.put("/k/x", "1");
         wait_for("an event", || cache.position().revision >= seen);
@@ -155,8 +155,8 @@ fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
             assert!(cache.wait_until(found, BOUND).expect("it comes").revision >= found);
         };
         let small = || std::thread::Builder::new().stack_size(128 << 10);
-        // Asleep until all are there, also where there is no thread for one: a thousand that look now and then starve
-        // whatever else this machine does.
+        // The threads sleep until all exist, even if a thread could not be started: a thousand running threads would
+        // starve everything else on this machine.
         let closed = gate.write();
         let threads: Vec<_> = (0..MANY).map(|_| small().spawn_scoped(scope, ask).expect("a thread")).collect();
         drop(closed);
@@ -171,7 +171,7 @@ fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
     assert!((1..MANY as u64).contains(&calls), "{calls}");
 }
 
-/// A wait for a revision that never comes costs a request a second, and delays no other wait.
+/// A wait for a revision that never comes costs one request a second, and delays no other wait.
 #[test]
 fn revision_that_never_comes() {
     let etcd = Etcd::start();
@@ -180,7 +180,7 @@ fn revision_that_never_comes() {
     let started = Instant::now();
     let mut crowd = Crowd::asks(&cache, Want::Revision((1 << 51) + 1), 1);
     assert_eq!(cache.wait_until(1 << 51, Duration::from_secs(4)).unwrap_err().code(), Code::FutureRevision);
-    // Five in the first second and a half, then one a second, for each of the two that began to wait.
+    // Five requests in the first second and a half, then one a second, for each of the two waits.
     let most = 2 * 5 + started.elapsed().as_secs();
     let asked = feeder.counters().progress_requests;
     assert!((2..=most).contains(&asked), "{asked} requests, at most {most} expected");
@@ -237,7 +237,7 @@ fn who_waits_ends_at_once_when_the_feeder_stops() {
     let proxy = Proxy::swallowing(etcd.address(), "nothing");
     let (cache, feeder) = follow(&proxy.url());
     let feeder = Arc::new(feeder);
-    // Nothing that is waited for can come.
+    // No wait can be answered now.
     proxy.hold(true);
     elsewhere(&ctl);
     let mut crowd = Crowd::asks(&cache, Want::Consistent, 100);
@@ -267,7 +267,7 @@ fn who_waits_ends_at_once_when_the_feeder_stops() {
     for crowd in [&mut crowd, &mut waits] {
         assert!(crowd.ends(closed).into_iter().all(|code| code == Code::Closed));
     }
-    // A reader that comes later does not wait either.
+    // A reader that begins later does not wait either.
     assert_eq!(cache.wait_until(1 << 40, BOUND).unwrap_err().code(), Code::Closed);
     assert_eq!(cache.consistent_revision(BOUND).unwrap_err().code(), Code::Closed);
 }

@@ -1,11 +1,11 @@
-//! Seeded runs against the fake etcd: messages with another bit, and watches with several faults in a row. Each test runs the
-//! seeds 0 to 49; `WATCHCORE_SEED=N` runs one, and a failure names its own.
+//! Seeded runs against the fake etcd: messages with a flipped bit, and watches with several faults in a row. Each test
+//! runs the seeds 0 to 49; `WATCHCORE_SEED=N` runs only N, and a failure names its seed.
 //!
-//! **A bit that is another one** may make a message that could have been written so: docs/internals/feeder.md has the table. These
-//! tests audit all the time and ask for: nothing else is ever shown, and the cache ends equal to the store.
+//! **A flipped bit** may yield a valid message: docs/internals/feeder.md has the table. These tests audit all the time
+//! and check that no other wrong state is shown, and that the cache ends equal to the store.
 //!
-//! The oracle is the fake's own store. A [`History`] replays what a subscription was given and compares it with the store's
-//! events: between two resyncs every event of the range comes once, in order, as it was written.
+//! The oracle is the fake's own store. A [`History`] replays the events of a subscription and compares them with the
+//! store's: between two resyncs every event of the range comes once, in order, unchanged.
 
 use crate::fake::{Entropy, Fake, Fault};
 use crate::faults::{follow, quick};
@@ -23,7 +23,7 @@ use watchcore_etcd::FeederBuilder;
 type Content = (Vec<u8>, [u64; 3], i64);
 type Contents = BTreeMap<Vec<u8>, Content>;
 
-/// Runs each seed, five at a time, for they wait more than they compute; names the one that fails.
+/// Runs each seed, five at a time, because they mostly wait; names the seed that fails.
 fn each_seed(run: impl Fn(u64) + Sync) {
     struct Named(u64);
     impl Drop for Named {
@@ -47,7 +47,7 @@ fn each_seed(run: impl Fn(u64) + Sync) {
     });
 }
 
-/// Whatever is wrong shows within milliseconds.
+/// A feeder that notices every fault within milliseconds.
 fn hasty(etcd: &Fake) -> FeederBuilder {
     quick([&etcd.url()])
         .progress_interval(Duration::from_millis(10))
@@ -60,7 +60,7 @@ fn content(kv: &PbKeyValue) -> Content {
     (kv.value.clone(), numbers, kv.lease)
 }
 
-/// What the store holds after these events.
+/// The content of the store after these events.
 fn replayed(events: &[PbEvent]) -> Contents {
     let mut contents = Contents::new();
     for event in events {
@@ -85,7 +85,7 @@ fn held(cache: &Cache) -> Contents {
         .collect()
 }
 
-/// One to three changes of ten keys, in one revision, or one elsewhere.
+/// Writes one to three changes of ten keys in one revision, or one change outside the range.
 fn write(etcd: &Fake, random: &mut Entropy, value: usize) -> u64 {
     if random.below(5) == 0 {
         return etcd.put("/y/elsewhere", "");
@@ -98,21 +98,21 @@ fn write(etcd: &Fake, random: &mut Entropy, value: usize) -> u64 {
     etcd.txn(&changes)
 }
 
-/// What a subscription saw, replayed.
+/// A subscription's events, replayed.
 #[derive(Clone, Default)]
 struct History {
     contents: Contents,
-    /// Everything up to this revision was seen.
+    /// Every event up to this revision was seen.
     complete: u64,
-    /// Those of the store that were seen since, all of one revision.
+    /// How many of the store's later events were seen, all of one revision.
     count: usize,
     is_inside: bool,
-    /// What is not as it was written.
+    /// The events that differ from the store's.
     wrong: Vec<String>,
 }
 
 impl History {
-    /// From the state of the cache at a revision on.
+    /// A history that begins with the cache's state at a revision.
     fn from(contents: Contents, revision: u64) -> History {
         History { contents, complete: revision, ..History::default() }
     }
@@ -134,7 +134,7 @@ impl History {
         self.whole(last, truth);
     }
 
-    /// The events of the store behind what was complete, that are of this revision or before.
+    /// The store's events after the complete part, up to this revision.
     fn expected(&self, revision: u64, truth: &[PbEvent]) -> Vec<PbEvent> {
         let of = |event: &&PbEvent| {
             let at = event.kv.as_ref().unwrap().mod_revision as u64;
@@ -143,7 +143,7 @@ impl History {
         truth.iter().filter(of).cloned().collect()
     }
 
-    /// The last revision that was seen came whole.
+    /// Checks that the last seen revision was complete.
     fn whole(&mut self, last: u64, truth: &[PbEvent]) {
         if last <= self.complete {
             return;
@@ -190,7 +190,7 @@ impl History {
         }
     }
 
-    /// Applies it to what the subscription's reader has; each event fits what was seen before.
+    /// Applies an event to the reader's state and checks that it follows from that state.
     fn apply(&mut self, seen: &Seen) {
         let before = match seen.kind {
             Kind::Deleted => self.contents.remove(&seen.key),
@@ -204,7 +204,8 @@ impl History {
     }
 }
 
-/// Waits until the cache holds what the store does, and a reader who began with `history` has been given all of it; replays that.
+/// Waits until the cache equals the store, and a reader who began with `history` has received all of it; returns the
+/// replayed history.
 #[track_caller]
 fn settled(cache: &Cache, etcd: &Fake, recorder: &Recorder, history: &History) -> History {
     let last = etcd.put("/x/end", "the end");
@@ -222,7 +223,7 @@ fn settled(cache: &Cache, etcd: &Fake, recorder: &Recorder, history: &History) -
     now
 }
 
-/// Faults that a watch meets one after the other, in any order.
+/// Faults that a watch meets in a random order.
 const FAULTS: [Fault; 22] = [
     Fault::SendsTwice,
     Fault::EventsTwice,
@@ -274,7 +275,7 @@ fn fuzzed_watches_lose_nothing() {
                     steps.push(format!("{fault:?} {times}"));
                     etcd.fault_times(fault, times as u64);
                 }
-                // What was written is seen before the next step.
+                // The write is seen before the next step.
                 4 | 5 => {
                     let goal = etcd.revision();
                     let _ = cache.wait_until(goal, Duration::from_millis(20));
@@ -288,7 +289,7 @@ fn fuzzed_watches_lose_nothing() {
     });
 }
 
-/// Whether no rule finds what the bit changed in a message: the table of docs/internals/feeder.md.
+/// Whether no rule detects this change of a message: the table of docs/internals/feeder.md.
 fn is_beyond_rules((method, right, wrong): &(String, Vec<u8>, Vec<u8>)) -> bool {
     if method != "Watch" {
         return true;
@@ -308,7 +309,8 @@ fn is_beyond_rules((method, right, wrong): &(String, Vec<u8>, Vec<u8>)) -> bool 
     right.events.iter().zip(&wrong.events).any(is_event)
 }
 
-/// A run with one fault that flips bits, so many times in a row; gives whether the reader was shown what was never written.
+/// Runs one fault that flips bits, `times` times in a row; returns whether the reader was shown a state that was never
+/// written.
 fn flips(seed: u64, fault: Fault, times: u64) -> bool {
     let mut random = Entropy(seed);
     let etcd = Fake::start();

@@ -1,4 +1,4 @@
-//! How a feeder ends: by a stop, with its cache, and without a server.
+//! The end of a feeder: by a stop, with its cache, and without a server.
 
 use super::feeder::{cache, feeder, follow};
 use crate::support::etcd::Etcd;
@@ -21,7 +21,7 @@ fn stop_is_quick_idempotent_and_wakes_who_waits() {
     let waiting = cache.clone();
     let waiter = std::thread::spawn(move || waiting.wait_until(1 << 40, BOUND * 2));
     wait_for("the waiter", || cache.stats().waiting > 0);
-    // Even when etcd says nothing any more.
+    // The stop works even when etcd no longer answers.
     proxy.stall(true);
     let started = Instant::now();
     feeder.stop();
@@ -36,7 +36,7 @@ fn stop_is_quick_idempotent_and_wakes_who_waits() {
     assert_eq!(proxy.accepted(), accepted, "no call after the stop");
 }
 
-/// A connection and a listing that are never answered: nothing but the stop ends them.
+/// A connection and a listing that are never answered: only the stop ends them.
 #[test]
 fn stop_drops_calls_under_way() {
     let etcd = Etcd::start();
@@ -62,7 +62,7 @@ fn stop_drops_calls_under_way() {
     stops(&swallows, &|| swallows.swallowed() > 0);
 }
 
-/// An extractor that blocks the feeder's thread inside the cache stands for whatever holds it up there.
+/// The extractor blocks the feeder's thread inside the cache, as any other delay there would.
 #[test]
 fn stops_at_once_share_two_seconds() {
     let etcd = Etcd::start();
@@ -74,7 +74,7 @@ fn stops_at_once_share_two_seconds() {
         let inside = inside.clone();
         Attribute::extractor("blocked", move |_, _| {
             inside.store(true, Ordering::SeqCst);
-            // Until the sender is dropped.
+            // Blocks until the sender is dropped.
             let _ = gate.lock().unwrap().recv();
             Ok::<_, std::convert::Infallible>(None)
         })
@@ -91,11 +91,11 @@ fn stops_at_once_share_two_seconds() {
         }
     });
     assert!(!feeder.is_stopped(), "the test's own premise");
-    // As a free does: it stops, and drops, which stops again.
+    // Like a free: it stops, and the drop stops again.
     feeder.stop();
     drop(feeder);
     let elapsed = started.elapsed();
-    // One limit, not five of them: the fourth and the fifth find it over.
+    // All stops share one limit: the fourth and the fifth find it already over.
     assert!((STOP..2 * STOP).contains(&elapsed), "{elapsed:?}");
     drop(open);
     wait_for("the end", || cache.status().state == State::Closed);
@@ -144,7 +144,7 @@ fn without_a_server_nothing_hangs() {
     assert_eq!(cache.snapshot().map(drop).unwrap_err().code(), Code::NotReady);
     assert_eq!(cache.wait_ready(Duration::from_millis(20)).unwrap_err().code(), Code::Timeout);
 
-    // It comes up later.
+    // The server starts later.
     etcd.launch();
     cache.wait_ready(BOUND).unwrap();
     assert_same(&cache, &etcd.ctl());

@@ -1,11 +1,11 @@
-//! The fake etcd itself: without a fault it is as good as a real one.
+//! Tests of the fake etcd itself: without a fault it behaves like a real one.
 
 use crate::fake::{Fake, Fault};
 use crate::faults::{follow, quick};
 use crate::support::wait_for;
 use watchcore::Read;
 
-/// Keys and revisions of the cache are those of the fake.
+/// The cache has the keys and revisions of the fake.
 #[test]
 fn fake_etcd_is_followed() {
     let etcd = Fake::start();
@@ -28,7 +28,7 @@ fn fake_etcd_is_followed() {
     assert_eq!((feeder.counters().resyncs(), feeder.counters().fragments), (0, 1));
 }
 
-/// The commands of the program, of which tests in other languages make use.
+/// The text commands of the fake etcd, which tests in other languages use.
 #[test]
 fn fake_etcd_takes_commands() {
     let etcd = Fake::start();

@@ -1,4 +1,4 @@
-//! The feeder when etcd fails it: nothing is lost, or a resync says what changed.
+//! The feeder under faults of etcd: no event is lost, or a resync shows the difference.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::{Recorder, assert_same, value};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use watchcore::{Attribute, Cache, Code, Kind, Read, ResyncReason, Start, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
-/// A feeder that comes back soon.
+/// A feeder with short retry delays.
 pub fn feeder(url: &str) -> FeederBuilder {
     quick([url])
 }
@@ -31,7 +31,7 @@ pub fn resyncs(feeder: &Feeder) -> u64 {
     feeder.counters().resyncs()
 }
 
-/// Every put of `/x/n` with a rising number was seen once and in order, with nothing else.
+/// Checks that every put of `/x/n` with a rising number was seen once and in order, and nothing else.
 #[track_caller]
 pub fn assert_unbroken(recorder: &Recorder, revisions: &[u64]) {
     let last = *revisions.last().expect("something was written");
@@ -82,7 +82,7 @@ fn cut_connections_lose_nothing() {
             proxy.cut();
         }
         if i % 100 == 50 {
-            // With the connection gone for a while.
+            // The connection is gone for a while.
             proxy.refuse();
             wait_for("the loss is noticed", || matches!(cache.status().state, State::Stale { .. }));
         }
@@ -105,7 +105,7 @@ fn a_reconnect_after_progress_goes_on_without_a_resync() {
     let recorder = Recorder::start(&cache, Start::Now);
     let mut revisions = vec![ctl.put("/x/n", "0")];
     for i in 0..3 {
-        // Far ahead by progress alone.
+        // The position is far ahead by progress alone.
         for _ in 0..50 {
             ctl.put("/y/n", "elsewhere");
         }
@@ -113,7 +113,7 @@ fn a_reconnect_after_progress_goes_on_without_a_resync() {
         let before = feeder.counters().connects;
         proxy.cut();
         wait_for("the reconnect", || feeder.counters().connects > before);
-        // After a put, and after a deletion, as the newest event.
+        // The newest event is a put, or a deletion.
         revisions.push(if i == 1 { ctl.delete("/x/n") } else { ctl.put("/x/n", "again") });
     }
     assert_unbroken(&recorder, &revisions);
@@ -187,7 +187,7 @@ fn a_compaction_while_away_resyncs() {
 
 #[test]
 fn a_compaction_of_all_that_was_applied_resyncs() {
-    // Nothing that a watch needs is gone, but nothing is left to prove that it is the same history.
+    // The watch's revisions still exist, but the evidence that the history is the same is compacted.
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
     let ctl = etcd.ctl();
@@ -207,7 +207,7 @@ fn a_compaction_of_all_that_was_applied_resyncs() {
 #[test]
 fn a_broken_chain_is_noticed_and_listed_again() {
     let etcd = Etcd::start();
-    // Version 2 with this value comes as version 5.
+    // Version 2 with this value is changed to version 5 on the way.
     let proxy = Proxy::forging_once(etcd.address(), b"\x20\x02\x2a\x06forged", b"\x20\x05\x2a\x06forged");
     let ctl = etcd.ctl();
     ctl.put("/x/n", "0");
@@ -233,11 +233,11 @@ fn a_resync_that_was_asked_for_outlives_the_connection() {
     let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
     cache.wait_until(ctl.put("/x/n", "1"), BOUND).unwrap();
     proxy.stall(true);
-    // Something that only the listing brings.
+    // A change that only the listing brings.
     ctl.put("/x/n", "2");
     feeder.request_resync();
     wait_for("the listing", || feeder.counters().listings == 2);
-    // It is under way, and never comes.
+    // The listing is in progress and never completes.
     proxy.refuse();
     proxy.stall(false);
     proxy.allow();
@@ -266,7 +266,7 @@ fn too_far_behind_is_listed_not_replayed() {
     assert_same(&cache, &ctl);
     drop(recorder);
 
-    // Just not too far.
+    // Just below the limit.
     let recorder = Recorder::start(&cache, Start::Now);
     let before = ctl.put("/x/n", "seen");
     cache.wait_until(before, BOUND).unwrap();
@@ -296,7 +296,7 @@ fn a_silent_server_is_left_for_another_endpoint() {
     assert_eq!(resyncs(&feeder), 0);
 }
 
-/// A few revisions may be many megabytes: a server that is busy with them answers no request for progress meanwhile.
+/// A few revisions may be many megabytes: a server that is sending them answers no progress request meanwhile.
 #[test]
 fn a_server_that_is_slow_to_catch_up_is_not_left() {
     let etcd = Etcd::start();
@@ -309,7 +309,8 @@ fn a_server_that_is_slow_to_catch_up_is_not_left() {
     let feeder = feeder(&proxy.url()).progress_interval(Duration::from_millis(10)).start_revision(first);
     let feeder = feeder.start(cache.writer().unwrap()).unwrap();
     wait_for("the middle of the history", || proxy.is_stalled());
-    // One that has nothing left to deliver is left after a second at this interval, and a second has a hundred of them.
+    // A watch without a backlog would be given up after a second at this interval, which has a hundred requests a
+    // second.
     wait_for("many requests", || feeder.counters().progress_requests >= 250);
     proxy.stall(false);
     cache.wait_until(newest, BOUND).unwrap();
@@ -319,23 +320,24 @@ fn a_server_that_is_slow_to_catch_up_is_not_left() {
 
 #[test]
 fn an_idle_server_is_not_taken_for_a_silent_one() {
-    // Until the store reaches the watch's first revision etcd answers no request for progress.
+    // Until the store reaches the watch's first revision, etcd answers no progress request.
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     let (cache, feeder) = follow(feeder(&etcd.url()), "/x/");
     wait_for("many requests", || feeder.counters().progress_requests >= 30);
     let idle = feeder.counters();
-    // One silence may come of a loaded machine; a server taken for silent is left every fifth time.
+    // A single silence may come from a loaded machine; a server mistaken for silent would be given up every fifth
+    // interval.
     assert!(idle.connects <= 2 && idle.silences <= 1, "{idle:?}");
     assert_eq!(idle.progress_notifications, 0, "the test's own premise");
-    // Afterwards it does.
+    // Afterwards etcd answers them.
     cache.wait_until(ctl.put("/y/n", "elsewhere"), BOUND).unwrap();
     wait_for("progress", || feeder.counters().progress_notifications > 0);
     assert_same(&cache, &ctl);
 }
 
-/// A watch at the store's next revision is mute, so a liveness read shows that it lives. Its answer says nothing of
-/// what was applied while it was under way.
+/// A watch at the store's next revision is mute, so a liveness read shows that it lives. The answer must not be
+/// compared with revisions that were applied during the read.
 #[test]
 fn event_during_a_liveness_read() {
     let etcd = Etcd::start();
@@ -345,17 +347,18 @@ fn event_during_a_liveness_read() {
     let (cache, feeder) = follow(Feeder::new([&proxy.url()]), "/x/");
     proxy.hold_first(true);
     wait_for("the answer of a liveness read", || proxy.held() >= 1);
-    // The watch has a connection of its own, which is not held.
+    // The watch has its own connection, which is not held.
     cache.wait_until(ctl.put("/x/n", "1"), BOUND).unwrap();
     proxy.hold_first(false);
-    // It goes through the same connection, after the held answer.
+    // This read uses the same connection, after the held answer.
     cache.consistent_revision(BOUND).unwrap();
     cache.wait_until(ctl.put("/x/n", "2"), BOUND).unwrap();
     assert_same(&cache, &ctl);
     assert_eq!(resyncs(&feeder), 0, "{:?}", feeder.counters());
 }
 
-/// Puts where a cluster may be without a leader for a while; one that was refused may have been done all the same.
+/// Puts until the cluster, which may have no leader for a while, accepts; a refused put may have been done
+/// nevertheless.
 fn put_in_the_end(ctl: &Ctl, key: &str, value: &str) -> u64 {
     let mut revision = 0;
     wait_for("a write", || match ctl.attempt(async |mut client| client.put(key, value, None).await) {
@@ -368,7 +371,7 @@ fn put_in_the_end(ctl: &Ctl, key: &str, value: &str) -> u64 {
     revision
 }
 
-/// The feeders of a member that was killed read through it again while it catches up.
+/// The feeders of a killed member read through it again while it catches up.
 #[test]
 fn member_killed_and_restarted() {
     let mut members = Etcd::cluster();
@@ -395,7 +398,7 @@ fn member_killed_and_restarted() {
     }
 }
 
-/// One message brings a revision that is applied, and one with a value that the cache refuses.
+/// One message has both a revision that is applied, and one with a value that the cache refuses.
 #[test]
 fn refused_value_and_its_repair() {
     let etcd = Etcd::start();
@@ -417,7 +420,7 @@ fn refused_value_and_its_repair() {
     assert!(error.contains("/x/large") && error.contains("101 bytes, the limit is 100"), "{error}");
     assert!(!error.contains(".."), "{error}");
     assert_eq!(cache.position().revision, applied, "what came before it is applied");
-    // The watch could only bring the large value again: the repair is listed.
+    // The watch could only bring the large value again, so the repaired state is listed.
     let repaired = ctl.put("/x/large", "2");
     let (mark, inside) = recorder.resync();
     assert_eq!((mark.reason, mark.from, mark.to), (ResyncReason::ChainBroken, applied, repaired));
@@ -426,7 +429,7 @@ fn refused_value_and_its_repair() {
     assert_same(&cache, &ctl);
     wait_for("ready", || cache.status().state == State::Ready);
     assert_eq!(resyncs(&feeder), 1, "{:?}", feeder.counters());
-    // The evidence is of the new listing.
+    // The evidence comes from the new listing.
     let before = feeder.counters().connects;
     proxy.cut();
     wait_for("the reconnect", || feeder.counters().connects > before);
@@ -472,7 +475,7 @@ fn a_member_without_a_leader_makes_the_cache_stale_and_loses_nothing() {
     let (cache, feeder) = follow(feeder(&members[0].url()), "/x/");
     let recorder = Recorder::start(&cache, Start::Now);
     let mut revisions = vec![ctl.put("/x/n", "1")];
-    // The member continues, and answers, but it cannot know what is new.
+    // The member runs again and answers, but cannot know the newest revision.
     members[1].freeze();
     members[2].freeze();
     wait_for("stale", || matches!(cache.status().state, State::Stale { .. }));
@@ -490,7 +493,7 @@ fn a_member_without_a_leader_makes_the_cache_stale_and_loses_nothing() {
     });
     let last = *revisions.last().unwrap();
     let seen = recorder.until("the last event", |seen| seen.revision == last);
-    // One that was refused may have been done all the same.
+    // A refused write may have been done nevertheless.
     let all: Vec<u64> = (revisions[0]..=last).collect();
     assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), all);
     assert_same(&cache, &ctl);
@@ -529,8 +532,8 @@ fn a_consistent_read_survives_a_reconnect() {
     assert!(thread.join().unwrap().unwrap() >= newest);
 }
 
-/// etcd sends each small event in a frame of HTTP/2 of its own. A feeder that stands still for some seconds finds tens of
-/// thousands of them, and its own HTTP/2 layer ended the connection over that.
+/// etcd sends each small event in its own HTTP/2 frame. A feeder that is stalled for some seconds then finds tens of
+/// thousands of frames, and its own HTTP/2 layer used to end the connection over that.
 #[test]
 fn stall_before_many_small_events() {
     const EVENTS: usize = 40_000;
@@ -545,7 +548,7 @@ fn stall_before_many_small_events() {
     };
     let blocking = Attribute::extractor("block", blocks);
     let cache = Cache::builder("/x/").capacity(1 << 17).field(blocking).build().unwrap();
-    // A second without a sign is no reason to connect again here: the thread itself stands still.
+    // The long interval keeps a second of silence from causing a reconnect: the thread itself is stalled.
     let feeder =
         Feeder::new([etcd.url()]).progress_interval(Duration::from_secs(10)).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();

@@ -1,4 +1,4 @@
-//! The feeder against a real etcd: what is listed, and what is followed.
+//! The feeder with a real etcd: listings and watches.
 
 use crate::support::etcd::Etcd;
 use crate::support::history::{Recorder, Seen, assert_same, value};
@@ -18,7 +18,7 @@ pub fn feeder(url: &str) -> FeederBuilder {
     Feeder::new([url])
 }
 
-/// One that takes no starved server for a silent one: where connections are counted.
+/// A feeder that mistakes no starved server for a silent one, for tests that count connections.
 pub fn patient(url: &str) -> FeederBuilder {
     feeder(url).progress_requests(false)
 }
@@ -92,10 +92,10 @@ fn a_listing_in_pages_is_the_state_at_one_revision() {
     ctl.txn(both.map(|(key, value)| TxnOp::put(key, value, None)).to_vec());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The first and the last key always change together; what lies between comes and goes.
+        // The first and the last key always change together; the keys between them come and go.
         scope.spawn(|| {
             let ctl = etcd.ctl();
-            // Also ends where an assertion below has failed.
+            // Ends also when an assertion below has failed.
             let begin = Instant::now();
             for i in 0.. {
                 if over.load(Ordering::Relaxed) || begin.elapsed() > BOUND {
@@ -164,7 +164,7 @@ fn keys_outside_the_prefix_move_the_position_only() {
     let ctl = etcd.ctl();
     ctl.put("/a/1", "x");
     ctl.put("/b/1", "x");
-    // No tick would come in time: only a request on demand makes this wait end.
+    // The interval is too long to help: only a request on demand ends this wait.
     let cache = cache("/a/");
     let long = Duration::from_secs(3600);
     let feeder = feeder(&etcd.url()).progress_interval(long).start(cache.writer().unwrap()).unwrap();
@@ -224,7 +224,7 @@ fn a_transaction_of_10_000_keys_is_one_revision() {
     let counters = feeder.counters();
     assert_eq!(counters.max_revision_events, 10_000);
     assert!((10_000..=20_000).contains(&counters.max_events_queued), "{counters:?}");
-    // Each revision is seen whole: the state before it has none of it.
+    // Each revision is seen whole: the state before it has none of its changes.
     let page = cache.list(&watchcore::Range::all(), Read::Exact(first), 0).unwrap();
     assert!(page.iter().all(|kv| kv.value() == Some(b"a")) && page.len() == 10_000);
 }
@@ -239,14 +239,14 @@ fn large_values_pass_and_a_long_message_comes_in_fragments() {
     }
     let proxy = Proxy::to(etcd.address());
     let cache = cache("/l/");
-    // Pages of the listing shrink below this limit by themselves.
+    // Pages of the listing stay below this limit by themselves.
     let feeder = patient(&proxy.url()).message_limit(4 << 20).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     assert_same(&cache, &ctl);
     let recorder = Recorder::start(&cache, Start::Now);
     wait_for("the watch", || feeder.counters().connects == 1);
 
-    // Away while 14 MB are written: they come in one message.
+    // The connection is away while 14 MB are written, which then come in one message.
     proxy.refuse();
     for i in 0..10u8 {
         ctl.put(format!("/l/{i:02}"), large(100 + i));
@@ -290,7 +290,7 @@ fn the_watch_has_a_connection_of_its_own_and_brings_no_previous_value() {
     let feeder = patient(&proxy.url()).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     wait_for("the connection of the watch", || proxy.accepted() == 2);
-    // The listing has passed; a watch that asked for previous values would lose its event now.
+    // The listing is done; a watch that requested previous values would lose its event now.
     proxy.swallow(true);
     let mut live = cache.subscribe(Start::Now).open().unwrap();
     cache.wait_until(ctl.put("/w/a", "the value after"), BOUND).unwrap();
@@ -324,7 +324,7 @@ fn a_resync_can_be_requested() {
     let ctl = etcd.ctl();
     let listed = ctl.put("/r/x", "0");
     let cache = cache("/r/");
-    // Progress must not come first: the same revision again is not worth a bracket.
+    // Progress must not come first, because a resync at the same revision is not published.
     let feeder = feeder(&etcd.url()).progress_requests(false).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     let recorder = Recorder::start(&cache, Start::Now);
@@ -338,7 +338,7 @@ fn a_resync_can_be_requested() {
     assert_same(&cache, &ctl);
 }
 
-/// Where a listing holds nothing new there is no resync, and none is counted.
+/// A listing without differences publishes no resync, and none is counted.
 #[test]
 fn listing_of_nothing_new_is_no_resync() {
     let etcd = Etcd::start();
@@ -375,7 +375,7 @@ fn a_bad_endpoint_is_refused_at_the_start() {
     assert_eq!(error.code(), Code::InvalidArgument);
     let error = Feeder::new(["http://a:1", "ftp://b"]).start(cache.writer().unwrap()).unwrap_err();
     assert!(error.message().contains("endpoint 2"), "{error}");
-    // The writer came back, and the cache is still the embedding program's.
+    // The writer can be taken again, and the cache still works for the embedding program.
     assert_eq!(cache.status().state, State::Ready);
 }
 
@@ -418,7 +418,7 @@ fn the_thread_has_a_name_and_takes_no_signals() {
     }
 }
 
-/// One call on the cache has the figures of its feeder.
+/// A cache's metrics include those of its feeder.
 #[test]
 fn metrics_show_the_feeder() {
     let etcd = Etcd::start();

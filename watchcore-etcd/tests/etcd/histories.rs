@@ -1,4 +1,4 @@
-//! Another history at the same address: it is noticed, however much it looks like the one before.
+//! Another history at the same address: it is noticed, however similar to the previous one.
 
 use super::faults::{feeder, follow, resyncs};
 use crate::support::etcd::{Ctl, Etcd};
@@ -7,7 +7,7 @@ use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
 use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start};
 
-/// A new, empty history at the same address.
+/// Starts a new, empty history at the same address.
 fn replaced(etcd: &mut Etcd) -> Ctl {
     etcd.kill();
     etcd.wipe();
@@ -39,12 +39,12 @@ fn a_history_that_went_back_resyncs() {
     assert!(matches!(error, None | Some(Code::Compacted | Code::Timeout | Code::FutureRevision)), "{error:?}");
 }
 
-/// The other history has more revisions than the old one before anybody looks.
+/// The other history has more revisions than the old one before the feeder looks.
 fn grown_past(write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
     grown_past_with(20_000, write, rewrite, settle);
 }
 
-/// The same, and so many revisions behind it is listed.
+/// As `grown_past`, with the number of missed revisions that causes a listing.
 fn grown_past_with(too_far_behind: u64, write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
     let mut etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
@@ -87,7 +87,7 @@ fn another_history_that_grew_past_our_listing_is_noticed() {
     grown_past(|ctl| fill(ctl, "/x/n", 10), |ctl| fill(ctl, "/x/m", 40), false);
 }
 
-/// The same puts in both, up to revision 4.
+/// The same puts in both histories, up to revision 4.
 fn same_beginning(ctl: &Ctl) {
     ctl.put("/x/n", "0");
     ctl.put("/x/m", "0");
@@ -96,7 +96,7 @@ fn same_beginning(ctl: &Ctl) {
 
 #[test]
 fn another_history_with_the_same_newest_put_is_noticed_by_a_later_put() {
-    // Another value of ours before the revision that was listed.
+    // Our history has another value before the listed revision.
     grown_past(
         |ctl| {
             same_beginning(ctl);
@@ -144,20 +144,21 @@ fn another_history_below_a_progress_notification_is_noticed() {
     grown_past(same_newest_put, event_in_place_of_progress, true);
 }
 
-/// The same, where it is listed anyway: for how far the cache is behind, counted from the newest put.
+/// The cache is so far behind that it is listed anyway, counted from the newest put.
 #[test]
 fn another_history_far_ahead_is_noticed() {
     grown_past_with(5, same_newest_put, event_in_place_of_progress, true);
 }
 
-/// A backup was restored while somebody waited. The answer is of the history that the cache has, so the listing comes
-/// first: a revision of the new one would be below what the cache has of the old one, which would be read at once.
+/// A backup is restored while a caller waits for a consistent read. The answer must be of the cache's history, so the
+/// listing comes first: a revision of the new history would be below the cache's position in the old one, whose state
+/// would be read at once.
 #[test]
 fn consistent_read_waits_for_the_history() {
     let mut etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
     let ctl = etcd.ctl();
-    // A listing that lasts: it is stalled in its middle.
+    // A listing that takes long: it is stalled in its middle.
     ctl.put("/x/large", vec![b'x'; 1_000_000]);
     let backup = etcd.back_up();
     fill(&ctl, "/x/a", 60);
@@ -189,8 +190,8 @@ fn consistent_read_waits_for_the_history() {
     assert!(feeder.counters().resyncs_for(ResyncReason::HistoryReset) >= 1);
 }
 
-/// One address, whose connections reach two clusters: the listing is of the first, the watch of the second. No key
-/// of the second contradicts what was listed.
+/// Connections to one address reach two clusters: the listing is of the first, the watch of the second. No key of the
+/// second contradicts the listing.
 #[test]
 fn watch_of_another_cluster_is_not_followed() {
     let (first, second) = (Etcd::start(), Etcd::start());

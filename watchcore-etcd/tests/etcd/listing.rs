@@ -1,4 +1,4 @@
-//! The listing: as one stream or in pages, how many of these there are, and what ends one in the middle.
+//! The listing: as a stream or in pages, the number of pages, and interruptions.
 
 use super::feeder::{cache, feeder, patient};
 use crate::support::etcd::{Ctl, Etcd, GrpcProxy, has_streams};
@@ -12,7 +12,7 @@ use watchcore_etcd::{Feeder, FeederBuilder};
 
 const VALUE: [u8; 350] = [b'v'; 350];
 
-/// An etcd with so many keys of `/p/`.
+/// An etcd with this many keys below `/p/`.
 fn filled(keys: usize) -> (Etcd, Ctl) {
     let etcd = Etcd::with(&["--max-txn-ops", "1000"]);
     let ctl = etcd.ctl();
@@ -23,12 +23,12 @@ fn filled(keys: usize) -> (Etcd, Ctl) {
     (etcd, ctl)
 }
 
-/// Calls of a method of etcd's reads that the server got.
+/// The number of calls of a read method that the server received.
 fn calls(etcd: &Etcd, method: &str) -> u64 {
     etcd.counted(&format!("grpc_server_started_total{{grpc_method=\"{method}\""))
 }
 
-/// A feeder that comes back soon.
+/// A feeder with short retry delays.
 fn quick(url: &str) -> FeederBuilder {
     feeder(url).backoff(Duration::from_millis(5), Duration::from_millis(50))
 }
@@ -43,9 +43,9 @@ fn requested(feeder: &Feeder) -> u64 {
     feeder.counters().resyncs_for(ResyncReason::Requested)
 }
 
-/// A listing that has come as far as its middle, behind a proxy that stalls there: some messages of a stream, or pages.
+/// A listing that a proxy has stalled in its middle: after some messages of a stream, or some pages.
 fn stalled(proxy: &Proxy, builder: FeederBuilder) -> (Cache, Feeder) {
-    // What the server sends before anybody reads it is less than half of what is there.
+    // The server sends less than half of the listing before it is read.
     proxy.stall_after(4_000_000);
     let (cache, feeder) = started(builder);
     wait_for("the middle of the listing", || proxy.is_stalled());
@@ -62,7 +62,7 @@ fn listings_are_one_stream() {
     let before = calls(&etcd, "Range");
     let (cache, feeder) = started(patient(&etcd.url()));
     cache.wait_ready(BOUND).unwrap();
-    // The read that pins the revision, and the stream.
+    // One read that pins the revision, and the stream.
     assert_eq!((calls(&etcd, "Range") - before, calls(&etcd, "RangeStream")), (1, 1));
     assert_same(&cache, &ctl);
     assert!(feeder.counters().pages >= 10, "messages of some 1.5 MB, the first ones shorter: {:?}", feeder.counters());
@@ -90,7 +90,7 @@ fn compaction_under_a_stream_begins_again() {
     }
 }
 
-/// As where a watch is silent: what is read meanwhile is of before.
+/// As with a silent watch: reads meanwhile see the state before the listing.
 #[test]
 fn long_listing_makes_the_cache_stale() {
     let (etcd, ctl) = filled(40_000);
@@ -110,7 +110,7 @@ fn long_listing_makes_the_cache_stale() {
     assert_same(&cache, &ctl);
 }
 
-/// What came of it may be of whoever was there before.
+/// The keys before the cut may be of another cluster.
 #[test]
 fn cut_stream_counts_for_nothing() {
     let (etcd, ctl) = filled(100_000);
@@ -126,13 +126,13 @@ fn cut_stream_counts_for_nothing() {
     assert_eq!(feeder.counters().resyncs(), 0);
 }
 
-/// A message that does not come in time: pages are asked for, which are shorter where the connection is slow, and when
-/// these do not come either, somebody else is.
+/// If a message does not come in time, pages are requested, which are shorter on a slow connection; if these do not
+/// come either, another endpoint is tried.
 #[test]
 fn silent_stream_is_left() {
     let (etcd, ctl) = filled(100_000);
     let silent = Proxy::to(etcd.address());
-    // The next session, whose failure is another one, comes late.
+    // The next session, which would fail differently, begins late.
     let late = feeder(&silent.url()).backoff(Duration::from_secs(5), Duration::from_secs(5));
     let (cache, feeder) = stalled(&silent, late.request_timeout(Duration::from_millis(200)));
     wait_for("the silence is noticed", || feeder.last_error().is_some());
@@ -142,7 +142,7 @@ fn silent_stream_is_left() {
     assert_same(&cache, &ctl);
 }
 
-/// It is found out once a connection, and not with every listing.
+/// Each connection learns once that streams fail, not with every listing.
 #[test]
 fn too_long_messages_make_pages() {
     let (etcd, ctl) = filled(20_000);
@@ -158,7 +158,7 @@ fn too_long_messages_make_pages() {
     }
 }
 
-/// A stream from which a message is missing looks like a whole one, but for its count.
+/// A stream that lacks a message looks complete, except for its count.
 #[test]
 fn missing_message_is_noticed() {
     let etcd = Etcd::start();
@@ -166,7 +166,7 @@ fn missing_message_is_noticed() {
     for i in 0..100 {
         ctl.put(format!("/p/{i:02}"), "x");
     }
-    // The first messages have 10, 20 and 40 keys. The one of 20 goes by itself, and its keys with it.
+    // The first messages have 10, 20 and 40 keys. The one with 20 is swallowed.
     let proxy = Proxy::swallowing(etcd.address(), "/p/15");
     proxy.swallow(true);
     let (cache, feeder) = started(quick(&proxy.url()));
@@ -177,7 +177,7 @@ fn missing_message_is_noticed() {
     assert_eq!(feeder.counters().resyncs(), 0);
 }
 
-/// A page that is the last by its own word, and has fewer keys than it counts.
+/// A page that claims to be the last one, but has fewer keys than it counts.
 #[test]
 fn page_without_its_keys_is_noticed() {
     let etcd = Etcd::start();
@@ -185,7 +185,7 @@ fn page_without_its_keys_is_noticed() {
     for i in 0..100 {
         ctl.put(format!("/p/{i:02}"), "x");
     }
-    // more: true, count: 100; and more: false.
+    // Changes `more: true, count: 100` to `more: false`.
     let proxy = Proxy::forging_once(etcd.address(), b"\x18\x01\x20\x64", b"\x18\x00\x20\x64");
     let (cache, feeder) = started(quick(&proxy.url()).page_size(10));
     cache.wait_ready(BOUND).unwrap();
@@ -193,7 +193,7 @@ fn page_without_its_keys_is_noticed() {
     assert_eq!((feeder.counters().failures, feeder.counters().resyncs()), (1, 0), "{:?}", feeder.counters());
 }
 
-/// As in the header of the last message of a stream: cluster, member, revision, term; the first key follows.
+/// The header as in the last message of a stream: cluster, member, revision, term; the first key follows.
 fn header_bytes(ctl: &Ctl, cluster: u64) -> Vec<u8> {
     let header = ctl.run(async |mut client| Ok(client.get("any", None).await?.header().unwrap().clone()));
     let mut bytes = Vec::new();
@@ -238,7 +238,7 @@ fn stop_drops_a_stream() {
     assert!(feeder.is_stopped() && begin.elapsed() < STOP, "{:?}", begin.elapsed());
 }
 
-/// Each page makes etcd count the rest of the range, so their number must not grow with that of the keys alone.
+/// Each page makes etcd count the rest of the range, so the number of pages must not grow in proportion to the keys.
 #[test]
 fn pages_are_as_long_as_bytes_allow() {
     let (etcd, ctl) = filled(40_000);
@@ -249,7 +249,7 @@ fn pages_are_as_long_as_bytes_allow() {
     assert_eq!((feeder.counters().pages, feeder.counters().listings), (10, 1));
 }
 
-/// The proxy has no streams.
+/// The gRPC proxy has no streams.
 #[test]
 fn refused_pages_come_shorter() {
     let (etcd, ctl) = filled(40_000);
@@ -264,7 +264,7 @@ fn refused_pages_come_shorter() {
     let counters = feeder.counters();
     assert_eq!((counters.listings, counters.failures), (1, 0), "{counters:?}");
     assert!(counters.pages >= 15, "15 MB in messages of at most 1 MiB: {counters:?}");
-    // The limit is found once, and not with every page again.
+    // The limit is found once, not with every page.
     assert!(asked <= counters.pages + 8, "{asked} reads for {counters:?}");
 }
 

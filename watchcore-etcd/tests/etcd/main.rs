@@ -1,4 +1,4 @@
-//! The feeder against real etcds, and against a fake one that is told what to do wrong.
+//! The feeder with real etcds, and with a fake one that makes errors on request.
 #![allow(unreachable_pub)]
 
 mod access;

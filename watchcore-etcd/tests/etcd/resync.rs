@@ -1,4 +1,4 @@
-//! Every reason of a resync on a real etcd, seen by subscriptions, snapshots and reads from before it.
+//! Every reason of a resync on a real etcd, as subscriptions, snapshots and reads that began before it see it.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::{Recorder, Seen, assert_same};
@@ -14,11 +14,11 @@ use watchcore::{
 };
 use watchcore_etcd::{Feeder, FeederBuilder};
 
-/// What is said of one key: value, then create_revision, mod_revision and version, then the lease.
+/// The content of a key: value, then create_revision, mod_revision and version, then the lease.
 type Held = (Vec<u8>, [u64; 3], i64);
 type Listing = BTreeMap<Vec<u8>, Held>;
 
-/// One event of a bracket: kind, key, value, previous value, the three numbers.
+/// An event between the resync marks: kind, key, value, previous value, the three numbers.
 type Reported = (Kind, String, Option<Vec<u8>>, Option<Vec<u8>>, [u64; 3]);
 
 fn held(kv: &KeyValue) -> (Vec<u8>, Held) {
@@ -40,7 +40,7 @@ fn of_etcd(ctl: &Ctl, revision: u64) -> Listing {
         .collect()
 }
 
-/// The difference by the letter: deletes first, then puts, each by key; a changed create_revision is both.
+/// The specified difference: deletes first, then puts, each by key; a changed create_revision gives both.
 fn difference(before: &Listing, after: &Listing) -> Vec<Reported> {
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     let same_life = |old: &Held, new: &Held| old.1[0] == new.1[0];
@@ -87,7 +87,7 @@ fn is_begin(seen: &Seen) -> bool {
     seen.resync.is_some_and(|resync| resync.phase == Phase::Begin)
 }
 
-/// Inside one epoch no event is older than one before it. What a resync delivers has its revision.
+/// Within an epoch no event is older than the one before it. The events of a resync have its revision.
 fn assert_never_back(all: &[Seen], first_epoch: u64) {
     let live = all.iter().position(|seen| seen.ends_state).expect("the end of the initial state");
     let mut last = Position { epoch: first_epoch, revision: all[live].revision };
@@ -143,15 +143,15 @@ impl Drop for Witness {
     }
 }
 
-/// A cache that follows etcd through a proxy, with everything opened that a resync must not break.
+/// A cache that follows etcd through a proxy, with open readers that a resync must not break.
 struct Scene {
     cache: Cache,
     feeder: Feeder,
-    /// State, no filter.
+    /// A subscription with state, without a filter.
     whole: Recorder,
-    /// State of a part, by a prefix.
+    /// A subscription with state, filtered by a prefix.
     part: Recorder,
-    /// Ends at the resync.
+    /// A subscription that ends at the resync.
     stops: Recorder,
     witness: Witness,
     /// The cache as it was when the connection was lost.
@@ -160,7 +160,7 @@ struct Scene {
     from: u64,
 }
 
-/// What is there before anybody looks.
+/// The state before the feeder starts.
 fn seed(ctl: &Ctl) {
     for key in ["kept", "changed", "gone", "made_again", "twin", "leased", "p/kept", "p/gone", "p/made_again", "q"] {
         ctl.put(format!("/x/{key}"), format!("first {key}"));
@@ -168,7 +168,7 @@ fn seed(ctl: &Ctl) {
     ctl.put("/y/elsewhere", "0");
 }
 
-/// What everybody sees before the connection is lost.
+/// The changes that every reader sees before the connection is lost.
 fn seen_live(ctl: &Ctl) {
     ctl.put("/x/changed", "seen");
     ctl.put("/x/p/seen", "");
@@ -177,7 +177,7 @@ fn seen_live(ctl: &Ctl) {
     ctl.put("/x/p/changed", "seen");
 }
 
-/// What is missed: changes of every sort. `wait` is called after each.
+/// The missed changes, of every kind. `wait` is called after each.
 fn missed(ctl: &Ctl, wait: impl Fn()) {
     let put = |key: &str, value: &str| {
         ctl.put(key, value);
@@ -211,7 +211,7 @@ fn quick(url: &str) -> FeederBuilder {
 }
 
 impl Scene {
-    /// `live` writes what everybody sees.
+    /// `live` writes the changes that every reader sees.
     fn open(builder: FeederBuilder, ctl: &Ctl, live: impl FnOnce(&Ctl)) -> Scene {
         let cache = Cache::builder("/x/").build().expect("a cache");
         let feeder = builder.start(cache.writer().unwrap()).unwrap();
@@ -229,14 +229,14 @@ impl Scene {
         let before = of_snapshot(&snapshot);
         assert_eq!(snapshot.revision(), from);
         assert!(before == of_etcd(ctl, from));
-        // What comes later is missed.
+        // Later changes are missed.
         for recorder in [&whole, &part, &stops] {
             recorder.until("the newest", |seen| seen.key == b"/x/p/last");
         }
         Scene { cache, feeder, whole, part, stops, witness, snapshot, before, from }
     }
 
-    /// All that holds for every reason. `ctl` speaks to etcd as it is now; it stands at `to`.
+    /// Checks what holds for every reason. `ctl` talks to the present etcd, whose revision is `to`.
     fn check(self, ctl: &Ctl, reason: ResyncReason, to: u64) {
         let Scene { cache, feeder, whole, part, stops, witness, snapshot, before, from } = self;
         let old = snapshot.position();
@@ -248,7 +248,7 @@ impl Scene {
         assert_eq!(now.position(), Position { epoch, revision: to });
         assert_eq!(now.position().epoch_number(), old.epoch_number() + 1);
 
-        // What it delivers is the difference, and nothing else.
+        // The resync delivers exactly the difference.
         let after = of_etcd(ctl, to);
         let expected = difference(&before, &after);
         assert_eq!(inside.iter().map(reported).collect::<Vec<_>>(), expected);
@@ -261,7 +261,7 @@ impl Scene {
         assert_eq!(part_inside.iter().map(reported).collect::<Vec<_>>(), of_part);
         assert!(part_inside.iter().all(|seen| seen.synthetic && seen.revision == to));
 
-        // What a consumer has is what was there, before and after.
+        // A consumer's state equals the store's, before and after.
         let all = whole.all();
         let at = all.iter().position(is_begin).unwrap();
         assert!(fold(&all[..at]) == before && fold(&all) == after);
@@ -274,7 +274,7 @@ impl Scene {
         let at = all.iter().position(is_begin).unwrap();
         assert!(fold(&all[..at]) == in_part(&before) && fold(&all) == in_part(&after));
 
-        // The subscription that asked to be stopped was, with all that came before.
+        // The subscription with `stop_on_resync` has ended, after all earlier events.
         let error = stops.error();
         assert_eq!(error.code(), Code::Resynced, "{error}");
         let all = stops.all();
@@ -288,7 +288,7 @@ impl Scene {
 
         reads(&cache, reason, old, &before, to, &after);
 
-        // Everybody lives on.
+        // All readers continue to work.
         let live = ctl.put("/x/p/changed", "live again");
         let kind = if after.contains_key(b"/x/p/changed".as_slice()) { Kind::Modified } else { Kind::Added };
         for recorder in [&whole, &part] {
@@ -305,7 +305,7 @@ impl Scene {
     }
 }
 
-/// What reads and starts answer for revisions of before, inside and after.
+/// Reads and starts at revisions before, inside and after the gap.
 fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, to: u64, after: &Listing) {
     let from = old.revision;
     let reset = reason == ResyncReason::HistoryReset;
@@ -327,7 +327,7 @@ fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, t
     } else {
         assert!(exact(from).unwrap() == *before, "the state at {from}");
         assert!(from + 1 < to, "the test's own premise");
-        // A jump of revisions has too many to ask for each.
+        // After a large jump, only some revisions are tried.
         for revision in (from + 1..to).take(50).chain([to - 1]) {
             assert_eq!(refused(revision), Code::Compacted, "at {revision}, inside of {from} to {to}");
         }
@@ -342,7 +342,7 @@ fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, t
     let refused =
         |after, epoch| -> Code { first(after, epoch).map_err(|error: watchcore::Error| error.code()).unwrap_err() };
     if reset {
-        // The old history is gone, with or without its name.
+        // The old history is gone, whether or not its epoch is given.
         for revision in [1, from - 1, from] {
             assert_eq!(refused(revision, old.epoch), Code::Compacted, "after {revision} of {from} to {to}");
             if revision != to {
@@ -375,7 +375,8 @@ fn compacted_while_cut_off() {
     proxy.allow();
     let (from, whole) = (scene.from, scene.whole.resync());
     assert!(whole.1.len() > 9, "the test's own premise");
-    // A reader that waited for a revision inside may have what the difference does not name.
+    // A reader that waited for a revision inside the gap gets LAGGED, because that revision may have had changes that
+    // the difference lacks.
     assert!(waits.wait(BOUND).unwrap());
     let error = waits.poll(10).unwrap_err();
     assert_eq!((error.code(), error.lost_to()), (Code::Lagged, to), "{error} {from}");
@@ -397,14 +398,14 @@ fn too_far_behind() {
     scene.check(&ctl, ResyncReason::TooFarBehind, to);
 }
 
-/// A scene whose watch continues and has lost all that was missed. Progress would move `from`.
+/// A watch that stays open but has lost all of the missed changes. Progress would move `from`.
 fn swallowed(etcd: &Etcd, ctl: &Ctl) -> (Proxy, Scene) {
     seed(ctl);
     let proxy = Proxy::swallowing(etcd.address(), "/x/");
     let scene = Scene::open(quick(&proxy.url()).progress_requests(false), ctl, seen_live);
     proxy.swallow(true);
     missed(ctl, || {
-        // One at a time: each is one message.
+        // One change at a time, so that each is one message.
         let newest = ctl.revision() - scene.from;
         wait_for("a message is swallowed", || proxy.swallowed() >= newest);
     });
@@ -418,13 +419,13 @@ fn chain_broken_by_events_that_never_came() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     let (_proxy, scene) = swallowed(&etcd, &ctl);
-    // The version is two above the one that the cache holds.
+    // The version is two above the cache's.
     let to = ctl.put("/x/changed", "shows the gap");
     wait_for("the violation", || scene.feeder.counters().integrity_violations == 1);
     scene.check(&ctl, ResyncReason::ChainBroken, to);
 }
 
-/// The first event after the gap shows it, whatever it is.
+/// The first event after the gap reveals it, whatever its kind.
 fn shown_by(event: impl FnOnce(&Ctl) -> u64) {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
@@ -458,8 +459,8 @@ fn requested() {
     scene.check(&ctl, ResyncReason::Requested, to);
 }
 
-/// A backup is restored while the cache is cut off. `lost` is written after the backup and seen by
-/// the cache, `anew` after the restore.
+/// Restores a backup while the cache is cut off. `lost` is written after the backup and seen by the cache, `anew` after
+/// the restore.
 fn restored(bump: Option<u64>, lost: impl Fn(&Ctl), anew: impl Fn(&Ctl), reason: ResyncReason) -> (u64, u64) {
     let mut etcd = Etcd::start();
     let ctl = etcd.ctl();
@@ -491,12 +492,12 @@ fn restored(bump: Option<u64>, lost: impl Fn(&Ctl), anew: impl Fn(&Ctl), reason:
     (from, to)
 }
 
-/// The same numbers, another value: only the value differs.
+/// The same revisions and version, but another value.
 fn twin(ctl: &Ctl, value: &str) {
     write(ctl, &[("/x/twin", Some(value)), ("/x/p/late", Some(value))]);
 }
 
-/// Puts, and deletions where there is no value.
+/// Puts, and deletes if there is no value.
 fn write(ctl: &Ctl, changes: &[(&str, Option<&str>)]) {
     for (key, value) in changes {
         match value {
@@ -534,12 +535,12 @@ fn history_reset_by_a_backup_that_grew_past_us() {
     assert!(to > from, "the test's own premise: {from} to {to}");
 }
 
-/// Far above all that was.
+/// Far above all previous revisions.
 const BUMP: Option<u64> = Some(1_000_000);
 
 #[test]
 fn history_reset_by_a_backup_with_raised_revisions() {
-    // All that a read could compare is compacted: the listing itself decides.
+    // Everything that a read could compare is compacted: the listing itself decides.
     let lost = |ctl: &Ctl| twin(ctl, "of the history that is lost");
     let (from, to) = restored(BUMP, lost, |_| {}, ResyncReason::HistoryReset);
     assert!(to > from + 900_000, "the test's own premise: {from} to {to}");
@@ -547,14 +548,14 @@ fn history_reset_by_a_backup_with_raised_revisions() {
 
 #[test]
 fn history_reset_by_a_backup_with_raised_revisions_that_was_written_to() {
-    // A deletion that is lost, and what was changed later hides nothing.
+    // A lost deletion is noticed in spite of later changes.
     let lost = |ctl: &Ctl| write(ctl, &[("/x/q", None)]);
     restored(BUMP, lost, |ctl| missed(ctl, || {}), ResyncReason::HistoryReset);
 }
 
 #[test]
 fn history_reset_by_a_backup_whose_lost_change_was_made_once_more() {
-    // The only key that went back was written again: it has not as many versions as it should.
+    // The only key that went back was written again: it has fewer versions than expected.
     let lost = |ctl: &Ctl| write(ctl, &[("/x/twin", Some("lost")), ("/x/twin", Some("lost, too"))]);
     let anew = |ctl: &Ctl| write(ctl, &[("/x/twin", Some("after the restore"))]);
     restored(BUMP, lost, anew, ResyncReason::HistoryReset);
@@ -562,8 +563,8 @@ fn history_reset_by_a_backup_whose_lost_change_was_made_once_more() {
 
 #[test]
 fn a_backup_with_raised_revisions_that_lost_new_keys_only_looks_like_a_compaction() {
-    // Nobody can tell it from keys that were deleted before the compaction, and it harms no more than that:
-    // the deletions are delivered, and no revision goes back.
+    // This case cannot be told from keys that were deleted before the compaction, and does no more harm: the deletions
+    // are delivered, and no revision goes back.
     let (from, to) = restored(BUMP, |ctl| write(ctl, &[("/x/lost", Some("1"))]), |_| {}, ResyncReason::Compacted);
     assert!(to > from + 900_000, "the test's own premise: {from} to {to}");
 }

@@ -1,4 +1,4 @@
-//! Certificates: which are trusted, how they are replaced under a running feeder, and what is said where they fail.
+//! Certificates: which are trusted, how they are replaced while a feeder runs, and the messages of failures.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::assert_same;
@@ -26,7 +26,7 @@ fn start(builder: FeederBuilder) -> (Cache, Feeder) {
     (cache, feeder)
 }
 
-/// What the first wait for a cache answers.
+/// The error of the first wait for a cache.
 #[track_caller]
 fn refusal(builder: FeederBuilder, code: Code) -> String {
     let (cache, _feeder) = start(builder);
@@ -76,7 +76,7 @@ fn certificates_on_both_sides() {
     assert!(text.contains(&format!("refused the client certificate {file}")), "{text}");
 }
 
-/// A reconnect takes what the files hold then; a connection that stands needs them no more.
+/// A reconnect uses the present content of the files; an open connection does not need them.
 #[test]
 fn a_client_certificate_is_replaced() {
     let authority = Authority::new("replaced");
@@ -91,7 +91,7 @@ fn a_client_certificate_is_replaced() {
     let tls = Tls::new().ca_file(authority.file("ca.pem", &authority.pem())).client_files(&files.0, &files.1);
     let (cache, feeder) = start(feeder(&https(&proxy)).tls(tls));
 
-    // One that is good for as long as it takes to connect.
+    // A certificate that is valid just long enough to connect.
     let follows = || feeder.counters().connects > 0 && cache.status().state == State::Ready;
     let mut lives = Duration::from_secs(2);
     let short_lived = loop {
@@ -126,7 +126,7 @@ fn a_client_certificate_is_replaced() {
     assert_eq!(feeder.counters().resyncs(), 0, "nothing was listed anew");
 }
 
-/// Files that are being written, or are gone, do not end what works.
+/// Files that are being written, or are missing, do not break a working feeder.
 #[test]
 fn the_last_good_certificates_serve() {
     let authority = Authority::new("half");
@@ -178,7 +178,7 @@ fn the_last_good_certificates_serve() {
     assert!(feeder.counters().certificate_reloads > before);
 }
 
-/// A file that hangs when it is opened, as on a disk that went away.
+/// A file whose opening hangs, as on a disk that went away.
 #[test]
 fn a_file_that_hangs_leaves_the_last_good() {
     let authority = Authority::new("hangs");
@@ -195,11 +195,11 @@ fn a_file_that_hangs_leaves_the_last_good() {
     wait_for("the warning", || cache.status().source.warning.contains("were not read"));
     ctl.put("/a/x", "1");
     assert_same(&cache, &ctl);
-    // Whoever reads it still comes to an end.
+    // Ends the thread that still reads the file.
     drop(std::fs::File::create(&ca).unwrap());
 }
 
-/// etcd's own certificate, and the authority behind it.
+/// etcd's own certificate, and its authority, are replaced.
 #[test]
 fn a_server_certificate_is_replaced() {
     let (authority, next) = (Authority::new("server"), Authority::new("next"));
@@ -231,13 +231,13 @@ fn a_server_certificate_is_replaced() {
     refused(&["the server's certificate is for etcd.test, 10.0.0.1, not for 127.0.0.1"]);
     authority.renew(&next.sign(&["127.0.0.1"]));
     refused(&["the server's certificate is signed by no authority in the CA file", &ca.display().to_string()]);
-    // Both authorities at once, as it is done where one follows the other.
+    // Both authorities at once, as during a rotation.
     authority.file("trusted.pem", &[authority.pem(), next.pem()].concat());
     wait_for("the feeder follows again", || cache.status().state == State::Ready);
     assert_same(&cache, &ctl);
 }
 
-/// A certificate that was refused once, and is good again, explains no failure of later.
+/// A recorded refusal must not explain a later failure, once the certificate is good again.
 #[test]
 fn a_refusal_of_before_explains_nothing() {
     let authority = Authority::new("before");
@@ -246,7 +246,7 @@ fn a_refusal_of_before_explains_nothing() {
     ctl.put("/a/x", "0");
     let proxy = Proxy::to(etcd.address());
     let tls = Tls::new().ca_pem(authority.pem());
-    // The session after the one that fails comes late.
+    // The session after the failing one begins late.
     let (cache, feeder) = start(feeder(&https(&proxy)).tls(tls).backoff(BOUND * 60, BOUND * 60));
     wait_for("the watch", || feeder.counters().connects == 1);
     let now = SystemTime::now();
@@ -301,14 +301,14 @@ fn files_that_cannot_be_used_are_named() {
         if let Some((certificate, key)) = pair {
             tls = tls.client_files(certificate, key);
         }
-        // Nobody need listen: the files come first.
+        // No server listens: unusable files are reported before connecting.
         let url = "https://127.0.0.1:1";
         let text = refusal(feeder(url).tls(tls), Code::InvalidArgument);
         assert!(says.iter().all(|part| text.contains(part)) && text.contains(url), "{says:?}: {text}");
     }
 }
 
-/// They may be mounted after the program has started.
+/// The files may be mounted after the program has started.
 #[test]
 fn files_may_come_later() {
     let authority = Authority::new("later");
@@ -366,7 +366,7 @@ fn an_old_tls_is_refused() {
     assert!(text.contains("does not speak TLS 1.3 or newer"), "{text}");
 }
 
-/// One member whose certificate is bad does not make the others useless.
+/// A member with a bad certificate does not make the others unusable.
 #[test]
 fn another_endpoint_goes_on() {
     let authority = Authority::new("bad-member");
@@ -380,7 +380,7 @@ fn another_endpoint_goes_on() {
     assert_eq!(cache.status().source.endpoint, good.url());
 }
 
-/// The authorities of the system are in the environment, which only a process of its own can have otherwise.
+/// The system's authorities are set by an environment variable, so the test runs in its own process.
 #[test]
 fn system_roots_are_the_default() {
     const URL: &str = "WATCHCORE_TEST_SYSTEM_ROOTS";

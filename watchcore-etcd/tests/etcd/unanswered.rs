@@ -1,4 +1,4 @@
-//! A proxy that drops requests for progress and passes all else on: the feeder says so, and reads stay consistent.
+//! A proxy that drops progress requests and forwards everything else: the feeder reports it, and reads stay consistent.
 
 use crate::fake::{Fake, Fault};
 use crate::faults::{follow, quick, resyncs};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use watchcore::{Cache, Code, Kind, Read, Start, State, Want};
 use watchcore_etcd::Feeder;
 
-/// Moves etcd elsewhere until the feeder knows that nobody answers.
+/// Raises etcd's revision outside the range until the feeder knows that requests are not answered.
 fn until_known(feeder: &Feeder, mut elsewhere: impl FnMut()) {
     wait_for("it is known", || {
         elsewhere();
@@ -17,7 +17,7 @@ fn until_known(feeder: &Feeder, mut elsewhere: impl FnMut()) {
     });
 }
 
-/// Reads see each write that was done before, though the range is quiet and the position stays where it is.
+/// Reads see each earlier write, though the range is quiet and the position does not move.
 fn reads_are_consistent(cache: &Cache, feeder: &Feeder, put: impl Fn(&str, &str) -> u64, delete: impl Fn(&str) -> u64) {
     until_known(feeder, || {
         let _ = put("/y/n", "elsewhere");
@@ -28,7 +28,7 @@ fn reads_are_consistent(cache: &Cache, feeder: &Feeder, put: impl Fn(&str, &str)
     let recorder = Recorder::start(cache, Start::Now);
     let mut revisions = Vec::new();
     for round in 0..20 {
-        // Quiet: etcd moves elsewhere, and nobody says that the cache is there.
+        // The range is quiet, and no progress notification comes.
         put("/y/n", "elsewhere");
         let at = cache.consistent_revision(BOUND).unwrap();
         assert!(at <= cache.position().revision, "nothing is to be waited for");
@@ -59,7 +59,7 @@ fn reads_without_progress_are_consistent() {
     etcd.fault(Fault::NoProgress);
     let (cache, feeder) = follow(quick([&etcd.url()]), "/x/");
     reads_are_consistent(&cache, &feeder, |key, value| etcd.put(key, value), |key| etcd.delete(key));
-    // A silent watch is not opened again for that.
+    // A silent watch is not reopened because of that.
     let silences = feeder.counters().silences;
     for _ in 0..3 {
         let requests = feeder.counters().progress_requests;
@@ -74,13 +74,13 @@ fn reads_without_progress_are_consistent() {
     cache.wait_until(revision, BOUND).unwrap();
 }
 
-/// Behind a new watch nobody knows yet whether requests are answered. A read does not wait to learn it.
+/// After a new watch is opened, it is unknown whether requests are answered. A read does not wait to find out.
 #[test]
 fn first_read_needs_no_progress() {
     let etcd = Fake::start();
     etcd.put("/x/a", "0");
     etcd.fault(Fault::NoProgress);
-    // The second one is of another way to etcd, behind one that answers.
+    // The second round goes through another network path, after a server that answers.
     for opened in 1..=2 {
         let (cache, feeder) = follow(quick([&etcd.url()]), "/x/");
         if opened == 2 {
@@ -94,7 +94,8 @@ fn first_read_needs_no_progress() {
         let at = cache.consistent_revision(BOUND).unwrap();
         assert!(at <= cache.position().revision, "nothing is to be waited for, watch {opened}");
         assert_eq!((feeder.counters().compared_reads, feeder.counters().silences), (1, 0));
-        // A key that changes, and etcd moves on: the watch brings the one, and nobody says when it has come to the other.
+        // A key changes, and etcd moves on elsewhere: the watch brings the change, but no notification of the later
+        // revision.
         etcd.put("/x/a", opened.to_string());
         etcd.put("/y/n", "elsewhere");
         let at = cache.consistent_revision(BOUND).unwrap();
@@ -103,7 +104,7 @@ fn first_read_needs_no_progress() {
     }
 }
 
-/// etcd's own gRPC proxy is one.
+/// etcd's own gRPC proxy drops progress requests.
 #[test]
 fn reads_through_grpc_proxy_are_consistent() {
     let etcd = Etcd::start();
@@ -114,7 +115,7 @@ fn reads_through_grpc_proxy_are_consistent() {
     reads_are_consistent(&cache, &feeder, |key, value| ctl.put(key, value), |key| ctl.delete(key));
 }
 
-/// What the watch has not brought yet is waited for, however long the comparison says that something differs.
+/// A read waits for changes that the watch has not delivered, for as long as the comparison finds a difference.
 #[test]
 fn read_waits_for_what_differs() {
     let etcd = Fake::start();
@@ -127,7 +128,7 @@ fn read_waits_for_what_differs() {
         let _ = etcd.put("/y/n", "elsewhere");
     });
     for change in ["put", "delete", "new"] {
-        // No event comes.
+        // The watch delivers no events.
         etcd.fault(Fault::OldProgress);
         let revision = match change {
             "put" => etcd.put("/x/a", "new"),
@@ -150,7 +151,7 @@ fn read_waits_for_what_differs() {
     assert_eq!(value(&cache, "/x/a").as_deref(), Some(&b"new"[..]));
 }
 
-/// A history whose end no event marks: the cache is Ready when its state is that of etcd.
+/// No event marks the end of the history: the cache is Ready when its state equals etcd's.
 #[test]
 fn history_ends_without_progress() {
     let etcd = Fake::start();
@@ -168,7 +169,7 @@ fn history_ends_without_progress() {
     assert_eq!(resyncs(&feeder), 0);
 }
 
-/// Without a reader that waits, and with a server that answers, nothing of it is ever read.
+/// Without a waiting reader, and with a server that answers, no states are compared.
 #[test]
 fn answered_requests_compare_nothing() {
     let etcd = Fake::start();
@@ -185,8 +186,8 @@ fn answered_requests_compare_nothing() {
     assert_eq!(late.code(), Code::FutureRevision);
 }
 
-/// A watch that died behind such a proxy is as silent as one that has nothing to say: the comparison tells them apart, and it is
-/// made again after one that found nothing.
+/// A dead watch behind such a proxy is as silent as one without changes: the comparison distinguishes them, and is
+/// repeated after one that found no difference.
 #[test]
 fn dead_watch_is_found_by_comparison() {
     let etcd = Fake::start();
@@ -199,7 +200,7 @@ fn dead_watch_is_found_by_comparison() {
     let (silences, ranges) = (feeder.counters().silences, etcd.calls("Range"));
     wait_for("two comparisons of a quiet watch", || etcd.calls("Range") >= ranges + 2);
     assert_eq!(feeder.counters().silences, silences, "it lives");
-    // No event comes any more.
+    // No more events come.
     etcd.fault(Fault::OldProgress);
     let last = etcd.put("/x/a", "new");
     wait_for("the silence", || feeder.counters().silences > silences);
@@ -209,8 +210,8 @@ fn dead_watch_is_found_by_comparison() {
     assert_eq!((value(&cache, "/x/a").as_deref(), resyncs(&feeder)), (Some(&b"new"[..]), 0));
 }
 
-/// What such a proxy passes are the notifications that etcd sends by itself, each ten minutes or as often as its option
-/// says: they move the position, and end a wait for a revision.
+/// Such a proxy forwards the notifications that etcd sends by itself, each ten minutes or as often as its option says:
+/// they move the position, and end a wait for a revision.
 #[test]
 fn etcd_s_own_notifications_pass_grpc_proxy() {
     let etcd = Etcd::with(&["--watch-progress-notify-interval", "200ms"]);

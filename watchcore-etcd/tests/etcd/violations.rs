@@ -1,5 +1,5 @@
-//! A server that breaks the rules of etcd's API: what it says is not believed, nothing of it is shown, and it is left where
-//! another endpoint is well.
+//! A server that breaks the rules of etcd's API: its data is not used or shown, and another endpoint is chosen if one
+//! works.
 
 use crate::fake::{Fake, Fault};
 use crate::faults::{assert_unbroken, follow, quick, resyncs};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use watchcore::{Cache, Code, ResyncReason, Start, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
-/// A message of the watch that breaks a rule.
+/// Faults that break a rule of the watch.
 const SENT: [Fault; 9] = [
     Fault::SendsForeignKey,
     Fault::SendsEmptyKey,
@@ -23,7 +23,7 @@ const SENT: [Fault; 9] = [
     Fault::ProgressInFragments,
 ];
 
-/// A listing that does.
+/// Faults that break a rule of the listing.
 const LISTED: [Fault; 7] = [
     Fault::ListsForeignKey,
     Fault::ListsEmptyKey,
@@ -34,7 +34,7 @@ const LISTED: [Fault; 7] = [
     Fault::LargeRevision,
 ];
 
-/// What every endpoint of a cluster holds.
+/// An endpoint with the content that all endpoints of the cluster have.
 fn filled() -> Fake {
     let etcd = Fake::start();
     for number in 0..150 {
@@ -43,7 +43,7 @@ fn filled() -> Fake {
     etcd
 }
 
-/// Two keys in one revision.
+/// Writes two keys in one revision.
 fn write(etcd: &Fake, value: &str) -> u64 {
     etcd.txn(&[(b"/x/000", Some(value.as_bytes())), (b"/x/001", Some(value.as_bytes()))])
 }
@@ -54,7 +54,7 @@ fn started(builder: FeederBuilder) -> (Cache, Feeder) {
     (cache, feeder)
 }
 
-/// Waits for a condition; meanwhile nothing is said to be the user's mistake.
+/// Waits for a condition; meanwhile the status never blames the user.
 #[track_caller]
 fn unaccused(cache: &Cache, what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || {
@@ -68,7 +68,7 @@ fn unaccused(cache: &Cache, what: &str, mut condition: impl FnMut() -> bool) {
     });
 }
 
-/// Whether the cache holds what an endpoint does, and is Ready.
+/// Whether the cache equals an endpoint's content and is Ready.
 fn is_equal(cache: &Cache, etcd: &Fake) -> bool {
     cache.status().state == State::Ready && cache.snapshot().is_ok_and(|shown| contents(&shown) == etcd.contents("/x/"))
 }
@@ -77,7 +77,7 @@ fn contents(shown: &watchcore::Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     shown.iter().map(|kv| (kv.key().to_vec(), kv.value().unwrap_or_default().to_vec())).collect()
 }
 
-/// Once, as by an accident: it is listed again at once, with the same server.
+/// A single violation, as by accident: the same server is listed again at once.
 #[test]
 fn violation_is_mended_by_a_listing() {
     for fault in SENT {
@@ -138,7 +138,7 @@ fn listing_of_nonsense_is_left_for_another_endpoint() {
     }
 }
 
-/// A limit of the cache is the user's matter, unless only one member has the value.
+/// The cache's limit is only reported as the user's problem if every member has the value.
 #[test]
 fn refused_value_is_asked_of_another_endpoint() {
     let (corrupt, healthy) = (filled(), filled());
@@ -150,7 +150,7 @@ fn refused_value_is_asked_of_another_endpoint() {
     assert_eq!(cache.status().source.endpoint, healthy.url());
 }
 
-/// Of a server or a proxy that delivers everything twice, message by message or event by event.
+/// A server or proxy that delivers everything twice, message by message or event by event.
 #[test]
 fn events_that_come_twice_are_dropped() {
     for fault in [Fault::SendsTwice, Fault::EventsTwice] {
@@ -168,13 +168,13 @@ fn events_that_come_twice_are_dropped() {
     }
 }
 
-/// The first setback is mended at once; from the second on the cache is Stale, says why, and waits longer each time.
+/// The first setback is handled at once; from the second on the cache is Stale, says why, and waits longer each time.
 #[test]
 fn setbacks_in_a_row_are_no_readiness() {
     for (fault, reason) in [(Fault::CompactedWatches, "reason Compacted"), (Fault::SendsWrongVersion, "not the next")] {
         let etcd = filled();
         let (cache, feeder) = follow(
-            // Calm is a watch that has followed for a minute, or has brought many revisions.
+            // The connection is stable only after a watch of a minute, or many revisions.
             quick([&etcd.url()]).backoff(Duration::from_millis(5), Duration::from_secs(60)),
             "/x/",
         );
@@ -207,7 +207,7 @@ fn setbacks_in_a_row_are_no_readiness() {
     }
 }
 
-/// Each listing is refused as compacted: as fast as the server answers, it was tried again.
+/// Each listing is refused as compacted: it used to be retried as fast as the server answers.
 #[test]
 fn compacted_listings_pause() {
     for is_loaded in [false, true] {
@@ -228,13 +228,13 @@ fn compacted_listings_pause() {
     }
 }
 
-/// A stream that brings nothing, the same, or more than there is: pages are asked for.
+/// A stream that brings nothing, repeats itself, or has more keys than counted: pages are requested.
 #[test]
 fn endless_streams_are_left() {
     for fault in [Fault::EndlessStream, Fault::RepeatingStream, Fault::RisingStream] {
         let etcd = filled();
         etcd.fault(fault);
-        // The time ends the one that brings nothing; the others break a rule, which no time may come before.
+        // The timeout ends the stream that brings nothing; the others break a rule, and must do so before any timeout.
         let silence = Duration::from_millis(if fault == Fault::EndlessStream { 300 } else { 10_000 });
         let (cache, feeder) = started(quick([&etcd.url()]).request_timeout(silence));
         unaccused(&cache, "the listing", || is_equal(&cache, &etcd));
@@ -248,13 +248,13 @@ fn endless_streams_are_left() {
     }
 }
 
-/// A watch that answers each request for progress and delivers nothing is compared with a read.
+/// A watch that answers each progress request but delivers nothing is compared with a read.
 #[test]
 fn watch_with_old_progress_is_left() {
     let each = |builder: FeederBuilder| builder.progress_interval(Duration::from_millis(10));
     let (stale, healthy) = (filled(), filled());
     let (cache, feeder) = follow(each(quick([&stale.url(), &healthy.url()])), "/x/");
-    // A watch that has brought something is Synced; before that it is Mute, and asked for all the time.
+    // A watch that has delivered something is Synced; before that it is Mute, and liveness reads go on all the time.
     let last = write(&stale, "live");
     write(&healthy, "live");
     wait_for("the change", || cache.position().revision == last);
@@ -273,7 +273,7 @@ fn watch_with_old_progress_is_left() {
     unaccused(&cache, "the change", || cache.position().revision == last && is_equal(&cache, &stale));
 }
 
-/// While a long message comes, the server is not silent.
+/// A long message in transit is no silence.
 #[test]
 fn message_under_way_is_no_silence() {
     let etcd = filled();
@@ -284,7 +284,7 @@ fn message_under_way_is_no_silence() {
     assert_eq!((feeder.counters().silences, feeder.counters().connects), (0, 1));
 }
 
-/// Proxies of etcd's make headers that name no cluster.
+/// Proxies of etcd send headers that name no cluster.
 #[test]
 fn answers_without_a_cluster_are_of_the_known_one() {
     let etcd = filled();
@@ -308,7 +308,7 @@ fn answers_without_a_cluster_are_of_the_known_one() {
     }
 }
 
-/// One header that names a revision far away counts until the next one.
+/// A single header with a far too high revision counts only until the next one.
 #[test]
 fn one_far_header_is_forgotten() {
     let etcd = filled();
