@@ -1,7 +1,7 @@
-//! What an opaque handle of C is.
+//! Opaque handles as C sees them.
 //!
-//! Every handle is one allocation that begins with a `Head`: what it is, and one state word. What many threads may use
-//! at once (`Shared`) lies beside what one at a time may use (`Own`).
+//! Every handle is one allocation that begins with a `Head`: its kind, and one state word. The part that many threads
+//! may use at once (`Shared`) is separate from the part that only one thread at a time may use (`Own`).
 //!
 //! | state bit | set by | meaning |
 //! | --- | --- | --- |
@@ -15,14 +15,14 @@
 //! | enter: compare_exchange(0, INSIDE) | leave: compare_exchange(INSIDE, 0), else fetch_and(!(INSIDE \| LEAVING)) | Acquire / Release: `Own` is handed over |
 //! | free: close, then fetch_or(FREED) | leave | AcqRel: exactly one of the two frees |
 //!
-//! LEAVING is for members of wake sets. A poll arms its member, so another thread may take its tag and poll it before the
-//! first has left: that is no use of one handle by two threads, and the second waits for the few instructions that the
-//! first has left to do.
+//! LEAVING is for members of wake sets. A poll arms its member, so another thread may take the member's tag and poll it
+//! before the first thread has left the handle. That is correct use, so the second thread is not answered BUSY: it
+//! waits for the few instructions that the first still has to execute.
 //!
-//! `free` closes before it sets FREED: until then nobody else frees, so the handle is there.
+//! `free` closes before it sets FREED: until FREED is set no other thread frees, so the handle is still valid.
 //!
-//! A forked child has the memory but not the threads: a handler of fork(2) says so in `CHILD`, and from then on no
-//! handle is made, and each answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
+//! A forked child has the memory but not the threads: an atfork handler sets `CHILD`, and from then on no handle is
+//! made, and each call on a handle answers UNSUPPORTED. (Comparing the pid would cost a system call for each poll.)
 
 use super::error::{invalid, unsupported};
 use super::frame::{Fun, end};
@@ -40,11 +40,11 @@ const POISONED: u32 = 2;
 const FREED: u32 = 4;
 const LEAVING: u32 = 8;
 
-/// The `kind` of a handle that was freed; in the debug build it stays readable.
+/// The `kind` of a freed handle; the debug build keeps its memory readable.
 const DEAD: u32 = 0xdead_5743;
 
-/// Whether this process is a child of the one that first used the library. Handles are made by calls that ask, or that
-/// have another one: so all there are were made before.
+/// Whether this process is a child of the one that first used the library. Every call that makes a handle either checks
+/// this or takes an older handle, so in a child all handles are the parent's.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 #[repr(C)]
@@ -53,17 +53,17 @@ struct Head {
     state: AtomicU32,
 }
 
-/// What a kind of handle consists of; implemented by the opaque type that C sees.
+/// The parts of a kind of handle; implemented by the opaque type that C sees.
 pub(super) trait Object: Sized {
-    /// For many threads at once.
+    /// The part for many threads at once.
     type Shared: Send + Sync;
-    /// For one thread at a time.
+    /// The part for one thread at a time.
     type Own: Send;
-    /// Distinguishes one kind of handle from another; so do its lowest four bits.
+    /// A number that distinguishes the kinds of handles; its lowest four bits do too.
     const KIND: u32;
     /// The type's name, for messages.
     const NAME: &'static str;
-    /// Ends what may be waiting inside; any thread, idempotent.
+    /// Ends the waits inside; called on any thread, idempotent.
     fn close(_: &Self::Shared) {}
 }
 
@@ -92,14 +92,14 @@ fn watch_forks() {
     ONCE.call_once(|| {});
 }
 
-/// Whether this is the process that the library was first used in.
+/// Whether this is the process in which the library was first used.
 #[inline]
 pub(super) fn same_process() -> bool {
-    // Relaxed: the child begins with one thread, which stored it.
+    // Relaxed: a child begins with one thread, and that thread stored the value.
     !CHILD.load(Ordering::Relaxed)
 }
 
-/// Before anything is made.
+/// Refuses in a forked child; called before anything is made.
 pub(super) fn check_process() -> Result<()> {
     watch_forks();
     if same_process() { Ok(()) } else { Err(forked()) }
@@ -112,7 +112,7 @@ fn forked() -> Error {
     )
 }
 
-/// The waiting time that a caller gave.
+/// Converts a caller's `timeout_ms`.
 pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
     match milliseconds {
         -1 => Ok(Duration::MAX),
@@ -121,17 +121,17 @@ pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
     }
 }
 
-/// Makes a handle; C has it until `free`.
+/// Makes a handle, which belongs to C until `free`.
 pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
     let head = Head { kind: AtomicU32::new(O::KIND), state: AtomicU32::new(0) };
     let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
     debug::born(handle as usize, O::KIND);
-    // Relaxed: a count for people, who free before they ask.
+    // Relaxed: the count is only a statistic; a caller frees its handles before it asks.
     count_of(O::KIND).fetch_add(1, Ordering::Relaxed);
     handle
 }
 
-/// Handles that were made and are not destroyed. Each kind has a line of memory for itself.
+/// The number of handles that were made and not destroyed. Each kind has its own cache line.
 #[repr(align(64))]
 struct Living(AtomicUsize);
 
@@ -141,15 +141,16 @@ fn count_of(kind: u32) -> &'static AtomicUsize {
     &LIVING[kind as usize % LIVING.len()].0
 }
 
-/// How many handles of a kind there are, and its name.
+/// How many handles of a kind exist, and the kind's name.
 pub(super) fn living<O: Object>() -> (usize, &'static str) {
     (count_of(O::KIND).load(Ordering::Relaxed), O::NAME)
 }
 
-/// A handle that is there, by the pointer that `new` made.
+/// A checked pointer to a live handle.
 ///
-/// It stays a raw pointer, because the last one inside frees through it: a reference would forbid that while it
-/// lives, and what is derived from a shared one may never be freed through. References go to single parts.
+/// It stays a raw pointer, because the last thread inside frees through it: a reference would forbid that while it
+/// exists, and memory must not be freed through a pointer derived from a shared reference. References go to single
+/// fields only.
 struct Live<O: Object>(NonNull<Handle<O>>);
 
 impl<O: Object> Clone for Live<O> {
@@ -161,15 +162,15 @@ impl<O: Object> Clone for Live<O> {
 impl<O: Object> Copy for Live<O> {}
 
 impl<O: Object> Live<O> {
-    /// The handle that a pointer of C names, if it is one. In a child there is none.
+    /// Checks that a pointer of C is a live handle of this kind. In a forked child it never is.
     ///
     /// # Safety
     ///
-    /// `pointer` is NULL, or readable as far as a `Head` reaches; where its kind is right it is a handle that nobody
-    /// frees while the value is used (or, of an exclusive one, that `free` leaves to the thread inside).
+    /// `pointer` is NULL, or a `Head` is readable there; if its kind is right, it is a handle that is not freed while
+    /// the value is used (or, for an exclusive one, that `free` leaves to the thread inside).
     #[inline]
     unsafe fn check(pointer: *mut O, what: &str) -> Result<Live<O>> {
-        // First: a lock that another thread of the parent held at the fork is held for ever in the child.
+        // Checked first: a lock that another thread of the parent held at the fork stays locked in the child forever.
         if !same_process() {
             return Err(forked());
         }
@@ -179,9 +180,9 @@ impl<O: Object> Live<O> {
         if !debug::lives(handle.as_ptr() as usize, O::KIND) {
             return Err(wrong::<O>(what, "was freed, or is of another kind"));
         }
-        // SAFETY: a `Head` is readable there.
+        // SAFETY: the caller guarantees a readable `Head` behind any aligned pointer that is not NULL.
         let kind = unsafe { &handle.cast::<Head>().as_ref().kind };
-        // Relaxed: written before the pointer was handed out; DEAD is best effort.
+        // Relaxed: the kind was written before the pointer was handed out; detecting DEAD is best effort.
         if kind.load(Ordering::Relaxed) != O::KIND {
             return Err(wrong::<O>(what, "is another kind of handle, or was freed"));
         }
@@ -189,17 +190,17 @@ impl<O: Object> Live<O> {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: `check` found a handle, which stays while this value is used.
+        // SAFETY: `check` found a live handle, which stays live while this value is used.
         unsafe { &(*self.0.as_ptr()).head }
     }
 
     fn shared(&self) -> &O::Shared {
-        // SAFETY: as in `head`; nothing writes to it before the handle is destroyed.
+        // SAFETY: as in `head`; `shared` is not written to before the handle is destroyed.
         unsafe { &(*self.0.as_ptr()).shared }
     }
 
     fn own(&self) -> *mut O::Own {
-        // SAFETY: as in `head`.
+        // SAFETY: as in `head`; only the address of `own` is taken.
         unsafe { (*self.0.as_ptr()).own.get() }
     }
 }
@@ -217,17 +218,17 @@ fn poisoned<O: Object>(what: &str) -> Error {
     )
 }
 
-/// The part of a handle that many threads may use.
+/// Access to the part of a handle that many threads may use.
 pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O>);
 
 /// # Safety
 ///
-/// As for `Live::check`.
+/// The contract of `Live::check`.
 #[inline]
 pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O, what: &str) -> Result<SharedGuard<'a, O>> {
-    // SAFETY: the same contract.
+    // SAFETY: `check` has the same contract as this function.
     let handle = unsafe { Live::<O>::check(pointer.cast_mut(), what)? };
-    // Relaxed: a hint; a panic at this moment may be seen by the next call.
+    // Relaxed: a best-effort check; a panic at this moment may be noticed only by the next call.
     if handle.head().state.load(Ordering::Relaxed) & POISONED != 0 {
         return Err(poisoned::<O>(what));
     }
@@ -240,7 +241,7 @@ impl<O: Object> SharedGuard<'_, O>
 where
     O::Shared: Clone,
 {
-    /// A clone to wait on: the handle may be freed meanwhile.
+    /// Clones the shared part to wait on: the handle may be freed during the wait.
     pub(super) fn leave(self) -> O::Shared {
         self.0.shared().clone()
     }
@@ -263,17 +264,17 @@ impl<O: Object> Drop for SharedGuard<'_, O> {
     }
 }
 
-/// The part of a handle that one thread at a time may use.
+/// Exclusive access to the part of a handle that one thread at a time may use.
 pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O>);
 
 /// # Safety
 ///
-/// As for `Live::check`.
+/// The contract of `Live::check`.
 #[inline]
 pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O, what: &str) -> Result<Guard<'a, O>> {
-    // SAFETY: the same contract.
+    // SAFETY: `check` has the same contract as this function.
     let handle = unsafe { Live::<O>::check(pointer, what)? };
-    // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
+    // Acquire: sees the writes of the thread that was inside before. Partner: Release in `Guard::drop`.
     while let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
         if before & LEAVING == 0 {
             return Err(refused::<O>(before, what));
@@ -300,10 +301,11 @@ fn refused<O: Object>(state: u32, what: &str) -> Error {
 }
 
 impl<O: Object> Guard<'_, O> {
-    /// What says that from now on this thread only does what is left until it leaves.
+    /// Returns a function that announces that this thread is leaving: a second thread then waits instead of failing
+    /// with BUSY.
     pub(super) fn leaving(&self) -> impl Fn() + use<O> {
         let handle = self.0;
-        // Relaxed: it hands nothing over; the guard's drop does.
+        // Relaxed: it publishes no data; the guard's drop does.
         move || _ = handle.head().state.fetch_or(LEAVING, Ordering::Relaxed)
     }
 }
@@ -312,7 +314,7 @@ impl<O: Object> Deref for Guard<'_, O> {
     type Target = O::Own;
     #[inline]
     fn deref(&self) -> &O::Own {
-        // SAFETY: INSIDE is ours, so nobody else has it.
+        // SAFETY: this thread set INSIDE, so no other thread accesses `own`.
         unsafe { &*self.0.own() }
     }
 }
@@ -320,7 +322,7 @@ impl<O: Object> Deref for Guard<'_, O> {
 impl<O: Object> DerefMut for Guard<'_, O> {
     #[inline]
     fn deref_mut(&mut self) -> &mut O::Own {
-        // SAFETY: INSIDE is ours, so nobody else has it.
+        // SAFETY: this thread set INSIDE, so no other thread accesses `own`.
         unsafe { &mut *self.0.own() }
     }
 }
@@ -332,19 +334,19 @@ impl<O: Object> Drop for Guard<'_, O> {
         if std::thread::panicking() {
             state.fetch_or(POISONED, Ordering::Relaxed);
         }
-        // Release: partner of the Acquire in `exclusive`.
+        // Release: publishes this thread's writes to the Acquire in `exclusive`.
         if state.compare_exchange(INSIDE, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }
-        // Acquire: partner of the Release in `free`.
+        // Acquire: sees the FREED that `free` stored with Release.
         if state.fetch_and(!(INSIDE | LEAVING), Ordering::AcqRel) & FREED != 0 {
-            // SAFETY: `free` saw INSIDE and left it to the thread inside, which this is.
+            // SAFETY: `free` saw INSIDE and left the handle to the thread inside, which is this one.
             unsafe { destroy(self.0) };
         }
     }
 }
 
-/// Ends a handle; the thread inside an exclusive call frees it on leaving.
+/// Ends a handle; if a thread is inside an exclusive call, that thread frees it on leaving.
 ///
 /// # Safety
 ///
@@ -354,15 +356,15 @@ pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
         if pointer.is_null() || !same_process() {
             return true;
         }
-        // SAFETY: nobody else frees it.
+        // SAFETY: the caller passes NULL or a handle that no other thread frees.
         let Ok(handle) = (unsafe { Live::<O>::check(pointer, "handle") }) else { return false };
         if !debug::died(pointer as usize, O::KIND) {
             return false;
         }
         O::close(handle.shared());
-        // AcqRel: either the thread inside sees FREED, or we see that it has left and what it did.
+        // AcqRel: either the thread inside sees FREED, or this thread sees that it has left, and its writes.
         if handle.head().state.fetch_or(FREED, Ordering::AcqRel) & INSIDE == 0 {
-            // SAFETY: nobody is inside, and nobody enters any more.
+            // SAFETY: no thread is inside, and none enters any more, because FREED is set.
             unsafe { destroy(handle) };
         }
         true
@@ -371,7 +373,7 @@ pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
 
 /// # Safety
 ///
-/// Nobody uses the handle any more.
+/// No thread uses the handle any more.
 unsafe fn destroy<O: Object>(handle: Live<O>) {
     let handle = handle.0.as_ptr();
     count_of(O::KIND).fetch_sub(1, Ordering::Relaxed);
@@ -382,14 +384,14 @@ unsafe fn destroy<O: Object>(handle: Live<O>) {
         drop(Box::from_raw(handle));
         #[cfg(feature = "debug")]
         {
-            // The memory stays, so that no other handle gets the address.
+            // The debug build keeps the memory, so that no other handle gets the address.
             std::ptr::drop_in_place((*handle).own.get());
             std::ptr::drop_in_place(&raw mut (*handle).shared);
         }
     }
 }
 
-/// Without the registry: nothing is known of a pointer but what it points to.
+/// The empty registry of the normal build: a pointer is only known by the memory it points to.
 #[cfg(not(feature = "debug"))]
 mod debug {
     #[inline(always)]
@@ -406,7 +408,7 @@ mod debug {
     pub(super) fn panic_point() {}
 }
 
-/// The registry of handles: every one there ever was (their memory is kept), and a planted panic for tests.
+/// The registry of the debug build: every handle that ever existed (its memory is kept), and a planted panic for tests.
 #[cfg(feature = "debug")]
 mod debug {
     use std::collections::HashMap;
@@ -428,7 +430,7 @@ mod debug {
         handles().get_or_insert_default().get(&address) == Some(&(kind, true))
     }
 
-    /// Whether it lived until now.
+    /// Marks a handle as freed; false if it was not live.
     pub(super) fn died(address: usize, kind: u32) -> bool {
         handles().get_or_insert_default().insert(address, (kind, false)) == Some((kind, true))
     }
@@ -439,7 +441,7 @@ mod debug {
         }
     }
 
-    /// The next call on a handle panics inside.
+    /// Makes the next call on a handle panic inside.
     #[unsafe(no_mangle)]
     pub extern "C" fn watchcore_debug_panic_next() {
         PANIC.store(true, Ordering::Relaxed);

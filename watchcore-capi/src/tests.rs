@@ -1,5 +1,5 @@
-//! Byte strings, numbers and arrays of a hostile caller: whatever comes, the answer is a code with a text, and
-//! outputs are written exactly where the call succeeds.
+//! Byte strings, numbers and arrays of a hostile caller: every call returns a code with a message, and writes its
+//! outputs only on success.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::{watchcore_cache, watchcore_cache_free, watchcore_cache_new, watchcore_cache_options};
@@ -31,7 +31,7 @@ impl Drop for Bomb {
     }
 }
 
-/// A handle whose end panics.
+/// A handle whose `close` panics.
 struct Panics;
 
 impl super::handle::Object for Panics {
@@ -47,10 +47,10 @@ impl super::handle::Object for Panics {
 #[test]
 fn no_payload_unwinds_into_c() {
     let handle = super::handle::new::<Panics>((), ());
-    // SAFETY: it was just made; its memory is lost, as that of every handle whose end panics.
+    // SAFETY: the handle was just made; its memory leaks, like that of every handle whose end panics.
     unsafe { super::handle::free::<Panics>(super::frame::Fun::watchcore_text_free, handle) };
     let code = call(|error| {
-        // SAFETY: `error` is what `call` gives.
+        // SAFETY: `call` passes a valid `error`.
         unsafe { super::frame::call(super::frame::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
     });
     assert_eq!(code, Code::Panic as i32);
@@ -68,15 +68,15 @@ impl super::handle::Object for Single {
     const NAME: &'static str = "single";
 }
 
-/// Who comes while another thread is inside is BUSY; while it is on its way out, the next one waits for it, and has what it
-/// did. Both thousands of times, as the threads fall.
+/// A second thread is BUSY while another one is inside; while that one is leaving, the second waits for it and then
+/// sees its writes. Both are tried thousands of times.
 #[test]
 fn thread_on_its_way_out_is_waited_for() {
     const ROUNDS: u32 = 2000;
     let handle = super::handle::new::<Single>((), 0);
     let address = handle.expose_provenance();
     let enter = |address: usize| {
-        // SAFETY: it is freed after both threads have ended.
+        // SAFETY: the handle is freed only after both threads have ended.
         unsafe { super::handle::exclusive::<Single>(std::ptr::with_exposed_provenance_mut(address), "handle") }
     };
     let (turn, busy) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -112,7 +112,7 @@ fn thread_on_its_way_out_is_waited_for() {
     });
     assert_eq!(busy.into_inner(), 0, "refused by a thread that was on its way out");
     assert_eq!(*enter(address).expect("nobody is inside"), 2 * ROUNDS);
-    // SAFETY: made above, and nobody is inside.
+    // SAFETY: the handle was made above, and no thread is inside.
     unsafe { super::handle::free::<Single>(super::frame::Fun::watchcore_text_free, handle) };
 }
 
@@ -120,7 +120,7 @@ fn thread_on_its_way_out_is_waited_for() {
 #[test]
 fn log_function_may_panic() {
     unsafe extern "C-unwind" fn panics(context: *mut c_void, level: u32, text: *const c_char, length: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: `counts` has the same contract as this function.
         unsafe { counts(context, level, text, length) };
         std::panic::panic_any(Bomb);
     }
@@ -134,7 +134,7 @@ fn log_function_may_panic() {
 
 /// A log function that counts its calls.
 unsafe extern "C-unwind" fn counts(context: *mut c_void, _: u32, _: *const c_char, _: usize) {
-    // SAFETY: the test's counter, see `of`.
+    // SAFETY: the context is the test's counter, see `of`.
     unsafe { (*context.cast::<AtomicU32>()).fetch_add(1, Relaxed) };
 }
 
@@ -142,7 +142,7 @@ fn of(calls: &AtomicU32) -> *mut c_void {
     (&raw const *calls).cast_mut().cast()
 }
 
-/// Another function is set while a message is on its way: it is given none beyond its own level.
+/// If another function is set while a message is being delivered, it gets only messages up to its own level.
 #[test]
 fn message_on_its_way_to_another_log_function() {
     struct Sets<'a>(&'a AtomicU32, u32);
@@ -163,7 +163,7 @@ fn message_on_its_way_to_another_log_function() {
     assert_eq!(first.into_inner(), 0);
 }
 
-/// What a place has to say is asked for anew each time, so that a level is never that of before.
+/// The level is checked for each message of a call site, so a changed level takes effect at once.
 #[test]
 fn level_of_a_log_function_changes() {
     let calls = AtomicU32::new(0);
@@ -176,7 +176,7 @@ fn level_of_a_log_function_changes() {
     });
 }
 
-/// Log functions are set on two threads at once: a function comes with its level.
+/// Log functions are set on two threads at once: each function is used with its own level.
 #[test]
 fn log_functions_set_at_once() {
     const ROUNDS: usize = if cfg!(miri) { 2 } else { 50 };
@@ -207,7 +207,7 @@ fn bytes(of: &[u8]) -> watchcore_bytes {
     watchcore_bytes { data: of.as_ptr().cast(), length: of.len() }
 }
 
-/// Calls, and checks what holds of every answer.
+/// Makes a call, and checks the properties of every answer.
 fn call(body: impl FnOnce(*mut watchcore_error) -> i32) -> i32 {
     let mut error = watchcore_error::DEFAULT;
     let code = body(&raw mut error);
@@ -216,7 +216,7 @@ fn call(body: impl FnOnce(*mut watchcore_error) -> i32) -> i32 {
     code
 }
 
-/// Makes a cache of these options; NULL where it is refused.
+/// Makes a cache with these options; NULL if they are refused.
 fn cache_of(options: &watchcore_cache_options) -> (i32, *mut watchcore_cache) {
     let mut cache = null_mut();
     // SAFETY: the options' pointers are readable.
@@ -239,7 +239,7 @@ fn declared() -> *mut watchcore_cache {
     cache
 }
 
-/// Selectors: any bytes, and such as nearly parse.
+/// Selectors: random bytes, and texts that nearly parse.
 fn selector() -> impl Strategy<Value = Vec<u8>> {
     let pieces = prop::sample::select(vec![
         "f", "app", "a.b/c", "=", "==", "!=", "!", ",", " in ", " notin ", "(", ")", " ", ">", "<", "1", "-1", "\\",
@@ -251,7 +251,7 @@ fn selector() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A byte string that is there, empty, absent, or NULL with a length.
+/// A byte string that is present, empty, absent, or NULL with a length.
 fn given() -> impl Strategy<Value = (Option<Vec<u8>>, usize)> {
     prop_oneof![
         3 => prop::collection::vec(any::<u8>(), 0..40).prop_map(|b| (Some(b), 0)),
@@ -268,7 +268,7 @@ fn seen((there, length): &(Option<Vec<u8>>, usize)) -> watchcore_bytes {
     }
 }
 
-/// Mostly what is right, sometimes anything.
+/// Mostly the right value, sometimes any value.
 fn nearly(right: u32) -> impl Strategy<Value = u32> {
     prop_oneof![6 => Just(right), 2 => 0u32..8, 1 => any::<u32>()]
 }
@@ -298,13 +298,13 @@ proptest! {
         };
         let mut snapshot: *mut watchcore_snapshot = null_mut();
         let mut count = u64::MAX;
-        // SAFETY: as above.
+        // SAFETY: the snapshot and the cache are alive, and the outputs are writable.
         let code = unsafe {
             prop_assert_eq!(call(|e| watchcore_snapshot_new(cache, &raw mut snapshot, e)), WATCHCORE_OK);
             call(|e| watchcore_snapshot_count(snapshot, &filter, &raw mut count, e))
         };
         prop_assert_eq!((code, count), (expected, if expected == WATCHCORE_OK { 0 } else { u64::MAX }));
-        // SAFETY: as above.
+        // SAFETY: each handle is freed once, and NULL is allowed.
         unsafe {
             watchcore_snapshot_free(snapshot);
             watchcore_subscription_free(subscription);
@@ -326,10 +326,10 @@ proptest! {
         let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
         // SAFETY: handles are alive, pointers readable and writable.
         let code = call(|e| unsafe { watchcore_cache_list(cache, null(), &read, &raw mut page, &raw mut token, e) });
-        // None of these is a token.
+        // No generated text is a valid token.
         prop_assert_eq!(code, WATCHCORE_INVALID_ARGUMENT);
         prop_assert!(page.is_null() && token.is_null());
-        // SAFETY: as above.
+        // SAFETY: the cache is alive, and freed once.
         unsafe { watchcore_cache_free(cache) };
     }
 
@@ -349,7 +349,7 @@ proptest! {
         let code = call(|e| unsafe { watchcore_cache_list(handle, null(), &read, &raw mut page, &raw mut token, e) });
         prop_assert_eq!(code, if same { WATCHCORE_OK } else { WATCHCORE_INVALID_ARGUMENT });
         prop_assert_eq!(page.is_null(), !same);
-        // SAFETY: as above.
+        // SAFETY: each handle is freed once, and NULL is allowed.
         unsafe {
             watchcore_page_free(page);
             watchcore_cache_free(handle);
@@ -371,7 +371,8 @@ proptest! {
             prop_oneof![4 => Just(2usize), 1 => Just(0), 1 => 9..=usize::MAX]],
     ) {
         let fields = [0, 1].map(|at| watchcore_attribute {
-            // The second of a wrong step would lie after the array: it says so, and no more is read.
+            // With a wrong step, a second element would lie after the array: its size is then 0, and no more of it is
+            // read.
             size: if sizes[at] as usize > size_of::<watchcore_attribute>() { 0 } else { sizes[at] },
             kind: kinds[at],
             name: seen(&names[at]),
@@ -397,12 +398,12 @@ proptest! {
             ..watchcore_cache_options::DEFAULT
         });
         prop_assert!(code == WATCHCORE_OK || code == Code::InvalidArgument as i32, "{}", code);
-        // SAFETY: it was just made, or is NULL.
+        // SAFETY: the cache was just made, or is NULL.
         unsafe { watchcore_cache_free(cache) };
     }
 }
 
-/// Go checks the pointers that lie on its stacks: none may be where an empty slice of Rust lies.
+/// Go checks the pointers on its stacks: none may have the address of an empty Rust slice.
 #[test]
 fn empty_answers_have_no_address() {
     let cache = watchcore::Cache::builder("/").build().unwrap();

@@ -1,11 +1,11 @@
-//! Texts of the binary, for C: static, each with a NUL at its end, so that nothing of them is left to be freed.
+//! Static texts for C, each with a NUL at its end, so that nothing is left to be freed.
 
 use std::ffi::CStr;
 
-/// The name of what has none.
+/// The name of an unknown number.
 pub(super) const UNKNOWN: &CStr = c"UNKNOWN";
 
-/// A text in an array that is longer.
+/// Copies a text into a longer array, which so ends with a NUL.
 pub(super) const fn terminated<const N: usize>(text: &str) -> [u8; N] {
     assert!(text.len() < N, "a text that is too long for its place");
     let mut bytes = [0; N];

@@ -1,17 +1,17 @@
-//! Cancellation of the caller's thread, held off while it is inside.
+//! Holds off the cancellation of the caller's thread while it is inside the library.
 //!
-//! `pthread_cancel` ends a thread at its next cancellation point (a `write`, a `poll`, a wait for a condition) by
-//! unwinding its stack. That unwinding is no panic: where it meets a frame of Rust the process is aborted, and a writer
-//! in the middle of a revision would be left half done. So each exported function disables cancellation before anything
-//! else and restores what the caller had as the last thing. A cancellation that came meanwhile stays pending and takes
-//! effect at the caller's next cancellation point; neither of the two calls is one. Both together cost some 4 ns (glibc 2.36,
-//! which exchanges a word of the thread's own each time), so all functions pay them and none has to be known as safe.
+//! `pthread_cancel` ends a thread at its next cancellation point (a `write`, a `poll`, a condition wait) by unwinding
+//! its stack. That unwinding is no panic: if it meets a Rust frame, the process is aborted, and a writer in the middle
+//! of a revision would be left half done. So each exported function first disables cancellation and last restores the
+//! caller's setting. A cancellation requested meanwhile stays pending and takes effect at the caller's next
+//! cancellation point; neither of the two calls is one. Both together cost some 4 ns (glibc 2.36, which exchanges a
+//! word of the thread each time), so all functions pay for them and none has to be proven safe without.
 
 use std::ffi::c_int;
 
-/// The caller's thread is not cancelled as long as this lives; then it may be, if it could be before.
+/// Keeps the caller's thread from being cancelled while it exists; its drop restores the caller's setting.
 pub(super) struct HeldOff {
-    /// The caller's state, to be restored.
+    /// The caller's cancellation state, to be restored.
     before: c_int,
 }
 
@@ -29,10 +29,10 @@ impl Drop for HeldOff {
     }
 }
 
-/// `PTHREAD_CANCEL_DISABLE` of glibc and of musl: the crate libc has neither the constant nor the function for Linux.
+/// `PTHREAD_CANCEL_DISABLE` of glibc and of musl: the libc crate lacks both the constant and the function for Linux.
 const DISABLE: c_int = 1;
 
-/// Sets the cancellation state of this thread, and answers the one before.
+/// Sets the cancellation state of this thread, and returns the previous one.
 #[cfg(target_os = "linux")]
 #[inline]
 fn set_state(state: c_int) -> c_int {
@@ -45,7 +45,7 @@ fn set_state(state: c_int) -> c_int {
     before
 }
 
-/// The C library is one of Linux; elsewhere nothing is held off.
+/// The C library supports only Linux; on other systems cancellation is not held off.
 #[cfg(not(target_os = "linux"))]
 #[inline]
 fn set_state(state: c_int) -> c_int {

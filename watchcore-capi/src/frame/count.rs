@@ -1,10 +1,10 @@
-//! In the test build (feature `debug`) the frame counts the calls of every exported function and how they ended. The C
-//! tests fail where a function of the header has no count, where one is 0, and where it answered a code that its comment
-//! does not name. Only the frame counts, so a function that is counted runs in it.
+//! In the test build (feature `debug`) the frame counts the calls of every exported function and their results. The C
+//! tests fail if a function of the header has no count or a count of 0, or if it answered a code that its comment does
+//! not name. Only the frame counts, so a counted function runs inside it.
 
 macro_rules! functions {
     ($($name:ident)*) => {
-        /// An exported function.
+        /// The exported functions.
         #[derive(Clone, Copy)]
         #[repr(usize)]
         pub(crate) enum Fun { $($name,)* }
@@ -84,7 +84,7 @@ mod counting {
         calls: AtomicU64,
         successes: AtomicU64,
         errors: AtomicU64,
-        /// A bit for each code that it answered; they are below 128.
+        /// A bit for each code that was answered; codes are below 128.
         codes: [AtomicU64; 2],
     }
 
@@ -116,18 +116,18 @@ mod counting {
         add(fun, |c| &c.errors);
     }
 
-    /// A call of a function that has no code.
+    /// Counts a call of a function that returns no code.
     pub(in crate::frame) fn infallible(fun: Fun) {
         add(fun, |c| &c.successes);
     }
 
-    /// That call was a misuse that it has no code to answer: it did nothing, and this build says so.
+    /// Counts a misuse by a function that has no code to answer: the call did nothing, and this build prints a message.
     pub(in crate::frame) fn misused(fun: Fun) {
         COUNTS[fun as usize].errors.fetch_add(1, Ordering::Relaxed);
         eprintln!("watchcore: {}: the handle was freed already, or is of another kind", fun.name());
     }
 
-    /// The figures of the function with this index; NULL after the last.
+    /// The counts of the function with this index; NULL after the last.
     ///
     /// # Safety
     ///
@@ -140,7 +140,7 @@ mod counting {
         errors: *mut u64,
     ) -> *const c_char {
         let Some(count) = COUNTS.get(index) else { return std::ptr::null() };
-        // SAFETY: the contract.
+        // SAFETY: the caller guarantees writable out-pointers.
         unsafe {
             calls.write(count.calls.load(Ordering::Relaxed));
             successes.write(count.successes.load(Ordering::Relaxed));

@@ -1,14 +1,14 @@
-//! The frame of every exported function: what holds from the moment it is entered until it returns.
+//! The frame around every exported function, with guarantees from entry to return.
 //!
-//! | what | by |
+//! | guarantee | kept by |
 //! | --- | --- |
 //! | The caller's thread is not cancelled inside (`pthread_cancel`). | [`enter`], which all others go through |
 //! | No panic leaves it. | `catch_unwind` in `call`, `answer`, `end` |
 //! | The caller's error struct says why it failed. | `call` |
-//! | The test build counts it. | `count`, which nobody else can call |
+//! | The test build counts it. | `count`, which only the frame can call |
 //!
-//! A function that is inline in the header is the exception, as a symbol too: `accessor!` gives it a `const fn` as its
-//! body. Such a body makes no call of the system and takes no lock, so it has no point at which a thread is cancelled.
+//! Functions that are inline in the header are the exception, also as symbols: `accessor!` gives them a `const fn` as
+//! their body. Such a body makes no system call and takes no lock, so it contains no cancellation point.
 
 use super::bytes::{Sized32, write_struct};
 use super::error::{WATCHCORE_INVALID_ARGUMENT, WATCHCORE_MESSAGE_BYTES, WATCHCORE_OK, panic_text, watchcore_error};
@@ -39,14 +39,14 @@ unsafe impl Sized32 for watchcore_error {
     };
 }
 
-/// Up to here an error struct must reach: through the message.
+/// The smallest size of an error struct: through the message.
 const SMALLEST_ERROR: usize = std::mem::offset_of!(watchcore_error, epoch);
 
-/// The size of the caller's error struct (0 for NULL), or `None` where it is not one.
+/// The size of the caller's error struct (0 for NULL), or `None` if it is invalid.
 ///
 /// # Safety
 ///
-/// Where `error` is not NULL and aligned, a `u32` must be readable there.
+/// If `error` is not NULL and aligned, a `u32` is readable there.
 #[inline]
 unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
     if error.is_null() {
@@ -55,7 +55,7 @@ unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
     if !error.is_aligned() {
         return None;
     }
-    // SAFETY: a `u32` is readable there.
+    // SAFETY: not NULL and aligned, so a `u32` is readable there by the caller's guarantee.
     let size = unsafe { error.cast::<u32>().read() } as usize;
     (SMALLEST_ERROR..=4096).contains(&size).then_some(size)
 }
@@ -87,11 +87,11 @@ unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
     for (to, &from) in value.message.iter_mut().zip(&text.as_bytes()[..end]) {
         *to = if from == 0 { b'?' as c_char } else { from as c_char };
     }
-    // SAFETY: the caller gave `size` writable bytes.
+    // SAFETY: `size` comes from `error_size`, so the caller has that many writable bytes.
     unsafe { write_struct(error, size, value) };
 }
 
-/// Runs what an exported function does while the cancellation of the caller's thread is held off.
+/// Runs the body of an exported function with the cancellation of the caller's thread held off.
 #[inline]
 fn enter<T>(inside: impl FnOnce() -> T) -> T {
     let _held_off = HeldOff::new();
@@ -106,7 +106,7 @@ fn enter<T>(inside: impl FnOnce() -> T) -> T {
 #[inline]
 pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOnce() -> Result<()>) -> i32 {
     enter(|| {
-        // SAFETY: the same contract.
+        // SAFETY: the caller guarantees that the struct's bytes are readable, its `size` among them.
         let Some(size) = (unsafe { error_size(error) }) else {
             count::failed(fun, WATCHCORE_INVALID_ARGUMENT);
             return WATCHCORE_INVALID_ARGUMENT;
@@ -127,13 +127,13 @@ pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOn
             ),
         };
         count::failed(fun, why.code() as i32);
-        // SAFETY: the size was checked above.
+        // SAFETY: `size` comes from `error_size`, above.
         unsafe { write_error(error, size, &why) };
         why.code() as i32
     })
 }
 
-/// The frame of functions that answer a plain value: a panic gives `otherwise`.
+/// The frame of functions that return a plain value: a panic gives `otherwise`.
 #[inline]
 pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
     enter(|| {
@@ -148,8 +148,8 @@ pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The frame of functions that free a handle. `body` answers false where it was misused and did nothing; so does a
-/// panic.
+/// The frame of functions that free a handle. `body` returns false if the call was a misuse and did nothing; a panic
+/// counts as misuse too.
 pub(super) fn end(fun: Fun, body: impl FnOnce() -> bool) {
     enter(|| {
         count::infallible(fun);
