@@ -1,6 +1,6 @@
-// Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
-// long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE
-// before the include to call those. All since 0.1.
+// Accessors. They never fail and never block, may be called on any thread, and transfer no ownership: a result is valid
+// as long as the batch, page or snapshot that it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE
+// before the include to call the symbols. All since 0.1.
 
 #ifdef WATCHCORE_NO_INLINE
 #ifdef __cplusplus
@@ -65,7 +65,7 @@ static inline watchcore_bytes watchcore_event_value(const watchcore_event *event
     return watchcore_bytes_from(event->kv->value, event->kv->value_length);
 }
 
-// The value before the event; absent where there was none (or it left the window).
+// The value before the event; absent if there was none (or it left the window).
 static inline watchcore_bytes watchcore_event_prev_value(const watchcore_event *event)
 {
     if (event == NULL || event->prev_kv == NULL) {

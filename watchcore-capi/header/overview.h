@@ -5,14 +5,14 @@
 //
 // A cache holds the newest state of a range of keys, and a log of the changes that led there. One writer (the
 // program's own, or a feeder that follows etcd) changes it; any number of readers read the state at a revision,
-// and any number of subscriptions follow the log, each at its own pace, without holding up the writer or each other.
+// and any number of subscriptions follow the log, each at its own pace, without delaying the writer or each other.
 //
 // Build      cc program.c $(pkg-config --cflags --libs watchcore)
 //            With the archive, where both are installed: pkg-config --cflags --libs watchcore-static. Wholly static:
 //            cc -static program.c $(pkg-config --static --cflags --libs watchcore). Neither needs a libgcc.
 //
 @TOC@
-// A whole program: it writes one key and follows the cache until that comes.
+// A whole program: it writes one key and follows the cache until the key's event arrives.
 //
 //     #include <stdio.h>
 //     #include <watchcore.h>
@@ -62,17 +62,17 @@
 // Language   C99 or newer, or C++11 or newer. The library is for Linux, on 64-bit processors.
 // Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes of section @SECTION:error@, and
 //            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
-//            WATCHCORE_ERROR_INIT. It is written only where the call fails. No text is kept in a handle or
+//            WATCHCORE_ERROR_INIT. It is written only if the call fails. No text is kept in a handle or
 //            in a thread. Any function may also answer PANIC, INTERNAL and, in a forked child, UNSUPPORTED:
-//            its comment lists the others. NOT_READY stands for the source's own code, too, where the source has
-//            refused the cache's first listing: UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE, RESOURCE_EXHAUSTED,
-//            INVALID_ARGUMENT, or CLOSED where its feeder was stopped.
-// Memory     A process that has no memory left is ended (abort(3)): no function answers that. What a cache takes is
-//            bounded by its options; what it has is in watchcore_stats.
-// Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
+//            its comment lists the others. Where a comment lists NOT_READY and the source has refused the cache's first
+//            listing, the source's own code is answered instead: UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE,
+//            RESOURCE_EXHAUSTED, INVALID_ARGUMENT, or CLOSED if its feeder was stopped.
+// Memory     If memory is exhausted, the process is aborted (abort(3)); no function reports it. A cache's options bound
+//            its memory; watchcore_stats shows its size.
+// Pointers   A pointer is NULL, if the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
 //            writable, for handles not freed.
 // Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
-//            written only on success (but for the token of watchcore_cache_list).
+//            written only on success (except for the token of watchcore_cache_list).
 // Bytes      A pointer and a length, never NUL-terminated; NULL is "absent", a pointer with length 0 is
 //            "empty". Every byte string given to a function is copied (or used) before it returns.
 // Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro, as an initialiser or in an
@@ -88,18 +88,18 @@
 //            is closed and the thread inside frees it on leaving. A waiting function of a const handle
 //            (watchcore_cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
 // Blocking   A function blocks only where its comment says so. Those that wait for news take a `timeout_ms`: -1
-//            waits for ever, 0 does not wait. For each there is a way that never blocks: section @SECTION:wakeset@.
-// Cancelling A thread may be cancelled (pthread_cancel) while it is inside of a function. The function holds that off and
-//            ends as it would have; the thread is cancelled at its next cancellation point behind the call. One that
-//            waits leaves the call when the wait ends: by its timeout, or by the close of what it waits for
-//            (watchcore_subscription_close, watchcore_cache_close; of a wake set, that of a member). Cancellation must be
+//            waits for ever, 0 does not wait. Each has an alternative that never blocks: section @SECTION:wakeset@.
+// Cancelling A thread may be cancelled (pthread_cancel) while it is inside a function. The function defers the
+//            cancellation and ends normally; the thread is cancelled at its next cancellation point after the call. A
+//            waiting thread leaves the call when the wait ends: by its timeout, or when the object is closed
+//            (watchcore_subscription_close, watchcore_cache_close; for a wake set, that of a member). Cancellation must be
 //            deferred, which is the default: with PTHREAD_CANCEL_ASYNCHRONOUS a thread may call no function of the
-//            library. The library's own threads are not to be cancelled.
-// Signals    No function may be called from a signal handler. A signal ends no wait.
-// Callbacks  None, but for the log function: a program asks, on its own threads.
+//            library. Do not cancel the library's own threads.
+// Signals    No function may be called from a signal handler. A signal does not interrupt a wait.
+// Callbacks  None, except for the log function: a program polls on its own threads.
 // Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
 // Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers
 //            PANIC from then on and can only be freed), the process lives.
 // Fork       In a forked child every call with a handle answers UNSUPPORTED and every _free does nothing.
-// Versions   Each item says since which version of the library it is there. From there on nothing is taken away:
-//            functions, constants and members are only added.
+// Versions   Each item says since which version of the library it exists. Nothing is removed later: functions,
+//            constants and members are only added.

@@ -1,9 +1,9 @@
-//! Events and batches: the core's own memory, seen from C.
+//! Events and batches: the core's own memory, as C sees it.
 //!
 //! # In the header: Events and batches
 //!
-//! A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released, whatever becomes
-//! of the subscription and the cache. Until then it keeps the segments of the log in memory that its events lie in.
+//! A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until the batch is released, even
+//! if the subscription and the cache are freed. Until then the batch keeps its segments of the log in memory.
 //!
 //!     #include <stdio.h>
 //!     #include <watchcore.h>
@@ -30,15 +30,15 @@ use super::key_value::watchcore_key_value;
 use std::ffi::{c_char, c_void};
 use watchcore::{Batch, Event, Kind, flags, raw};
 
-/// A key appeared, or came into the filter.
+/// A key appeared, or entered the filter.
 pub const WATCHCORE_EVENT_ADDED: u32 = 1;
 /// The value of a present key changed.
 pub const WATCHCORE_EVENT_MODIFIED: u32 = 2;
-/// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one.
+/// A key was deleted, or left the filter. `kv` has no value; `prev_kv` is the last one.
 pub const WATCHCORE_EVENT_DELETED: u32 = 3;
-/// Everything up to this revision that matches was handed out.
+/// Every matching event up to this revision was handed out.
 pub const WATCHCORE_EVENT_BOOKMARK: u32 = 4;
-/// The begin or the end of the difference between two histories.
+/// The beginning or the end of the difference between two histories.
 pub const WATCHCORE_EVENT_RESYNC: u32 = 5;
 /// Raw: etcd's PUT.
 pub const WATCHCORE_EVENT_PUT: u32 = 6;
@@ -56,47 +56,49 @@ pub const WATCHCORE_FLAG_BEGIN: u32 = 8;
 /// Event flag: the resync mark after the difference.
 pub const WATCHCORE_FLAG_END: u32 = 16;
 
-/// Batch flag: it ends inside a revision.
+/// Batch flag: the batch ends inside a revision.
 pub const WATCHCORE_BATCH_CONTINUES: u32 = 1;
-/// Batch flag: it keeps key-values of an initial state in memory, also those that are replaced meanwhile: release it soon.
+/// Batch flag: the batch keeps key-values of an initial state in memory, even those that are replaced meanwhile:
+/// release it soon.
 pub const WATCHCORE_BATCH_KEEPS_STATE: u32 = 2;
 
 /// One event: 64 bytes of the library's memory, valid until its batch is released.
 #[repr(C)]
 pub struct watchcore_event {
-    /// The revision of the change; of an initial object its own; of a resync mark the new state's.
+    /// The revision of the change; for an initial object its own; for a resync mark the new state's.
     pub revision: u64,
-    /// The place in the log; 0: not from the log.
+    /// The event's sequence number in the log; 0: not from the log.
     pub sequence: u64,
     /// WATCHCORE_EVENT_ADDED to WATCHCORE_EVENT_DELETE.
     pub r#type: u32,
-    /// The sum of event flags (WATCHCORE_FLAG_...); no other bit is set. A later version may define more: test single bits.
+    /// The sum of event flags (WATCHCORE_FLAG_...); no other bit is set. A later version may define more, so test
+    /// single bits.
     pub flags: u32,
     /// The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
     pub kv: *const watchcore_key_value,
-    /// The key-value before; NULL where there was none (or it left the window).
+    /// The previous key-value; NULL if there was none (or it left the window).
     pub prev_kv: *const watchcore_key_value,
-    /// RESYNC: the last revision before. Else 0, as the next two.
+    /// RESYNC: the last revision before the resync. Else 0, like the next two members.
     pub resync_from: u64,
     /// RESYNC: the new epoch.
     pub resync_epoch: u64,
     /// RESYNC: WATCHCORE_RESYNC_...
     pub resync_reason: u32,
-    /// The library's.
+    /// Internal.
     pub reserved: u32,
 }
 
-/// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
-/// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-/// release one copy. One of an initial state keeps its key-values (WATCHCORE_BATCH_KEEPS_STATE), and nothing of the log
-/// that is not in the window.
+/// The events of one poll: a view into the library's memory, valid until watchcore_batch_release, even after the
+/// subscription and the cache are freed. 64 bytes; the struct never grows. Copy it only as a whole, and release only
+/// one copy. A batch of an initial state keeps its key-values (WATCHCORE_BATCH_KEEPS_STATE), but no part of the log
+/// outside the window.
 #[repr(C)]
 pub struct watchcore_batch {
-    /// The first event; NULL where there is none.
+    /// The first event; NULL if there is none.
     pub events: *const c_void,
     /// The number of events.
     pub count: usize,
-    /// The distance of two events in bytes. Step by it, not by sizeof(watchcore_event).
+    /// The distance between two events in bytes. Step by it, not by sizeof(watchcore_event).
     pub stride: u32,
     /// The sum of batch flags.
     pub flags: u32,
@@ -104,24 +106,24 @@ pub struct watchcore_batch {
     pub position: u64,
     /// The subscription's position after this batch: its epoch.
     pub epoch: u64,
-    /// The library's.
+    /// Internal.
     pub owner: *mut c_void,
-    /// The library's.
+    /// Internal.
     pub reserved: [u64; 2],
 }
 
-/// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks. Any thread, also after the
-/// subscription and the cache were freed.
+/// Releases a batch and zeroes it; NULL and a zeroed batch do nothing. Only `owner` is read. Never blocks.
+/// Any thread, even after the subscription and the cache were freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
     answer(Fun::watchcore_batch_release, (), || {
         if batch.is_null() || !batch.is_aligned() {
             return;
         }
-        // SAFETY: the contract: it is readable and writable.
+        // SAFETY: the contract: a batch that is not NULL is readable and writable.
         let old = unsafe { batch.replace(EMPTY) };
         if !old.owner.is_null() && handle::same_process() {
-            // SAFETY: it came from `give`, and what is released is zero.
+            // SAFETY: `owner` came from `give`, and a released batch is zeroed, so it is released once.
             unsafe { raw::release_batch(old.owner.expose_provenance()) };
         }
     });
@@ -138,7 +140,7 @@ const EMPTY: watchcore_batch = watchcore_batch {
     reserved: [0; 2],
 };
 
-// The numbers of C are the core's.
+// C's numbers equal the core's.
 const _: () = {
     assert!(WATCHCORE_EVENT_ADDED == Kind::Added as u32 && WATCHCORE_EVENT_MODIFIED == Kind::Modified as u32);
     assert!(WATCHCORE_EVENT_DELETED == Kind::Deleted as u32 && WATCHCORE_EVENT_BOOKMARK == Kind::Bookmark as u32);
@@ -149,7 +151,7 @@ const _: () = {
     assert!(WATCHCORE_FLAG_BEGIN == flags::BEGIN && WATCHCORE_FLAG_END == flags::END);
 };
 
-// The struct of C lies over the core's event.
+// C's struct has the layout of the core's event.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::offset_of;
@@ -166,7 +168,7 @@ const _: () = {
     assert!(raw::EVENT_OFFSETS[8] == offset_of!(watchcore_event, resync_reason));
 };
 
-/// Gives a batch to C.
+/// Converts a batch for C, which takes ownership of it.
 #[inline]
 pub(super) fn give(batch: Batch) -> watchcore_batch {
     let raw = raw::batch_into_parts(batch);
@@ -184,9 +186,9 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
 }
 
 accessor! {
-    /// The event at an index; NULL after the last. The symbol beside the inline function.
+    /// The event at an index; NULL after the last. The out-of-line symbol of the inline function.
     fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
-        // SAFETY: NULL or the caller's batch.
+        // SAFETY: the contract: NULL or the caller's batch.
         let Some(batch) = (unsafe { batch.as_ref() }) else { return std::ptr::null() };
         if index >= batch.count {
             return std::ptr::null();
@@ -197,61 +199,61 @@ accessor! {
 }
 
 accessor! {
-    /// The key of an event. The symbol beside the inline function.
+    /// The key of an event. The out-of-line symbol of the inline function.
     fn watchcore_event_key(event: *const watchcore_event) -> watchcore_bytes {
         if event.is_null() {
             return watchcore_bytes::ABSENT;
         }
-        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        // SAFETY: the event's batch was not released, and its key-values live as long as the batch.
         unsafe { key_of((*event).kv) }
     }
 }
 
 accessor! {
-    /// The new value of an event. The symbol beside the inline function.
+    /// The new value of an event. The out-of-line symbol of the inline function.
     fn watchcore_event_value(event: *const watchcore_event) -> watchcore_bytes {
         if event.is_null() {
             return watchcore_bytes::ABSENT;
         }
-        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        // SAFETY: the event's batch was not released, and its key-values live as long as the batch.
         unsafe { value_of((*event).kv) }
     }
 }
 
 accessor! {
-    /// The value before an event. The symbol beside the inline function.
+    /// The previous value of an event. The out-of-line symbol of the inline function.
     fn watchcore_event_prev_value(event: *const watchcore_event) -> watchcore_bytes {
         if event.is_null() {
             return watchcore_bytes::ABSENT;
         }
-        // SAFETY: an event of a batch that was not released; its key-values live as long.
+        // SAFETY: the event's batch was not released, and its key-values live as long as the batch.
         unsafe { value_of((*event).prev_kv) }
     }
 }
 
 accessor! {
-    /// A pointer and a length as one value. The symbol beside the inline function.
+    /// A pointer and a length as one value. The out-of-line symbol of the inline function.
     fn watchcore_bytes_from(data: *const c_void, length: usize) -> watchcore_bytes {
         watchcore_bytes { data, length }
     }
 }
 
 accessor! {
-    /// The bytes of a NUL-terminated string. The symbol beside the inline function.
+    /// The bytes of a NUL-terminated string. The out-of-line symbol of the inline function.
     fn watchcore_bytes_from_string(string: *const c_char) -> watchcore_bytes {
         if string.is_null() {
             return watchcore_bytes::ABSENT;
         }
-        // SAFETY: it ends with a NUL.
+        // SAFETY: the contract: the string ends with a NUL.
         let length = unsafe { std::ffi::CStr::from_ptr(string) }.count_bytes();
         watchcore_bytes { data: string.cast(), length }
     }
 }
 
-/// The key of a key-value that may be NULL.
+/// The key of a key-value, absent for NULL.
 ///
-/// Single fields are read, never a reference to the whole made: the log changes the rest of an event, and the store
-/// that of a version, while C looks at it.
+/// Reads single fields instead of making a reference to the whole, because the log writes other fields of an event, and
+/// the store other fields of a version, while C reads it.
 ///
 /// # Safety
 ///
@@ -260,19 +262,19 @@ const unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
     if kv.is_null() {
         return watchcore_bytes::ABSENT;
     }
-    // SAFETY: the key and its length never change.
+    // SAFETY: the batch keeps `kv` alive; its key and key length never change.
     unsafe { watchcore_bytes { data: (*kv).key.cast(), length: (*kv).key_length as usize } }
 }
 
-/// The value of a key-value that may be NULL.
+/// The value of a key-value, absent for NULL.
 ///
 /// # Safety
 ///
-/// As for `key_of`.
+/// The contract of `key_of`.
 const unsafe fn value_of(kv: *const watchcore_key_value) -> watchcore_bytes {
     if kv.is_null() {
         return watchcore_bytes::ABSENT;
     }
-    // SAFETY: the value and its length never change.
+    // SAFETY: the batch keeps `kv` alive; its value and value length never change.
     unsafe { watchcore_bytes { data: (*kv).value.cast(), length: (*kv).value_length as usize } }
 }

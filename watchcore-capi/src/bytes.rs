@@ -1,8 +1,8 @@
-//! Bytes and sized structs that come from the caller.
+//! Byte strings and sized structs from the caller.
 //!
-//! A struct is copied before it is looked at: what the caller changes meanwhile harms nobody. Its `size` says
-//! which fields exist for the caller: the others have their default. What lies after the fields known here
-//! must be zero, so that an option of a later version is refused, not ignored.
+//! A struct is copied before it is checked, so that the caller cannot change it in between. Its `size` says which
+//! fields the caller has: the others get their default. Bytes after the fields known here must be zero, so that an
+//! option of a later version is refused, not ignored.
 //!
 //! # In the header: Bytes
 //!
@@ -26,23 +26,23 @@ pub struct watchcore_bytes {
 impl watchcore_bytes {
     pub(super) const ABSENT: watchcore_bytes = watchcore_bytes { data: std::ptr::null(), length: 0 };
 
-    /// The bytes, or `None` where they are absent. `what` they are is written out for an error alone.
+    /// The bytes, or `None` if they are absent. `what` names them; it is formatted only for an error.
     ///
     /// # Safety
     ///
-    /// Where `data` is not NULL, `length` bytes must be readable there during `'a`.
+    /// If `data` is not NULL, `length` bytes are readable there during `'a`.
     pub(super) unsafe fn get<'a>(self, what: impl Display) -> Result<Option<&'a [u8]>> {
-        // SAFETY: the same contract.
+        // SAFETY: the caller guarantees `length` readable bytes, which is what `slice` requires.
         unsafe { slice(self.data, self.length, what) }
     }
 
-    /// The bytes as text, or `None` where they are absent.
+    /// The bytes as text, or `None` if they are absent.
     ///
     /// # Safety
     ///
-    /// As for `get`.
+    /// The contract of `get`.
     pub(super) unsafe fn text<'a>(self, what: impl Display + Copy) -> Result<Option<&'a str>> {
-        // SAFETY: the same contract.
+        // SAFETY: `get` has the same contract as this function.
         let Some(bytes) = (unsafe { self.get(what)? }) else { return Ok(None) };
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(Some(text)),
@@ -55,7 +55,7 @@ impl watchcore_bytes {
 ///
 /// # Safety
 ///
-/// Where `data` is not NULL, `length` elements must be readable there during `'a`.
+/// If `data` is not NULL, `length` elements are readable there during `'a`.
 #[inline]
 pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: impl Display) -> Result<Option<&'a [T]>> {
     if data.is_null() && length == 0 {
@@ -64,7 +64,7 @@ pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: impl
     if data.is_null() || length > isize::MAX as usize / size_of::<T>().max(1) || !data.cast::<T>().is_aligned() {
         return Err(no_slice(data, length, what));
     }
-    // SAFETY: not NULL, aligned, readable for `length` elements.
+    // SAFETY: not NULL, aligned, and readable for `length` elements by the caller's guarantee.
     Ok(Some(unsafe { std::slice::from_raw_parts(data.cast(), length) }))
 }
 
@@ -83,18 +83,18 @@ fn no_slice(data: *const c_void, length: usize, what: impl Display) -> Error {
 /// `repr(C)`, its first field is that `u32`, and every field accepts every bit pattern.
 pub(super) unsafe trait Sized32: Copy {
     const NAME: &'static str;
-    /// What a field is that the caller's struct does not have.
+    /// The value of fields that the caller's struct does not have.
     const DEFAULT: Self;
 }
 
-/// No struct of ours comes near; a greater `size` is rubbish.
+/// A `size` above this is invalid: no struct here comes near it.
 const LARGEST: usize = 4096;
 
 /// Checks the `size` of a struct of the caller.
 ///
 /// # Safety
 ///
-/// Where `pointer` is not NULL and aligned, a `u32` must be readable there.
+/// If `pointer` is not NULL and aligned, a `u32` is readable there.
 unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
     let name = T::NAME;
     if pointer.is_null() {
@@ -103,7 +103,7 @@ unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
     if !pointer.is_aligned() {
         return Err(invalid(format!("{name} is not aligned to {} bytes.", align_of::<T>())));
     }
-    // SAFETY: a `u32` is readable there.
+    // SAFETY: not NULL and aligned, so a `u32` is readable there by the caller's guarantee.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
     if size < align_of::<T>().max(8) || size > LARGEST || !size.is_multiple_of(align_of::<T>()) {
         return Err(invalid(format!(
@@ -114,15 +114,15 @@ unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
     Ok(size)
 }
 
-/// A copy of a struct of the caller, with the defaults where it has no such field.
+/// Copies a struct of the caller, with defaults for the fields that it does not have.
 ///
 /// # Safety
 ///
-/// Where `pointer` is not NULL, as many bytes as its `size` says must be readable.
+/// If `pointer` is not NULL, as many bytes as its `size` says are readable.
 #[inline]
 pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
     if !pointer.is_null() && pointer.is_aligned() {
-        // The caller's is mostly the one that is known here: one copy, of a length that the compiler knows.
+        // The caller's struct mostly has the size known here: one copy, of a length known at compile time.
         // SAFETY: a `u32` is readable there, and then as many bytes as it says; every bit pattern is a T.
         unsafe {
             if pointer.cast::<u32>().read() as usize == size_of::<T>() {
@@ -130,22 +130,22 @@ pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
             }
         }
     }
-    // SAFETY: the same contract.
+    // SAFETY: the function has the same contract as this one.
     unsafe { read_other_struct(pointer) }
 }
 
-/// `read_struct` of a struct that is shorter or longer than the one known here, or none.
+/// `read_struct` for a struct that is shorter or longer than the one known here, or invalid.
 ///
 /// # Safety
 ///
-/// As for `read_struct`.
+/// The contract of `read_struct`.
 #[cold]
 unsafe fn read_other_struct<T: Sized32>(pointer: *const T) -> Result<T> {
-    // SAFETY: at least the size is readable, and then as many bytes as it says.
+    // SAFETY: the size is readable, and then as many bytes as it says, by the caller's guarantee.
     unsafe { copy_other_struct(pointer, size_of_struct(pointer)?) }
 }
 
-/// A copy of a struct of `size` bytes, whatever it says itself.
+/// Copies a struct of `size` bytes, whatever its own `size` field says.
 ///
 /// # Safety
 ///
@@ -156,15 +156,15 @@ unsafe fn copy_struct<T: Sized32>(pointer: *const T, size: usize) -> Result<T> {
         // SAFETY: as many bytes are readable; every bit pattern is a T.
         return Ok(unsafe { pointer.read() });
     }
-    // SAFETY: the same contract.
+    // SAFETY: the function has the same contract as this one.
     unsafe { copy_other_struct(pointer, size) }
 }
 
-/// `copy_struct` of a struct that is shorter or longer than the one known here.
+/// `copy_struct` for a struct that is shorter or longer than the one known here.
 ///
 /// # Safety
 ///
-/// As for `copy_struct`.
+/// The contract of `copy_struct`.
 #[cold]
 unsafe fn copy_other_struct<T: Sized32>(pointer: *const T, size: usize) -> Result<T> {
     let known = size_of::<T>();
@@ -184,18 +184,19 @@ unsafe fn copy_other_struct<T: Sized32>(pointer: *const T, size: usize) -> Resul
     Ok(copy)
 }
 
-/// What is wrong with an element of an array of the caller.
+/// Adds the element's index to an error about an array of the caller.
 #[cold]
 pub(super) fn in_array(what: &str, index: usize, why: &Error) -> Error {
     invalid(format!("{what}[{index}]: {}", why.message()))
 }
 
-/// What `one` makes of copies of the elements of an array of the caller, which steps by the `size` of its first element.
+/// Copies each element of an array of the caller, which steps by the `size` of its first element, and converts it by
+/// `one`.
 ///
 /// # Safety
 ///
-/// `count` elements of the first one's size are readable. What a later one says of its size may be rubbish: it is compared
-/// with the first one's before anything else of that element is read.
+/// `count` elements of the first one's size are readable. The `size` of a later element may be garbage: it is compared
+/// with the first one's before any other byte of that element is read.
 pub(super) unsafe fn map_array<T: Sized32, U>(
     array: *const T,
     count: usize,
@@ -205,7 +206,7 @@ pub(super) unsafe fn map_array<T: Sized32, U>(
     if count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: at least one element is there.
+    // SAFETY: `count` is not 0, so at least one element is there.
     let stride = unsafe { size_of_struct(array) }.map_err(|e| in_array(what, 0, &e))?;
     if count > isize::MAX as usize / stride {
         return Err(invalid(format!("{what} has an impossible length ({count}).")));
@@ -231,34 +232,34 @@ fn of_another_size(what: &str, index: usize, size: usize, stride: usize) -> Erro
     invalid(format!("{what}[{index}] has size {size}, the first has {stride}. Give all the same."))
 }
 
-/// Copies of the elements of an array, as `map_array` reads them. `most`: no more than so many are read.
+/// Copies the elements of an array as `map_array` does, refusing more than `most`.
 ///
 /// # Safety
 ///
-/// As for `map_array`.
+/// The contract of `map_array`.
 pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
     if count > most {
         return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
     }
-    // SAFETY: the same contract.
+    // SAFETY: `map_array` has the same contract as this function.
     unsafe { map_array(array, count, what, |_, element| Ok(element)) }
 }
 
-/// Checks an out-struct before the work is done.
+/// Checks an out-struct before the call does its work.
 ///
 /// # Safety
 ///
-/// As for `size_of_struct`.
+/// The contract of `size_of_struct`.
 pub(super) unsafe fn check_out_struct<T: Sized32>(pointer: *mut T) -> Result<usize> {
-    // SAFETY: the same contract.
+    // SAFETY: `size_of_struct` has the same contract as this function.
     unsafe { size_of_struct(pointer.cast_const()) }
 }
 
-/// Fills a struct of the caller: what it has room for, zero after what is known here; its `size` stays.
+/// Fills a struct of the caller as far as it reaches, with zeros after the fields known here; its `size` stays.
 ///
 /// # Safety
 ///
-/// `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
+/// `size` comes from `check_out_struct`, and as many bytes are writable at `pointer`.
 #[inline]
 pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, value: T) {
     let (known, head) = (size_of::<T>(), size_of::<u32>());
@@ -279,7 +280,7 @@ pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, valu
     }
 }
 
-/// A switch that a struct carries as a number.
+/// Converts a switch that a struct carries as a number.
 pub(super) fn switch(value: u32, what: impl Display) -> Result<bool> {
     match value {
         0 => Ok(false),

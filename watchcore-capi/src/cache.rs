@@ -1,4 +1,4 @@
-//! The cache and its writer's origin: made, closed, waited for.
+//! The cache: making, closing and waiting.
 
 use super::bytes::{Sized32, read_array, switch, watchcore_bytes};
 use super::contract::{frame, free, out_or_null, struct_or_default, try_bytes, try_handle, try_out, try_text};
@@ -24,21 +24,22 @@ impl Object for watchcore_cache {
     }
 }
 
-/// What a cache is to be.
+/// The options of a cache.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_cache_options {
     /// sizeof(watchcore_cache_options).
     pub size: u32,
-    /// 1: the cache is not ready before watchcore_writer_load or watchcore_loading_finish. For a program that lists first.
+    /// 1: the cache is not ready before watchcore_writer_load or watchcore_loading_finish. For a program that lists
+    /// first.
     pub expect_load: u32,
     /// The key range: keys that start with these bytes. Absent or empty: every key.
     pub prefix: watchcore_bytes,
     /// A name for messages and statistics (UTF-8). Absent: the prefix.
     pub name: watchcore_bytes,
-    /// The log's length in events, at most. 0: 65536.
+    /// The log's maximum length in events. 0: 65536.
     pub capacity: u64,
-    /// The log's length in bytes, at most. 0: 256 MiB.
+    /// The log's maximum length in bytes. 0: 256 MiB.
     pub capacity_bytes: u64,
     /// The longest key that is accepted. 0: 64 KiB.
     pub max_key_bytes: u64,
@@ -49,9 +50,9 @@ pub struct watchcore_cache_options {
     pub fields: *const watchcore_attribute,
     /// The number of elements of `fields`.
     pub field_count: usize,
-    /// Where the labels of a value are, for label selectors and indexes: the members of the JSON object at this
-    /// RFC 6901 pointer (UTF-8), for Kubernetes' objects "/metadata/labels" (in their protobuf storage form
-    /// always metadata.labels). Absent: values have no labels, and a label selector is INVALID_ARGUMENT.
+    /// The source of a value's labels, for label selectors and indexes: the members of the JSON object at this RFC 6901
+    /// pointer (UTF-8), for Kubernetes' objects "/metadata/labels" (in their protobuf storage form always
+    /// metadata.labels). Absent: values have no labels, and a label selector is INVALID_ARGUMENT.
     pub labels_from: watchcore_bytes,
     /// The indexes, at most 8. NULL: none. All elements have the same `size`; the array steps by it.
     pub indexes: *const watchcore_index,
@@ -59,10 +60,10 @@ pub struct watchcore_cache_options {
     pub index_count: usize,
     /// The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
     pub max_buckets: u64,
-    /// With `keep_ms`: events that the log holds at least, however old they are. At most `capacity`.
+    /// With `keep_ms`: the minimum number of events in the log, however old they are. At most `capacity`.
     pub keep_events: u64,
-    /// The log is sized by age: what is older leaves, as long as `keep_events` stay; what is younger stays, as long as
-    /// `capacity` and `capacity_bytes` allow. 0: by those two alone.
+    /// The log is sized by age: older events leave as long as `keep_events` stay; younger events stay as long as
+    /// `capacity` and `capacity_bytes` allow. 0: only those two limits apply.
     pub keep_ms: i64,
 }
 
@@ -113,7 +114,7 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
     if options.max_value_bytes != 0 {
         builder = builder.max_value_bytes(length(options.max_value_bytes, "options.max_value_bytes")?);
     }
-    // SAFETY: the contract.
+    // SAFETY: the contract: the arrays in `options` have as many elements as their counts say.
     let (fields, indexes) = unsafe {
         (
             read_array(options.fields, options.field_count, MAX_FIELDS, "options.fields")?,
@@ -121,14 +122,14 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
         )
     };
     for (at, field) in fields.iter().enumerate() {
-        // SAFETY: the contract.
+        // SAFETY: the contract covers the texts that an attribute points to.
         builder = builder.field(unsafe { attribute(field, &format!("options.fields[{at}]"))? });
     }
     if let Some(pointer) = try_text!(options.labels_from) {
         builder = builder.labels(Labels::json(pointer)?);
     }
     for (at, one) in indexes.iter().enumerate() {
-        // SAFETY: the contract.
+        // SAFETY: the contract covers the text that an index points to.
         builder = builder.index(unsafe { index(one, &format!("options.indexes[{at}]"))? });
     }
     if options.max_buckets != 0 {
@@ -150,9 +151,9 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
 
 /// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
 /// its first listing).
-/// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-/// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON), RESOURCE_EXHAUSTED (the
-/// system starts no thread: the first cache of a process needs two. Nothing stays of it; try again).
+/// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free. Never blocks. Any
+/// thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON), RESOURCE_EXHAUSTED (the system
+/// starts no thread: the first cache of a process needs two. The cache is not made; try again).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_new(
     options: *const watchcore_cache_options,
@@ -163,24 +164,24 @@ pub unsafe extern "C" fn watchcore_cache_new(
         let cache = try_out!(cache);
         let options = struct_or_default!(options);
         handle::check_process()?;
-        // SAFETY: the contract.
+        // SAFETY: the contract covers everything that `options` points to.
         let made = unsafe { build(&options)? };
         cache.write(handle::new(made, ()));
         Ok(())
     })
 }
 
-/// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then
-/// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
-/// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
-/// that already wait are allowed. Never blocks. Any thread.
+/// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then answer
+/// CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls that
+/// wait end with CLOSED. No other call on this handle may begin after this one begins, but calls that already
+/// wait are allowed. Never blocks. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_free(cache: *mut watchcore_cache) {
     free!(watchcore_cache_free, cache);
 }
 
-/// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
-/// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// Closes the cache without freeing the handle: its content no longer changes, and calls that wait end with
+/// CLOSED. Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_close(cache: *const watchcore_cache, error: *mut watchcore_error) -> i32 {
     frame!(watchcore_cache_close, error, {
@@ -189,9 +190,9 @@ pub unsafe extern "C" fn watchcore_cache_close(cache: *const watchcore_cache, er
     })
 }
 
-/// Where the cache stands, without the rest of watchcore_cache_status: `*revision` and `*epoch` are its position,
-/// `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each may be NULL.
-/// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// The cache's position and window, without the rest of watchcore_cache_status: `*revision` and `*epoch` are
+/// its position, `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each
+/// may be NULL. Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_position(
     cache: *const watchcore_cache,
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn watchcore_cache_position(
 ) -> i32 {
     frame!(watchcore_cache_position, error, {
         let cache = try_handle!(cache);
-        // In this order: what leaves the window meanwhile is never above the position.
+        // Read in this order, so that `oldest` is not above the position even if the window moves in between.
         let first = cache.oldest();
         let position = cache.position();
         out_or_null!(revision).write(position.revision);
@@ -212,8 +213,8 @@ pub unsafe extern "C" fn watchcore_cache_position(
     })
 }
 
-/// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It stays 1
-/// while the source is out of reach; watchcore_cache_status says that.
+/// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It
+/// stays 1 while the source is out of reach, which only watchcore_cache_status shows.
 /// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_is_ready(
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn watchcore_cache_wait_ready(
     })
 }
 
-/// Waits until the cache has a revision: read your own writes.
+/// Waits until the cache has reached a revision, for example to read your own writes.
 /// `*reached`, `*epoch`: the cache's position then; each may be NULL.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
@@ -269,9 +270,10 @@ pub unsafe extern "C" fn watchcore_cache_wait_until(
     })
 }
 
-/// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
-/// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST. Where a proxy drops
-/// etcd's notifications of progress it is the cache's position, once the state there is proven to be etcd's.
+/// The revision that the source has now, by one linearizable read (shared by all concurrent callers); in an
+/// embedded cache, the cache's own. Wait for it with watchcore_cache_wait_until, or read with
+/// WATCHCORE_READ_AT_LEAST. If a proxy drops etcd's progress notifications, it is the cache's position, once
+/// the state there is proven to equal etcd's.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
 /// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED.

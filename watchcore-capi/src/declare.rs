@@ -1,14 +1,15 @@
-//! What a cache declares: attributes of its key-values, and indexes over them.
+//! The declarations of a cache: attributes of its key-values, and indexes over them.
 //!
 //! # In the header: Caches
 //!
-//! What a cache is to hold, and what is to be found quickly in it, is declared once, when it is made: the range of keys, the
-//! length of its log (the window, within which a reader may be behind), attributes of values that selectors name, and
-//! indexes for subscriptions that each want few of many keys.
+//! A cache declares once, when it is made, which keys it holds and what must be found quickly in it: the range of keys,
+//! the length of its log (the window within which a reader may be behind), attributes of values that selectors name,
+//! and indexes for subscriptions that each select few of many keys.
 //!
-//! A cache is embedded (the program writes into it, section @SECTION:writer@) or fed (a feeder does, section @SECTION:feeder@).
-//! A revision is a number that rises with each change; of a fed cache it is etcd's. An epoch is a history: it changes only
-//! where the state was replaced by one that did not come of it, such as a restored backup. Save both, as a position.
+//! A cache is embedded (the program writes into it, section @SECTION:writer@) or fed (a feeder writes into it, section
+//! @SECTION:feeder@). A revision is a number that rises with each change; in a fed cache it is etcd's. An epoch
+//! identifies a history: it changes only when the state is replaced by one that did not follow from it, such as a
+//! restored backup. A position is both together; save both.
 
 use super::bytes::{Sized32, slice, watchcore_bytes};
 use super::error::invalid;
@@ -20,8 +21,8 @@ pub const WATCHCORE_ATTRIBUTE_KEY_SEGMENT: u32 = 1;
 /// An attribute is a scalar of the value, a JSON document or of Kubernetes' protobuf storage form.
 pub const WATCHCORE_ATTRIBUTE_JSON: u32 = 2;
 
-/// A declared attribute of key-values: what field selectors name and indexes gather by. It is extracted once,
-/// when a change is written. On a value that does not have it, it is the empty string.
+/// A declared attribute of key-values, for field selectors and indexes. It is extracted once, when a change is written.
+/// A value without the attribute has the empty string.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_attribute {
@@ -31,18 +32,18 @@ pub struct watchcore_attribute {
     pub kind: u32,
     /// The name that selectors use (UTF-8): not empty, each once.
     pub name: watchcore_bytes,
-    /// JSON: an RFC 6901 pointer (UTF-8), such as "/spec/nodeName". A string is taken as it is, a number or a
-    /// boolean by its JSON text; arrays, objects and null are absent. KEY_SEGMENT: absent.
+    /// JSON: an RFC 6901 pointer (UTF-8), such as "/spec/nodeName". A string counts as it is, a number or a boolean as
+    /// its JSON text; arrays, objects and null count as absent. KEY_SEGMENT: absent.
     pub pointer: watchcore_bytes,
-    /// KEY_SEGMENT: which one, split at '/', where a leading '/' does not count: of "/registry/pods/ns/x",
+    /// KEY_SEGMENT: the number of the segment, split at '/', not counting a leading '/': in "/registry/pods/ns/x",
     /// segment 2 is "ns". JSON: 0.
     pub depth: u32,
     /// 0.
     pub reserved: u32,
-    /// JSON: where it is in a value of Kubernetes' protobuf storage form, as field numbers: a pod's
-    /// spec.nodeName is 2, 10. NULL: known for "/metadata/name" and "/metadata/namespace" only.
+    /// JSON: the field numbers that lead to the attribute in a value of Kubernetes' protobuf storage form: for a pod's
+    /// spec.nodeName 2, 10. NULL: only "/metadata/name" and "/metadata/namespace" are known without.
     pub protobuf_path: *const u32,
-    /// The number of field numbers: 1 to 100; 0 where `protobuf_path` is NULL.
+    /// The number of field numbers: 1 to 100; 0 if `protobuf_path` is NULL.
     pub protobuf_path_length: usize,
 }
 
@@ -61,7 +62,7 @@ unsafe impl Sized32 for watchcore_attribute {
     };
 }
 
-/// An index by the exact key: for subscriptions of one key each.
+/// An index by the exact key, for subscriptions to single keys.
 pub const WATCHCORE_INDEX_KEY: u32 = 1;
 /// An index by the first `depth` segments of the key.
 pub const WATCHCORE_INDEX_PREFIX: u32 = 2;
@@ -70,8 +71,8 @@ pub const WATCHCORE_INDEX_FIELD: u32 = 3;
 /// An index by the value of the label `name`: for label selectors `name=value`.
 pub const WATCHCORE_INDEX_LABEL: u32 = 4;
 
-/// A declared index: subscriptions whose filter fits it read only the events of their own bucket. It costs the
-/// writer one lookup an event, and 16 bytes (FIELD and LABEL 32) in each slot of the log.
+/// A declared index: a subscription whose filter fits it reads only the events of its own bucket. The index costs the
+/// writer one lookup per event, and 16 bytes (FIELD and LABEL 32) in each slot of the log.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_index {
@@ -81,7 +82,7 @@ pub struct watchcore_index {
     pub kind: u32,
     /// FIELD, LABEL: the name of the attribute or of the label (UTF-8). Else absent.
     pub name: watchcore_bytes,
-    /// PREFIX: how many segments, at least 1, split as WATCHCORE_ATTRIBUTE_KEY_SEGMENT says: at depth 3
+    /// PREFIX: the number of segments, at least 1, split as WATCHCORE_ATTRIBUTE_KEY_SEGMENT says: at depth 3
     /// "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/". Else 0.
     pub depth: u32,
     /// 0.
@@ -100,7 +101,7 @@ unsafe impl Sized32 for watchcore_index {
     };
 }
 
-/// A message about a member that the kind does not have.
+/// The error for a member that does not apply to the kind.
 fn extra(what: &str, kind: u32, member: &str) -> watchcore::Error {
     invalid(format!("{what}.{member} is set, but kind {kind} has none. Leave it out (0 or absent)."))
 }
@@ -114,7 +115,7 @@ fn reserved(what: &str, value: u32) -> Result<()> {
 /// The contract, for the pointers in `given`.
 pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Result<Attribute> {
     reserved(what, given.reserved)?;
-    // SAFETY: the contract.
+    // SAFETY: the contract: the texts in `given` are readable for their lengths.
     let (name, pointer) =
         unsafe { (given.name.text(format_args!("{what}.name"))?, given.pointer.text(format_args!("{what}.pointer"))?) };
     let Some(name) = name else { return Err(invalid(format!("{what}.name is absent. Give the attribute a name."))) };
@@ -125,7 +126,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
             MAX_PROTOBUF_PATH
         )));
     }
-    // SAFETY: the contract.
+    // SAFETY: the contract: `protobuf_path` is readable for `protobuf_path_length` numbers.
     let path = unsafe { slice::<u32>(given.protobuf_path.cast(), length, format_args!("{what}.protobuf_path"))? };
     match given.kind {
         WATCHCORE_ATTRIBUTE_KEY_SEGMENT if pointer.is_some() => Err(extra(what, given.kind, "pointer")),
@@ -148,7 +149,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
 /// The contract, for the pointers in `given`.
 pub(super) unsafe fn index(given: &watchcore_index, what: &str) -> Result<Index> {
     reserved(what, given.reserved)?;
-    // SAFETY: the contract.
+    // SAFETY: the contract: the name in `given` is readable for its length.
     let name = unsafe { given.name.text(format_args!("{what}.name"))? };
     let kind = given.kind;
     match (kind, name) {

@@ -2,8 +2,9 @@
 //!
 //! # In the header: Errors
 //!
-//! A call that fails answers a code, which is for the program, and fills the caller's watchcore_error, which is for the
-//! program (the numbers) and for people (the message: what was asked, what holds, what to do next). Codes by what to do:
+//! A call that fails returns a code, which is for the program, and fills the caller's watchcore_error, which is for the
+//! program (the numbers) and for people (the message: what was asked, what is true, what to do next). Codes by
+//! reaction:
 //!
 //!     correct the call              INVALID_ARGUMENT, OUT_OF_ORDER, UNSUPPORTED
 //!     call again, later             NOT_READY, TIMEOUT, BUSY, FUTURE_REVISION, UNAVAILABLE, RESOURCE_EXHAUSTED
@@ -27,7 +28,7 @@ pub const WATCHCORE_NOT_READY: i32 = 3;
 pub const WATCHCORE_TIMEOUT: i32 = 4;
 /// The cache, the subscription or the feeder was closed.
 pub const WATCHCORE_CLOSED: i32 = 5;
-/// The handle is in use by another thread, or a writer lives already. Try again later.
+/// The handle is in use by another thread, or the cache has a writer already. Try again later.
 pub const WATCHCORE_BUSY: i32 = 6;
 /// This build, or a forked child, cannot do it.
 pub const WATCHCORE_UNSUPPORTED: i32 = 7;
@@ -39,8 +40,8 @@ pub const WATCHCORE_COMPACTED: i32 = 10;
 pub const WATCHCORE_LAGGED: i32 = 11;
 /// The revision did not come in time. Try again.
 pub const WATCHCORE_FUTURE_REVISION: i32 = 12;
-/// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
-/// one. Start from the state.
+/// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the previous
+/// history. Start from the state.
 pub const WATCHCORE_RESYNCED: i32 = 13;
 /// etcd refused the credentials.
 pub const WATCHCORE_UNAUTHENTICATED: i32 = 20;
@@ -52,7 +53,7 @@ pub const WATCHCORE_UNAVAILABLE: i32 = 22;
 pub const WATCHCORE_RESOURCE_EXHAUSTED: i32 = 23;
 /// A bug: a panic was caught, the handle is poisoned, the process lives. Please report it.
 pub const WATCHCORE_PANIC: i32 = 90;
-/// A bug: something that cannot be, is. Please report it.
+/// A bug: an impossible state. Please report it.
 pub const WATCHCORE_INTERNAL: i32 = 91;
 
 const _: () = {
@@ -80,8 +81,8 @@ const _: () = {
 /// The number of bytes of `watchcore_error.message`, its NUL included.
 pub const WATCHCORE_MESSAGE_BYTES: usize = 512;
 
-/// Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
-/// not apply.
+/// Why a call failed. The struct is the caller's memory; it is written only by a call that fails. Numbers that do not
+/// apply are 0.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_error {
@@ -95,13 +96,13 @@ pub struct watchcore_error {
     pub oldest: u64,
     /// The cache's revision.
     pub current: u64,
-    /// LAGGED: the first revision of which something was lost.
+    /// LAGGED: the first revision of which an event was lost.
     pub lost_from: u64,
-    /// LAGGED: the last one.
+    /// LAGGED: the last revision of which an event was lost.
     pub lost_to: u64,
     /// The revision up to which the subscription had everything.
     pub position: u64,
-    /// What was asked, what holds, what to do next. NUL-terminated UTF-8, cut where it is too long.
+    /// What was asked, what is true, what to do next. NUL-terminated UTF-8, cut if too long.
     pub message: [c_char; 512],
     /// The epoch of `position`.
     pub epoch: u64,
@@ -115,7 +116,7 @@ pub(super) fn unsupported(message: impl Into<String>) -> Error {
     Error::new(Code::Unsupported, message)
 }
 
-/// What a panic said.
+/// The text of a panic.
 pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     let text = if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()
@@ -124,7 +125,7 @@ pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     } else {
         "a panic without a text".to_owned()
     };
-    // Its drop might panic again.
+    // Not dropped, because its drop might panic again.
     std::mem::forget(payload);
     text
 }

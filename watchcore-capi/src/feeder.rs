@@ -2,8 +2,8 @@
 //!
 //! # In the header: Following etcd
 //!
-//! A feeder is a thread that lists a range of etcd's keys, watches it, and writes what comes into a cache, for as long as it
-//! runs: it reconnects, proves that the history is still the same, and lists again where it is not.
+//! A feeder is a thread that lists a range of etcd's keys, watches it, and writes the changes into a cache, for as long
+//! as it runs: it reconnects, checks that the history is still the same, and lists again if it is not.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::watchcore_cache;
@@ -18,7 +18,7 @@ pub struct watchcore_feeder {
     _private: [u8; 0],
 }
 
-/// How to reach etcd and what to ask of it. Times: 0 means the default.
+/// How to reach etcd, and what to request from it. For times, 0 means the default.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_etcd_options {
@@ -32,10 +32,11 @@ pub struct watchcore_etcd_options {
     pub user: watchcore_bytes,
     /// The user's password (UTF-8).
     pub password: watchcore_bytes,
-    /// The file (PEM) of the authorities that may sign the server's certificate. With neither this nor `ca_pem`: those
-    /// of the system. The three files are read again for each new connection, so they can be replaced at any time.
+    /// The file (PEM) of the authorities that may sign the server's certificate. With neither this nor `ca_pem`: the
+    /// system's authorities. The three files are read again for each new connection, so they can be replaced at any
+    /// time.
     pub ca_file: watchcore_bytes,
-    /// The file (PEM) of the client's certificate, where etcd asks for one; with `key_file`.
+    /// The file (PEM) of the client's certificate, if etcd asks for one; with `key_file`.
     pub cert_file: watchcore_bytes,
     /// The file (PEM) of the client's private key.
     pub key_file: watchcore_bytes,
@@ -49,36 +50,38 @@ pub struct watchcore_etcd_options {
     pub server_name: watchcore_bytes,
     /// Begin with etcd's own history from this revision on. 0: at the newest revision.
     pub start_revision: u64,
-    /// The most keys per page of a listing. 0: one stream, where etcd has them; else as many as some 32 MiB hold.
+    /// The most keys per page of a listing. 0: one stream, if etcd has streams; else as many keys as fit into some 32
+    /// MiB.
     pub page_size: u64,
-    /// List instead of replaying where more than so many revisions were missed. 0: 20000.
+    /// Lists instead of replaying if more than this many revisions were missed. 0: 20000.
     pub too_far_behind: u64,
-    /// A progress request is sent after so long without news. 0: 1000.
+    /// A progress request is sent after this long without a message. 0: 1000.
     pub progress_interval_ms: i64,
-    /// The longest that connecting may take. 0: 5000.
+    /// The longest time to connect. 0: 5000.
     pub dial_timeout_ms: i64,
-    /// The longest that one request may take. 0: 10000.
+    /// The longest time of a request. 0: 10000.
     pub request_timeout_ms: i64,
     /// 1: send no progress requests.
     pub no_progress_requests: u32,
     /// The oldest version of TLS: 0x0303 for TLS 1.2, 0x0304 for TLS 1.3, as on the wire. 0: TLS 1.2.
     pub min_tls_version: u32,
-    /// With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
-    /// sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
+    /// With `start_revision`: the feeder stays at most half a window ahead of this subscription of the cache, so that
+    /// the subscription sees a history longer than the log. NULL: no limit. Only read by the call that starts the
+    /// feeder.
     pub pace: *mut watchcore_subscription,
-    /// Ask etcd every so often whether the oldest revision of the window is still there, and purge what it has
+    /// How often to ask etcd whether the oldest revision of the window still exists; the cache drops what etcd has
     /// compacted. 0: never; 15000 is a good interval.
     pub follow_compaction_ms: i64,
-    /// Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
-    /// the whole prefix.
+    /// Lists and watches only this key of the cache's prefix, so that read access to this key is enough. Absent: the
+    /// whole prefix.
     pub only_key: watchcore_bytes,
-    /// Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
-    /// these before the program began goes on from there. The cache is ready when that history is replayed. 0: at the newest
-    /// revision. A `start_revision` comes first,
-    /// and with `stop_after_listing` it is the newest.
+    /// Begins this many revisions below the newest one, or at the oldest that etcd still has, so that a client that was
+    /// at one of them before the program began can resume there. The cache is ready once that history is replayed. 0:
+    /// at the newest revision. A `start_revision` takes precedence, and with `stop_after_listing` the newest revision
+    /// is listed.
     pub history: u64,
-    /// How often the whole cache is compared with etcd, page by page, and after each reconnect; where a key differs twice,
-    /// the cache is listed anew as of another history. 0: 3600000. Negative: never.
+    /// How often the whole cache is compared with etcd, page by page, besides once after each reconnect; if a key
+    /// differs twice, the cache is listed again as of another history. 0: 3600000. Negative: never.
     pub audit_interval_ms: i64,
 }
 
@@ -114,7 +117,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
     };
 }
 
-/// What a feeder has done since it was started.
+/// What a feeder has done since its start.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_counters {
@@ -126,11 +129,11 @@ pub struct watchcore_counters {
     pub resyncs: [u64; 7],
     /// Watches opened.
     pub connects: u64,
-    /// Of them, those after the first.
+    /// Watches opened beyond the first.
     pub reconnects: u64,
-    /// Sessions that failed or never came to be.
+    /// Sessions that failed, including those that never connected.
     pub failures: u64,
-    /// Watches given up because nothing came.
+    /// Watches given up because they were silent for too long.
     pub silences: u64,
     /// Watches opened again with fragments, because a message was too long.
     pub fragment_switches: u64,
@@ -142,24 +145,24 @@ pub struct watchcore_counters {
     pub probes: u64,
     /// Messages on the watch.
     pub responses: u64,
-    /// Fragments among them.
+    /// Fragments among those messages.
     pub fragments: u64,
     /// Revisions applied.
     pub revisions: u64,
     /// Events applied.
     pub events: u64,
-    /// Bytes of keys and values in them.
+    /// Bytes of keys and values in those events.
     pub bytes: u64,
     /// Messages that broke a rule of etcd's API, or did not fit what the cache held.
     pub integrity_violations: u64,
     /// Progress notifications that came.
     pub progress_notifications: u64,
-    /// Progress notifications that were asked for.
+    /// Progress notifications that were requested.
     pub progress_requests: u64,
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     pub consistent_reads: u64,
-    /// Certificate files that held something else than before, and were taken for new connections.
+    /// Times that changed certificate files were taken into use for new connections.
     pub certificate_reloads: u64,
     /// Connections for which the certificate files could not be used.
     pub certificate_failures: u64,
@@ -177,12 +180,11 @@ pub struct watchcore_counters {
     pub audit_milliseconds: u64,
     /// Times that a sample or an audit found that etcd does not hold what the cache has at the same revision.
     pub differences: u64,
-    /// Of the consistent reads those that were answered by a comparison with etcd's state, because nobody answers requests for
-    /// progress.
+    /// Consistent reads that compared the cache with etcd's state, because progress requests are not answered.
     pub compared_reads: u64,
-    /// 1 while nobody answers requests for progress, though etcd moves on.
+    /// 1 while progress requests are not answered, though etcd moves on.
     pub progress_unanswered: u64,
-    /// Events that came again in the same words after they had been applied, and were dropped.
+    /// Events that came again unchanged after they had been applied, and were dropped.
     pub repeated_events: u64,
     /// Linearizable reads beside a watch that show whether it lives and is not behind.
     pub liveness_reads: u64,
@@ -232,12 +234,12 @@ unsafe impl Sized32 for watchcore_counters {
 }
 
 /// Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
-/// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
-/// feeder tries again, watchcore_cache_status says how it goes.
-/// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
-/// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
-/// is as it was), UNSUPPORTED (built without etcd).
+/// the cache is ready when its first listing is published. An unreachable server is no error here: the feeder
+/// retries, and watchcore_cache_status shows the state.
+/// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once. Codes:
+/// INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+/// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the
+/// cache is unchanged), UNSUPPORTED (built without etcd).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_start(
     cache: *const watchcore_cache,
@@ -249,16 +251,16 @@ pub unsafe extern "C" fn watchcore_feeder_start(
         let feeder = try_out!(feeder);
         let cache = try_handle!(cache);
         let options = try_struct!(options);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers everything that `options` points to.
         let started = unsafe { imp::start(&cache, &options)? };
         feeder.write(handle::new(started, ()));
         Ok(())
     })
 }
 
-/// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
-/// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// Stops the feeder: no call to etcd is made after it returns. All waits for the feeder end with CLOSED; the
+/// cache can still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at
+/// once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, error: *mut watchcore_error) -> i32 {
     frame!(watchcore_feeder_stop, error, {
@@ -274,7 +276,7 @@ pub unsafe extern "C" fn watchcore_feeder_free(feeder: *mut watchcore_feeder) {
     free!(watchcore_feeder_free, feeder);
 }
 
-/// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
+/// Makes the feeder list again; the difference comes as a resync with reason REQUESTED. Returns at once.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_request_resync(
@@ -287,9 +289,9 @@ pub unsafe extern "C" fn watchcore_feeder_request_resync(
     })
 }
 
-/// Asks the feeder to compact the cache up to and with a revision, as watchcore_writer_compact does: for a program
-/// that learns of etcd's compactions first. Returns at once: the feeder's thread does it, as far as the cache has come
-/// now, the rest when the cache has reached the revision.
+/// Makes the feeder compact the cache up to and including a revision, as watchcore_writer_compact does: for a
+/// program that learns of etcd's compactions first. Returns at once: the feeder's thread compacts up to the
+/// cache's present position, and again when the cache has reached the revision.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_compact(
@@ -300,7 +302,7 @@ pub unsafe extern "C" fn watchcore_feeder_compact(
     frame!(watchcore_feeder_compact, error, { imp::compact(&*try_handle!(feeder), revision) })
 }
 
-/// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
+/// The feeder's counters so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_counters(
@@ -402,7 +404,7 @@ mod imp {
     /// The contract, for the pointers in `options`.
     pub(super) unsafe fn start(cache: &Cache, options: &watchcore_etcd_options) -> Result<Running> {
         let endpoints = try_text!(options.endpoints).unwrap_or_default();
-        // SAFETY: the same contract.
+        // SAFETY: the contract of this function covers the pointers in `options`.
         let tls = unsafe { tls(options)? };
         let endpoints: Vec<&str> = endpoints.split(',').map(str::trim).filter(|e| !e.is_empty()).collect();
         if endpoints.is_empty() {
@@ -442,7 +444,7 @@ mod imp {
             builder = builder.follow_compaction(interval);
         }
         if options.audit_interval_ms != 0 {
-            // Not above 0: never.
+            // A negative interval becomes 0, which means never.
             let interval = u64::try_from(options.audit_interval_ms).unwrap_or(0);
             builder = builder.audit_interval(Duration::from_millis(interval));
         }
@@ -517,12 +519,12 @@ mod imp {
 mod imp {
     use super::*;
 
-    /// There is none.
+    /// A build without etcd has no feeder.
     pub(crate) enum Running {}
 
     /// # Safety
     ///
-    /// None.
+    /// The function has no requirements.
     pub(super) unsafe fn start(_: &Cache, _: &watchcore_etcd_options) -> Result<Running> {
         Err(super::super::error::unsupported(
             "this build of watchcore has no etcd feeder. Build it with the feature etcd, or take the writer and feed the cache yourself.",

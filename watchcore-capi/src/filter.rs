@@ -5,27 +5,27 @@ use super::error::invalid;
 use super::range::{WATCHCORE_RANGE_ALL, range_from};
 use watchcore::{Filter, Kind, Result};
 
-/// Which key-values: all conditions must hold. Zeroed (but for `size`) it lets everything pass. Selectors look at
-/// what the cache declares (watchcore_cache_options): what it does not declare is INVALID_ARGUMENT.
+/// A selection of key-values: all conditions must hold. Zeroed (except for `size`) it lets everything pass. Selectors
+/// can only use what the cache declares (watchcore_cache_options): any other name is INVALID_ARGUMENT.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_filter {
     /// sizeof(watchcore_filter).
     pub size: u32,
-    /// Which keys: WATCHCORE_RANGE_...
+    /// The kind of range: WATCHCORE_RANGE_...
     pub range: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the end of the range, which is not part of it.
+    /// BETWEEN: the exclusive end of the range.
     pub to: watchcore_bytes,
-    /// A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1,
-    /// joined by commas. Absent or empty: everything. A malformed one: the message has the 0-based position.
+    /// A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1, joined by
+    /// commas. Absent or empty: everything. For a malformed one, the message has the 0-based position.
     pub labels: watchcore_bytes,
     /// A field selector: name=value, name==value, name!=value, joined by commas. Absent or empty: everything.
     pub fields: watchcore_bytes,
-    /// Which types of changes: as in watchcore_subscription_options. Only watchcore_cache_diff looks at it.
+    /// The types of changes, as in watchcore_subscription_options. Only watchcore_cache_diff uses it.
     pub types: u32,
-    /// 1: nothing passes.
+    /// 1: the filter lets nothing pass.
     pub nothing: u32,
 }
 
@@ -44,7 +44,7 @@ unsafe impl Sized32 for watchcore_filter {
     };
 }
 
-/// The selectors of options, as a filter. `what` stands before the members' names in messages.
+/// Converts the selectors of options to a filter. `what` precedes the members' names in messages.
 ///
 /// # Safety
 ///
@@ -61,7 +61,7 @@ pub(super) unsafe fn selected(
         switch(nothing, format_args!("{what}.nothing"))?;
         Filter::none()
     };
-    // SAFETY: the contract.
+    // SAFETY: the contract: both selectors are readable for their lengths.
     let (labels, fields) =
         unsafe { (labels.get(format_args!("{what}.labels"))?, fields.get(format_args!("{what}.fields"))?) };
     if let Some(labels) = labels {
@@ -73,7 +73,7 @@ pub(super) unsafe fn selected(
     Ok(filter)
 }
 
-/// The types of a mask that is not 0.
+/// The types of a nonzero mask.
 pub(super) fn types_of(mask: u32, what: &str) -> Result<Vec<Kind>> {
     const KINDS: [Kind; 7] =
         [Kind::Added, Kind::Modified, Kind::Deleted, Kind::Bookmark, Kind::Resync, Kind::Put, Kind::Delete];
@@ -86,7 +86,7 @@ pub(super) fn types_of(mask: u32, what: &str) -> Result<Vec<Kind>> {
     Ok(kinds)
 }
 
-/// A filter of the caller; NULL lets everything pass.
+/// Converts the caller's filter; NULL lets everything pass.
 ///
 /// # Safety
 ///
@@ -95,7 +95,7 @@ pub(super) unsafe fn filter_of(filter: *const watchcore_filter) -> Result<Filter
     if filter.is_null() {
         return Ok(Filter::any());
     }
-    // SAFETY: the contract.
+    // SAFETY: the contract: `filter` is not NULL, so it is the caller's struct, with readable members.
     let (given, range, selected) = unsafe {
         let given = read_struct(filter)?;
         let range = range_from(given.range, given.from, given.to)?;

@@ -1,28 +1,27 @@
-//! A key-value as C sees it: the stored version itself.
+//! Key-values as C sees them: the stored version itself.
 //!
-//! `KeyValue` is one pointer to it, so handing one out is giving its count away, and releasing it is taking the count
-//! back.
+//! `KeyValue` is one counted pointer: handing one to C gives its count away, and releasing it takes the count back.
 //!
 //! # In the header: Key-values
 //!
-//! What the cache stores, as it stores it: events, pages and snapshots point to the same bytes.
+//! The key-values that the cache stores: events, pages and snapshots point to the same memory.
 
 use super::frame::{Fun, answer};
 use super::handle;
 use watchcore::{KeyValue, raw};
 
-/// A stored key-value: immutable. The same struct in events, pages and snapshots.
+/// A stored key-value, which is immutable. Events, pages and snapshots use the same struct.
 #[repr(C)]
 pub struct watchcore_key_value {
     /// The key.
     pub key: *const u8,
-    /// The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    /// The value; NULL if there is none (a deletion), not NULL with length 0 if it is empty.
     pub value: *const u8,
     /// The key's length in bytes.
     pub key_length: u32,
     /// The value's length in bytes.
     pub value_length: u32,
-    /// The revision at which the key was created. In a deletion this and the next three are the last value's.
+    /// The revision at which the key was created. In a deletion, this and the next three members are the last value's.
     pub create_revision: u64,
     /// The revision of the last change.
     pub mod_revision: u64,
@@ -32,19 +31,19 @@ pub struct watchcore_key_value {
     pub lease: i64,
 }
 
-/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
-/// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for the key-values of an
+/// event, a page or a snapshot. Never blocks. Any thread, even after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
     answer(Fun::watchcore_key_value_release, (), || {
         if !kv.is_null() && handle::same_process() {
-            // SAFETY: `give` gave it away, and it was not released.
+            // SAFETY: the contract: `give` gave it away, and it was not released.
             drop(unsafe { raw::key_value_from_raw(kv.cast()) });
         }
     });
 }
 
-// `KeyValue` is a pointer to what C sees.
+// C gets the pointer inside a `KeyValue`.
 const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
 const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
 

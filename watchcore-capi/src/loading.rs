@@ -6,14 +6,14 @@ use super::handle::{self, Object};
 use super::writer::{records_of, watchcore_change, watchcore_writer};
 use watchcore::{Error, Loading};
 
-/// A first listing under way, which comes in pieces. Made by watchcore_loading_new.
+/// A first listing in progress, in pieces. Made by watchcore_loading_new.
 pub struct watchcore_loading {
     _private: [u8; 0],
 }
 
 impl Object for watchcore_loading {
     type Shared = ();
-    /// None once `watchcore_loading_finish` has taken it.
+    /// `None` once `watchcore_loading_finish` has consumed it.
     type Own = Option<Loading>;
     const KIND: u32 = 0x5743_000c;
     const NAME: &'static str = "watchcore_loading";
@@ -24,10 +24,10 @@ fn spent() -> Error {
     invalid("loading is spent: watchcore_loading_finish was called. Free it; watchcore_loading_new makes another.")
 }
 
-/// Begins a first listing that comes in pieces: what watchcore_loading_add was given is copied, and may go, while the
-/// rest is still to come. Nothing shows before watchcore_loading_finish. Only on a cache made with `expect_load`.
-/// `*loading`: the caller's, ended by watchcore_loading_free. It keeps the cache's memory, not its writer: a writer
-/// that is taken later goes on with it.
+/// Begins a first listing that comes in pieces: the key-values of each watchcore_loading_add are copied, and
+/// may be freed before the next call. The listing is invisible before watchcore_loading_finish. Only on a
+/// cache made with `expect_load`. `*loading`: the caller's, ended by watchcore_loading_free. It keeps the
+/// cache's memory, not its writer: a writer that is made later may continue it.
 /// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_loading_new(
@@ -44,11 +44,11 @@ pub unsafe extern "C" fn watchcore_loading_new(
     })
 }
 
-/// Adds key-values to a listing, in any order, each key once. `writer`: one of the same cache.
-/// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before it are
-/// part of the listing; after any other nothing has changed.
-/// Never blocks, but takes time in proportion to `count`. One thread at a time, for the writer, too.
-/// Codes: INVALID_ARGUMENT (also where the listing was finished, or is of another cache), BUSY, CLOSED.
+/// Adds key-values to a listing, in any order, each key once. `writer`: a writer of the same cache.
+/// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before
+/// it are part of the listing; after any other nothing has changed.
+/// Never blocks, but takes time in proportion to `count`. One thread at a time, also for the writer. Codes:
+/// INVALID_ARGUMENT (also if the listing was finished, or is of another cache), BUSY, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_loading_add(
     loading: *mut watchcore_loading,
@@ -61,17 +61,16 @@ pub unsafe extern "C" fn watchcore_loading_add(
         let mut loading = try_own!(loading);
         let mut writer = try_own!(writer);
         let listing = loading.as_mut().ok_or_else(spent)?;
-        // SAFETY: the contract.
+        // SAFETY: the contract: `changes` has `count` elements.
         writer.load_more(listing, unsafe { records_of(changes, count)? })
     })
 }
 
-/// Publishes a listing and makes the cache ready. `writer`: one of the same cache. On an error the cache has not
-/// changed. However it ends, unless a handle was refused or is in use, the loading is spent: all that is left is to
-/// free it.
-/// Never blocks, but takes time in proportion to the listing. One thread at a time, for the writer, too.
-/// Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has its listing),
-/// BUSY, CLOSED.
+/// Publishes a listing and makes the cache ready. `writer`: a writer of the same cache. On an error the cache
+/// has not changed. After the call the loading is spent and can only be freed, unless a handle was refused or
+/// is in use. Never blocks, but takes time in proportion to the listing. One thread at a time, also for the
+/// writer. Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has
+/// its listing), BUSY, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_loading_finish(
     loading: *mut watchcore_loading,
@@ -86,8 +85,8 @@ pub unsafe extern "C" fn watchcore_loading_finish(
     })
 }
 
-/// Frees a loading; NULL does nothing. A listing that was not finished goes with it, and the cache is as it was.
-/// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+/// Frees a loading; NULL does nothing. An unfinished listing is discarded, and the cache is unchanged. Never
+/// blocks. Any thread, even while another one is inside a call (which then frees it on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_loading_free(loading: *mut watchcore_loading) {
     free!(watchcore_loading_free, loading);

@@ -1,9 +1,9 @@
-//! The one callback: a log function, for the whole process.
+//! The only callback: a log function for the whole process.
 //!
 //! # In the header: Log messages
 //!
-//! Without a log function the library writes nothing, anywhere. A panic inside is the exception, with a log function, too:
-//! Rust's runtime writes it to standard error.
+//! Without a log function the library writes nothing, anywhere. The exception is a panic inside the library, with or
+//! without a log function: Rust's runtime writes it to standard error.
 
 use super::contract::frame;
 use super::error::{invalid, panic_text, unsupported, watchcore_error};
@@ -18,27 +18,27 @@ use watchcore::{Code, Error, Result};
 
 /// No message at all.
 pub const WATCHCORE_LOG_OFF: u32 = 0;
-/// Something failed.
+/// A failure.
 pub const WATCHCORE_LOG_ERROR: u32 = 1;
-/// Something is not as it should be.
+/// A problem that needs attention.
 pub const WATCHCORE_LOG_WARN: u32 = 2;
-/// What a person wants to know.
+/// Events that a person wants to know of.
 pub const WATCHCORE_LOG_INFO: u32 = 3;
 /// Single steps.
 pub const WATCHCORE_LOG_DEBUG: u32 = 4;
 /// Everything.
 pub const WATCHCORE_LOG_TRACE: u32 = 5;
 
-/// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
-/// thread of the library or of the caller, on several at once; it must not call the library and must return
-/// soon. It must return: an exception (in C++), longjmp or pthread_exit out of it ends the process. A panic (in Rust) ends
-/// at the library. The thread that it runs on is not cancelled meanwhile.
+/// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any thread
+/// of the library or of the caller, on several at once; it must not call the library and must return soon. It must
+/// return normally: an exception (in C++), longjmp or pthread_exit out of it ends the process. A panic (in Rust) is
+/// caught by the library. The thread that it runs on is not cancelled meanwhile.
 pub type watchcore_log_function =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, level: u32, message: *const c_char, length: usize)>;
 
-/// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
-/// When this returns, the function set before is not called any more: its `context` may be freed.
-/// Blocks while a call of the function set before is running. Any thread, many at once.
+/// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF removes it.
+/// When this returns, the previous function is not called any more: its `context` may be freed. Blocks while
+/// a call of the previous function is running. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT, BUSY (called from inside the log function), UNSUPPORTED (the process collects the
 /// library's messages by Rust's `tracing` already).
 #[unsafe(no_mangle)]
@@ -57,14 +57,14 @@ struct Sink {
     context: *mut c_void,
 }
 
-// SAFETY: the contract of `watchcore_log_set`: the function may be called on any thread.
+// SAFETY: the contract of `watchcore_log_set` allows calling the function with its context on any thread.
 unsafe impl Send for Sink {}
-// SAFETY: as above.
+// SAFETY: the contract of `watchcore_log_set` allows calling the function on several threads at once.
 unsafe impl Sync for Sink {}
 
-/// Read while a message goes out, so that replacing waits for that.
+/// Read-locked while a message is delivered, so that replacing the function waits for it.
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
-/// A copy of its level, stored with it, so that a message that nobody wants takes no lock.
+/// A copy of the sink's level, stored with it, so that a message below the level takes no lock.
 static LEVEL: AtomicU32 = AtomicU32::new(WATCHCORE_LOG_OFF);
 
 thread_local! {
@@ -95,15 +95,15 @@ fn set(function: watchcore_log_function, context: *mut c_void, level: u32) -> Re
     Ok(())
 }
 
-/// The one place that changes what is set: the level with the function, whoever else changes it meanwhile.
+/// Replaces the sink. Only this function does, so that level and function always change together, under one lock.
 fn replace(sink: Option<Sink>) {
     let mut now = SINK.write().unwrap_or_else(PoisonError::into_inner);
-    // Relaxed: who reads it looks again under the lock.
+    // Relaxed: a reader of the level checks it again under the lock.
     LEVEL.store(sink.as_ref().map_or(WATCHCORE_LOG_OFF, |sink| sink.level), Ordering::Relaxed);
     *now = sink;
 }
 
-/// Becomes the process's collector, once.
+/// Registers the process's collector, once.
 fn install() -> Result<()> {
     static DONE: Mutex<bool> = Mutex::new(false);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ fn number(level: &tracing::Level) -> u32 {
 /// The crates of the library.
 const OWN: [&str; 2] = ["watchcore", "watchcore_etcd"];
 
-/// The library's own messages, not those of crates beneath it.
+/// Collects the library's own messages, not those of the crates beneath it.
 struct Collector;
 
 fn is_own(metadata: &tracing::Metadata<'_>) -> bool {
@@ -139,8 +139,8 @@ fn is_own(metadata: &tracing::Metadata<'_>) -> bool {
 }
 
 impl tracing::Subscriber for Collector {
-    /// What is remembered for each place that says something: never where it is not the library's. The level is asked
-    /// anew for each message: an answer of before could be remembered after it has changed.
+    /// The interest that is cached per call site: never for other crates. For the library's own it is "sometimes", so
+    /// that the level is checked for each message: a cached answer could outlast a change of the level.
     fn register_callsite(&self, metadata: &'static tracing::Metadata<'static>) -> Interest {
         if is_own(metadata) { Interest::sometimes() } else { Interest::never() }
     }
@@ -157,12 +157,13 @@ impl tracing::Subscriber for Collector {
         event.record(&mut text);
         let level = number(event.metadata().level());
         let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
-        // It may be another one than when the message was let pass.
+        // The sink may have been replaced since the message passed `enabled`.
         if let Some(sink) = sink.as_ref().filter(|sink| level <= sink.level) {
             INSIDE.set(true);
-            // The function is foreign: what unwinds out of it must not reach the code that wrote the message.
+            // The function is foreign: an unwind out of it must not reach the code that logged the message.
             let called = catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: it may be called until it is taken away, which waits for this lock.
+                // SAFETY: the contract of `watchcore_log_set`: the function may be called until it is replaced, and
+                // replacing waits for this lock.
                 unsafe { (sink.function)(sink.context, level, text.0.as_ptr().cast(), text.0.len()) }
             }));
             if let Err(payload) = called {
@@ -181,7 +182,7 @@ impl tracing::Subscriber for Collector {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// What the unit tests of log functions do: one at a time.
+/// Access to the log function for unit tests, one test at a time.
 #[cfg(all(test, not(loom)))]
 pub(super) mod testing {
     use super::*;
@@ -197,12 +198,13 @@ pub(super) mod testing {
         replace(None);
     }
 
-    /// In `body`: another one.
+    /// Called in `body`: sets another function.
     pub(crate) fn set_function(function: Function, context: *mut c_void, level: u32) {
         replace(Some(Sink { level, function, context }));
     }
 
-    /// In `body`: whether the level is that of the function, and stays so while nobody can change the function.
+    /// Called in `body`: whether the level is that of the function, and stays so while the lock keeps the function from
+    /// changing.
     pub(crate) fn level_is_the_functions(looks: usize) -> bool {
         let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
         let level = sink.as_ref().map_or(WATCHCORE_LOG_OFF, |sink| sink.level);
@@ -213,7 +215,7 @@ pub(super) mod testing {
     }
 }
 
-/// "message, name=value, ...".
+/// A message as "message, name=value, ...".
 struct Text(String);
 
 impl tracing::field::Visit for Text {

@@ -1,4 +1,4 @@
-//! All figures as text for Prometheus.
+//! All metrics as text for Prometheus.
 
 use super::bytes::{Sized32, slice, switch};
 use super::cache::watchcore_cache;
@@ -8,13 +8,13 @@ use super::handle;
 use super::read::watchcore_text;
 use watchcore::metrics::Metrics;
 
-/// Which figures watchcore_metrics_text shows.
+/// The selection of metrics for watchcore_metrics_text.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_metrics_options {
     /// sizeof(watchcore_metrics_options).
     pub size: u32,
-    /// 1: series of its own for each open subscription too, some ten of them, by its name and number.
+    /// 1: also some ten series for each open subscription, labelled by its name and number.
     pub per_subscription: u32,
 }
 
@@ -24,11 +24,11 @@ unsafe impl Sized32 for watchcore_metrics_options {
     const DEFAULT: Self = watchcore_metrics_options { size: size_of::<Self>() as u32, per_subscription: 0 };
 }
 
-/// All figures of these caches, of what feeds them, and of the process, as text for Prometheus: an answer of the type
-/// "text/plain; version=0.0.4; charset=utf-8". `options` NULL: the defaults. All caches of a program are given at
-/// once, so that each name has its HELP and TYPE once; of caches with equal names the second is "name#2".
-/// docs/OPERATIONS.md has a table of the names, and which to alert on. It is some 10 KB for each cache.
-/// `*text`: the caller's, read by watchcore_text_get, ended by watchcore_text_free.
+/// All metrics of these caches, of their feeders, and of the process, as text for Prometheus: a response of
+/// the type "text/plain; version=0.0.4; charset=utf-8". `options` NULL: the defaults. Give all caches of a
+/// program at once, so that each name has its HELP and TYPE once; the second of two caches with equal names
+/// is shown as "name#2". docs/OPERATIONS.md has a table of the names, and which to alert on. The text has
+/// some 10 KB per cache. `*text`: the caller's, read by watchcore_text_get, ended by watchcore_text_free.
 /// Never blocks; O(open subscriptions). Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_metrics_text(
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn watchcore_metrics_text(
         handle::check_process()?;
         let options = struct_or_default!(options);
         let metrics = Metrics::new().per_subscription(switch(options.per_subscription, "options.per_subscription")?);
-        // SAFETY: the contract.
+        // SAFETY: the contract: `caches` has `cache_count` elements.
         let caches = unsafe { slice::<*const watchcore_cache>(caches.cast(), cache_count, "caches")? };
         let mut held = Vec::new();
         for cache in caches.unwrap_or_default() {

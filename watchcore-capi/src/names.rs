@@ -1,4 +1,4 @@
-//! Names of the numbers that the library answers, for logs and for people.
+//! Names of the numbers that the library returns, for logs and for people.
 
 use super::batch::*;
 use super::frame::{Fun, answer};
@@ -18,20 +18,21 @@ pub const WATCHCORE_NAME_STATE: u32 = 2;
 pub const WATCHCORE_NAME_SUBSCRIPTION_STATE: u32 = 3;
 /// Names of the reasons of a resync: WATCHCORE_RESYNC_...
 pub const WATCHCORE_NAME_RESYNC_REASON: u32 = 4;
-/// Names of the ways in which a subscription reads: WATCHCORE_READ_PATH_...
+/// Names of a subscription's read paths: WATCHCORE_READ_PATH_...
 pub const WATCHCORE_NAME_READ_PATH: u32 = 5;
 /// Names of the levels of log messages: WATCHCORE_LOG_...
 pub const WATCHCORE_NAME_LOG_LEVEL: u32 = 6;
 
-/// The name of a number that the library answers: that of its constant, without what all of them begin with. `of`:
-/// WATCHCORE_NAME_...; so watchcore_name(WATCHCORE_NAME_EVENT_TYPE, WATCHCORE_EVENT_ADDED) is "ADDED". "UNKNOWN" for any
-/// other number. A code has watchcore_error_name. NUL-terminated, static, never freed. Any thread; never blocks.
+/// The name of a number that the library returns: the name of its constant without the common prefix. `of`:
+/// WATCHCORE_NAME_...; for example watchcore_name(WATCHCORE_NAME_EVENT_TYPE, WATCHCORE_EVENT_ADDED) is
+/// "ADDED". "UNKNOWN" for any other number. For a code use watchcore_error_name. NUL-terminated, static,
+/// never freed. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn watchcore_name(of: u32, number: u32) -> *const c_char {
     answer(Fun::watchcore_name, UNKNOWN.as_ptr(), || name(of, number).as_ptr())
 }
 
-/// Each constant by its own text: a name cannot be another constant's.
+/// Derives each name from its constant's identifier, so that a name cannot be another constant's.
 macro_rules! names {
     ($($of:ident, $prefix:literal: $($constant:ident)+;)+) => {
         fn name(of: u32, number: u32) -> &'static CStr {
@@ -69,7 +70,7 @@ names! {
         WATCHCORE_LOG_TRACE;
 }
 
-/// What a text that ends with a NUL has after its prefix.
+/// The rest of a NUL-terminated text after a prefix.
 const fn without(prefix: &str, text: &'static str) -> &'static CStr {
     let (before, after) = text.as_bytes().split_at(prefix.len());
     let mut at = 0;

@@ -1,9 +1,10 @@
-//! The library as a whole: its versions, and its end.
+//! The library as a whole: its versions, and its shutdown.
 //!
 //! # In the header: The library
 //!
-//! The library needs no initialisation. Its threads are started with the first cache: one that wakes, one that frees, and
-//! one for each feeder, all with all signals blocked. A program that ends need not end them.
+//! The library needs no initialisation. Its threads are started with the first cache: one that wakes consumers, one
+//! that frees memory, and one for each feeder, all with all signals blocked. A program need not end them before it
+//! exits.
 
 use super::cache::watchcore_cache;
 use super::contract::frame;
@@ -28,28 +29,29 @@ pub extern "C" fn watchcore_version() -> *const c_char {
     answer(Fun::watchcore_version, version, || version)
 }
 
-/// The number of the binary interface: the one in the shared library's soname. It changes only where a
-/// program compiled against an older header would break. Any thread; never blocks.
+/// The number of the binary interface: the one in the shared library's soname. It changes only when a program
+/// compiled against an older header would break. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn watchcore_abi_version() -> u32 {
     answer(Fun::watchcore_abi_version, 0, || 0)
 }
 
-/// Ends the library's threads, and frees what it holds. A program that just ends needs no such call: it is for who
-/// looks what is left, such as a leak checker, or a host of plug-ins.
+/// Ends the library's threads, and frees what the library holds. A program that just exits needs no such
+/// call: it is for tools that look for leftovers, such as a leak checker, or a host of plug-ins.
 ///
-/// What keeps a cache is to be freed before: caches, writers, loadings, feeders, subscriptions, waiters, snapshots,
-/// pages, iterators. While there is one, the answer is BUSY at once, and the message says how many of which. Batches,
-/// key-values, texts, lists and wake sets may stay: they are valid until they are released, as ever.
-/// When it answers OK, no thread of the library is left. On an error everything is as it was. It may be called again,
-/// and then has nothing to do; from an atexit handler, too; and a cache that is made afterwards starts the threads again.
-/// Valgrind finds nothing then, reachable or not, once the threads that called the library have ended, but for the few
-/// blocks that watchcore.supp names (which `make install` brings).
+/// Free every handle that keeps a cache before: caches, writers, loadings, feeders, subscriptions, waiters,
+/// snapshots, pages, iterators. While there is one, the answer is BUSY at once, and the message says how many
+/// of which kind. Batches, key-values, texts, lists and wake sets may stay: they remain valid until they are
+/// released. After OK, no thread of the library is left. On an error everything is as it was. The function
+/// may be called again, and then has nothing to do; also from an atexit handler; and a cache that is made
+/// afterwards starts the threads again. Valgrind then finds nothing, reachable or not, once the threads that
+/// called the library have ended, except for the few blocks that watchcore.supp names (which `make install`
+/// installs).
 ///
-/// Blocks until what was freed is gone and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not at all).
-/// Any thread but from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also where another thread is inside this
-/// function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder still looks up a name:
-/// call it again).
+/// Blocks until freed memory is returned and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not
+/// at all). Any thread, but not from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also if another
+/// thread is inside this function, and inside the log function), TIMEOUT (the log function has not returned,
+/// or a feeder still looks up a name: call it again).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_shutdown(timeout_ms: i64, error: *mut watchcore_error) -> i32 {
     frame!(watchcore_shutdown, error, {

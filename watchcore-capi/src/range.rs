@@ -2,8 +2,8 @@
 //!
 //! # In the header: Ranges and filters
 //!
-//! Which keys (a range), and which key-values (a filter: a range and selectors). The options of a subscription have the
-//! members of a filter among their own; a list has a range, and selectors in its options. NULL is everything.
+//! A range selects keys; a filter selects key-values, by a range and selectors. The options of a subscription contain
+//! the members of a filter; a list takes a range, and selectors in its options. NULL selects everything.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::contract::{try_bytes, try_struct};
@@ -12,7 +12,7 @@ use watchcore::{Range, Result};
 
 /// The whole cache.
 pub const WATCHCORE_RANGE_ALL: u32 = 0;
-/// One key: `from`.
+/// A single key: `from`.
 pub const WATCHCORE_RANGE_KEY: u32 = 1;
 /// Keys that start with the bytes of `from`.
 pub const WATCHCORE_RANGE_PREFIX: u32 = 2;
@@ -21,7 +21,7 @@ pub const WATCHCORE_RANGE_PATH: u32 = 3;
 /// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
 pub const WATCHCORE_RANGE_BETWEEN: u32 = 4;
 
-/// Which keys.
+/// A range of keys.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_range {
@@ -31,7 +31,7 @@ pub struct watchcore_range {
     pub kind: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the end of the range, which is not part of it.
+    /// BETWEEN: the exclusive end of the range.
     pub to: watchcore_bytes,
 }
 
@@ -46,7 +46,7 @@ unsafe impl Sized32 for watchcore_range {
     };
 }
 
-/// The keys that a kind and its bytes select.
+/// Converts a kind and its bytes to a range.
 ///
 /// # Safety
 ///
@@ -71,7 +71,7 @@ pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_
     }
 }
 
-/// The keys of a range of the caller's; NULL for all.
+/// Converts the caller's range; NULL selects all.
 ///
 /// # Safety
 ///
@@ -81,6 +81,6 @@ pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
         return Ok(Range::all());
     }
     let range = try_struct!(range);
-    // SAFETY: the contract.
+    // SAFETY: the contract covers the bytes that `range` points to.
     unsafe { range_from(range.kind, range.from, range.to) }
 }

@@ -2,9 +2,9 @@
 //!
 //! # In the header: Reads
 //!
-//! A read answers from one revision, and says which. ANY is what the cache has now; AT_LEAST waits for a revision, such as
-//! that of the program's own write, or of watchcore_cache_consistent_revision; EXACT is the state at one revision of the
-//! window.
+//! A read answers from one revision, and says which. ANY reads the cache's present state; AT_LEAST waits for a
+//! revision, such as that of the program's own write, or of watchcore_cache_consistent_revision; EXACT reads the state
+//! at one revision of the window.
 
 use super::batch::{self, watchcore_batch};
 use super::bytes::{Sized32, watchcore_bytes};
@@ -18,15 +18,15 @@ use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
 use watchcore::{Error, Page, Position, Read, ReadOptions, Result};
 
-/// Whatever the cache has now; never waits.
+/// The cache's present state; never waits.
 pub const WATCHCORE_READ_ANY: u32 = 0;
 /// The newest state, at least at `revision`; waits for it.
 pub const WATCHCORE_READ_AT_LEAST: u32 = 1;
 /// The state at exactly `revision`; waits for a future one.
 pub const WATCHCORE_READ_EXACT: u32 = 2;
 
-/// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
-/// filter or a limit.
+/// The state to read, a filter for its key-values, and the time to wait for it. NULL means ANY without a filter or a
+/// limit.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_read_options {
@@ -36,20 +36,20 @@ pub struct watchcore_read_options {
     pub mode: u32,
     /// AT_LEAST, EXACT: the revision.
     pub revision: u64,
-    /// The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
+    /// The longest wait. 0: none; -1: for ever. The _INIT macro sets 3000.
     pub timeout_ms: i64,
     /// watchcore_cache_list: the most items of the page, 0 for all. Else 0.
     pub limit: u64,
     /// AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
     pub epoch: u64,
-    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    /// A label selector: see watchcore_filter. Absent or empty: everything.
     pub labels: watchcore_bytes,
-    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    /// A field selector: see watchcore_filter. Absent or empty: everything.
     pub fields: watchcore_bytes,
-    /// watchcore_cache_list: continue after the page that gave this token (UTF-8), in the same revision: with the
-    /// same range and filter, and mode ANY. Absent: from the start. Else absent.
+    /// watchcore_cache_list: continue after the page that gave this token (UTF-8), at the same revision: with the same
+    /// range and filter, and mode ANY. Absent: from the start. Else absent.
     pub continue_token: watchcore_bytes,
-    /// 1: nothing passes.
+    /// 1: the read returns nothing.
     pub nothing: u32,
     /// 0.
     pub reserved: u32,
@@ -79,13 +79,13 @@ unsafe impl Sized32 for watchcore_read_options {
 pub struct watchcore_answer {
     /// sizeof(watchcore_answer).
     pub size: u32,
-    /// 1: `kv` is the key-value; 0: there was none at `revision`.
+    /// 1: `kv` is the key-value; 0: the key was absent at `revision`.
     pub found: u32,
     /// The revision of the state that answered.
     pub revision: u64,
-    /// Its epoch.
+    /// The epoch of that state.
     pub epoch: u64,
-    /// The caller's, released by watchcore_key_value_release; NULL where `found` is 0.
+    /// The caller's, released by watchcore_key_value_release; NULL if `found` is 0.
     pub kv: *const watchcore_key_value,
 }
 
@@ -96,22 +96,22 @@ unsafe impl Sized32 for watchcore_answer {
         watchcore_answer { size: size_of::<Self>() as u32, found: 0, revision: 0, epoch: 0, kv: std::ptr::null() };
 }
 
-/// Some key-values of one revision. Made by watchcore_cache_list. It keeps them until watchcore_page_free, and nothing of the
-/// log that is not in the window. Copy what is to stay for long.
+/// Some key-values of one revision. Made by watchcore_cache_list. It keeps them until watchcore_page_free, but no part
+/// of the log outside the window. Copy items that are needed for long.
 pub struct watchcore_page {
     _private: [u8; 0],
 }
 
-/// A text that the library gives away. Made by watchcore_cache_list.
+/// A text that belongs to the caller. Made by watchcore_cache_list.
 pub struct watchcore_text {
     _private: [u8; 0],
 }
 
-/// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
-/// the options' filter does not let pass is absent.
+/// Reads one key. An absent key is no error: `found` is 0, and `revision` is the revision of the answer. A
+/// key-value that the options' filter excludes is absent.
 /// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 /// `kv` with watchcore_key_value_release.
-/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Blocks up to `read->timeout_ms` if the revision is not there yet; ANY never. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_get(
@@ -134,14 +134,14 @@ pub unsafe extern "C" fn watchcore_cache_get(
             )));
         }
         let found = if read.is_null() {
-            // The common case makes no options.
+            // The common case builds no options.
             try_handle!(cache).get(key, Read::Any)?
         } else {
-            // SAFETY: the contract.
+            // SAFETY: the contract: `read` is not NULL, so it is the caller's struct.
             let options = unsafe { read_options(read, false)? };
             let cache = try_handle!(cache);
             if options.waits {
-                // The clone outlives a free of the handle meanwhile.
+                // Waits on a clone, because the handle may be freed meanwhile.
                 cache.leave().get_with(key, &options.core)?
             } else {
                 cache.get_with(key, &options.core)?
@@ -161,14 +161,14 @@ pub unsafe extern "C" fn watchcore_cache_get(
 
 /// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 /// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-/// first. Where that has left the window meanwhile: COMPACTED; and `*token` is then another token, which continues at
-/// the same key in the newest state: what was listed before is of an older revision.
+/// first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
+/// which continues at the same key in the newest state: the pages before are of an older revision.
 /// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
-/// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written with that COMPACTED and never
-/// else, and is the caller's, ended by watchcore_text_free.
-/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
-/// COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
+/// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written only with that
+/// COMPACTED, and is the caller's, ended by watchcore_text_free.
+/// Blocks up to `read->timeout_ms` if the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter),
+/// NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_list(
     cache: *const watchcore_cache,
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn watchcore_cache_list(
 ) -> i32 {
     frame!(watchcore_cache_list, error, {
         let token = if token.is_null() { None } else { Some(try_out!(token)) };
-        // SAFETY: the contract.
+        // SAFETY: the contract covers all of these pointers.
         let listed = unsafe { list(cache, range, read, page) };
         if let (Some(token), Some(text)) = (token, listed.as_ref().err().and_then(Error::continue_token)) {
             token.write(handle::new(text.into(), ()));
@@ -199,7 +199,7 @@ unsafe fn list(
     page: *mut *mut watchcore_page,
 ) -> Result<()> {
     let page = try_out!(page);
-    // SAFETY: the contract.
+    // SAFETY: the contract covers both structs and everything that they point to.
     let (range, options) = unsafe { (range_of(range)?, read_options(read, true)?) };
     let cache = try_handle!(cache);
     let found = if options.waits {
@@ -211,24 +211,24 @@ unsafe fn list(
     Ok(())
 }
 
-/// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
-/// many at once.
+/// The bytes of a text (UTF-8). They belong to the text and are valid until it is freed; absent for NULL.
+/// Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_text_get(text: *const watchcore_text) -> watchcore_bytes {
-    // The bytes stay where they are until the handle is freed.
+    // The bytes do not move until the handle is freed.
     read!(watchcore_text_get, text, watchcore_bytes::ABSENT, |text| bytes_of(&text))
 }
 
-/// Frees a text; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+/// Frees a text; NULL does nothing. Never blocks. Any thread, even after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
     free!(watchcore_text_free, text);
 }
 
 /// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
-/// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
-/// was counted; each may be NULL.
-/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: the position of
+/// the counted state; each may be NULL.
+/// Blocks up to `read->timeout_ms` if the revision is not there yet; ANY never. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_count(
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn watchcore_cache_count(
 ) -> i32 {
     frame!(watchcore_cache_count, error, {
         let count = try_out!(count);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers both structs and everything that they point to.
         let (range, options) = unsafe { (range_of(range)?, read_options(read, false)?) };
         let cache = try_handle!(cache);
         let found = if options.waits {
@@ -257,14 +257,14 @@ pub unsafe extern "C" fn watchcore_cache_count(
     })
 }
 
-/// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
-/// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
-/// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
+/// The net changes between the states at two revisions: at most one event per key, in key order, ADDED,
+/// MODIFIED or DELETED relative to the key at `from`, with the revision of its own newest change; `prev_kv`
+/// is the key-value at `from`. An object that entered the filter or left it meanwhile is ADDED or DELETED.
 /// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
-/// `batch`: the caller's struct, overwritten on success: release what it held first, with
+/// `batch`: the caller's struct, overwritten on success: release its previous content first, with
 /// watchcore_batch_release. It has all events, and its position is `to`.
 /// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
+/// Codes: INVALID_ARGUMENT (also if `to` is before `from`), NOT_READY, COMPACTED (below the window),
 /// FUTURE_REVISION (above the cache's revision).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_diff(
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn watchcore_cache_diff(
 ) -> i32 {
     frame!(watchcore_cache_diff, error, {
         let batch = try_out!(batch);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers `filter` and everything that it points to.
         let filter = unsafe { filter_of(filter)? };
         let cache = try_handle!(cache);
         let from = Position { epoch: from_epoch, revision: from };
@@ -296,8 +296,8 @@ pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> us
     read!(watchcore_page_count, page, 0, |page| page.len())
 }
 
-/// An item of a page in key order; NULL after the last. The page's, valid until it is freed. Never blocks. Any thread,
-/// many at once.
+/// An item of a page in key order; NULL after the last. It belongs to the page and is valid until the page is
+/// freed. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index: usize) -> *const watchcore_key_value {
     read!(watchcore_page_item, page, std::ptr::null(), |page| {
@@ -305,26 +305,27 @@ pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index:
     })
 }
 
-/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and where there are none.
-/// The page's, valid until it is freed. Never blocks. Any thread, many at once.
+/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and for an empty
+/// page. The array belongs to the page and is valid until the page is freed. Never blocks. Any thread, many
+/// at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
     read!(watchcore_page_items, page, std::ptr::null(), |page| {
         let items = items(&page);
-        // An empty array of Rust lies at address 8, which ends a Go program as an empty text does.
+        // An empty slice of Rust points to address 8, and Go would abort on that pointer, as it does for an empty text.
         if items.is_empty() { std::ptr::null() } else { items.as_ptr() }
     })
 }
 
-/// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else
-/// 0. Never blocks. Any thread, many at once.
+/// 1 if keys of the range remain after the last one that was read, whether the filter lets them pass or not,
+/// else 0. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
     read!(watchcore_page_more, page, 0, |page| page.more() as u32)
 }
 
-/// How many keys of the range remain after the page's last item; 0 where the read had a selector: they were not
-/// counted then. Never blocks. Any thread, many at once.
+/// How many keys of the range remain after the page's last item; 0 if the read had a selector, because they
+/// are not counted then. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
     read!(watchcore_page_remaining, page, 0, |page| page.remaining())
@@ -342,9 +343,9 @@ pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u6
     read!(watchcore_page_epoch, page, 0, |page| page.epoch())
 }
 
-/// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
-/// It can be kept: it is good in another process too, while the page's revision is in the window there. The
-/// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
+/// The token of the next page (UTF-8), for watchcore_read_options.continue_token; absent if there is no next
+/// page. It can be kept, and works in another process too, while the page's revision is in the window there.
+/// The bytes belong to the page and are valid until it is freed. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_page) -> watchcore_bytes {
     read!(watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |page| {
@@ -352,8 +353,8 @@ pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_pa
     })
 }
 
-/// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
-/// was freed.
+/// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, even after the cache was
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
     free!(watchcore_page_free, page);
@@ -373,29 +374,29 @@ impl Object for watchcore_text {
     const NAME: &'static str = "watchcore_text";
 }
 
-/// A text as C sees it.
+/// The bytes of a text for C.
 pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
-    // An empty text of Rust may lie at address 1. Go takes that for a damaged pointer and ends the program, when its
-    // stack moves while a struct with it lies there.
+    // An empty text of Rust may point to address 1. Go takes that for a damaged pointer, and aborts the program when it
+    // moves a stack that holds it.
     let data = if text.is_empty() { c"".as_ptr().cast() } else { text.as_ptr().cast() };
     watchcore_bytes { data, length: text.len() }
 }
 
-/// The items of a page as C sees them.
+/// The items of a page for C.
 fn items(page: &Page) -> &[*const watchcore_key_value] {
     let items = page.items();
-    // SAFETY: a `KeyValue` is one pointer to what C sees (`give` hands that pointer out).
+    // SAFETY: a `KeyValue` is one pointer to the struct that C sees (`give` hands out that pointer).
     unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
 }
 
-/// A read as the core takes it.
+/// The options of a read for the core.
 struct Options {
     core: ReadOptions,
-    /// It may wait for its revision.
+    /// Whether the read may wait for its revision.
     waits: bool,
 }
 
-/// `listed`: of watchcore_cache_list, which has members of its own.
+/// `listed`: whether the options are of watchcore_cache_list, which has members that other reads lack.
 ///
 /// # Safety
 ///
@@ -414,7 +415,7 @@ unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Res
     if options.reserved != 0 {
         return Err(invalid(format!("read.reserved is {}. Give 0.", options.reserved)));
     }
-    // SAFETY: the contract.
+    // SAFETY: the contract: the texts in the options are readable for their lengths.
     let (token, filter) = unsafe {
         (
             options.continue_token.text("read.continue_token")?,

@@ -2,7 +2,7 @@
 //!
 //! # In the header: Snapshots
 //!
-//! Many reads of one state.
+//! A snapshot serves many reads of one state.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_array, try_own, try_slice};
@@ -25,10 +25,9 @@ pub struct watchcore_iterator {
     _private: [u8; 0],
 }
 
-/// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
-/// freed.
-/// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY.
+/// Takes a snapshot of the whole cache: O(1), without copying. It keeps the memory of its state until it is
+/// freed. `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at
+/// once. Codes: INVALID_ARGUMENT, NOT_READY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_new(
     cache: *const watchcore_cache,
@@ -55,9 +54,9 @@ pub unsafe extern "C" fn watchcore_snapshot_epoch(snapshot: *const watchcore_sna
     read!(watchcore_snapshot_epoch, snapshot, 0, |snapshot| snapshot.position().epoch)
 }
 
-/// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
-/// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL if the key is
+/// absent; it belongs to the snapshot and is valid until that is freed. Never blocks. Any thread, many at
+/// once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_get(
     snapshot: *const watchcore_snapshot,
@@ -80,8 +79,8 @@ pub unsafe extern "C" fn watchcore_snapshot_get(
     })
 }
 
-/// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
-/// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its
+/// range. `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_count(
     snapshot: *const watchcore_snapshot,
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn watchcore_snapshot_count(
 ) -> i32 {
     frame!(watchcore_snapshot_count, error, {
         let count = try_out!(count);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers `filter` and everything that it points to.
         let filter = unsafe { filter_of(filter)? };
         let snapshot = try_handle!(snapshot);
         let found = snapshot.filtered(&filter)?.count() as u64;
@@ -100,17 +99,17 @@ pub unsafe extern "C" fn watchcore_snapshot_count(
     })
 }
 
-/// Frees a snapshot, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+/// Frees a snapshot, and the key-values read from it; NULL does nothing. Never blocks. Any thread, even after
 /// the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapshot) {
     free!(watchcore_snapshot_free, snapshot);
 }
 
-/// Begins a walk over the key-values of a snapshot that a filter lets pass, in key order. `filter`: NULL for all.
-/// `*iterator`: the caller's, ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread,
-/// many at once. Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not
-/// declare).
+/// Begins a walk over the key-values of a snapshot that a filter lets pass, in key order. `filter`: NULL for
+/// all. `*iterator`: the caller's, ended by watchcore_iterator_free; it may outlive the snapshot. Never
+/// blocks. Any thread, many at once. Codes: INVALID_ARGUMENT (also for a selector that does not parse or
+/// names what the cache does not declare).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_iterator_new(
     snapshot: *const watchcore_snapshot,
@@ -120,7 +119,7 @@ pub unsafe extern "C" fn watchcore_iterator_new(
 ) -> i32 {
     frame!(watchcore_iterator_new, error, {
         let iterator = try_out!(iterator);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers `filter` and everything that it points to.
         let filter = unsafe { filter_of(filter)? };
         let snapshot = try_handle!(snapshot);
         let walk = Walk::new((*snapshot).clone(), &filter)?;
@@ -175,28 +174,28 @@ impl Object for watchcore_iterator {
     fn close(_: &()) {}
 }
 
-/// A walk that owns the snapshot it walks over.
+/// A walk that owns its snapshot.
 ///
-/// The snapshot is kept by a raw pointer: a `Box` says that nobody else looks at what it owns, also when it is
-/// only moved, and `items` looks at it.
+/// The snapshot is kept by a raw pointer: a `Box` asserts unique access to its content whenever it is moved, and
+/// `items` reads that content.
 pub(super) struct Walk {
     /// Borrows from `snapshot`; dropped before it.
     items: ManuallyDrop<Box<dyn Iterator<Item = KeyValueRef<'static>> + Send>>,
     snapshot: NonNull<Snapshot>,
 }
 
-// SAFETY: the walk owns the snapshot, which is Send and Sync, and nobody else has the pointer.
+// SAFETY: the walk owns the snapshot, which is Send and Sync, and is the only holder of the pointer.
 unsafe impl Send for Walk {}
 
 impl Walk {
     fn new(snapshot: Snapshot, filter: &Filter) -> Result<Walk> {
         let snapshot = NonNull::from(Box::leak(Box::new(snapshot)));
-        // SAFETY: it is freed by `drop`, after `items`, or below, and only read until then.
+        // SAFETY: the snapshot is only read until it is freed: by `drop`, after `items`, or below.
         let borrowed: &'static Snapshot = unsafe { snapshot.as_ref() };
         match borrowed.filtered(filter) {
             Ok(items) => Ok(Walk { items: ManuallyDrop::new(Box::new(items)), snapshot }),
             Err(why) => {
-                // SAFETY: made from a box above; nothing borrows from it.
+                // SAFETY: the pointer was made from a box above, and nothing borrows from it.
                 drop(unsafe { Box::from_raw(snapshot.as_ptr()) });
                 Err(why)
             }
@@ -210,7 +209,7 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        // SAFETY: `items` is dropped here only, and first; the snapshot came from a box, and nothing borrows from it
+        // SAFETY: `items` is dropped only here, and first; the snapshot came from a box, and nothing borrows from it
         // any more.
         unsafe {
             ManuallyDrop::drop(&mut self.items);

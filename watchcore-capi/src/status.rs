@@ -1,4 +1,4 @@
-//! What a cache is doing: its state, its figures, its texts.
+//! The status of a cache: its state, its statistics, its texts.
 //!
 //! # In the header: Status and figures
 
@@ -16,26 +16,26 @@ pub const WATCHCORE_STATE_NOT_READY: u32 = 0;
 pub const WATCHCORE_STATE_READY: u32 = 1;
 /// The source is out of reach; the cache answers with what it has.
 pub const WATCHCORE_STATE_STALE: u32 = 2;
-/// The source refuses; see the last error.
+/// The source refuses the cache; see the last error.
 pub const WATCHCORE_STATE_FAILED: u32 = 3;
 /// The cache is closed.
 pub const WATCHCORE_STATE_CLOSED: u32 = 4;
 
-/// The last error of the source; empty where there is none.
+/// The last error of the source; empty if there is none.
 pub const WATCHCORE_TEXT_LAST_ERROR: u32 = 1;
 /// The endpoint that the feeder uses.
 pub const WATCHCORE_TEXT_ENDPOINT: u32 = 2;
-/// The version of that server.
+/// The server's version.
 pub const WATCHCORE_TEXT_SERVER_VERSION: u32 = 3;
 /// The cache's name.
 pub const WATCHCORE_TEXT_NAME: u32 = 4;
 /// The cache's prefix: bytes, not text.
 pub const WATCHCORE_TEXT_PREFIX: u32 = 5;
-/// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
-/// without anything.
+/// Problems that a person has to correct although the source is followed, such as an unusable certificate file; empty
+/// if there are none.
 pub const WATCHCORE_TEXT_WARNING: u32 = 6;
 
-/// How a cache stands.
+/// The status of a cache.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_status {
@@ -55,32 +55,32 @@ pub struct watchcore_status {
     pub bytes: u64,
     /// Open subscriptions.
     pub subscriptions: u64,
-    /// The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
+    /// The largest present lag of all subscriptions, in events, including one that is never polled. Which one it is:
     /// watchcore_subscription_list_new.
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,
-    /// The newest revision that the feeder saw when it last reported (now and then); 0 without one.
+    /// The newest revision that the feeder knew when it last reported (at intervals); 0 without a feeder.
     pub source_revision: u64,
-    /// The cluster's id, as the feeder saw it.
+    /// The cluster's id, as reported by the feeder.
     pub cluster_id: u64,
-    /// The id of that member.
+    /// The id of the member that the feeder uses.
     pub member_id: u64,
     /// The feeder's connections.
     pub connects: u64,
-    /// Of them, those after the first.
+    /// The feeder's connections after the first.
     pub reconnects: u64,
     /// The feeder's resyncs.
     pub resyncs: u64,
     /// The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
     pub last_error: i32,
-    /// Why the source is not followed now: its last error once more; 0 where it is followed, however it failed before.
+    /// Why the source is not followed now: the code of its last error; 0 if it is followed, even if it failed before.
     pub source_error: i32,
-    /// How far back the log goes: every event since then is in it.
+    /// How far back the log goes: it has every event since then.
     pub window_age_ms: u64,
-    /// The largest lag that any subscription was ever found with, in events, also of one that was freed since.
+    /// The largest lag that any subscription was ever found with, in events, including freed ones.
     pub max_lag_seen: u64,
-    /// Open subscriptions that have lost events of which no poll has reported (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    /// Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
     pub lapped: u64,
 }
 
@@ -112,7 +112,7 @@ unsafe impl Sized32 for watchcore_status {
     };
 }
 
-/// Figures of a cache: what it did, and the memory it holds and for whom.
+/// Statistics of a cache: its activity, and its memory by purpose.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_stats {
@@ -122,17 +122,17 @@ pub struct watchcore_stats {
     pub reserved: u32,
     /// Events published since the cache was made.
     pub events: u64,
-    /// Revisions published since then.
+    /// Revisions published since the cache was made.
     pub revisions: u64,
     /// Live keys.
     pub objects: u64,
     /// Bytes of live keys with their values, and of tombstones not purged yet.
     pub version_bytes: u64,
-    /// Bytes of the indexes, and of memory that the cache keeps for what is written next.
+    /// Bytes of the indexes, and of memory that the cache keeps for later writes.
     pub index_bytes: u64,
     /// Bytes of the log's segments and of the replaced versions that they keep.
     pub log_bytes: u64,
-    /// Segments that exist: the log's, and what batches, subscriptions and snapshots keep.
+    /// Segments in memory: the log's, and those that batches, subscriptions and snapshots keep.
     pub segments: u64,
     /// Segments of the log.
     pub window_segments: u64,
@@ -142,48 +142,48 @@ pub struct watchcore_stats {
     pub subscriptions: u64,
     /// Waiters that sleep now.
     pub waiting: u64,
-    /// How often the notifier itself lost its place in the log.
+    /// How often the notifier itself fell out of the window.
     pub notifier_laps: u64,
     /// The age of the oldest snapshot; 0 without one.
     pub oldest_snapshot_ms: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
-    /// Values whose attributes could not be extracted; they are absent there.
+    /// Values whose attributes could not be extracted, so they count as absent.
     pub extract_failures: u64,
-    /// How often a subscription lost events, reported or not yet; of those that were freed, too.
+    /// How often a subscription lost events, reported or not yet; including freed subscriptions.
     pub lagged: u64,
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
-    /// Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference), also
-    /// of those that were deleted since.
+    /// Bytes of the keys that subscriptions remember as delivered (to compute the difference after a loss), including
+    /// keys that were deleted since.
     pub delivered_bytes: u64,
-    /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
+    /// Bytes of the event references that subscriptions have looked up in an index and not read yet.
     pub link_bytes: u64,
-    /// Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
-    /// wait: 64 MiB and an eighth of each cache's capacity_bytes.
+    /// Bytes that this process has replaced and not freed yet; not part of the other figures. Writers wait beyond a
+    /// bound: 64 MiB and an eighth of each cache's capacity_bytes.
     pub unfreed_bytes: u64,
-    /// What counts against capacity_bytes, all of it gone when segments go: the window's segments, the versions that
-    /// their events have replaced, and what stays of keys that they delete. The same bytes by where they are: log_bytes,
-    /// version_bytes and index_bytes.
+    /// The bytes that count against capacity_bytes, all of which are freed as segments leave: the window's segments,
+    /// the versions that their events have replaced, and the remains of keys that they delete. The same bytes are
+    /// counted by their location in log_bytes, version_bytes and index_bytes.
     pub window_bytes: u64,
-    /// How far back the window goes: every event since then is in it.
+    /// How far back the window goes: it has every event since then.
     pub window_age_ms: u64,
-    /// Events that the notifier has still to look at for sleeping subscriptions whose filters it cannot evaluate as fast
-    /// as events come; 0 where it keeps up. Only these are notified late, and from half a window on they are woken to look
-    /// for themselves: a poll may then give nothing.
+    /// Events that the notifier has yet to evaluate for sleeping subscriptions whose filters are slower than the events
+    /// come; 0 if it keeps up. Only these subscriptions are notified late, and beyond half a window they are woken to
+    /// check for themselves: a poll may then return nothing.
     pub notifier_behind: u64,
-    /// Of log_bytes what the window has not: what snapshots keep, batches and subscriptions in the middle of a segment,
-    /// and what is on its way to be freed.
+    /// The part of log_bytes outside the window: segments kept by snapshots, batches and subscriptions in the middle of
+    /// a segment, and memory that is about to be freed.
     pub kept_bytes: u64,
-    /// Snapshots that were not freed. Each keeps the log from its making on.
+    /// Snapshots that were not freed. Each keeps the log from its creation on.
     pub snapshots: u64,
-    /// Pages of more than 8 items, and batches of an initial state of as many events, that were not released. They
-    /// keep their key-values, and nothing of the log that is not in the window.
+    /// Unreleased pages of more than 8 items, and unreleased batches of an initial state with more than 8 events. They
+    /// keep their key-values, but no part of the log outside the window.
     pub pages: u64,
-    /// Bytes of the key-values of those that are older than the window, whether the cache has them, too, or not; not
-    /// part of the other figures.
+    /// Bytes of the key-values of those pages and batches that are older than the window, whether the cache still has
+    /// them or not; not part of the other figures.
     pub page_bytes: u64,
-    /// What stays of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
+    /// The remains of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
     pub tombstone_bytes: u64,
 }
 
@@ -224,7 +224,7 @@ unsafe impl Sized32 for watchcore_stats {
     };
 }
 
-/// How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.
+/// The status of the cache. `status`: the caller's struct. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_status(
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn watchcore_cache_status(
     })
 }
 
-/// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
+/// The statistics of the cache. `stats`: the caller's struct. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_stats(
@@ -256,9 +256,9 @@ pub unsafe extern "C" fn watchcore_cache_stats(
     })
 }
 
-/// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
-/// long and always NUL-terminated where `capacity` is not 0; `*length` (may be NULL): its full length without
-/// the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
+/// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... The text is cut if it
+/// is too long, and always NUL-terminated unless `capacity` is 0; `*length` (may be NULL): its full length
+/// without the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_text(
@@ -290,7 +290,7 @@ fn status_of(cache: &Cache) -> watchcore_status {
         State::Stale { since } => (WATCHCORE_STATE_STALE, Some(since)),
         State::Failed => (WATCHCORE_STATE_FAILED, None),
         State::Closed => (WATCHCORE_STATE_CLOSED, None),
-        // The two crates are of one version, and there are no others.
+        // `State` is non-exhaustive, but both crates are of one version, so there are no other states.
         _ => (WATCHCORE_STATE_FAILED, None),
     };
     let since = since.and_then(|s| s.duration_since(UNIX_EPOCH).ok());

@@ -2,9 +2,10 @@
 //!
 //! # In the header: Subscriptions
 //!
-//! A cursor in the log, with a filter. It begins with the state, or behind a revision; then it gives every change that
-//! passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the window at some time,
-//! and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
+//! A subscription is a cursor in the log, with a filter. It begins with the state, or after a revision; then it
+//! delivers every change that passes its filter, in order, exactly once. A slow subscription delays no other: if events
+//! that it has not read leave the window, it gets a report of the lost range (LAGGED), or the difference, as `on_lag`
+//! says.
 //!
 //!     #include <watchcore.h>
 //!
@@ -43,24 +44,24 @@ use watchcore::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription, 
 
 /// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
 pub const WATCHCORE_START_STATE: u32 = 0;
-/// What follows the present revision.
+/// The changes after the present revision.
 pub const WATCHCORE_START_NOW: u32 = 1;
-/// What follows `revision`. A future one is waited for.
+/// The changes after `revision`; waits for a future one.
 pub const WATCHCORE_START_AFTER: u32 = 2;
-/// As STATE, once the cache has `revision`.
+/// Like STATE, once the cache has `revision`.
 pub const WATCHCORE_START_STATE_AT_LEAST: u32 = 3;
 
 /// After a loss: LAGGED, then CLOSED.
 pub const WATCHCORE_ON_LAG_STOP: u32 = 0;
-/// After a loss: LAGGED, then from the oldest revision of the window. In the initial state as STOP.
+/// After a loss: LAGGED, then from the oldest revision of the window. In the initial state like STOP.
 pub const WATCHCORE_ON_LAG_SKIP_TO_OLDEST: u32 = 1;
-/// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
-/// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-/// bytes a matching key (and the key where the cache has purged it). Where the state that it starts from (AFTER; NOW
-/// before the listing) has left the window before it was seen, no difference can be made: as STOP.
+/// After a loss: LAGGED, then the exact difference between the delivered state and the state now, between two RESYNC
+/// marks with the reason LAGGED, then the following changes. The subscription remembers the keys that it has delivered:
+/// at most 32 bytes per matching key (plus the key itself if the cache has purged it). If its starting state (AFTER;
+/// NOW before the listing) has left the window before it was read, no difference can be computed: like STOP.
 pub const WATCHCORE_ON_LAG_RESNAPSHOT: u32 = 2;
-/// After a loss: the latest change of each key, without an error; types are relative to what was handed
-/// out. It remembers as RESNAPSHOT does, and ends with LAGGED where that ends.
+/// After a loss: the latest change of each key, without an error; types are relative to the delivered state. The
+/// subscription remembers keys as RESNAPSHOT does, and ends with LAGGED in the same case.
 pub const WATCHCORE_ON_LAG_CONFLATE: u32 = 3;
 
 const _: () = {
@@ -70,7 +71,7 @@ const _: () = {
     assert!(WATCHCORE_ON_LAG_CONFLATE == OnLag::Conflate as u32);
 };
 
-/// The events of a batch where the caller names no maximum.
+/// The most events of a batch if the caller sets no maximum.
 const MOST: usize = 1024;
 
 /// A cursor with a filter over a cache. Made by watchcore_subscription_new.
@@ -78,7 +79,7 @@ pub struct watchcore_subscription {
     _private: [u8; 0],
 }
 
-/// Where a subscription begins and what it is to hand out.
+/// The start of a subscription, and the selection of events that it delivers.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_subscription_options {
@@ -90,42 +91,42 @@ pub struct watchcore_subscription_options {
     pub revision: u64,
     /// The epoch of `revision`; 0: unchecked. Save both for a restart.
     pub epoch: u64,
-    /// Which keys: WATCHCORE_RANGE_...
+    /// The kind of range: WATCHCORE_RANGE_...
     pub range: u32,
-    /// Which types: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
+    /// The types of events: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
     pub types: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the end of the range, which is not part of it.
+    /// BETWEEN: the exclusive end of the range.
     pub to: watchcore_bytes,
     /// 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
     pub raw_types: u32,
-    /// 1: bookmarks (the one that ends the initial state comes always).
+    /// 1: sends bookmarks (the one that ends the initial state is always sent).
     pub bookmarks: u32,
     /// 1: a batch never ends inside a revision.
     pub whole_revisions: u32,
-    /// 1: end with RESYNCED where the history is replaced.
+    /// 1: ends with RESYNCED when the history is replaced.
     pub stop_on_resync: u32,
     /// The shortest time between two bookmarks. 0: 1000.
     pub bookmark_interval_ms: i64,
     /// STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
     pub start_timeout_ms: i64,
-    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    /// A label selector: see watchcore_filter. Absent or empty: everything.
     pub labels: watchcore_bytes,
-    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    /// A field selector: see watchcore_filter. Absent or empty: everything.
     pub fields: watchcore_bytes,
-    /// What to do where events were lost: WATCHCORE_ON_LAG_...
+    /// The reaction to lost events: WATCHCORE_ON_LAG_...
     pub on_lag: u32,
-    /// 1: no change passes; marks come all the same.
+    /// 1: delivers no changes, but still marks.
     pub nothing: u32,
-    /// End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
-    /// and four times a second. 0: no limit.
+    /// Ends the subscription with LAGGED, whatever `on_lag` says, once it is more than this many events behind. Checked
+    /// by each poll and four times a second. 0: no limit.
     pub max_lag_events: u64,
-    /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
-    /// second. 0: no limit.
+    /// Ends the subscription with LAGGED, whatever `on_lag` says, once it has been behind for this long. Checked four
+    /// times a second. 0: no limit.
     pub max_lag_age_ms: i64,
-    /// A name for people (UTF-8): in watchcore_subscription_list_new, in messages of its errors and in log lines. It need
-    /// not be unique. Absent or empty: none.
+    /// A name for people (UTF-8): shown by watchcore_subscription_list_new, in messages of its errors and in log lines.
+    /// Need not be unique. Absent or empty: none.
     pub name: watchcore_bytes,
 }
 
@@ -157,7 +158,7 @@ unsafe impl Sized32 for watchcore_subscription_options {
     };
 }
 
-/// How far a subscription is behind.
+/// The lag of a subscription.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_lag {
@@ -165,12 +166,13 @@ pub struct watchcore_lag {
     pub size: u32,
     /// 0.
     pub reserved: u32,
-    /// Events of the log that it has not looked at. Once its place has left the window it can be too many, never more
-    /// than were published.
+    /// Events of the log that the subscription has not read. Once its position has left the window, the number may be
+    /// too large, but never larger than the number of published events.
     pub events: u64,
-    /// Revisions that it has not looked at.
+    /// Revisions that the subscription has not read.
     pub revisions: u64,
-    /// Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
+    /// The time since the subscription was last seen to have everything, at most some milliseconds too short; 0 if it
+    /// has.
     pub age_ms: u64,
 }
 
@@ -181,33 +183,33 @@ unsafe impl Sized32 for watchcore_lag {
         watchcore_lag { size: size_of::<Self>() as u32, reserved: 0, events: 0, revisions: 0, age_ms: 0 };
 }
 
-/// It reads every event of the log, or of the segments that could hold one of its own.
+/// The subscription reads every event of the log, or of the segments that could hold a matching one.
 pub const WATCHCORE_READ_PATH_SCAN: u32 = 0;
-/// It reads only the events of one bucket of an index.
+/// The subscription reads only the events of one bucket of an index.
 pub const WATCHCORE_READ_PATH_CHAIN: u32 = 1;
 
-/// What a subscription did so far, and which way it reads.
+/// A subscription's counts so far, and its read path.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_subscription_figures {
     /// sizeof(watchcore_subscription_figures).
     pub size: u32,
-    /// WATCHCORE_READ_PATH_...: how it reads now.
+    /// The present read path: WATCHCORE_READ_PATH_...
     pub read_path: u32,
-    /// CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
-    /// subscription's, valid until it is freed. SCAN: absent.
+    /// CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; it belongs to the
+    /// subscription and is valid until that is freed. SCAN: absent.
     pub index: watchcore_bytes,
-    /// Events that it looked at.
+    /// Events that were read.
     pub looked_at: u64,
-    /// Events of the log that it skipped without reading.
+    /// Events of the log that were skipped without reading.
     pub skipped: u64,
-    /// Events and marks that it handed out.
+    /// Events and marks that were handed out.
     pub handed_out: u64,
-    /// How often it lost events, reported or not.
+    /// How often events were lost, reported or not.
     pub lagged: u64,
-    /// Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
+    /// Keys that are remembered as delivered (RESNAPSHOT, CONFLATE).
     pub delivered_keys: u64,
-    /// Bytes of that memory.
+    /// The bytes of those keys.
     pub delivered_bytes: u64,
 }
 
@@ -227,12 +229,12 @@ unsafe impl Sized32 for watchcore_subscription_figures {
     };
 }
 
-/// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
-/// too, and begins there.
-/// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
-/// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
-/// for a name that is not UTF-8), COMPACTED, CLOSED, FUTURE_REVISION (above WATCHCORE_REVISION_MAX).
+/// Opens a subscription; its start is fixed when this returns. Before the first listing it is accepted too,
+/// and begins there. `options`: NULL for the whole state and the changes after it. `*subscription`: the
+/// caller's, ended by watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many
+/// at once.
+/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare,
+/// and for a name that is not UTF-8), COMPACTED, CLOSED, FUTURE_REVISION (above WATCHCORE_REVISION_MAX).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_new(
     cache: *const watchcore_cache,
@@ -244,24 +246,24 @@ pub unsafe extern "C" fn watchcore_subscription_new(
         let subscription = try_out!(subscription);
         let options = struct_or_default!(options);
         let cache = try_handle!(cache);
-        // SAFETY: the contract.
+        // SAFETY: the contract covers everything that `options` points to.
         let opened = unsafe { open(&cache, &options)? };
         subscription.write(handle::new(opened.closer(), opened));
         Ok(())
     })
 }
 
-/// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
-/// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
-/// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
-/// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
+/// Hands out the next events, at most `max` (0: 1024), from the log, the initial state or the difference
+/// after a loss. Only with `whole_revisions` there may be more, because the last revision is whole. The next
+/// poll continues after the last event. No event is no error: `batch->count` is 0.
+/// `batch`: the caller's struct, overwritten on success; release the previous batch first, with
 /// watchcore_batch_release, on any thread.
 /// Never blocks. One thread at a time.
-/// A member of a wake set is armed by each poll that gives nothing, and ready again where watchcore_wakeset_next has named
-/// it and something is left.
-/// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
-/// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
-/// event).
+/// A poll that returns nothing arms a member of a wake set; one that leaves events makes a member ready again
+/// if watchcore_wakeset_next has returned it.
+/// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, LAGGED (once per loss, with the lost range; the next polls
+/// continue as `on_lag` says: CLOSED unless it was set), COMPACTED and FUTURE_REVISION (of a start that had
+/// to wait), RESYNCED, CLOSED (after the last event).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_poll(
     subscription: *mut watchcore_subscription,
@@ -279,10 +281,11 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
     })
 }
 
-/// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
+/// Waits until a poll has something to return: then OK, even if that is an error or a mark; CLOSED only after
 /// the last event.
-/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time; watchcore_subscription_close
-/// ends it at once. The form that never blocks: a wake set. Codes: INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time;
+/// watchcore_subscription_close ends it at once. The form that never blocks: a wake set. Codes:
+/// INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_wait(
     subscription: *mut watchcore_subscription,
@@ -314,9 +317,9 @@ pub unsafe extern "C" fn watchcore_subscription_close(
     })
 }
 
-/// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
+/// The position: every matching event up to and including `*revision` was handed out; 0 during the initial
 /// state. `*epoch` (may be NULL) belongs to it: save both for a restart with AFTER.
-/// Never blocks. Any thread, many at once, also while another one polls or waits. Codes: INVALID_ARGUMENT.
+/// Never blocks. Any thread, many at once, even while another one polls or waits. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_position(
     subscription: *const watchcore_subscription,
@@ -333,9 +336,10 @@ pub unsafe extern "C" fn watchcore_subscription_position(
     })
 }
 
-/// How far the subscription is behind: who sleeps counts as having everything until it is woken, so a producer that waits for
-/// its consumers counts what they have taken. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
-/// while another one polls or waits. Codes: INVALID_ARGUMENT.
+/// How far the subscription is behind. A sleeping subscription counts as having everything until it is woken,
+/// so a producer that must wait for its consumers should compare the revisions that they have handled. `lag`:
+/// the caller's struct. Never blocks. Any thread, many at once, even while another one polls or waits. Codes:
+/// INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_lag(
     subscription: *const watchcore_subscription,
@@ -356,7 +360,7 @@ pub unsafe extern "C" fn watchcore_subscription_lag(
     })
 }
 
-/// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
+/// The subscription's counts so far, and its read path. `figures`: the caller's struct. Never blocks. One
 /// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_stats(
@@ -371,7 +375,7 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
         let index = watchcore::raw::index_name(&subscription);
         let value = watchcore_subscription_figures {
             read_path: if index.is_some() { WATCHCORE_READ_PATH_CHAIN } else { WATCHCORE_READ_PATH_SCAN },
-            // The cache's part that the subscription keeps; it never changes.
+            // The name belongs to a part of the cache that the subscription keeps alive; it never changes.
             index: index.map_or(watchcore_bytes::ABSENT, bytes_of),
             looked_at: now.looked_at,
             skipped: now.skipped,
@@ -386,9 +390,9 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
     })
 }
 
-/// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
-/// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
-/// that thread frees on leaving).
+/// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches stay
+/// valid. Never blocks. Any thread, even while another one polls or waits (the wait ends with CLOSED, and
+/// that thread frees the handle on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_free(subscription: *mut watchcore_subscription) {
     free!(watchcore_subscription_free, subscription);
@@ -434,7 +438,7 @@ fn start_of(options: &watchcore_subscription_options) -> Result<Start> {
 ///
 /// The contract, for the pointers in `options`.
 unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Result<Subscription> {
-    // SAFETY: the contract.
+    // SAFETY: the contract: the byte strings in `options` are readable for their lengths.
     let (range, filter) = unsafe {
         (
             range_from(options.range, options.from, options.to)?,
@@ -456,14 +460,14 @@ unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Resul
         .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
         .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)
         .stop_on_resync(switch(options.stop_on_resync, "options.stop_on_resync")?);
-    // Each of these copies the builder: only where there is something to say.
+    // Each of these calls copies the builder, so they are skipped for defaults.
     if options.range != WATCHCORE_RANGE_ALL {
         builder = builder.range(range);
     }
     if filtered {
         builder = builder.filter(filter);
     }
-    // SAFETY: the contract.
+    // SAFETY: the contract: the name is readable for its length.
     if let Some(name) = unsafe { options.name.text("options.name")? } {
         builder = builder.name(name);
     }

@@ -1,4 +1,4 @@
-//! The open subscriptions of a cache: how each of them stood when they were listed.
+//! The open subscriptions of a cache, each as it was when they were listed.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::watchcore_cache;
@@ -12,24 +12,24 @@ use watchcore::{ReadPath, SubscriptionInfo, SubscriptionState};
 
 /// The cache has no listing yet; the subscription begins with that.
 pub const WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING: u32 = 1;
-/// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the consumer
-/// of STATE_AT_LEAST has not polled since.
+/// The start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the
+/// consumer of STATE_AT_LEAST has not polled since.
 pub const WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION: u32 = 2;
 /// The initial state is being handed out.
 pub const WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE: u32 = 3;
-/// It reads the log, and its consumer is awake.
+/// The subscription reads the log, and its consumer is awake.
 pub const WATCHCORE_SUBSCRIPTION_STATE_LIVE: u32 = 4;
-/// It has everything, and its consumer sleeps: it waits, or is armed in a wake set.
+/// The subscription has everything, and its consumer sleeps: it waits, or is armed in a wake set.
 pub const WATCHCORE_SUBSCRIPTION_STATE_PARKED: u32 = 5;
-/// Events that it had not taken have left the window: its next poll answers LAGGED, or makes it up.
+/// Unread events have left the window: the next poll answers LAGGED, or catches up.
 pub const WATCHCORE_SUBSCRIPTION_STATE_LAPPED: u32 = 6;
 /// A loss was reported; the difference to the state now comes next, or is being handed out.
 pub const WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP: u32 = 7;
-/// Closed because it was further behind than it may be: its next poll answers LAGGED.
+/// The subscription was closed because it exceeded its lag limit: the next poll answers LAGGED.
 pub const WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW: u32 = 8;
-/// Closed, it or its cache: what was published before is handed out, then CLOSED.
+/// The subscription or its cache was closed: events published before are handed out, then CLOSED.
 pub const WATCHCORE_SUBSCRIPTION_STATE_CLOSING: u32 = 9;
-/// It has ended: its polls answer CLOSED. It is listed until it is freed.
+/// The subscription has ended: its polls answer CLOSED. It is listed until it is freed.
 pub const WATCHCORE_SUBSCRIPTION_STATE_ENDED: u32 = 10;
 
 const _: () = {
@@ -46,7 +46,7 @@ const _: () = {
     assert!(WATCHCORE_SUBSCRIPTION_STATE_ENDED == Ended as u32);
 };
 
-/// The open subscriptions of a cache as they stood at one moment. Made by watchcore_subscription_list_new.
+/// The open subscriptions of a cache at one moment. Made by watchcore_subscription_list_new.
 pub struct watchcore_subscription_list {
     _private: [u8; 0],
 }
@@ -58,7 +58,7 @@ impl Object for watchcore_subscription_list {
     const NAME: &'static str = "watchcore_subscription_list";
 }
 
-/// How a subscription stood when it was listed.
+/// A subscription as it was when it was listed.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_subscription_info {
@@ -66,32 +66,35 @@ pub struct watchcore_subscription_info {
     pub size: u32,
     /// WATCHCORE_SUBSCRIPTION_STATE_...
     pub state: u32,
-    /// Its number in this cache: from 1, in the order of opening, never used again.
+    /// The subscription's number in this cache: from 1, in the order of opening, never reused.
     pub id: u64,
-    /// As given in watchcore_subscription_options, else of length 0 (UTF-8). The list's, valid until it is freed.
+    /// The name given in watchcore_subscription_options, else of length 0 (UTF-8). Belongs to the list, valid until
+    /// that is freed.
     pub name: watchcore_bytes,
-    /// Its position as of its last poll: the revision.
+    /// The position as of the last poll: its revision.
     pub revision: u64,
-    /// The epoch of that.
+    /// The epoch of that position.
     pub epoch: u64,
-    /// Events of the log that it has not looked at, as in watchcore_lag; 0 while it sleeps, while its start lies in the
-    /// future, and once it has ended.
+    /// Events of the log that the subscription has not read, as in watchcore_lag; 0 while it sleeps, while its start
+    /// lies in the future, and once it has ended.
     pub lag_events: u64,
-    /// Revisions that it has not looked at.
+    /// Revisions that the subscription has not read.
     pub lag_revisions: u64,
-    /// Time since it was last seen to have everything, some milliseconds less at most; 0 where it has.
+    /// The time since the subscription was last seen to have everything, at most some milliseconds too short; 0 if it
+    /// has.
     pub lag_age_ms: u64,
-    /// WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
+    /// The read path as of the last poll: WATCHCORE_READ_PATH_...
     pub read_path: u32,
-    /// 1: it was polled, `last_poll_ms` ago; 0: never.
+    /// 1: the subscription was polled, `last_poll_ms` ago; 0: never.
     pub polled: u32,
-    /// CHAIN: the index (UTF-8), such as "key" or "field phase". The list's, valid until it is freed. SCAN: absent.
+    /// CHAIN: the index (UTF-8), such as "key" or "field phase". Belongs to the list, valid until that is freed. SCAN:
+    /// absent.
     pub index: watchcore_bytes,
-    /// Time since its last poll. Of a consumer that polls hundreds of times a second every 16th poll is recorded.
+    /// The time since the last poll. If a consumer polls hundreds of times a second, only every 16th poll is recorded.
     pub last_poll_ms: u64,
-    /// Events and marks that it handed out.
+    /// Events and marks that were handed out.
     pub handed_out: u64,
-    /// How often it lost events, reported or not.
+    /// How often events were lost, reported or not.
     pub lagged: u64,
 }
 
@@ -117,11 +120,11 @@ unsafe impl Sized32 for watchcore_subscription_info {
     };
 }
 
-/// Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
-/// poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
-/// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and holds up neither
-/// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// Lists the open subscriptions of a cache in the order of their opening, each as it is now, including those
+/// that are never polled. Freed subscriptions are not listed; one that is opened or freed during the call may
+/// or may not be. `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never
+/// blocks, and delays neither the writer nor a consumer; takes time proportional to the open subscriptions.
+/// Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_list_new(
     cache: *const watchcore_cache,
@@ -142,8 +145,8 @@ pub unsafe extern "C" fn watchcore_subscription_list_count(list: *const watchcor
     read!(watchcore_subscription_list_count, list, 0, |list| list.len())
 }
 
-/// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
-/// struct; what it points to is the list's. Never blocks. Any thread, many at once.
+/// The subscription at an index of a list, below watchcore_subscription_list_count. `info`: the caller's
+/// struct; its texts belong to the list. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT (also for an index after the last).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_list_item(
@@ -158,13 +161,13 @@ pub unsafe extern "C" fn watchcore_subscription_list_item(
         let Some(one) = list.get(index) else {
             return Err(invalid(format!("index is {index}, but the list has {}. Give one below that.", list.len())));
         };
-        // Its texts stay where they are until the handle is freed.
+        // The texts do not move until the handle is freed.
         info.write(info_of(one));
         Ok(())
     })
 }
 
-/// Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+/// Frees a list; NULL does nothing. Never blocks. Any thread, even after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_list_free(list: *mut watchcore_subscription_list) {
     free!(watchcore_subscription_list_free, list);

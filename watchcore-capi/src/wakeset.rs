@@ -2,15 +2,16 @@
 //!
 //! # In the header: Event loops
 //!
-//! Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing, a revision, a
-//! consistent revision) is tried. A wake set says when: it has one descriptor for epoll, kqueue, poll or libuv (uv_poll_t),
-//! for any number of members, each under a tag of 64 bits, which may be a pointer to what the program has for it. There are
-//! no timers in it: a loop has its own.
+//! Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing, a
+//! revision, a consistent revision) is tried. A wake set tells when to do so: it has one descriptor for epoll, kqueue,
+//! poll or libuv (uv_poll_t), for any number of members, each under a tag of 64 bits, which may be a pointer to the
+//! program's own data. A wake set has no timers: event loops have their own.
 //!
-//! A loop with epoll. Its order is the natural one: sleep on the descriptor, ask for the next member that is ready until
-//! there is none, and poll each once. No step arms anything: a member is armed by being added and by each poll that gives
-//! nothing, one of which a poll left something is named again, and where no member is ready watchcore_wakeset_next has
-//! armed the descriptor. A loop may sleep before it has come that far, too: until then the descriptor stays readable.
+//! The example below uses epoll: sleep on the descriptor, ask for the next ready member until there is none, and poll
+//! each member once. No extra step arms anything: a member is armed by being added and by each poll that returns
+//! nothing; a member whose poll left something is returned again; and when no member is ready, watchcore_wakeset_next
+//! has armed the descriptor. A loop may also sleep before it has asked for all ready members: until then the descriptor
+//! stays readable.
 //!
 //!     #include <sys/epoll.h>
 //!     #include <unistd.h>
@@ -46,9 +47,9 @@
 //!         return rc;
 //!     }
 //!
-//! Several threads may run such a loop on one set: a member that was named is named to nobody else before it was polled.
-//! To end the loop from another thread, close a subscription (watchcore_subscription_close): its tag comes, and its poll
-//! answers CLOSED.
+//! Several threads may run such a loop on one set: a member that was returned to one thread is returned to no other
+//! before it was polled. To end the loop from another thread, close a subscription (watchcore_subscription_close): its
+//! tag is returned, and its poll answers CLOSED.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
@@ -61,10 +62,10 @@ use watchcore::{Code, Error, Position, Result, Waiter, WakeSet, Want, raw};
 pub const WATCHCORE_WANT_READY: u32 = 1;
 /// The cache has `revision`.
 pub const WATCHCORE_WANT_REVISION: u32 = 2;
-/// The cache has what the source had when this was asked (one linearizable read).
+/// The cache has the revision that the source had at the time of this request (one linearizable read).
 pub const WATCHCORE_WANT_CONSISTENT: u32 = 3;
 
-/// Something to wait for, once. Made by watchcore_waiter_new.
+/// A single wait. Made by watchcore_waiter_new.
 pub struct watchcore_waiter {
     _private: [u8; 0],
 }
@@ -74,10 +75,11 @@ pub struct watchcore_wakeset {
     _private: [u8; 0],
 }
 
-/// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
-/// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one; else 0. Where
-/// the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
-/// watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
+/// Begins a wait that does not block: ask with watchcore_waiter_try, or put the waiter into a wake set.
+/// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one;
+/// else 0. If the history was replaced since that epoch, the wait ends with RESYNCED. `*waiter`: the
+/// caller's, ended by watchcore_waiter_free; it may outlive the cache. It has no time limit: free it to give
+/// up.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED, FUTURE_REVISION (above
 /// WATCHCORE_REVISION_MAX).
 #[unsafe(no_mangle)]
@@ -90,14 +92,14 @@ pub unsafe extern "C" fn watchcore_waiter_new(
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_waiter_new, error, {
-        // SAFETY: the contract.
+        // SAFETY: the contract covers `cache` and `waiter`.
         unsafe { make_waiter(cache, want, revision, epoch, waiter) }
     })
 }
 
-/// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
-/// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-/// would answer. A member of a wake set is armed by each try that gives `*done` 0.
+/// Checks whether the wait is over: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the
+/// cache's position; or 0: not yet, and they are not written. If the wait failed, the call returns the code
+/// that the blocking form would return. A try that gives `*done` 0 arms a member of a wake set.
 /// Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT, BUSY, NOT_READY, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
@@ -136,15 +138,16 @@ pub unsafe extern "C" fn watchcore_wakeset_new(set: *mut *mut watchcore_wakeset,
         let set = try_out!(set);
         handle::check_process()?;
         let made = WakeSet::new()?;
-        // A loop sleeps on the descriptor first: it is raised for the first member that is ready.
+        // An event loop sleeps on the descriptor first, so the set starts armed: the first ready member makes it
+        // readable.
         made.arm();
         set.write(handle::new(made, ()));
         Ok(())
     })
 }
 
-/// Puts a subscription into a set under a tag of the caller's choice, and arms it; it leaves the set it was in.
-/// Never blocks. The set: any thread, many at once; the subscription: one at a time.
+/// Puts a subscription into a set under a tag of the caller's choice, and arms it; it leaves the set it was
+/// in. Never blocks. The set: any thread, many at once; the subscription: one at a time.
 /// Codes: INVALID_ARGUMENT, BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_add_subscription(
@@ -179,8 +182,8 @@ pub unsafe extern "C" fn watchcore_wakeset_add_waiter(
     })
 }
 
-/// Takes a subscription out of its set; it is not named any more. (Freeing it does the
-/// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
+/// Removes a subscription from its set; its tag is not returned any more. (Freeing it does the same.) Never
+/// blocks. The set: any thread, many at once; the subscription: one at a time.
 /// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
@@ -199,7 +202,7 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
     })
 }
 
-/// Takes a waiter out of its set; it is not named any more. (Freeing it does the same.)
+/// Removes a waiter from its set; its tag is not returned any more. (Freeing it does the same.)
 /// Never blocks. The set: any thread, many at once; the waiter: one at a time.
 /// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
 #[unsafe(no_mangle)]
@@ -219,11 +222,11 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
     })
 }
 
-/// The next member that is ready: `*found` 1, and `*tag` is its tag; or 0: none is, and the descriptor becomes readable
-/// when one is. Poll (or try) the member once: what is left makes it ready again, and one that gives nothing is armed. A
-/// member that is not polled is not named again, but by its next poll.
-/// A tag goes with its member: once that was removed or freed, it is not named any more, and may be a pointer that is
-/// freed with it.
+/// Returns the next ready member: `*found` 1, and `*tag` is its tag; or 0: no member is ready, and the
+/// descriptor becomes readable when one is. Poll (or try) the member once: if something is left, it becomes
+/// ready again, and if the poll returns nothing, it is armed. A member that is not polled is not returned
+/// again before its next poll. Once a member was removed or freed, its tag is not returned any more, so the
+/// tag may be a pointer that is freed with the member.
 /// Never blocks. Any thread, many at once: each member goes to one of them. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_next(
@@ -244,11 +247,11 @@ pub unsafe extern "C" fn watchcore_wakeset_next(
     })
 }
 
-/// Takes up to `capacity` tags of members that are ready at once; `*count`: how many. 0: none is, and the descriptor
-/// becomes readable when one is. What there was no room for stays ready. For a program that hands the tags on to
-/// consumers of its own, as a binding does: each polls its member until a poll gives nothing, which arms it. A poll that
-/// gives something does not make such a member ready again, unlike after watchcore_wakeset_next.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// Takes up to `capacity` tags of ready members at once; `*count`: how many. 0: none is ready, and the
+/// descriptor becomes readable when one is. Ready members beyond `capacity` stay ready. For a program, such
+/// as a binding, that passes the tags on to its own consumers: each polls its member until a poll returns
+/// nothing, which arms it. Unlike after watchcore_wakeset_next, a poll that returns events does not make such
+/// a member ready again. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_take(
     set: *const watchcore_wakeset,
@@ -267,7 +270,7 @@ pub unsafe extern "C" fn watchcore_wakeset_take(
             let taken = set.take(&mut chunk[..room]);
             tags.extend(&chunk[..taken]);
             let is_all = taken < room || tags.room() == 0;
-            // Where there was nothing to take the set is armed, unless something came in between.
+            // If no tag was taken, the set is armed, unless a member became ready in between.
             if is_all && (capacity == 0 || tags.filled() > 0 || !set.arm()) {
                 break;
             }
@@ -277,9 +280,9 @@ pub unsafe extern "C" fn watchcore_wakeset_take(
     })
 }
 
-/// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
-/// not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. It belongs
+/// to the set: do not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread,
+/// many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_fd(
     set: *const watchcore_wakeset,
@@ -294,9 +297,9 @@ pub unsafe extern "C" fn watchcore_wakeset_fd(
     })
 }
 
-/// Waits until a member is ready, in place of a sleep on the descriptor.
-/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all); nothing else ends it but a member, such as one that is closed.
-/// Any thread, many at once; watchcore_wakeset_free may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
+/// Waits until a member is ready, instead of sleeping on the descriptor. Blocks up to `timeout_ms` (-1: for
+/// ever, 0: not at all); only a member ends it early, for example one that is closed. Any thread, many at
+/// once; watchcore_wakeset_free may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_wait(
     set: *const watchcore_wakeset,
@@ -314,9 +317,9 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
     })
 }
 
-/// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
-/// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
-/// follow.
+/// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+/// Members that are left continue to work, outside of any set. Never blocks. Any thread; no other call on the
+/// set may run or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
     free!(watchcore_wakeset_free, set);

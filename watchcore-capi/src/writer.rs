@@ -2,8 +2,8 @@
 //!
 //! # In the header: Writing
 //!
-//! Of an embedded cache. There is one writer at a time. Each call of watchcore_writer_apply is one revision: readers
-//! see all of it or nothing.
+//! A writer changes an embedded cache; there is one at a time. Each call of watchcore_writer_apply is one revision:
+//! readers see all of it or nothing.
 
 use super::bytes::{Sized32, in_array, map_array, read_struct, watchcore_bytes};
 use super::cache::watchcore_cache;
@@ -29,20 +29,20 @@ impl Object for watchcore_writer {
 pub const WATCHCORE_CHANGE_PUT: u32 = 1;
 /// A deletion of a present key.
 pub const WATCHCORE_CHANGE_DELETE: u32 = 2;
-/// A put that brings create_revision, mod_revision, version and lease; they are checked.
+/// A put with given create_revision, mod_revision, version and lease, which are checked.
 pub const WATCHCORE_CHANGE_PUT_EXACT: u32 = 3;
 
-/// The source compacted what was not read yet.
+/// The source compacted revisions that were not read yet.
 pub const WATCHCORE_RESYNC_COMPACTED: u32 = 1;
-/// The source's history went back, or is another one.
+/// The source's history went back, or was replaced by another.
 pub const WATCHCORE_RESYNC_HISTORY_RESET: u32 = 2;
 /// An event did not fit the versions before it.
 pub const WATCHCORE_RESYNC_CHAIN_BROKEN: u32 = 3;
 /// Replaying would have taken longer than listing.
 pub const WATCHCORE_RESYNC_TOO_FAR_BEHIND: u32 = 4;
-/// Somebody asked for it.
+/// A resync was requested.
 pub const WATCHCORE_RESYNC_REQUESTED: u32 = 5;
-/// One subscription only: it caught up after it had lost events.
+/// A single subscription caught up after it had lost events.
 pub const WATCHCORE_RESYNC_LAGGED: u32 = 6;
 
 const _: () = {
@@ -92,7 +92,7 @@ unsafe impl Sized32 for watchcore_change {
     };
 }
 
-/// An element of an array of changes, and the bytes that it names.
+/// An element of an array of changes, with the bytes that it points to.
 struct Element<'a> {
     index: usize,
     change: watchcore_change,
@@ -100,15 +100,15 @@ struct Element<'a> {
     value: Option<&'a [u8]>,
 }
 
-/// A copied element of an array of changes, with what it points to.
+/// Checks a copied element of an array of changes, and reads the bytes that it points to.
 ///
 /// # Safety
 ///
-/// The bytes it points to are readable during `'a`.
+/// The bytes that `change` points to are readable during `'a`.
 #[inline]
 unsafe fn element<'a>(index: usize, change: watchcore_change) -> Result<Element<'a>> {
     let named = |e: Error| in_array("changes", index, &e);
-    // SAFETY: the same contract.
+    // SAFETY: the caller guarantees that the bytes are readable during `'a`.
     let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
     let (key, value) = (key.map_err(named)?, value.map_err(named)?);
     let Some(key) = key else { return Err(invalid(format!("changes[{index}] has no key. Give one."))) };
@@ -119,24 +119,24 @@ unsafe fn element<'a>(index: usize, change: watchcore_change) -> Result<Element<
 ///
 /// # Safety
 ///
-/// As many bytes of it are readable as its size says, and the bytes it points to during `'a`.
+/// The struct is readable for as many bytes as its size says, and the bytes that it points to are readable during `'a`.
 #[inline]
 unsafe fn only<'a>(change: *const watchcore_change) -> Result<Element<'a>> {
-    // SAFETY: the same contract.
+    // SAFETY: the caller guarantees the struct, and the bytes that it points to.
     unsafe { element(0, read_struct(change).map_err(|e| in_array("changes", 0, &e))?) }
 }
 
-/// Copies the elements of an array that steps by its own `size`, and turns each into what the core takes.
+/// Copies the elements of an array that steps by its own `size`, and converts each for the core.
 ///
 /// # Safety
 ///
-/// `count` elements of the first one's size are readable during `'a`, and the bytes they point to.
+/// `count` elements of the first one's size are readable during `'a`, and so are the bytes that they point to.
 unsafe fn convert<'a, T>(
     changes: *const watchcore_change,
     count: usize,
     one: impl Fn(Element<'a>) -> Result<T>,
 ) -> Result<Vec<T>> {
-    // SAFETY: the same contract.
+    // SAFETY: the caller guarantees the array, and the bytes that its elements point to.
     unsafe { map_array(changes, count, "changes", |index, change| one(element(index, change)?)) }
 }
 
@@ -189,9 +189,9 @@ impl<'a> Element<'a> {
 
 /// # Safety
 ///
-/// As for `convert`.
+/// The contract of `convert`.
 pub(super) unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
-    // SAFETY: the same contract.
+    // SAFETY: `convert` has the same contract as this function.
     unsafe { convert(changes, count, Element::record) }
 }
 
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn watchcore_writer_new(
     })
 }
 
-/// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
+/// Publishes the first listing and makes the cache ready; once, and only on a cache made with `expect_load`.
 /// `changes`: `count` key-values (op PUT_EXACT) with different keys; copied. On an error nothing has changed.
 /// Never blocks, but takes time in proportion to `count`. One thread at a time.
 /// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
@@ -226,13 +226,13 @@ pub unsafe extern "C" fn watchcore_writer_load(
 ) -> i32 {
     frame!(watchcore_writer_load, error, {
         let mut writer = try_own!(writer);
-        // SAFETY: the contract.
+        // SAFETY: the contract: `changes` has `count` elements.
         writer.load(revision, unsafe { records_of(changes, count)? })
     })
 }
 
 /// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
-/// key at most once; a deletion needs a present key. On an error nothing has changed.
+/// key may occur once; a deletion needs a present key. On an error nothing has changed.
 /// `changes`: `count` elements; copied. Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
 #[unsafe(no_mangle)]
@@ -246,11 +246,11 @@ pub unsafe extern "C" fn watchcore_writer_apply(
     frame!(watchcore_writer_apply, error, {
         let mut writer = try_own!(writer);
         if count == 1 {
-            // The common case takes no list.
-            // SAFETY: the contract.
+            // The common case builds no list.
+            // SAFETY: the contract: `changes` has one element.
             return writer.apply(revision, [unsafe { only(changes)? }.change()?]);
         }
-        // SAFETY: the contract.
+        // SAFETY: the contract: `changes` has `count` elements.
         writer.apply(revision, unsafe { convert(changes, count, Element::change)? })
     })
 }
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn watchcore_writer_resync(
             ))
         })?;
         let mut writer = try_own!(writer);
-        // SAFETY: the contract.
+        // SAFETY: the contract: `changes` has `count` elements.
         let now = writer.resync(revision, unsafe { records_of(changes, count)? }, why)?;
         out_or_null!(position).write(now.revision);
         out_or_null!(epoch).write(now.epoch);
@@ -288,8 +288,9 @@ pub unsafe extern "C" fn watchcore_writer_resync(
     })
 }
 
-/// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
-/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+/// Reports that the source has reached a revision without a change of this range: positions and bookmarks
+/// advance. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY,
+/// CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_progress(
     writer: *mut watchcore_writer,
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn watchcore_writer_progress(
     frame!(watchcore_writer_progress, error, { try_own!(writer).progress(revision) })
 }
 
-/// Lets the log's events up to and with a revision go; the state at it stays.
+/// Drops the log's events up to and including a revision; the state at that revision stays readable.
 /// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, FUTURE_REVISION, NOT_READY, BUSY, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_compact(
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn watchcore_writer_compact(
 }
 
 /// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
-/// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+/// Never blocks. Any thread, even while another one is inside a call (which then frees it on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_free(writer: *mut watchcore_writer) {
     free!(watchcore_writer_free, writer);
