@@ -4,9 +4,9 @@
 //! warns, a server thread that logs a request, the end of the process. So a line is only queued, and one thread writes
 //! the queue, however long that takes.
 //!
-//! | - A log line that does not fit the queue is dropped and counted. The count is printed in the place of the dropped lines.
-//! | - The command's own messages (an error, the summary) always fit: they are few.
-//! | - The process ends when everything is written; a forced end waits only for a moment.
+//! - A log line that does not fit the queue is dropped and counted. The count is printed in the place of the dropped lines.
+//! - The command's own messages (an error, the summary) always fit: they are few.
+//! - The process ends when everything is written; a forced end waits only for a moment.
 
 use std::io::Write as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,9 @@
 //! `watchcore serve`: serves caches that are fed from etcd over HTTP.
 //!
-//! | 1. `settings` combines options, configuration file and environment, or says what is invalid and where.
-//! | 2. Each prefix gets a cache, prepared for its resources; then the `Api` over the caches is built, and the address bound.
-//! | 3. Each cache gets a feeder, which retries until it reaches etcd. Until then every list is answered with 503.
-//! | 4. After a signal the watches end, spread over the grace period; then the connections, then the feeders.
+//! 1. `settings` combines options, configuration file and environment, or says what is invalid and where.
+//! 2. Each prefix gets a cache, prepared for its resources; then the `Api` over the caches is built, and the address bound.
+//! 3. Each cache gets a feeder, which retries until it reaches etcd. Until then every list is answered with 503.
+//! 4. After a signal the watches end, spread over the grace period; then the connections, then the feeders.
 
 mod config;
 mod document;
