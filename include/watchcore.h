@@ -157,7 +157,7 @@
 // The bit of an event type in watchcore_subscription_options.types.
 #define WATCHCORE_MASK(type) ((uint32_t)1 << (type))
 
-// What makes a value of an initialiser, for the _INIT macros.
+// Makes a value from an initialiser, for the _INIT macros.
 #ifdef __cplusplus
 #define WATCHCORE_LITERAL(type) type
 #else

@@ -1,9 +1,11 @@
-//! include/watchcore.h is what cbindgen makes of watchcore-capi/src. `WATCHCORE_BLESS=1` rewrites it.
+//! Generates include/watchcore.h from watchcore-capi/src with cbindgen, and compares it. `WATCHCORE_BLESS=1` rewrites
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// In the order in which they stand in the header. One whose head has no title belongs to the section before.
+/// The source files in the order of the header. A file whose head has no title belongs to the section of the previous
+/// one.
 const FILES: [&str; 23] = [
     "bytes",
     "error",
@@ -33,7 +35,7 @@ const FILES: [&str; 23] = [
 /// Members whose default is not 0.
 const DEFAULTS: [(&str, &str, &str); 1] = [("watchcore_read_options", "timeout_ms", "3000")];
 
-/// Since which version each name is there: `NAME VERSION`, one a line.
+/// The version in which each name appeared, a line each: `NAME VERSION`.
 const SINCE: &str = "watchcore-capi/header/since";
 
 fn root() -> PathBuf {
@@ -48,14 +50,14 @@ fn source(file: &str) -> String {
     read(format!("watchcore-capi/src/{file}.rs"))
 }
 
-/// An item of the header: its comment's lines, its declaration, and its name.
+/// An item of the header: the lines of its comment, its declaration, and its name.
 struct Item {
     name: String,
     comment: Vec<String>,
     code: Vec<String>,
 }
 
-/// What cbindgen makes of the sources, item by item.
+/// Runs cbindgen on the sources and splits its output into items.
 fn items() -> Vec<Item> {
     let config = cbindgen::Config::from_file(root().join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -93,7 +95,7 @@ fn name_of(code: &[&str]) -> Option<String> {
     first.split('(').next()?.rsplit([' ', '*']).next().map(str::to_owned)
 }
 
-/// Where a name is defined in a source.
+/// The place where a source defines a name.
 fn place_in(text: &str, name: &str) -> Option<usize> {
     let ends = |at: usize| !text[at..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     ["pub const ", "pub struct ", "pub type ", "extern \"C\" fn "].iter().find_map(|before| {
@@ -102,7 +104,7 @@ fn place_in(text: &str, name: &str) -> Option<usize> {
     })
 }
 
-/// A section's title and prose: the part of the file's head that is for the header.
+/// The title and text of a section: the part of the file's head that is for the header.
 fn section(text: &str) -> Option<(String, Vec<String>)> {
     let head = text.lines().take_while(|line| line.starts_with("//!"));
     let mut lines = head.map(|line| line.trim_start_matches("//!").strip_prefix(' ').unwrap_or("").to_owned());
@@ -152,15 +154,14 @@ fn initialisers(item: &Item) -> Vec<String> {
     lines
 }
 
-/// The version that a name is there since; a new one since this.
+/// The version in which a name appeared; the present version for a new name.
 fn since(names: &mut BTreeMap<String, String>, name: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let short = version.strip_suffix(".0").unwrap_or(version);
     names.entry(name.to_owned()).or_insert_with(|| short.to_owned()).clone()
 }
 
-/// Lines of a comment, those that are too long in as many as they need: what is left of one begins the next, where
-/// that goes on with the same paragraph.
+/// Folds long lines of a comment: the rest of a line begins the next one, if that continues the same paragraph.
 fn folded(comment: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut left: Option<String> = None;
@@ -209,7 +210,7 @@ fn commented(out: &mut String, comment: &[String], since: &str) {
     }
 }
 
-/// The header, and since when each of its names is there.
+/// Generates the header, and the list of the versions in which its names appeared.
 fn generate() -> (String, String) {
     let mut names: BTreeMap<String, String> = read(SINCE)
         .lines()
@@ -254,7 +255,7 @@ fn generate() -> (String, String) {
             commented(&mut body, &item.comment, &since(&mut names, &item.name));
             let function = !constant && !item.code[0].starts_with("typedef");
             for line in &item.code {
-                // Every typedef stands before the functions that name it.
+                // All typedefs precede the functions that use them.
                 let line = if function { line.replace("struct watchcore_", "watchcore_") } else { line.clone() };
                 body.push_str(&line);
                 body.push('\n');
@@ -267,7 +268,7 @@ fn generate() -> (String, String) {
                 functions.push(item.name);
             }
         }
-        // By hand: what is inline in C.
+        // The inline functions are written by hand.
         if file == "batch" {
             body.push('\n');
             body.push_str(&read("watchcore-capi/header/inline.h"));
@@ -292,7 +293,7 @@ fn generate() -> (String, String) {
     (header, since)
 }
 
-/// The functions of a section, below its title in the contents.
+/// Lists the functions of a section below its title in the contents.
 fn list_functions(toc: &mut String, functions: &mut Vec<String>) {
     let mut line = String::new();
     for name in functions.drain(..) {
@@ -322,7 +323,7 @@ const PRELUDE: &str = "
 // The bit of an event type in watchcore_subscription_options.types.
 #define WATCHCORE_MASK(type) ((uint32_t)1 << (type))
 
-// What makes a value of an initialiser, for the _INIT macros.
+// Makes a value from an initialiser, for the _INIT macros.
 #ifdef __cplusplus
 #define WATCHCORE_LITERAL(type) type
 #else
@@ -368,7 +369,7 @@ fn called(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The sources of the crate.
+/// The texts of all source files of the crate.
 fn sources(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path());
     entries
@@ -379,7 +380,7 @@ fn sources(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Every function that C can call: its name, and what its definition says.
+/// Every exported function: its name, and the text of its definition.
 fn exported() -> BTreeMap<String, String> {
     let mut exported = BTreeMap::new();
     for text in sources(&root().join("watchcore-capi/src")) {
@@ -393,14 +394,14 @@ fn exported() -> BTreeMap<String, String> {
             }
         }
     }
-    // That one is what the macro makes of a name.
+    // This name belongs to the macro's definition.
     exported.retain(|name, _| name != "$fun" && !name.starts_with("watchcore_debug_"));
     assert!(exported.len() > 70, "only {} exported functions were found", exported.len());
     exported
 }
 
-/// So no thread is cancelled inside, and no panic leaves: the frame alone calls what a body says. `accessor!` takes only
-/// what may be a `const fn`, which can do neither.
+/// Only the frame calls the bodies of exported functions, so no thread is cancelled inside, and no panic leaves.
+/// `accessor!` accepts only a `const fn` body, which has no cancellation point.
 #[test]
 fn every_exported_function_runs_in_the_frame() {
     for (name, body) in exported() {
@@ -426,11 +427,11 @@ fn every_exported_function_is_counted_and_declared() {
     assert_eq!(counted, exported, "counted in watchcore-capi/src/frame/count.rs, and exported");
 }
 
-/// Each set of numbers that the library answers is named whole, and each constant of the header is of a set that is
-/// known here: of one that only the caller gives, or of one with names.
+/// Every set of numbers that the library returns is named completely, and every constant of the header belongs to a
+/// known set: one that only the caller uses, or one with names.
 #[test]
 fn every_number_that_is_answered_has_a_name() {
-    /// What the caller gives, bits, texts' numbers, codes (which have their own function), and plain limits.
+    /// Constants without names: arguments, bits, numbers of texts, codes (which have their own function), and limits.
     const WITHOUT: [&str; 20] = [
         "ATTRIBUTE_",
         "INDEX_",
@@ -481,7 +482,7 @@ fn every_number_that_is_answered_has_a_name() {
     assert!(found > 30, "only {found} constants with names were found");
 }
 
-/// An initialiser for each struct of the caller's, both ways.
+/// Each struct of the caller has an initialiser, in both forms.
 #[test]
 fn sized_structs_have_initialisers() {
     let header = read("include/watchcore.h");
