@@ -18,7 +18,7 @@ use super::backoff::{full_jitter, spread};
 use super::compare::{Difference, Rule, first_difference};
 use super::config::Config;
 use super::connect::Reader;
-use super::counters::{add, one};
+use super::counters::{add, increment};
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
 use super::shared::Shared;
@@ -187,7 +187,7 @@ impl Round<'_> {
                 Step::Next => tokio::time::sleep(rest).await,
                 Step::Whole => break,
                 Step::Differs(difference) => {
-                    one(&self.shared.counts.differences);
+                    increment(&self.shared.counts.differences);
                     log!(warn, "the audit found that etcd does not hold what the cache has: {difference}");
                     self.shared.request_reset();
                     break;
@@ -195,7 +195,7 @@ impl Round<'_> {
             }
         }
         let elapsed = begun.elapsed();
-        one(&self.shared.counts.audits);
+        increment(&self.shared.counts.audits);
         add(&self.shared.counts.audit_milliseconds, u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
         log!(debug, ?elapsed, "audited");
         true

@@ -24,19 +24,25 @@ pub(super) struct Retries {
     is_fresh: bool,
     setbacks: u32,
     /// How long a watch has to follow to be stable.
-    calm: Duration,
+    stable_after: Duration,
     /// Since when the present watch follows, and how many revisions it brought.
     watch: Option<(Instant, u32)>,
 }
 
 impl Retries {
     pub(super) fn new(first: Duration, most: Duration) -> Retries {
-        Retries { backoff: full_jitter(first, most), is_fresh: true, setbacks: 0, calm: most.max(first), watch: None }
+        Retries {
+            backoff: full_jitter(first, most),
+            is_fresh: true,
+            setbacks: 0,
+            stable_after: most.max(first),
+            watch: None,
+        }
     }
 
     /// Records that a session failed, and its watch with it.
     pub(super) fn failed(&mut self, now: Instant) {
-        self.settle(now);
+        self.check_stability(now);
         self.watch = None;
     }
 
@@ -61,7 +67,7 @@ impl Retries {
     }
 
     /// Whether setbacks follow each other: then a confirmed watch alone does not make the cache Ready.
-    pub(super) fn is_troubled(&self) -> bool {
+    pub(super) fn is_unstable(&self) -> bool {
         self.setbacks > 1
     }
 
@@ -78,9 +84,9 @@ impl Retries {
     }
 
     /// Clears failures and setbacks if the watch has followed long enough or brought enough revisions.
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn check_stability(&mut self, now: Instant) {
         let is_over = |(since, revisions): (Instant, u32)| {
-            revisions >= MANY_REVISIONS || now.saturating_duration_since(since) >= self.calm
+            revisions >= MANY_REVISIONS || now.saturating_duration_since(since) >= self.stable_after
         };
         if self.watch.is_some_and(is_over) {
             self.backoff.reset();
@@ -89,8 +95,8 @@ impl Retries {
     }
 
     /// When the connection that keeps the cache Stale may become stable.
-    pub(super) fn calm_due(&self) -> Option<Instant> {
-        self.watch.filter(|_| self.is_troubled()).map(|(since, _)| since + self.calm)
+    pub(super) fn stable_due(&self) -> Option<Instant> {
+        self.watch.filter(|_| self.is_unstable()).map(|(since, _)| since + self.stable_after)
     }
 }
 
@@ -121,9 +127,9 @@ mod tests {
     }
 
     #[test]
-    fn trouble_ends_by_time_or_many_revisions() {
+    fn stability_comes_by_time_or_many_revisions() {
         let start = Instant::now();
-        let troubled = || {
+        let unstable = || {
             let mut retries = Retries::new(FIRST, MOST);
             assert!(retries.is_fresh() && !retries.had_setback());
             for _ in 0..2 {
@@ -132,24 +138,24 @@ mod tests {
                 retries.setback();
             }
             retries.opened(start);
-            assert!(retries.is_troubled() && retries.calm_due() == Some(start + MOST));
+            assert!(retries.is_unstable() && retries.stable_due() == Some(start + MOST));
             retries
         };
-        let mut retries = troubled();
+        let mut retries = unstable();
         for _ in 1..MANY_REVISIONS {
             retries.applied();
         }
-        retries.settle(start + MOST - FIRST);
-        assert!(retries.is_troubled() && !retries.is_fresh(), "not one revision, and not a moment");
+        retries.check_stability(start + MOST - FIRST);
+        assert!(retries.is_unstable() && !retries.is_fresh(), "not one revision, and not a moment");
         retries.applied();
-        retries.settle(start);
-        assert!(!retries.is_troubled() && retries.is_fresh() && retries.calm_due().is_none());
-        let mut retries = troubled();
+        retries.check_stability(start);
+        assert!(!retries.is_unstable() && retries.is_fresh() && retries.stable_due().is_none());
+        let mut retries = unstable();
         retries.failed(start + MOST);
         assert!(!retries.had_setback() && retries.is_fresh(), "it followed long enough before it failed");
-        let mut retries = troubled();
+        let mut retries = unstable();
         retries.failed(start);
-        retries.settle(start + 2 * MOST);
-        assert!(retries.is_troubled(), "without a watch nothing ends it");
+        retries.check_stability(start + 2 * MOST);
+        assert!(retries.is_unstable(), "without a watch nothing ends it");
     }
 }

@@ -87,7 +87,7 @@ struct RequestedCompaction(Option<Position>);
 impl RequestedCompaction {
     /// Handles `asked`, the requests since the last call. The cache is compacted at once up to its present position,
     /// because etcd may no longer have the older revisions; and once more when it has reached the requested revision.
-    fn goes_on(&mut self, writer: &mut Writer, asked: Option<Position>) {
+    fn advance(&mut self, writer: &mut Writer, asked: Option<Position>) {
         let now = writer.position();
         let [asked, waits] = [asked, self.0].map(|of| of.filter(|of| of.epoch == now.epoch));
         let Some(wanted) = asked.max(waits) else {
@@ -111,7 +111,7 @@ impl RequestedCompaction {
 pub(super) async fn serve(writer: &RefCell<Writer>, shared: &Shared) {
     let mut requested = RequestedCompaction::default();
     loop {
-        requested.goes_on(&mut writer.borrow_mut(), shared.take_compaction());
+        requested.advance(&mut writer.borrow_mut(), shared.take_compaction());
         shared.compaction_waits.store(requested.0.is_some(), Relaxed);
         shared.compaction.notified().await;
     }
@@ -149,27 +149,27 @@ mod tests {
         let mut writer = cache.writer().unwrap();
         let mut requested = RequestedCompaction::default();
         let ask = asked(&writer, 12);
-        requested.goes_on(&mut writer, ask);
+        requested.advance(&mut writer, ask);
         writer.load(10, []).unwrap();
-        requested.goes_on(&mut writer, None);
+        requested.advance(&mut writer, None);
         assert!(requested.0.is_some(), "the cache is at 10");
         for revision in 11..=14 {
             writer.apply(revision, [Change::put("/a", "")]).unwrap();
-            requested.goes_on(&mut writer, None);
+            requested.advance(&mut writer, None);
         }
         assert_eq!((cache.oldest(), requested.0), (13, None), "compacted at 12, and no further");
         let ask = asked(&writer, 14);
-        requested.goes_on(&mut writer, ask);
+        requested.advance(&mut writer, ask);
         let ask = asked(&writer, 5);
-        requested.goes_on(&mut writer, ask);
+        requested.advance(&mut writer, ask);
         assert_eq!(cache.oldest(), 15, "never back");
 
         let ask = asked(&writer, 20);
-        requested.goes_on(&mut writer, ask);
+        requested.advance(&mut writer, ask);
         writer.resync(3, [], ResyncReason::HistoryReset).unwrap();
         for revision in 4..=21 {
             writer.apply(revision, [Change::put("/b", "")]).unwrap();
-            requested.goes_on(&mut writer, None);
+            requested.advance(&mut writer, None);
         }
         assert!(cache.oldest() < 20, "20 was a revision of the history before: {}", cache.oldest());
     }
@@ -187,7 +187,7 @@ mod tests {
         writer.resync(3, [], ResyncReason::HistoryReset).unwrap();
         for revision in 4..=6 {
             writer.apply(revision, [Change::put("/b", "")]).unwrap();
-            requested.goes_on(&mut writer, shared.take_compaction());
+            requested.advance(&mut writer, shared.take_compaction());
         }
         assert!(cache.oldest() < 6 && requested.0.is_none(), "oldest {}, {:?}", cache.oldest(), requested.0);
     }
@@ -200,14 +200,14 @@ mod tests {
         writer.apply(10, [Change::put("/a", "")]).unwrap();
         let mut requested = RequestedCompaction::default();
         let ask = asked(&writer, 13);
-        requested.goes_on(&mut writer, ask);
+        requested.advance(&mut writer, ask);
         for revision in 11..=12 {
             writer.apply(revision, [Change::put("/a", "")]).unwrap();
-            requested.goes_on(&mut writer, None);
+            requested.advance(&mut writer, None);
             assert_eq!(cache.oldest(), 11, "at {revision}");
         }
         writer.apply(13, [Change::put("/a", "")]).unwrap();
-        requested.goes_on(&mut writer, None);
+        requested.advance(&mut writer, None);
         assert_eq!((cache.oldest(), requested.0), (14, None));
     }
 }

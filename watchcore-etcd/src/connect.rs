@@ -4,7 +4,7 @@ use super::config::Options;
 use super::failure::{Class, Failure};
 use super::integrity::revision_of_header;
 use super::range::KeyRange;
-use super::tls::{NotedRefusal, TlsConnector};
+use super::tls::{RecordedRefusal, TlsConnector};
 use super::traffic::{PlainConnector, Received};
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
@@ -54,7 +54,7 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 2 * 256;
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) client: Client,
-    refusal: NotedRefusal,
+    refusal: RecordedRefusal,
     received: Received,
 }
 
@@ -65,21 +65,21 @@ impl Connection {
     }
 
     /// Replaces a failure by its TLS cause, if it has one.
-    pub(super) fn explained<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn with_tls_cause<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         let refusal = self.refusal.take();
-        answer.map_err(|failure| failure.explained(refusal))
+        answer.map_err(|failure| failure.with_tls_cause(refusal))
     }
 }
 
 /// Prepares a connection to one endpoint, authenticated if a user is configured.
 pub(super) async fn dial(options: &Options, url: &str) -> Result<Connection, Failure> {
-    let (refusal, received) = (NotedRefusal::default(), Received::default());
+    let (refusal, received) = (RecordedRefusal::default(), Received::default());
     let answer = match channel(options, url, &refusal, &received) {
         Ok(channel) => client(options, url, Channel::Tonic(channel)).await,
         Err(error) => Err(Failure::new(Class::Refused, error)),
     };
-    let explained = answer.map_err(|failure| failure.explained(refusal.take()));
-    explained.map(|client| Connection { client, refusal, received })
+    let checked = answer.map_err(|failure| failure.with_tls_cause(refusal.take()));
+    checked.map(|client| Connection { client, refusal, received })
 }
 
 async fn client(options: &Options, url: &str, channel: Channel) -> Result<Client, Failure> {
@@ -101,7 +101,7 @@ async fn client(options: &Options, url: &str, channel: Channel) -> Result<Client
 fn channel(
     options: &Options,
     url: &str,
-    refusal: &NotedRefusal,
+    refusal: &RecordedRefusal,
     received: &Received,
 ) -> Result<tonic::transport::Channel, String> {
     let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
@@ -197,7 +197,7 @@ impl Reader {
     }
 
     /// Opens a new connection to the same endpoint, pinned to the same cluster.
-    pub(super) async fn again(&self, options: &Options) -> Result<Reader, Failure> {
+    pub(super) async fn reconnect(&self, options: &Options) -> Result<Reader, Failure> {
         let connection = dial(options, &self.url).await?;
         let reader = Reader::new(&self.url, connection, options, options.message_limit);
         Ok(Reader { cluster: self.cluster.clone(), ..reader })
@@ -211,7 +211,7 @@ impl Reader {
     /// A range read, linearizable unless `options` say otherwise.
     pub(super) async fn get(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, Failure> {
         let answer = within("a read", self.timeout, self.kv.clone().get(key, Some(options))).await;
-        let response = self.connection.explained(answer)?;
+        let response = self.connection.with_tls_cause(answer)?;
         self.cluster.header(response.0.header.as_ref())?;
         Ok(response)
     }
@@ -220,14 +220,14 @@ impl Reader {
     pub(super) async fn page(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
         let answer =
             within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await;
-        self.connection.explained(answer)
+        self.connection.with_tls_cause(answer)
     }
 
     /// Begins a stream of a range: etcd sends it in several messages, all of one revision.
     pub(super) async fn stream(&self, key: Vec<u8>, options: GetOptions) -> Result<GetStreamResponse, Failure> {
         let mut kv = self.kv.clone();
         let answer = within("the stream of the listing", self.timeout, kv.get_stream(key, Some(options))).await;
-        self.connection.explained(answer)
+        self.connection.with_tls_cause(answer)
     }
 
     /// Returns the next message of a stream, `None` after the last one. `since` is when the last keys came: a message
@@ -243,7 +243,7 @@ impl Reader {
             Some(kind) => Failure::timeout(kind, self.timeout.as_secs_f64()),
             None => failure,
         };
-        self.connection.explained(answer.map_err(timeout))
+        self.connection.with_tls_cause(answer.map_err(timeout))
     }
 
     /// Whether to ask for streams.
@@ -252,7 +252,7 @@ impl Reader {
     }
 
     /// Switches this connection to pages, after a stream that did not arrive whole.
-    pub(super) fn leave_streams(&self) {
+    pub(super) fn use_pages(&self) {
         self.streams.set(false);
     }
 
@@ -293,7 +293,8 @@ impl Reader {
 
     /// Opens a watch on this connection.
     pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
-        self.connection.explained(within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await)
+        self.connection
+            .with_tls_cause(within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await)
     }
 
     pub(super) fn timeout(&self) -> Duration {

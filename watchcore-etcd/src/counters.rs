@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use watchcore::{ResyncReason, SourceMetric};
 
 /// The reasons for which a feeder lists again.
-const OF_FEEDERS: [ResyncReason; 5] = [
+const FEEDER_REASONS: [ResyncReason; 5] = [
     ResyncReason::Compacted,
     ResyncReason::HistoryReset,
     ResyncReason::ChainBroken,
@@ -44,7 +44,7 @@ macro_rules! counters {
             $(pub(super) $name: AtomicU64,)*
             resyncs: [AtomicU64; REASONS],
             /// The highest counts that metrics have shown.
-            resyncs_shown: [AtomicU64; REASONS],
+            resyncs_reported: [AtomicU64; REASONS],
         }
 
         impl Counts {
@@ -58,8 +58,8 @@ macro_rules! counters {
             /// Reports all counters to the cache's metrics.
             pub(super) fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
                 $(each(SourceMetric::$kind(stringify!($name), concat!($($text),+).trim_ascii(), self.$name.load(Relaxed)));)*
-                for reason in OF_FEEDERS {
-                    let (count, shown) = (&self.resyncs[reason as usize], &self.resyncs_shown[reason as usize]);
+                for reason in FEEDER_REASONS {
+                    let (count, shown) = (&self.resyncs[reason as usize], &self.resyncs_reported[reason as usize]);
                     let count = count.load(Relaxed);
                     // A resync may be uncounted, but a counter that falls would be read as a restart, so the highest
                     // shown count stays.
@@ -154,11 +154,11 @@ pub(super) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Relaxed);
 }
 
-pub(super) fn one(counter: &AtomicU64) {
+pub(super) fn increment(counter: &AtomicU64) {
     add(counter, 1);
 }
 
-pub(super) fn highest(mark: &AtomicU64, value: u64) {
+pub(super) fn raise_to(mark: &AtomicU64, value: u64) {
     mark.fetch_max(value, Relaxed);
 }
 
@@ -166,7 +166,7 @@ impl Counts {
     /// Counts a resync that is about to be published.
     pub(super) fn resynced(&self, reason: ResyncReason) {
         if let Some(counter) = self.resyncs.get(reason as usize) {
-            one(counter);
+            increment(counter);
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let is_gauge = |name: &str| name.starts_with("max_") || name == "progress_unanswered";
         assert!(shown().iter().all(|metric| metric.is_counter != is_gauge(metric.name)));
         assert!(shown().iter().all(|metric| metric.help.ends_with('.') && !metric.help.starts_with(' ')));
-        one(&counts.probes);
+        increment(&counts.probes);
         counts.resynced(ResyncReason::Compacted);
         let before = shown();
         counts.no_resync(ResyncReason::Compacted);

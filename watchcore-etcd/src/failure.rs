@@ -102,7 +102,7 @@ impl Failure {
                 if text.is_empty() {
                     text = format!("gRPC status {:?}", status.code());
                 }
-                Failure::new(class, explained(&text).unwrap_or(text))
+                Failure::new(class, explain(&text).unwrap_or(text))
             }
             ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
                 Failure::new(Class::Refused, error.to_string())
@@ -136,7 +136,7 @@ impl Failure {
     }
 
     /// Replaces the failure by the TLS refusal that caused it, if any.
-    pub(super) fn explained(self, refusal: Option<Refusal>) -> Failure {
+    pub(super) fn with_tls_cause(self, refusal: Option<Refusal>) -> Failure {
         match (self.class, refusal) {
             // Other classes are etcd's own answers, which came over a connection that TLS accepted.
             (Class::Retry | Class::Refused | Class::OtherEndpoint, Some(refusal)) => {
@@ -170,7 +170,7 @@ impl Failure {
 }
 
 /// Explains a symptom reported by the layers below gRPC; `None` if their text is clear enough.
-fn explained(text: &str) -> Option<String> {
+fn explain(text: &str) -> Option<String> {
     const NO_GRPC: &str = "the answer is not gRPC";
     if let Some((_, flag)) = text.split_once("invalid compression flag: ") {
         // The first byte of an HTML page is mistaken for the compression flag of a gRPC message.
@@ -302,7 +302,7 @@ mod tests {
             Failure::of_cancel(0, &long),
             status(forged),
             status(&long),
-            Failure::new(Class::Retry, "").explained(Some(refusal)),
+            Failure::new(Class::Retry, "").with_tls_cause(Some(refusal)),
         ] {
             assert!(!failure.text().chars().any(char::is_control) && failure.text().len() < 1100, "{failure:?}");
         }

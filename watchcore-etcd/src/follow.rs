@@ -5,7 +5,7 @@
 
 use super::assemble::{Assembler, RevisionTooLong, revision_of, revisions};
 use super::connect::{Connection, Newest, Reader, dial, within};
-use super::counters::{add, highest, one};
+use super::counters::{add, increment, raise_to};
 use super::failure::{Class, Failure};
 use super::health::{WatchHealth, WatchState};
 use super::integrity::{self, Live, Violation, WatchRules, is_delete};
@@ -52,7 +52,7 @@ impl Watch {
                 Ok(response.0)
             }
             Ok(None) => Err(Failure::new(Class::Retry, "etcd ended the watch")),
-            Err(error) => self.connection.explained(Err(Failure::of(&error))),
+            Err(error) => self.connection.with_tls_cause(Err(Failure::of(&error))),
         }
     }
 
@@ -73,7 +73,7 @@ enum Occurrence {
     /// A caller may wait for a revision, or want a resync.
     Demand,
     /// A timer is due.
-    Time,
+    Timer,
 }
 
 /// One watch, and the effects of its messages on the session.
@@ -106,7 +106,7 @@ impl Session<'_> {
         }
         let mut watcher = connection.client.watch_client().max_decoding_message_size(self.message_limit);
         let call = watcher.watch(self.config.range.start.clone(), Some(request));
-        let stream = connection.explained(within("the watch", options.request_timeout, call).await)?;
+        let stream = connection.with_tls_cause(within("the watch", options.request_timeout, call).await)?;
         log!(debug, endpoint = url, from, fragment = self.fragment, "watch asked for");
         Ok(Watch { stream, from, connection, had: 0, looked: 0 })
     }
@@ -138,15 +138,15 @@ impl Follower<'_, '_> {
         self.check_demand();
         loop {
             let end = match self.next().await {
-                Occurrence::Message(message) => self.message(message).await?,
-                Occurrence::Liveness(answer) => self.lives(answer),
+                Occurrence::Message(message) => self.handle_message(message).await?,
+                Occurrence::Liveness(answer) => self.handle_liveness(answer),
                 Occurrence::Demand => {
                     self.check_demand();
                     self.session.report_changes();
                     self.find_level().await;
                     None
                 }
-                Occurrence::Time => self.time().await?,
+                Occurrence::Timer => self.handle_timers().await?,
             };
             if let Some(end) = end {
                 return Ok(end);
@@ -170,7 +170,7 @@ impl Follower<'_, '_> {
             message = self.watch.message() => Occurrence::Message(message),
             answer = self.liveness.answer() => Occurrence::Liveness(answer),
             () = self.session.shared.watch.notified() => Occurrence::Demand,
-            () = tokio::time::sleep_until(timer) => Occurrence::Time,
+            () = tokio::time::sleep_until(timer) => Occurrence::Timer,
         }
     }
 
@@ -192,7 +192,7 @@ impl Follower<'_, '_> {
     }
 
     fn check_demand(&mut self) {
-        self.requests.demanded(self.wanted());
+        self.requests.set_wanted(self.wanted());
     }
 
     fn silence_due(&self) -> Option<Instant> {
@@ -214,13 +214,13 @@ impl Follower<'_, '_> {
 
     fn next_timer(&self) -> Instant {
         let stale = self.liveness.stale_due(&self.session.config.options).map(|(due, _)| due);
-        let calm = self.session.calm_due().map(Instant::from_std);
-        let timers = [self.silence_due(), self.request_due(), self.comparison_due(), stale, calm];
+        let stable = self.session.stable_due().map(Instant::from_std);
+        let timers = [self.silence_due(), self.request_due(), self.comparison_due(), stale, stable];
         timers.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
     }
 
     /// Handles the timers that are due: gives up a silent watch, requests progress, begins a liveness read.
-    async fn time(&mut self) -> Result<Option<WatchEnd>, Failure> {
+    async fn handle_timers(&mut self) -> Result<Option<WatchEnd>, Failure> {
         let now = Instant::now();
         if self.silence_due().is_some_and(|due| due <= now) {
             // This thread itself may have been stalled: a message that came meanwhile shows that the watch lives.
@@ -232,8 +232,8 @@ impl Follower<'_, '_> {
             };
             let late = tokio::time::timeout(GRACE, late).await;
             return match late {
-                Ok(Occurrence::Message(message)) => self.message(message).await,
-                Ok(Occurrence::Liveness(Ok(newest))) => Ok(self.lives(Ok(newest))),
+                Ok(Occurrence::Message(message)) => self.handle_message(message).await,
+                Ok(Occurrence::Liveness(Ok(newest))) => Ok(self.handle_liveness(Ok(newest))),
                 _ if self.state() != WatchState::Opening && self.watch.is_under_way(self.session.message_limit) => {
                     self.health.heard_at(now);
                     Ok(None)
@@ -243,7 +243,7 @@ impl Follower<'_, '_> {
                     Ok(None)
                 }
                 _ => {
-                    one(&self.session.shared.counts.silences);
+                    increment(&self.session.shared.counts.silences);
                     self.session.silences = self.session.silences.saturating_add(1);
                     Err(Failure::timeout("the watch", (now - self.health.heard()).as_secs_f64()))
                 }
@@ -251,7 +251,7 @@ impl Follower<'_, '_> {
         }
         if self.request_due().is_some_and(|at| at <= now) {
             self.requests.sent(now, self.wanted());
-            one(&self.session.shared.counts.progress_requests);
+            increment(&self.session.shared.counts.progress_requests);
             if self.state() != WatchState::Mute {
                 self.health.asked_at(now);
                 self.session.unanswered.sent(now);
@@ -266,19 +266,19 @@ impl Follower<'_, '_> {
                 return Err(Failure::of(&error));
             }
         }
-        self.session.settle();
+        self.session.check_stability();
         self.liveness.moved(self.resume().point(), now);
         if let Some((due, goal)) = self.liveness.stale_due(&self.session.config.options)
             && due <= now
         {
-            return Err(self.session.is_behind(goal));
+            return Err(self.session.give_up_stale(goal));
         }
-        self.compare(now);
+        self.begin_liveness_read(now);
         Ok(None)
     }
 
     /// Begins a liveness read, if one is due.
-    fn compare(&mut self, now: Instant) {
+    fn begin_liveness_read(&mut self, now: Instant) {
         let options = &self.session.config.options;
         let is_idle = self.health.heard() + options.progress_interval <= now;
         let is_mute = self.state() == WatchState::Mute && options.progress_requests && is_idle;
@@ -287,7 +287,7 @@ impl Follower<'_, '_> {
                 (self.reader.clone(), self.session.config.range.clone(), self.resume().point());
             let read = || async move { reader.newest_since(&range, point).await };
             if self.liveness.begin(read, options, now) {
-                one(&self.session.shared.counts.liveness_reads);
+                increment(&self.session.shared.counts.liveness_reads);
             }
         }
         if is_mute {
@@ -331,7 +331,7 @@ impl Follower<'_, '_> {
     }
 
     /// Handles the answer of a liveness read. If the read failed, the silence continues.
-    fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<WatchEnd> {
+    fn handle_liveness(&mut self, answer: Result<Newest, Failure>) -> Option<WatchEnd> {
         let newest = answer.ok()?;
         if newest.went_back() {
             return Some(WatchEnd::Resync(ResyncReason::HistoryReset));
@@ -341,9 +341,9 @@ impl Follower<'_, '_> {
             // No other sign is possible: such a watch answers no progress request.
             self.health.heard_at(now);
         }
-        self.health.saw(revision);
-        self.session.saw(revision);
-        self.liveness.saw(revision, self.resume().point(), now);
+        self.health.record_newest(revision);
+        self.session.record_newest(revision);
+        self.liveness.record_newest(revision, self.resume().point(), now);
         None
     }
 
@@ -354,16 +354,16 @@ impl Follower<'_, '_> {
     }
 
     /// Handles one message, or the failure that came in its place.
-    async fn message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<WatchEnd>, Failure> {
+    async fn handle_message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<WatchEnd>, Failure> {
         let response = match message {
             Ok(response) => response,
             Err(failure) => {
                 let Class::TooLarge(length) = failure.class else { return Err(failure) };
-                self.session.lengthen(length, failure)?;
+                self.session.accept_longer(length, failure)?;
                 return Ok(Some(WatchEnd::Reopen));
             }
         };
-        if let Some(end) = self.take(response).await? {
+        if let Some(end) = self.handle_response(response).await? {
             return Ok(Some(end));
         }
         self.health.heard_at(Instant::now());
@@ -372,9 +372,9 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    async fn take(&mut self, response: PbWatchResponse) -> Result<Option<WatchEnd>, Failure> {
+    async fn handle_response(&mut self, response: PbWatchResponse) -> Result<Option<WatchEnd>, Failure> {
         let counts = &self.session.shared.counts;
-        one(&counts.responses);
+        increment(&counts.responses);
         // The cluster is checked first: a message of another cluster says nothing of this history.
         let header = self.reader.cluster().header(response.header.as_ref())?;
         self.rules.check(&response, self.assembler.is_open())?;
@@ -387,17 +387,17 @@ impl Follower<'_, '_> {
             };
         }
         if response.fragment {
-            one(&self.session.shared.counts.fragments);
+            increment(&self.session.shared.counts.fragments);
         }
-        self.health.saw(header.revision);
-        self.session.saw(header.revision);
+        self.health.record_newest(header.revision);
+        self.session.record_newest(header.revision);
         if response.created
-            && let Some(end) = self.created(header.revision).await?
+            && let Some(end) = self.handle_created(header.revision).await?
         {
             return Ok(Some(end));
         }
         if !response.events.is_empty() || response.fragment {
-            highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
+            raise_to(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
             let mut events =
                 self.assembler.push(response.events, response.fragment).map_err(|revision| self.too_long(revision))?;
             let repeated = integrity::check_events(&mut events, &self.session.config.range, header.revision)?;
@@ -405,7 +405,7 @@ impl Follower<'_, '_> {
             return self.apply(events).await;
         }
         if !response.created && header.revision > 0 {
-            return self.progress(header.revision).await;
+            return self.handle_progress(header.revision).await;
         }
         Ok(None)
     }
@@ -420,23 +420,23 @@ impl Follower<'_, '_> {
     }
 
     /// Handles etcd's confirmation of the watch, on a member whose store is at `newest`.
-    async fn created(&mut self, newest: u64) -> Result<Option<WatchEnd>, Failure> {
+    async fn handle_created(&mut self, newest: u64) -> Result<Option<WatchEnd>, Failure> {
         // This member may lag behind the applied revision; the whole cluster may not.
         if newest + 1 < self.health.from() && self.went_back().await? {
             return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
         self.health.created(newest);
         let known = newest.max(self.session.newest_seen());
-        self.health.saw(known);
-        self.liveness.saw(known, self.resume().point(), Instant::now());
-        self.session.live();
+        self.health.record_newest(known);
+        self.liveness.record_newest(known, self.resume().point(), Instant::now());
+        self.session.watch_confirmed();
         self.find_level().await;
         Ok(None)
     }
 
     /// Handles a progress notification: everything up to `revision` was delivered.
-    async fn progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
-        one(&self.session.shared.counts.progress_notifications);
+    async fn handle_progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
+        increment(&self.session.shared.counts.progress_notifications);
         self.requests.answered();
         self.session.progress_came();
         self.liveness.notified();
@@ -483,14 +483,14 @@ impl Follower<'_, '_> {
                 return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
             }
             Order::Repeated => {
-                self.repeated(run, revision)?;
+                self.check_repetition(run, revision)?;
                 return Ok(None);
             }
         }
         let mut writer = self.session.writer.borrow_mut();
         let mut before = None;
         for event in &*run {
-            before = event.kv.as_ref().and_then(|kv| live(&writer, &kv.key));
+            before = event.kv.as_ref().and_then(|kv| live_of(&writer, &kv.key));
             integrity::check(event, before)?;
         }
         // Counted before they are visible, so that a reader who sees the events finds them counted.
@@ -511,7 +511,7 @@ impl Follower<'_, '_> {
 
     /// Handles a revision that was already applied. If it repeats the same events, it is dropped; values are compared
     /// as far as the cache still has them. Otherwise it is a violation.
-    fn repeated(&self, run: &[PbEvent], revision: u64) -> Result<(), Violation> {
+    fn check_repetition(&self, run: &[PbEvent], revision: u64) -> Result<(), Violation> {
         let writer = self.session.writer.borrow();
         let is_other = |kv: &PbKeyValue| {
             let held = writer.get(&kv.key).filter(|held| held.mod_revision() == revision);
@@ -527,12 +527,12 @@ impl Follower<'_, '_> {
 
     fn count(&self, run: &[PbEvent]) {
         let counts = &self.session.shared.counts;
-        one(&counts.revisions);
+        increment(&counts.revisions);
         add(&counts.events, run.len() as u64);
         let key_values = run.iter().filter_map(|event| event.kv.as_ref());
         let bytes: usize = key_values.map(|kv| kv.key.len() + kv.value.len()).sum();
         add(&counts.bytes, bytes as u64);
-        highest(&counts.max_revision_events, run.len() as u64);
+        raise_to(&counts.max_revision_events, run.len() as u64);
     }
 
     /// Waits while the subscription that sets the pace is half a window behind.
@@ -544,7 +544,7 @@ impl Follower<'_, '_> {
     }
 }
 
-fn live(writer: &Writer, key: &[u8]) -> Option<Live> {
+fn live_of(writer: &Writer, key: &[u8]) -> Option<Live> {
     writer.get(key).map(|kv| Live { create: kv.create_revision(), modified: kv.mod_revision(), version: kv.version() })
 }
 

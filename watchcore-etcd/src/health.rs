@@ -53,11 +53,11 @@ impl WatchHealth {
     /// Records that etcd confirmed the watch, on a member whose store is at `newest`.
     pub(super) fn created(&mut self, newest: u64) {
         self.opened_at = Some(newest);
-        self.saw(newest);
+        self.record_newest(newest);
     }
 
     /// Records the store's newest revision.
-    pub(super) fn saw(&mut self, newest: u64) {
+    pub(super) fn record_newest(&mut self, newest: u64) {
         if newest > 0 {
             self.newest = newest;
         }
@@ -187,10 +187,10 @@ mod tests {
         assert_eq!(health.state(10, false), WatchState::Opening);
         health.created(10);
         assert_eq!(health.state(10, false), WatchState::Mute, "the store has nothing to deliver yet");
-        health.saw(11);
+        health.record_newest(11);
         assert_eq!(health.state(10, false), WatchState::Synced);
         assert_eq!(health.state(10, true), WatchState::CatchingUp);
-        health.saw(1011);
+        health.record_newest(1011);
         assert_eq!(health.state(10, false), WatchState::CatchingUp);
         assert_eq!(health.state(11, false), WatchState::Synced);
     }
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(health.state(10, false), WatchState::CatchingUp);
         assert_eq!(health.state(11, false), WatchState::CatchingUp);
         assert_eq!(health.state(12, false), WatchState::Synced);
-        health.saw(13);
+        health.record_newest(13);
         assert_eq!(health.state(12, false), WatchState::Synced, "this one came since");
     }
 

@@ -1,7 +1,7 @@
 //! A listing: all keys of the range at one revision, page by page or as a stream.
 
 use super::connect::{Header, Reader};
-use super::counters::{Counts, one};
+use super::counters::{Counts, increment};
 use super::failure::{Class, Failure};
 use super::integrity::{ListingRules, Violation};
 use super::page::PageSize;
@@ -35,7 +35,7 @@ impl Listing {
         Listing { revision, header, ..Listing::new() }
     }
 
-    fn saw(&mut self, page: &[KeyValue]) {
+    fn count_page(&mut self, page: &[KeyValue]) {
         self.count += page.len() as u64;
         let newest = page.iter().map(|kv| &kv.0).max_by_key(|kv| kv.mod_revision);
         let known = self.newest.as_ref().map_or(0, |kv| kv.mod_revision);
@@ -46,10 +46,10 @@ impl Listing {
 }
 
 /// Receives the pages of a listing, in order.
-pub(super) trait TakesPages {
+pub(super) trait PageSink {
     /// Begins a listing at this revision; pages of an earlier attempt are discarded.
     fn begin(&mut self, revision: u64) -> Result<(), Failure>;
-    fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure>;
+    fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure>;
 }
 
 /// Keeps all pages, for a resync: it compares the whole listing with the cache.
@@ -62,13 +62,13 @@ impl KeptPages {
     }
 }
 
-impl TakesPages for KeptPages {
+impl PageSink for KeptPages {
     fn begin(&mut self, _revision: u64) -> Result<(), Failure> {
         self.0.clear();
         Ok(())
     }
 
-    fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
+    fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
         self.0.push(page);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl<'a> LoadedPages<'a> {
     }
 }
 
-impl TakesPages for LoadedPages<'_> {
+impl PageSink for LoadedPages<'_> {
     fn begin(&mut self, revision: u64) -> Result<(), Failure> {
         // Frees the copied pages of an earlier attempt before a new listing begins.
         self.loading = None;
@@ -103,7 +103,7 @@ impl TakesPages for LoadedPages<'_> {
         Ok(())
     }
 
-    fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
+    fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
         let Some(loading) = &mut self.loading else { return Ok(()) };
         let records = page.iter().map(|kv| record(&kv.0));
         self.writer.borrow_mut().load_more(loading, records).map_err(|error| refused(&error))
@@ -136,7 +136,7 @@ struct Pages<'a, T> {
     reader: &'a Reader,
     range: &'a KeyRange,
     counts: &'a Counts,
-    takes: &'a mut T,
+    sink: &'a mut T,
     /// The requested revision, or that of the first answer once there is one.
     pinned: Option<u64>,
     /// Where the next page begins.
@@ -145,7 +145,7 @@ struct Pages<'a, T> {
     listing: Listing,
 }
 
-impl<T: TakesPages> Pages<'_, T> {
+impl<T: PageSink> Pages<'_, T> {
     /// Reads the whole listing; false if it has to begin again.
     async fn all(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
         if self.reader.streams() {
@@ -181,7 +181,7 @@ impl<T: TakesPages> Pages<'_, T> {
         let options = all.with_revision(revision as i64);
         let mut stream = match self.reader.stream(self.from.clone(), options).await {
             Ok(stream) => stream,
-            Err(failure) => return Ok(self.gave_up(&failure, Streamed::Nothing)),
+            Err(failure) => return Ok(self.stream_failed(&failure, Streamed::Nothing)),
         };
         let (mut ended, mut last) = (Streamed::Nothing, None);
         let mut progressed = Instant::now();
@@ -192,22 +192,22 @@ impl<T: TakesPages> Pages<'_, T> {
                     last = message.0.header.take().map(|header| (header, message.count()));
                     let keys = message.take_kvs();
                     if let Err(violation) = self.rules.message(&keys) {
-                        return Ok(self.broke(violation));
+                        return Ok(self.stream_broke_rule(violation));
                     }
                     let came = !keys.is_empty();
-                    self.take(keys)?;
+                    self.push(keys)?;
                     if came {
                         progressed = Instant::now();
                     }
                 }
                 Ok(None) => break,
-                Err(failure) => return Ok(self.gave_up(&failure, ended)),
+                Err(failure) => return Ok(self.stream_failed(&failure, ended)),
             }
         }
         // The last message has the header, and counts the keys of all messages.
         let Some((header, _)) = last.filter(|(_, count)| *count == self.listing.count as i64) else {
             let failure = Failure::new(Class::Retry, "the stream of the listing ended with messages missing");
-            return Ok(self.gave_up(&failure, ended));
+            return Ok(self.stream_failed(&failure, ended));
         };
         self.saw_header(self.reader.cluster().header(Some(&header))?)?;
         Ok(Streamed::Whole)
@@ -215,14 +215,14 @@ impl<T: TakesPages> Pages<'_, T> {
 
     /// Handles a stream that broke a rule: the pages that follow show whether the server does so too, or only its
     /// streams.
-    fn broke(&self, violation: Violation) -> Streamed {
-        one(&self.counts.integrity_violations);
+    fn stream_broke_rule(&self, violation: Violation) -> Streamed {
+        increment(&self.counts.integrity_violations);
         log!(warn, revision = self.pinned, "integrity: {violation}, in the stream of a listing; asking for pages");
-        self.gave_up(&violation.into(), Streamed::Part)
+        self.stream_failed(&violation.into(), Streamed::Part)
     }
 
     /// Handles a stream that failed. Unless the revision is compacted, the next stream would fail too.
-    fn gave_up(&self, failure: &Failure, ended: Streamed) -> Streamed {
+    fn stream_failed(&self, failure: &Failure, ended: Streamed) -> Streamed {
         match failure.kind {
             Some("the next message of the listing") => {
                 log!(info, revision = self.pinned, "no progress of the listing's stream; asking for pages")
@@ -230,7 +230,7 @@ impl<T: TakesPages> Pages<'_, T> {
             _ => log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text()),
         }
         if !matches!(failure.class, Class::Compacted(_)) {
-            self.reader.leave_streams();
+            self.reader.use_pages();
         }
         ended
     }
@@ -252,7 +252,7 @@ impl<T: TakesPages> Pages<'_, T> {
         let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
         size.came(page.len() as u64, bytes as u64, left.max(0) as u64, took);
         let last = page.last().filter(|_| more).map(|last| KeyRange::after(last.key()));
-        self.take(page)?;
+        self.push(page)?;
         let Some(from) = last else { return Ok(false) };
         self.from = from;
         Ok(true)
@@ -272,17 +272,17 @@ impl<T: TakesPages> Pages<'_, T> {
     fn begin(&mut self, revision: u64, count: Option<u64>) -> Result<(), Failure> {
         if self.listing.revision == 0 {
             self.rules.begin(revision, count);
-            self.takes.begin(revision)?;
+            self.sink.begin(revision)?;
         }
         self.listing.revision = revision;
         Ok(())
     }
 
     /// Passes on the keys of a page or of a stream message.
-    fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
-        one(&self.counts.pages);
-        self.listing.saw(&page);
-        self.takes.take(page)
+    fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
+        increment(&self.counts.pages);
+        self.listing.count_page(&page);
+        self.sink.push(page)
     }
 }
 
@@ -299,16 +299,16 @@ pub(super) async fn list(
     at: Option<u64>,
     page_size: i64,
     counts: &Counts,
-    takes: &mut impl TakesPages,
+    sink: &mut impl PageSink,
 ) -> Result<Listing, Failure> {
     // Pages are sized for a quarter of the timeout, so that they still arrive when the connection becomes slower.
     let mut size = PageSize::new(page_size, reader.message_limit(), reader.page_timeout() / 4);
     let mut was_compacted = false;
     loop {
-        one(&counts.listings);
-        let (from, listing, takes) = (range.start.clone(), Listing::new(), &mut *takes);
+        increment(&counts.listings);
+        let (from, listing, sink) = (range.start.clone(), Listing::new(), &mut *sink);
         let rules = ListingRules::new(range);
-        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, rules, listing };
+        let mut pages = Pages { reader, range, counts, sink, pinned: at, from, rules, listing };
         match pages.all(&mut size).await {
             Ok(true) => return Ok(pages.listing),
             Ok(false) => {}

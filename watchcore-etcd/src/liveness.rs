@@ -73,7 +73,7 @@ impl Liveness {
     }
 
     /// Records that etcd has this revision while the watch is complete up to `point`.
-    pub(super) fn saw(&mut self, revision: u64, point: u64, now: Instant) {
+    pub(super) fn record_newest(&mut self, revision: u64, point: u64, now: Instant) {
         if revision > point && self.goal.is_none() {
             self.goal = Some(Goal { revision, point, since: now, notifications: 0 });
         }
@@ -130,11 +130,11 @@ mod tests {
         let start = Instant::now();
         let second = Duration::from_secs(1);
         let mut liveness = Liveness::new(&options, start);
-        liveness.saw(10, 10, start);
+        liveness.record_newest(10, 10, start);
         liveness.notified();
         liveness.notified();
         assert_eq!(liveness.stale_due(&options), None, "it is where etcd is");
-        liveness.saw(20, 10, start);
+        liveness.record_newest(20, 10, start);
         liveness.notified();
         assert_eq!(liveness.stale_due(&options), None, "what it holds back may be under way");
         liveness.notified();
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(liveness.stale_due(&options), None, "it comes nearer");
         liveness.notified();
         liveness.notified();
-        liveness.saw(30, 15, start + 2 * second);
+        liveness.record_newest(30, 15, start + 2 * second);
         assert_eq!(liveness.stale_due(&options), Some((start + 4 * second, 20)), "the first goal counts");
         liveness.moved(20, start + 2 * second);
         assert_eq!(liveness.stale_due(&options), None, "it is reached");

@@ -28,7 +28,7 @@ pub(super) struct PageSize {
     /// The size to aim for; lowered when a page below it was refused.
     target: u64,
     /// How long a page may take.
-    patience: Duration,
+    time_limit: Duration,
     /// The mean size of an item of the last page; 0 before one came.
     each: u64,
     /// The keys of the whole listing, as etcd counts them; 0 before a page came.
@@ -37,11 +37,11 @@ pub(super) struct PageSize {
 
 impl PageSize {
     /// Pages of at most `most` keys, in messages of at most `message_limit` bytes, each of which should arrive within
-    /// `patience`.
-    pub(super) fn new(most: i64, message_limit: usize, patience: Duration) -> PageSize {
+    /// `time_limit`.
+    pub(super) fn new(most: i64, message_limit: usize, time_limit: Duration) -> PageSize {
         // Items differ in size: a page twice as large as expected still fits the message.
         let target = TARGET.min(message_limit as u64 / 2).max(1);
-        PageSize { next: FIRST.min(most), most, target, patience, each: 0, keys: 0 }
+        PageSize { next: FIRST.min(most), most, target, time_limit, each: 0, keys: 0 }
     }
 
     pub(super) fn next(&self) -> i64 {
@@ -55,7 +55,7 @@ impl PageSize {
         self.keys = self.keys.max(left);
         let share = (self.keys.saturating_mul(self.each) / SHARES).max(LEAST);
         let fitting = self.target.min(share) / self.each;
-        let in_time = u128::from(keys) * self.patience.as_nanos() / took.as_nanos().max(1);
+        let in_time = u128::from(keys) * self.time_limit.as_nanos() / took.as_nanos().max(1);
         let wanted = i64::try_from(in_time.min(u128::from(fitting))).unwrap_or(i64::MAX);
         self.next = wanted.min(self.next.saturating_mul(GROWTH)).clamp(1, self.most);
     }

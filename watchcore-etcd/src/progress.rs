@@ -33,7 +33,7 @@ impl ProgressRequests {
     }
 
     /// Records that a wait may have begun; `wanted` is the highest revision of all waits.
-    pub(super) fn demanded(&mut self, wanted: u64) {
+    pub(super) fn set_wanted(&mut self, wanted: u64) {
         self.wanted = wanted;
         self.urgent = wanted > 0;
     }
@@ -90,7 +90,7 @@ mod tests {
         let start = Instant::now();
         let mut requests = ProgressRequests::new(None, start);
         assert_eq!(requests.due(10, start), None, "nobody waits");
-        requests.demanded(NEVER);
+        requests.set_wanted(NEVER);
         let sent = run(&mut requests, 10, start, Duration::from_secs(60));
         assert_eq!(sent[..7], [0, 100, 300, 700, 1500, 2500, 3500]);
         assert_eq!(sent.len(), 63);
@@ -101,11 +101,11 @@ mod tests {
     fn new_wait_asks_at_once() {
         let start = Instant::now();
         let mut requests = ProgressRequests::new(None, start);
-        requests.demanded(NEVER);
+        requests.set_wanted(NEVER);
         run(&mut requests, 10, start, Duration::from_secs(10));
         let later = start + Duration::from_secs(10);
         // The highest revision of all waits does not change.
-        requests.demanded(NEVER);
+        requests.set_wanted(NEVER);
         assert!(requests.due(10, start).is_some_and(|due| due <= later));
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let mut requests = ProgressRequests::new(None, start);
         let mut count = 0;
         for wanted in 11..1011 {
-            requests.demanded(wanted);
+            requests.set_wanted(wanted);
             if requests.due(10, start).is_some_and(|due| due <= start) {
                 requests.sent(start, wanted);
                 count += 1;
@@ -134,7 +134,7 @@ mod tests {
         let mut requests = ProgressRequests::new(Some(interval), start);
         assert_eq!(requests.due(10, start), Some(start + interval));
         assert_eq!(requests.due(10, start + interval / 2), Some(start + interval * 3 / 2));
-        requests.demanded(NEVER);
+        requests.set_wanted(NEVER);
         // A wait never makes the watch ask less often than an idle one.
         let sent = run(&mut requests, 10, start, Duration::from_secs(10));
         assert!(sent.windows(2).all(|pair| pair[1] - pair[0] <= 1000), "{sent:?}");

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::connect::Header;
-use super::counters::one;
+use super::counters::increment;
 use super::failure::{Class, Failure};
 use super::server_text;
 use super::shared::Shared;
@@ -58,7 +58,7 @@ impl<'a> Reporter<'a> {
     }
 
     /// Records etcd's newest revision, as a header named it. The status shows it at intervals, not with each message.
-    pub(super) fn saw(&mut self, revision: u64) {
+    pub(super) fn record_newest(&mut self, revision: u64) {
         if revision > 0 {
             self.newest_seen = revision;
         }
@@ -109,12 +109,12 @@ impl<'a> Reporter<'a> {
     pub(super) fn opened(&mut self) {
         let before = self.shared.counts.connects.fetch_add(1, Relaxed);
         if before > 0 {
-            one(&self.shared.counts.reconnects);
+            increment(&self.shared.counts.reconnects);
         }
     }
 
     /// Records that events are applied again.
-    pub(super) fn live(&mut self) {
+    pub(super) fn following(&mut self) {
         let is_news = !self.logged.is_empty();
         self.succeeded();
         // Logged after the state is set, so that a reader of the log finds the new state in the status.
@@ -151,7 +151,7 @@ impl<'a> Reporter<'a> {
 
     /// Problems that a person has to correct although etcd is followed.
     fn warning(&self) -> String {
-        let certificates = self.config.options.credentials.as_ref().and_then(|credentials| credentials.trouble());
+        let certificates = self.config.options.credentials.as_ref().and_then(|credentials| credentials.warning());
         let progress = self.shared.progress.are_missing().then(|| {
             format!(
                 "etcd {} answers no requests for progress: something between drops them, such as etcd's gRPC proxy. Connect to the members themselves",
@@ -186,7 +186,7 @@ impl<'a> Reporter<'a> {
         };
         self.shared.set_error(Some(error.clone()));
         // Counted after the error is set, so that a reader who sees the count finds the error.
-        one(&self.shared.counts.failures);
+        increment(&self.shared.counts.failures);
         self.report.endpoint = url.to_owned();
         self.report();
         let state = if is_fatal { SourceState::Failed(error) } else { SourceState::Stale(error) };
@@ -302,7 +302,7 @@ mod tests {
         };
         tracing::subscriber::with_default(at_each_line, || {
             reporter.failed(&Failure::new(Class::Future, "not reached"), "http://a:1", Duration::ZERO, false);
-            reporter.live();
+            reporter.following();
         });
         assert_eq!(*states.lock().unwrap(), ["Stale", "Ready"]);
     }
@@ -329,7 +329,7 @@ mod tests {
             reporter.failed(&Failure::new(Class::Compacted(5), "compacted"), "http://a:1", Duration::ZERO, true);
             reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
             assert_eq!(loud.load(Relaxed), 2, "another one, and one that its asker reports");
-            reporter.live();
+            reporter.following();
             reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
             assert_eq!(loud.load(Relaxed), 3, "it is news again");
             for tenths in 30..40 {
@@ -351,9 +351,9 @@ mod tests {
         let shared = Shared::default();
         let mut reporter = Reporter::new(&config, &writer, &shared);
         let header = Header { revision: 10, cluster: 1, member: 1 };
-        reporter.saw(10);
+        reporter.record_newest(10);
         reporter.listing(&header);
-        reporter.saw(11);
+        reporter.record_newest(11);
         writer.borrow_mut().apply(11, [watchcore::Change::put("/a", "")]).unwrap();
         let status = cache.status();
         assert_eq!((status.source.etcd_revision, status.position.revision), (11, 11));

@@ -7,7 +7,7 @@
 
 use super::compare::{Difference, Rule, first_difference};
 use super::connect::Reader;
-use super::counters::{Counts, add, one};
+use super::counters::{Counts, add, increment};
 use super::failure::{Class, Failure};
 use super::history::HistoryCheck;
 use super::range::KeyRange;
@@ -48,7 +48,7 @@ async fn draw(snapshot: &Snapshot) -> Sample<'_> {
             candidates += 1;
             match fastrand::usize(..candidates) {
                 _ if drawn.len() < DRAWN => drawn.push(kv),
-                place if place < DRAWN => drawn[place] = kv,
+                index if index < DRAWN => drawn[index] = kv,
                 _ => {}
             }
         }
@@ -94,7 +94,7 @@ pub(super) async fn check(
             Err(Failure { class: Class::Future, .. }) => {}
             Err(failure) => return Err(failure),
         }
-        one(&counts.differences);
+        increment(&counts.differences);
         return Ok(HistoryCheck::Other);
     }
     Ok(HistoryCheck::Same)

@@ -9,7 +9,7 @@ mod publish;
 use super::backoff::{Retries, spread};
 use super::config::Config;
 use super::connect::{Reader, dial, within};
-use super::counters::one;
+use super::counters::increment;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
 use super::history::{HistoryCheck, check};
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
     /// Runs sessions until the cache is closed or, with `stop_after_listing`, the listing is there.
     pub(super) async fn run(&mut self) {
         loop {
-            let over = self.one().await;
+            let over = self.run_session().await;
             self.readers.send_replace(None);
             let Err(failure) = over else { return };
             match failure.class {
@@ -125,13 +125,13 @@ impl<'a> Session<'a> {
     }
 
     /// Runs one session with one endpoint. Returns `Ok` only when nothing is left to do.
-    async fn one(&mut self) -> Result<(), Failure> {
+    async fn run_session(&mut self) -> Result<(), Failure> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
-        let mut step = self.standing(&reader).await?.after(self.pending_resync);
+        let mut step = self.next_step(&reader).await?.after(self.pending_resync);
         if step == NextStep::Load {
             // The cache has no listing yet, so no reader can compare it with another history.
-            self.publish(&reader);
+            self.publish_reader(&reader);
         }
         if step == NextStep::Watch {
             // No listing follows, so only evidence and sample were compared: start an audit.
@@ -158,11 +158,11 @@ impl<'a> Session<'a> {
                     return Ok(());
                 }
             }
-            self.publish(&reader);
+            self.publish_reader(&reader);
             let watch = self.open(&url).await?;
             step = match self.follow(&reader, watch).await? {
                 WatchEnd::Resync(reason) => NextStep::Resync(reason),
-                WatchEnd::Reopen => self.standing(&reader).await?,
+                WatchEnd::Reopen => self.next_step(&reader).await?,
             };
             if let NextStep::Resync(reason) = step {
                 self.may_list_again(reason)?;
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
     /// Allows the first listing that etcd makes necessary at once. If another one is needed before the connection is
     /// stable again, the session fails: then there is a pause, the state shows it, and another endpoint may be tried.
     fn may_list_again(&mut self, reason: ResyncReason) -> Result<(), Failure> {
-        self.retries.settle(Instant::now());
+        self.retries.check_stability(Instant::now());
         if reason == ResyncReason::Requested || !self.retries.had_setback() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
     /// Publishes the connection for reads to the futures beside the session: its answers are of the history that the
     /// cache has. While a listing of another history is pending, the connection is withdrawn, because revisions of
     /// one history would be compared with positions in the other.
-    fn publish(&self, reader: &Reader) {
+    fn publish_reader(&self, reader: &Reader) {
         self.shared.progress.test();
         self.readers.send_if_modified(|shown| {
             let is_new = shown.is_none();
@@ -199,7 +199,7 @@ impl<'a> Session<'a> {
         let options = &self.config.options;
         let mut connection = dial(options, url).await?;
         let status = within("the status", options.request_timeout, connection.client.status()).await;
-        match connection.explained(status) {
+        match connection.with_tls_cause(status) {
             Ok(status) if lacks_leader(&status) => {
                 return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
             }
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
     }
 
     /// Compares etcd's history with the cache's and says what must be done before the watch can continue.
-    async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
+    async fn next_step(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
         self.shared.take_doubt();
         let Some(resume) = &mut self.resume else {
             let loaded = self.writer.borrow().is_loaded();
@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
         let range = &self.config.range;
         let newest = reader.newest_since(range, resume.point()).await?;
         let header = newest.header();
-        self.reporter.saw(header.revision);
+        self.reporter.record_newest(header.revision);
         if newest.went_back() {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
@@ -234,7 +234,7 @@ impl<'a> Session<'a> {
             log!(warn, cluster = %format_args!("{:x}", header.cluster), "etcd is another cluster: another history");
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
-        one(&self.shared.counts.probes);
+        increment(&self.shared.counts.probes);
         let snapshot = self.writer.borrow().snapshot().map_err(|error| refused(&error))?;
         let checked = match check(reader, range, resume.evidence()).await? {
             HistoryCheck::Same => sample::check(reader, range, &snapshot, &self.shared.counts).await?,
@@ -289,8 +289,8 @@ impl<'a> Session<'a> {
     }
 
     /// Records etcd's newest revision, as a header named it.
-    pub(super) fn saw(&mut self, revision: u64) {
-        self.reporter.saw(revision);
+    pub(super) fn record_newest(&mut self, revision: u64) {
+        self.reporter.record_newest(revision);
     }
 
     pub(super) fn newest_seen(&self) -> u64 {
@@ -299,19 +299,19 @@ impl<'a> Session<'a> {
 
     /// Records that the watch is confirmed: events are applied again. After several setbacks in a row, the status
     /// shows this only once the watch has followed for a while.
-    pub(super) fn live(&mut self) {
+    pub(super) fn watch_confirmed(&mut self) {
         self.retries.opened(Instant::now());
         self.reporter.opened();
-        if !self.retries.is_troubled() {
+        if !self.retries.is_unstable() {
             self.endpoints.succeeded();
-            self.reporter.live();
+            self.reporter.following();
         }
     }
 
     /// Records that a revision was applied.
     pub(super) fn applied(&mut self) {
         self.retries.applied();
-        self.settle();
+        self.check_stability();
         self.progressed();
     }
 
@@ -335,24 +335,24 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// When [`settle`](Session::settle) may declare the connection stable again.
-    pub(super) fn calm_due(&self) -> Option<Instant> {
-        self.retries.calm_due()
+    /// When [`check_stability`](Session::check_stability) may declare the connection stable again.
+    pub(super) fn stable_due(&self) -> Option<Instant> {
+        self.retries.stable_due()
     }
 
     /// Declares the connection stable again once the watch has followed for long enough.
-    pub(super) fn settle(&mut self) {
-        let was_troubled = self.retries.is_troubled();
-        self.retries.settle(Instant::now());
-        if was_troubled && !self.retries.is_troubled() {
+    pub(super) fn check_stability(&mut self) {
+        let was_unstable = self.retries.is_unstable();
+        self.retries.check_stability(Instant::now());
+        if was_unstable && !self.retries.is_unstable() {
             self.endpoints.succeeded();
-            self.reporter.live();
+            self.reporter.following();
         }
     }
 
     /// The watch is below a revision that etcd has reached, and makes no progress towards it.
-    pub(super) fn is_behind(&mut self, goal: u64) -> Failure {
-        one(&self.shared.counts.stale_watches);
+    pub(super) fn give_up_stale(&mut self, goal: u64) -> Failure {
+        increment(&self.shared.counts.stale_watches);
         self.retries.setback();
         let point = self.resume().point();
         let text = format!("the watch stands at revision {point} and says so, while etcd has had {goal}");
@@ -369,7 +369,7 @@ impl<'a> Session<'a> {
             Class::Denied | Class::Credentials | Class::Compacted(_) | Class::TooLarge(_) | Class::Future => {}
             Class::Authenticate | Class::AuthenticationOff if self.retries.is_fresh() => {}
             Class::Broken => {
-                one(&self.shared.counts.integrity_violations);
+                increment(&self.shared.counts.integrity_violations);
                 if self.resume.is_some() {
                     self.pending_resync.get_or_insert(ResyncReason::ChainBroken);
                 }
@@ -402,10 +402,10 @@ impl<'a> Session<'a> {
 
     /// Reacts to a message of the watch that was too long: asks for fragments, or raises the limit. Returns the
     /// failure if neither is possible.
-    pub(super) fn lengthen(&mut self, length: u64, failure: Failure) -> Result<(), Failure> {
+    pub(super) fn accept_longer(&mut self, length: u64, failure: Failure) -> Result<(), Failure> {
         if !self.fragment {
             self.fragment = true;
-            one(&self.shared.counts.fragment_switches);
+            increment(&self.shared.counts.fragment_switches);
             log!(info, length, limit = self.message_limit, "a long message: opening the watch with fragments");
             return Ok(());
         }

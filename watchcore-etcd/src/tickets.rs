@@ -3,7 +3,7 @@
 use super::backoff::full_jitter;
 use super::config::{Config, Options};
 use super::connect::Reader;
-use super::counters::{add, one};
+use super::counters::{add, increment};
 use super::failure::Failure;
 use super::range::KeyRange;
 use super::shared::Shared;
@@ -39,7 +39,7 @@ struct ConsistentRead {
 enum Served {
     Yes,
     /// The history was replaced during the read: the answer says nothing of the present one.
-    Overtaken,
+    HistoryReplaced,
     /// etcd is below the cache: a wait for that revision would end at once, in another history.
     WentBack,
     /// The cache is below this answer, progress may never be notified, and etcd's state differs: the watch has to
@@ -79,7 +79,7 @@ impl ConsistentRead {
     fn answered(&self, writer: &mut Writer, shared: &Shared, answer: &StoredState) -> Served {
         let held = self.held.position;
         if writer.position().epoch != held.epoch {
-            return Served::Overtaken;
+            return Served::HistoryReplaced;
         }
         if answer.newest.went_back() {
             return Served::WentBack;
@@ -158,11 +158,11 @@ impl Connections {
     async fn renew(&mut self, reader: &Reader, failure: &Failure, options: &Options) {
         log!(debug, error = %failure.text(), "a consistent read failed; connecting again");
         tokio::time::sleep(self.pauses.next_delay(Instant::now().into(), Duration::ZERO)).await;
-        self.own = reader.again(options).await.ok();
+        self.own = reader.reconnect(options).await.ok();
     }
 
     /// Returns the answer, or connects again after a failure.
-    async fn took(
+    async fn answer_or_reconnect(
         &mut self,
         reader: &Reader,
         answer: Result<StoredState, Failure>,
@@ -202,10 +202,10 @@ pub(super) async fn serve(
         let Some(reader) = connections.get().await else { return };
         another_session.mark_unchanged();
         let Some(mut read) = ConsistentRead::now(&writer.borrow(), shared) else { continue };
-        one(&shared.counts.consistent_reads);
+        increment(&shared.counts.consistent_reads);
         let reads = async {
             let answer = read.ask(&reader, &config.range, writer, shared).await;
-            connections.took(&reader, answer, &config.options).await
+            connections.answer_or_reconnect(&reader, answer, &config.options).await
         };
         tokio::select! {
             answer = reads => {
@@ -221,7 +221,7 @@ pub(super) async fn serve(
                         // The caller now waits for this revision, so the watch must request progress.
                         shared.watch.notify_one();
                     }
-                    Served::Overtaken => {}
+                    Served::HistoryReplaced => {}
                     Served::Behind(revision) => {
                         let goal = Position { revision, ..read.held.position };
                         if is_reached(goal, writer, shared, behind.next_delay(Instant::now().into(), Duration::ZERO), || false).await && read.ticket > 0 {
@@ -295,7 +295,7 @@ mod tests {
         let resyncs = |writer: &mut Writer| {
             writer.resync(5, [], ResyncReason::HistoryReset).unwrap();
         };
-        assert_eq!(answered(20, resyncs), (Served::Overtaken, None));
+        assert_eq!(answered(20, resyncs), (Served::HistoryReplaced, None));
     }
 
     /// The comparison of states decides whether a reader is served or has to wait.

@@ -7,7 +7,7 @@ use crate::connect::Reader;
 use crate::failure::{Class, Failure};
 use crate::health::silence;
 use crate::integrity;
-use crate::list::{KeptPages, Listing, LoadedPages, TakesPages, list};
+use crate::list::{KeptPages, Listing, LoadedPages, PageSink, list};
 use crate::log::log;
 use crate::resume::Resume;
 use crate::server_text;
@@ -52,7 +52,7 @@ impl Session<'_> {
             }
         };
         let elapsed = started.elapsed();
-        if self.retries.is_troubled() {
+        if self.retries.is_unstable() {
             log!(debug, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed again");
         } else {
             log!(info, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
@@ -72,13 +72,13 @@ impl Session<'_> {
         &mut self,
         reader: &Reader,
         url: &str,
-        takes: &mut impl TakesPages,
+        sink: &mut impl PageSink,
     ) -> Result<(Listing, Option<u64>), Failure> {
         let newest = reader.pin(&self.config.range).await?.revision;
         let mut at = Some(newest.saturating_sub(self.config.options.history).max(1)).filter(|at| *at < newest);
         let mut tries = 0;
         loop {
-            match self.read(reader, at, url, takes).await {
+            match self.read(reader, at, url, sink).await {
                 Ok(listing) => return Ok((listing, at)),
                 // Each try begins at a higher revision, and the newest one is never compacted.
                 Err(Failure { class: Class::Compacted(kept), .. }) if at.is_some() => {
@@ -103,10 +103,10 @@ impl Session<'_> {
         reader: &Reader,
         at: Option<u64>,
         url: &str,
-        takes: &mut impl TakesPages,
+        sink: &mut impl PageSink,
     ) -> Result<Listing, Failure> {
         let page_size = self.config.options.page_size.unwrap_or(i64::MAX);
-        match list(reader, &self.config.range, at, page_size, &self.shared.counts, takes).await {
+        match list(reader, &self.config.range, at, page_size, &self.shared.counts, sink).await {
             Ok(listing) => {
                 self.reporter.listing(&listing.header);
                 Ok(listing)
@@ -118,7 +118,7 @@ impl Session<'_> {
                 if failure.class == Class::Future
                     && let Ok(newest) = reader.pin(&self.config.range).await
                 {
-                    self.reporter.saw(newest.revision);
+                    self.reporter.record_newest(newest.revision);
                 }
                 Err(failure)
             }
@@ -148,7 +148,7 @@ impl Session<'_> {
         done.map_err(|error| refused(&error))?;
         if is_published {
             let (from, to) = (before.revision, listing.revision);
-            if self.retries.is_troubled() {
+            if self.retries.is_unstable() {
                 log!(debug, reason = reason.name(), from, to, keys = listing.count, "resync again");
             } else {
                 log!(warn, reason = reason.name(), from, to, keys = listing.count, "resync");

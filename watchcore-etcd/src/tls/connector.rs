@@ -1,7 +1,7 @@
 //! TLS connections for the etcd client, including those that it reopens by itself.
 
 use super::credentials::Credentials;
-use super::refusal::{NotedRefusal, Refusal, no_http2};
+use super::refusal::{RecordedRefusal, Refusal, no_http2};
 use crate::traffic::Received;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,7 +25,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct TlsConnector {
     tcp: HttpConnector,
     credentials: Arc<Credentials>,
-    refusal: NotedRefusal,
+    refusal: RecordedRefusal,
     received: Received,
 }
 
@@ -34,7 +34,7 @@ impl TlsConnector {
     pub(crate) fn new(
         tcp: HttpConnector,
         credentials: Arc<Credentials>,
-        refusal: NotedRefusal,
+        refusal: RecordedRefusal,
         received: Received,
     ) -> TlsConnector {
         TlsConnector { tcp, credentials, refusal, received }
@@ -51,9 +51,9 @@ impl Service<Uri> for TlsConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (credentials, noted) = (self.credentials.clone(), self.refusal.clone());
-        let note = move |refusal: Refusal| {
-            noted.note(refusal.clone());
+        let (credentials, recorded) = (self.credentials.clone(), self.refusal.clone());
+        let record = move |refusal: Refusal| {
+            recorded.record(refusal.clone());
             refusal
         };
         let (refusal, received) = (self.refusal.clone(), self.received.clone());
@@ -62,15 +62,15 @@ impl Service<Uri> for TlsConnector {
         let another = self.tcp.clone();
         let mut tcp = std::mem::replace(&mut self.tcp, another);
         Box::pin(async move {
-            let name = name.map_err(|text| note(Refusal::files(text)))?;
+            let name = name.map_err(|text| record(Refusal::files(text)))?;
             // Before connecting, so that unusable files are reported whether or not the server is reachable.
-            let config = credentials.current().await.map_err(&note)?;
+            let config = credentials.current().await.map_err(&record)?;
             let tcp = tcp.call(uri).await?.into_inner();
             match tokio_rustls::TlsConnector::from(config).connect(name, tcp).await {
-                Ok(stream) if stream.get_ref().1.alpn_protocol().is_none() => Err(note(no_http2()).into()),
+                Ok(stream) if stream.get_ref().1.alpn_protocol().is_none() => Err(record(no_http2()).into()),
                 Ok(stream) => Ok(TokioIo::new(TlsConnection { stream, credentials, refusal, received })),
                 Err(error) => match Refusal::of(&error, credentials.tls()) {
-                    Some(refusal) => Err(note(refusal).into()),
+                    Some(refusal) => Err(record(refusal).into()),
                     None => Err(format!(
                         "the server ended the TLS handshake ({error}); if it has no TLS on this port, write http://"
                     )
@@ -88,14 +88,14 @@ impl Service<Uri> for TlsConnector {
 pub(crate) struct TlsConnection {
     stream: TlsStream<TcpStream>,
     credentials: Arc<Credentials>,
-    refusal: NotedRefusal,
+    refusal: RecordedRefusal,
     received: Received,
 }
 
 impl TlsConnection {
     fn notice(&self, error: &io::Error) {
         if let Some(refusal) = Refusal::of(error, self.credentials.tls()) {
-            self.refusal.note(refusal);
+            self.refusal.record(refusal);
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();
         let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.unwrap();
-        let refusal = NotedRefusal::default();
+        let refusal = RecordedRefusal::default();
         let mut connection =
             TlsConnection { stream, credentials, refusal: refusal.clone(), received: Received::default() };
         // The runtime does not run from here on.

@@ -51,7 +51,7 @@ struct State {
     /// The last usable material, and the configuration made from it.
     last_good: Option<(Material, Arc<ClientConfig>)>,
     /// Why the last good configuration differs from the files' present content.
-    trouble: Option<String>,
+    warning: Option<String>,
     reloads: u64,
     failures: u64,
     /// When the client's certificate of the last good material expires.
@@ -157,7 +157,7 @@ impl Credentials {
         let mut state = self.state();
         let config = state.last_good.as_ref().filter(|(good, _)| good == material).map(|(_, config)| config.clone())?;
         // The files may have been unusable in between.
-        state.trouble = None;
+        state.warning = None;
         Some(config)
     }
 
@@ -166,7 +166,7 @@ impl Credentials {
         let expires = expiry::earliest(&chain.flatten().collect::<Vec<_>>());
         let mut state = self.state();
         state.expires = expires;
-        state.trouble = None;
+        state.warning = None;
         let is_another = state.last_good.replace((material, config.clone())).is_some();
         state.reloads += u64::from(is_another);
         drop(state);
@@ -185,8 +185,8 @@ impl Credentials {
         };
         let config = config.clone();
         let text = format!("{text}. New connections still use what was read before; repair it before that expires");
-        let is_news = state.trouble.as_ref() != Some(&text);
-        state.trouble = Some(text.clone());
+        let is_news = state.warning.as_ref() != Some(&text);
+        state.warning = Some(text.clone());
         drop(state);
         if is_news {
             log!(warn, "{text}");
@@ -195,8 +195,8 @@ impl Credentials {
     }
 
     /// Why the files cannot be used, while connections use their earlier content.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.state().trouble.clone()
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.state().warning.clone()
     }
 
     /// How often the certificates were replaced, and how often they could not be used.

@@ -19,7 +19,7 @@ mod refusal;
 
 pub(super) use connector::TlsConnector;
 pub(super) use credentials::Credentials;
-pub(super) use refusal::{NotedRefusal, Refusal};
+pub(super) use refusal::{RecordedRefusal, Refusal};
 
 use std::fmt;
 use std::path::{Path, PathBuf};

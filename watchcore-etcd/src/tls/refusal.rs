@@ -30,20 +30,20 @@ impl std::error::Error for Refusal {}
 /// The reason why TLS refused a connection of one channel: the failure of the call that needed the connection says
 /// less. It belongs to one channel and one call, so that a refusal explains no other or later failure.
 #[derive(Clone, Default)]
-pub(crate) struct NotedRefusal(Arc<Mutex<Option<Refusal>>>);
+pub(crate) struct RecordedRefusal(Arc<Mutex<Option<Refusal>>>);
 
-impl NotedRefusal {
-    fn noted(&self) -> MutexGuard<'_, Option<Refusal>> {
+impl RecordedRefusal {
+    fn recorded(&self) -> MutexGuard<'_, Option<Refusal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn note(&self, refusal: Refusal) {
-        *self.noted() = Some(refusal);
+    pub(super) fn record(&self, refusal: Refusal) {
+        *self.recorded() = Some(refusal);
     }
 
     /// Takes the recorded refusal, once a call on the channel has ended, successfully or not.
     pub(crate) fn take(&self) -> Option<Refusal> {
-        self.noted().take()
+        self.recorded().take()
     }
 }
 
