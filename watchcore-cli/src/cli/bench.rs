@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::exit::{Failure, Stop};
 use super::json::Line;
+use super::memory;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
 use super::progress;
-use super::room;
 use super::signals::Interrupt;
 use super::source::Deadline;
 use watchcore::{Cache, Change, Code, Index, Range, Read, ReadPath, Record, Start, Subscription};
@@ -60,7 +60,7 @@ impl Load {
 
 /// The measured times and counts.
 #[derive(Default)]
-struct Figures {
+struct Measured {
     load: Duration,
     apply: Duration,
     deliver: Duration,
@@ -81,12 +81,12 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     };
     let load = Load { objects, events, subscribers, value_size, selective };
     let in_objects = u128::from(objects.saturating_add(VALUES)) * (value_size as u128 + OBJECT);
-    room::check("the objects and subscriptions", in_objects + u128::from(subscribers) * SUBSCRIPTION)?;
+    memory::check("the objects and subscriptions", in_objects + u128::from(subscribers) * SUBSCRIPTION)?;
     let guard = Guard { deadline: Deadline::of(options), interrupt };
-    let figures = measure(load, options.capacity, &guard)?;
+    let measured = measure(load, options.capacity, &guard)?;
     match out.format {
-        Format::Json => out.line(|buffer| as_json(buffer, load, &figures))?,
-        Format::Text => out.line(|buffer| as_table(buffer, load, &figures))?,
+        Format::Json => out.line(|buffer| as_json(buffer, load, &measured))?,
+        Format::Text => out.line(|buffer| as_table(buffer, load, &measured))?,
         Format::Quiet => {}
     }
     out.flush()
@@ -124,8 +124,8 @@ fn key(object: u64, load: Load) -> String {
     format!("{}object-{object:08}", group_prefix(group))
 }
 
-fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, Stop> {
-    let mut figures = Figures::default();
+fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Measured, Stop> {
+    let mut measured = Measured::default();
     let mut builder = Cache::builder(PREFIX).capacity(capacity).expect_load(true);
     builder = builder.max_value_bytes(load.value_size.max(1)).capacity_bytes(load.log_bytes());
     if load.selective {
@@ -154,10 +154,10 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     });
     let begin = Instant::now();
     writer.load(revision, records)?;
-    figures.load = begin.elapsed();
+    measured.load = begin.elapsed();
 
     let readers = Readers::start(&cache, load, guard)?;
-    figures.readers = readers.each.len() as u64;
+    measured.readers = readers.each.len() as u64;
     let bar = progress::bar("changes", load.events);
     // A fixed seed: every run uses the same numbers.
     let mut random = fastrand::Rng::with_seed(1);
@@ -172,34 +172,34 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
             revision += 1;
             writer.apply(revision, [Change::put(key, &value)])?;
         }
-        figures.apply += begin.elapsed();
+        measured.apply += begin.elapsed();
         let begin = Instant::now();
         let taken = readers.drain()?;
-        figures.deliver += begin.elapsed();
-        figures.deliveries += taken.deliveries;
-        figures.indexed = taken.indexed;
+        measured.deliver += begin.elapsed();
+        measured.deliveries += taken.deliveries;
+        measured.indexed = taken.indexed;
         written += size;
         bar.inc(size);
     }
     drop(readers);
     bar.finish_and_clear();
     let expected = if load.selective { load.events } else { load.events.saturating_mul(load.subscribers) };
-    if figures.deliveries != expected {
+    if measured.deliveries != expected {
         let message = format!(
             "{} deliveries instead of {expected}: this is a bug of the library, please report it",
-            figures.deliveries
+            measured.deliveries
         );
         return Err(Failure::new(Code::Internal, message).into());
     }
 
-    reads(&cache, &keys, &mut random, guard, &mut figures)?;
-    wakes(&cache, |revision| writer.apply(revision, [Change::put(&keys[0], &value)]), revision, guard, &mut figures)?;
-    Ok(figures)
+    reads(&cache, &keys, &mut random, guard, &mut measured)?;
+    wakes(&cache, |revision| writer.apply(revision, [Change::put(&keys[0], &value)]), revision, guard, &mut measured)?;
+    Ok(measured)
 }
 
 /// The result of one reading thread.
 #[derive(Default)]
-struct Taken {
+struct ReadCounts {
     deliveries: u64,
     /// How many subscriptions read their own bucket of the index.
     indexed: u64,
@@ -207,7 +207,7 @@ struct Taken {
 
 /// Threads that each read a share of the subscriptions, when they are asked to.
 struct Readers {
-    each: Vec<(Sender<()>, Receiver<watchcore::Result<Taken>>)>,
+    each: Vec<(Sender<()>, Receiver<watchcore::Result<ReadCounts>>)>,
 }
 
 impl Readers {
@@ -241,12 +241,12 @@ impl Readers {
     }
 
     /// Makes all threads read everything that was written.
-    fn drain(&self) -> Result<Taken, Stop> {
+    fn drain(&self) -> Result<ReadCounts, Stop> {
         let gone = || Stop::from(Failure::new(Code::Internal, "a reader has ended: this is a bug, please report it"));
         for (go, _) in &self.each {
             go.send(()).map_err(|_| gone())?;
         }
-        let mut all = Taken::default();
+        let mut all = ReadCounts::default();
         for (_, answers) in &self.each {
             let taken = answers.recv().map_err(|_| gone())??;
             all.deliveries += taken.deliveries;
@@ -256,8 +256,8 @@ impl Readers {
     }
 }
 
-fn drain(share: &mut [Subscription]) -> watchcore::Result<Taken> {
-    let mut taken = Taken::default();
+fn drain(share: &mut [Subscription]) -> watchcore::Result<ReadCounts> {
+    let mut taken = ReadCounts::default();
     for subscription in share {
         loop {
             let batch = subscription.poll(1024)?;
@@ -281,7 +281,7 @@ fn reads(
     keys: &[String],
     random: &mut fastrand::Rng,
     guard: &Guard<'_>,
-    figures: &mut Figures,
+    measured: &mut Measured,
 ) -> Result<(), Stop> {
     guard.check()?;
     let begin = Instant::now();
@@ -289,17 +289,17 @@ fn reads(
         let key = &keys[random.usize(..keys.len())];
         std::hint::black_box(cache.get(key, Read::Any)?);
     }
-    figures.get_ns = begin.elapsed().as_nanos() as f64 / GETS as f64;
+    measured.get_ns = begin.elapsed().as_nanos() as f64 / GETS as f64;
     guard.check()?;
     let begin = Instant::now();
     std::hint::black_box(cache.list(&Range::all(), Read::Any, 0)?.len());
-    figures.list = begin.elapsed();
+    measured.list = begin.elapsed();
     guard.check()?;
     let begin = Instant::now();
     for _ in 0..SNAPSHOTS {
         std::hint::black_box(cache.snapshot()?);
     }
-    figures.snapshot_ns = begin.elapsed().as_nanos() as f64 / SNAPSHOTS as f64;
+    measured.snapshot_ns = begin.elapsed().as_nanos() as f64 / SNAPSHOTS as f64;
     Ok(())
 }
 
@@ -309,7 +309,7 @@ fn wakes(
     mut publish: impl FnMut(u64) -> watchcore::Result<()>,
     mut revision: u64,
     guard: &Guard<'_>,
-    figures: &mut Figures,
+    measured: &mut Measured,
 ) -> Result<(), Stop> {
     let mut subscription = cache.subscribe(Start::Now).open()?;
     let (woken, times) = mpsc::channel();
@@ -342,8 +342,8 @@ fn wakes(
     }
     let _ = sleeper.join();
     taken.sort_unstable();
-    figures.wake_p50 = percentile(&taken, 50);
-    figures.wake_p99 = percentile(&taken, 99);
+    measured.wake_p50 = percentile(&taken, 50);
+    measured.wake_p99 = percentile(&taken, 99);
     Ok(())
 }
 
@@ -353,11 +353,11 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 }
 
 /// Nanoseconds per operation.
-fn each(time: Duration, count: u64) -> f64 {
+fn nanoseconds_each(time: Duration, count: u64) -> f64 {
     time.as_nanos() as f64 / count.max(1) as f64
 }
 
-fn as_json(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
+fn as_json(buffer: &mut Vec<u8>, load: Load, measured: &Measured) {
     let short = |number: f64| (number * 10.0).round() / 10.0;
     let micros = |time: Duration| short(time.as_nanos() as f64 / 1000.0);
     let mut line = Line::new(buffer);
@@ -366,24 +366,24 @@ fn as_json(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
         .number("subscribers", load.subscribers)
         .number("value_size", load.value_size);
     if load.selective {
-        line.truth("selective").number("indexed", figures.indexed);
+        line.truth("selective").number("indexed", measured.indexed);
     }
-    line.number("reader_threads", figures.readers)
-        .number("deliveries", figures.deliveries)
-        .number("load_ns_per_object", short(each(figures.load, load.objects)))
-        .number("apply_ns_per_event", short(each(figures.apply, load.events)))
-        .number("ns_per_delivery", short(each(figures.deliver, figures.deliveries)))
-        .number("get_ns", short(figures.get_ns))
-        .number("list_us", micros(figures.list))
-        .number("snapshot_ns", short(figures.snapshot_ns))
-        .number("wake_p50_us", micros(figures.wake_p50))
-        .number("wake_p99_us", micros(figures.wake_p99))
+    line.number("reader_threads", measured.readers)
+        .number("deliveries", measured.deliveries)
+        .number("load_ns_per_object", short(nanoseconds_each(measured.load, load.objects)))
+        .number("apply_ns_per_event", short(nanoseconds_each(measured.apply, load.events)))
+        .number("ns_per_delivery", short(nanoseconds_each(measured.deliver, measured.deliveries)))
+        .number("get_ns", short(measured.get_ns))
+        .number("list_us", micros(measured.list))
+        .number("snapshot_ns", short(measured.snapshot_ns))
+        .number("wake_p50_us", micros(measured.wake_p50))
+        .number("wake_p99_us", micros(measured.wake_p99))
         .end();
 }
 
-fn as_table(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
+fn as_table(buffer: &mut Vec<u8>, load: Load, measured: &Measured) {
     let kind = match load.selective {
-        true => format!("its own keys each, {} through an index", grouped(figures.indexed)),
+        true => format!("its own keys each, {} through an index", grouped(measured.indexed)),
         false => "all keys each".to_owned(),
     };
     let rate = |nanoseconds: f64| grouped((1e9 / nanoseconds.max(0.01)) as u64);
@@ -394,20 +394,20 @@ fn as_table(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
         grouped(load.events),
         load.value_size,
         grouped(load.subscribers),
-        figures.readers
+        measured.readers
     );
     let mut row = |name: &str, nanoseconds: f64, what: &str| {
         let time = time(nanoseconds);
         let _ = writeln!(buffer, "{name:<10}{time:>12} {what:<12}{:>16}/s", rate(nanoseconds));
     };
-    row("load", each(figures.load, load.objects), "an object");
-    row("apply", each(figures.apply, load.events), "a change");
-    row("deliver", each(figures.deliver, figures.deliveries), "a delivery");
-    row("get", figures.get_ns, "a key");
-    row("list", each(figures.list, 1), "all objects");
-    row("snapshot", figures.snapshot_ns, "one");
-    row("wake p50", each(figures.wake_p50, 1), "one");
-    row("wake p99", each(figures.wake_p99, 1), "one");
+    row("load", nanoseconds_each(measured.load, load.objects), "an object");
+    row("apply", nanoseconds_each(measured.apply, load.events), "a change");
+    row("deliver", nanoseconds_each(measured.deliver, measured.deliveries), "a delivery");
+    row("get", measured.get_ns, "a key");
+    row("list", nanoseconds_each(measured.list, 1), "all objects");
+    row("snapshot", measured.snapshot_ns, "one");
+    row("wake p50", nanoseconds_each(measured.wake_p50, 1), "one");
+    row("wake p99", nanoseconds_each(measured.wake_p99, 1), "one");
 }
 
 fn time(nanoseconds: f64) -> String {

@@ -6,10 +6,10 @@
 
 use super::exit::Stop;
 use super::json;
+use super::json::LineEvent;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
 use super::read;
-use super::shown::Shown;
 use super::signals::Interrupt;
 use super::source::{self, Deadline};
 use super::{hint, text};
@@ -32,10 +32,10 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     drop(later);
     let changes = both.diff(from, to, filter)?;
     for event in changes.events() {
-        let Some(shown) = Shown::of(event) else { continue };
+        let Some(shown) = LineEvent::of(event) else { continue };
         // The event carries the revision of the later state, not of the change.
         let revision = shown.value.map(|_| event.mod_revision());
-        out.event(&Shown { revision, synthetic: false, ..shown })?;
+        out.event(&LineEvent { revision, synthetic: false, ..shown })?;
     }
     let count = changes.len() as u64;
     if out.format == Format::Json {

@@ -4,7 +4,7 @@
 //! file has the lines that only the command line prints.
 
 use super::exit::Failure;
-pub(crate) use watchcore_http::lines::{Line, bookmark, epoch, event, key_value, lagged, resync};
+pub(crate) use watchcore_http::lines::{Line, LineEvent, Numbers, bookmark, epoch, event, key_value, lagged, resync};
 
 pub(crate) fn error(buffer: &mut Vec<u8>, failure: &Failure) {
     let Failure { code, message, oldest, token, subscriber } = failure;
@@ -33,7 +33,6 @@ pub(crate) fn end_of_list(buffer: &mut Vec<u8>, revision: u64, count: u64, token
 
 #[cfg(test)]
 mod tests {
-    use super::super::shown::{Numbers, Shown};
     use super::*;
     use watchcore::{Code, Error, Phase, Resync, ResyncReason};
 
@@ -45,8 +44,8 @@ mod tests {
 
     const NUMBERS: Numbers = Numbers { create_revision: 12, mod_revision: 13, version: 2, lease: 7 };
 
-    fn shown() -> Shown<'static> {
-        Shown {
+    fn shown() -> LineEvent<'static> {
+        LineEvent {
             kind: "MODIFIED",
             revision: Some(13),
             synthetic: false,
@@ -64,7 +63,7 @@ mod tests {
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"/a/x\",\"value\":\"new\",\"prev_value\":\"old\",\
              \"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
         );
-        let synthetic = Shown { synthetic: true, prev_value: None, ..shown() };
+        let synthetic = LineEvent { synthetic: true, prev_value: None, ..shown() };
         assert_eq!(
             written(|buffer| event(buffer, None, &synthetic)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"synthetic\":true,\"key\":\"/a/x\",\"value\":\"new\",\
@@ -74,7 +73,7 @@ mod tests {
 
     #[test]
     fn absent_and_empty_differ() {
-        let deleted = Shown {
+        let deleted = LineEvent {
             kind: "DELETED",
             value: None,
             prev_value: Some(b""),
@@ -86,12 +85,12 @@ mod tests {
             "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\",\"prev_value\":\"\",\
              \"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
         );
-        let unknown = Shown { prev_value: None, numbers: None, ..deleted };
+        let unknown = LineEvent { prev_value: None, numbers: None, ..deleted };
         assert_eq!(
             written(|buffer| event(buffer, None, &unknown)),
             "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\"}\n"
         );
-        let empty = Shown { kind: "MODIFIED", value: Some(b""), prev_value: None, numbers: None, ..shown() };
+        let empty = LineEvent { kind: "MODIFIED", value: Some(b""), prev_value: None, numbers: None, ..shown() };
         assert_eq!(
             written(|buffer| event(buffer, None, &empty)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"/a/x\",\"value\":\"\"}\n"
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn strings_are_escaped_and_bytes_are_base64() {
-        let odd = Shown {
+        let odd = LineEvent {
             key: b"a\"\\\n\x01\xc3\xa9",
             value: Some(b"\xff\x00"),
             prev_value: Some(b"\xfe"),
@@ -112,7 +111,7 @@ mod tests {
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"a\\\"\\\\\\n\\u0001\u{e9}\",\
              \"value_base64\":\"/wA=\",\"prev_value_base64\":\"/g==\"}\n"
         );
-        let key = Shown { key: b"\xff", value: None, prev_value: None, numbers: None, ..shown() };
+        let key = LineEvent { key: b"\xff", value: None, prev_value: None, numbers: None, ..shown() };
         assert_eq!(
             written(|buffer| event(buffer, None, &key)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key_base64\":\"/w==\"}\n"
@@ -190,7 +189,7 @@ mod tests {
             written(|buffer| end_of_diff(buffer, 7, 9, 3)),
             "{\"type\":\"END\",\"from\":7,\"to\":9,\"count\":3}\n"
         );
-        let unknown = Shown { kind: "DELETED", revision: None, value: None, numbers: None, ..shown() };
+        let unknown = LineEvent { kind: "DELETED", revision: None, value: None, numbers: None, ..shown() };
         assert_eq!(
             written(|buffer| event(buffer, None, &unknown)),
             "{\"type\":\"DELETED\",\"key\":\"/a/x\",\"prev_value\":\"old\"}\n"

@@ -10,14 +10,14 @@ mod hint;
 mod json;
 mod log;
 mod manual;
+mod memory;
 mod options;
 mod output;
 mod pipe;
 mod progress;
 mod read;
-mod room;
+
 mod serve;
-mod shown;
 mod signals;
 mod source;
 mod status;
@@ -62,7 +62,7 @@ pub(crate) fn main() -> ExitCode {
     let ended = run(&options, &interrupt, &mut out);
     let code = finish(ended, &interrupt, &mut out);
     // After a signal, a reader of standard error that has stopped may delay the exit for a moment only.
-    stderr::drain(interrupt.signal().map_or(Duration::MAX, |_| signals::MOMENT));
+    stderr::drain(interrupt.signal().map_or(Duration::MAX, |_| signals::FLUSH_LIMIT));
     code.into()
 }
 
@@ -86,7 +86,7 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
 fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u8 {
     let stop = match ended {
         Ok(()) => {
-            interrupt.speak();
+            interrupt.print_last_words();
             return exit::DONE;
         }
         // A wait that a signal ended is no failure.
@@ -107,7 +107,7 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
         }
         Stop::Interrupted => {
             let _ = out.flush();
-            interrupt.speak();
+            interrupt.print_last_words();
             interrupt.signal().map_or(exit::ERROR, exit::of_signal)
         }
     }
@@ -118,12 +118,12 @@ fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
         interrupt.clear_last_words();
         return exit::DONE;
     }
-    if interrupt.explain() {
+    if interrupt.claim_explanation() {
         say(&format!("error: {}", failure.message));
     }
     if failure.exit() == exit::USAGE {
         interrupt.clear_last_words();
     }
-    interrupt.speak();
+    interrupt.print_last_words();
     failure.exit()
 }

@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
 
 use super::exit::{Failure, Stop};
+use super::json::{LineEvent, Numbers};
 use super::options::{Options, Task};
-use super::shown::{Numbers, Shown};
 use super::source::Deadline;
 use super::{json, text};
 use watchcore::{Error, KeyValue, Resync};
@@ -23,7 +23,7 @@ pub(crate) enum Format {
 }
 
 /// A buffer this long is written out before its batch is complete.
-const ROOM: usize = 256 * 1024;
+const FLUSH_BYTES: usize = 256 * 1024;
 
 pub(crate) struct Output {
     pub(crate) format: Format,
@@ -55,9 +55,9 @@ impl Output {
         Output { format, keys_only: false, whole: true, subscriber: None, buffer: Vec::new(), sink, deadline }
     }
 
-    pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
+    pub(crate) fn event(&mut self, event: &LineEvent<'_>) -> Result<(), Stop> {
         let whole = self.whole;
-        let event = if self.keys_only { &Shown { value: None, prev_value: None, ..*event } } else { event };
+        let event = if self.keys_only { &LineEvent { value: None, prev_value: None, ..*event } } else { event };
         self.in_format(|line, of| json::event(line, of, event), |line| text::event(line, event, whole))
     }
 
@@ -124,7 +124,7 @@ impl Output {
 
     /// Flushes a long buffer, and ends the output between two lines when the time limit has passed.
     fn limit(&mut self) -> Result<(), Stop> {
-        if self.buffer.len() < ROOM {
+        if self.buffer.len() < FLUSH_BYTES {
             return Ok(());
         }
         self.flush()?;
@@ -186,10 +186,10 @@ mod tests {
         assert!(shared.0.lock().unwrap().is_empty());
         out.flush().unwrap();
         assert_eq!(&*shared.0.lock().unwrap(), b"{\"type\":\"BOOKMARK\",\"revision\":3}\n");
-        for _ in 0..ROOM {
+        for _ in 0..FLUSH_BYTES {
             out.bookmark(3, false).unwrap();
         }
-        assert!(out.buffer.len() < ROOM, "a long batch does not pile up");
+        assert!(out.buffer.len() < FLUSH_BYTES, "a long batch does not pile up");
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
     fn long_outputs_end_with_the_time() {
         let (mut out, shared) = output(Format::Json);
         out.deadline = Deadline::after(Some(std::time::Duration::ZERO));
-        let written = (0..ROOM).find_map(|_| out.bookmark(3, false).err());
+        let written = (0..FLUSH_BYTES).find_map(|_| out.bookmark(3, false).err());
         assert!(matches!(written, Some(Stop::Failure(failure)) if failure.exit() == super::super::exit::TIMEOUT));
         assert!(shared.0.lock().unwrap().ends_with(b"}\n"));
         out.error(&Failure::new(Code::Timeout, "late")).unwrap();

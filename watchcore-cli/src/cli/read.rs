@@ -8,7 +8,7 @@ use super::json;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
 use super::signals::Interrupt;
-use super::source::{self, Deadline, FUTURE, Source};
+use super::source::{self, Deadline, FUTURE_LIMIT, Source};
 use super::text;
 use watchcore::{Code, Page, Range, Read, ReadOptions};
 
@@ -82,8 +82,8 @@ pub(crate) fn page_of(
     interrupt: &Interrupt,
 ) -> Result<Page, Stop> {
     let prefix = options.prefix.as_deref().unwrap_or_default();
-    let (source, read, patience) = listed(options, prefix, None, revision, deadline, interrupt)?;
-    let request = request(read).timeout(patience);
+    let (source, read, wait_limit) = listed(options, prefix, None, revision, deadline, interrupt)?;
+    let request = request(read).timeout(wait_limit);
     let page = source.cache.list_with(&Range::all(), &request).map_err(|error| unless(interrupt, error));
     source.feeder.stop();
     page
@@ -93,10 +93,10 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     let Task::Get { key, revision } = &options.task else { unreachable!("a get") };
     // The key as its own prefix: the cache holds, and the feeder requests, nothing else.
     let prefix = options.prefix.as_deref().unwrap_or(key);
-    let (source, read, patience) = listed(options, prefix, Some(key), *revision, Deadline::of(options), interrupt)?;
+    let (source, read, wait_limit) = listed(options, prefix, Some(key), *revision, Deadline::of(options), interrupt)?;
     let answer = source
         .cache
-        .get_with(key, &ReadOptions::new(read).timeout(patience))
+        .get_with(key, &ReadOptions::new(read).timeout(wait_limit))
         .map_err(|error| unless(interrupt, error))?;
     source.feeder.stop();
     let Some(kv) = answer.kv else {
@@ -114,8 +114,8 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
 pub(crate) fn count(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     let Task::Count { revision, filter } = &options.task else { unreachable!("a count") };
     let prefix = options.prefix.as_deref().unwrap_or_default();
-    let (source, read, patience) = listed(options, prefix, None, *revision, Deadline::of(options), interrupt)?;
-    let request = ReadOptions::new(read).filter(filter.clone()).timeout(patience);
+    let (source, read, wait_limit) = listed(options, prefix, None, *revision, Deadline::of(options), interrupt)?;
+    let request = ReadOptions::new(read).filter(filter.clone()).timeout(wait_limit);
     let counted = source.cache.count_with(&Range::all(), &request).map_err(|error| unless(interrupt, error))?;
     source.feeder.stop();
     match out.format {
@@ -148,7 +148,7 @@ pub(crate) fn listed(
     }
     let source = Source::start(&cache, feeder, &options.access, interrupt)?;
     source.wait(deadline, revision, interrupt)?;
-    Ok((source, read, deadline.left(options.timeout.unwrap_or(FUTURE))))
+    Ok((source, read, deadline.left(options.timeout.unwrap_or(FUTURE_LIMIT))))
 }
 
 pub(crate) fn unless(interrupt: &Interrupt, error: watchcore::Error) -> Stop {

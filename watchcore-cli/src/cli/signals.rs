@@ -16,15 +16,15 @@ use super::{exit, stderr};
 type Action = Box<dyn FnOnce() + Send>;
 
 /// How long a command may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a command may take to end after its time limit, which it checks itself between two steps.
 const OVERTIME: Duration = Duration::from_secs(5);
 /// How long a forced end may wait for standard error to be written.
-pub(crate) const MOMENT: Duration = Duration::from_millis(500);
+pub(crate) const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 
 struct Shared {
     signal: AtomicI32,
-    patience: Mutex<Duration>,
+    end_timeout: Mutex<Duration>,
     on_signal: Mutex<Vec<Action>>,
     last_words: Mutex<Option<Action>>,
     /// Whether the reason for the end was already claimed by a thread that prints it.
@@ -35,7 +35,7 @@ impl Default for Shared {
     fn default() -> Shared {
         Shared {
             signal: AtomicI32::new(0),
-            patience: Mutex::new(PATIENCE),
+            end_timeout: Mutex::new(END_TIMEOUT),
             on_signal: Mutex::default(),
             last_words: Mutex::default(),
             explained: AtomicBool::new(false),
@@ -55,13 +55,13 @@ impl Interrupt {
         let listener = interrupt.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
-                if listener.note(signal) {
-                    let impatient = listener.clone();
+                if listener.record(signal) {
+                    let interrupt = listener.clone();
                     std::thread::spawn(move || {
-                        std::thread::sleep(impatient.patience());
-                        impatient.force(exit::of_signal(signal));
+                        std::thread::sleep(interrupt.end_timeout());
+                        interrupt.force(exit::of_signal(signal));
                     });
-                    listener.act();
+                    listener.run_actions();
                 } else {
                     listener.force(exit::of_signal(signal));
                 }
@@ -71,12 +71,12 @@ impl Interrupt {
     }
 
     /// Records the first signal; false if another came before.
-    fn note(&self, signal: i32) -> bool {
+    fn record(&self, signal: i32) -> bool {
         self.0.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Runs the registered actions.
-    fn act(&self) {
+    fn run_actions(&self) {
         let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
         for action in actions {
             action();
@@ -84,46 +84,46 @@ impl Interrupt {
     }
 
     /// Sets how long the command may take to end by itself, if not the default.
-    pub(crate) fn set_patience(&self, patience: Duration) {
-        *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
+    pub(crate) fn set_end_timeout(&self, timeout: Duration) {
+        *self.0.end_timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    pub(crate) fn patience(&self) -> Duration {
-        *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn end_timeout(&self) -> Duration {
+        *self.0.end_timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn force(&self, code: u8) -> ! {
-        self.speak();
-        stderr::drain(MOMENT);
+        self.print_last_words();
+        stderr::drain(FLUSH_LIMIT);
         std::process::exit(code.into())
     }
 
     /// Forces the end if the command has not ended some time after `timeout`: a thread that is stuck in a write or in a
     /// long step checks no deadline.
     pub(crate) fn limit(&self, timeout: Duration) -> std::io::Result<()> {
-        let impatient = self.clone();
+        let interrupt = self.clone();
         let late = move || {
             std::thread::sleep(timeout);
-            std::thread::sleep(impatient.patience().max(OVERTIME));
-            if impatient.explain() {
+            std::thread::sleep(interrupt.end_timeout().max(OVERTIME));
+            if interrupt.claim_explanation() {
                 stderr::say(&format!(
                     "error: it did not end within {timeout:?}: nobody takes what it prints, or a step takes too long. Read its output, or give it longer with --timeout"
                 ));
             }
-            impatient.force(exit::TIMEOUT)
+            interrupt.force(exit::TIMEOUT)
         };
         std::thread::Builder::new().name("timeout".to_owned()).spawn(late).map(drop)
     }
 
     /// Whether the caller is the first to report why the command ends, so that only one line does.
-    pub(crate) fn explain(&self) -> bool {
+    pub(crate) fn claim_explanation(&self) -> bool {
         !self.0.explained.swap(true, Ordering::SeqCst)
     }
 
     /// Ends the command, as a signal does, because the reader of standard output has gone.
     pub(crate) fn hang_up(&self) {
-        if self.note(SIGPIPE) {
-            self.act();
+        if self.record(SIGPIPE) {
+            self.run_actions();
         }
     }
 
@@ -144,7 +144,7 @@ impl Interrupt {
     pub(crate) fn on_signal(&self, action: impl FnOnce() + Send + 'static) {
         self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(action));
         if self.signal().is_some() {
-            self.act();
+            self.run_actions();
         }
     }
 
@@ -155,7 +155,7 @@ impl Interrupt {
 
     /// Prints the final output, once. The lock is held meanwhile, so that no other thread ends the process in between;
     /// it is held only briefly, because printing waits for no reader.
-    pub(crate) fn speak(&self) {
+    pub(crate) fn print_last_words(&self) {
         let mut words = self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(words) = words.take() {
             words();
@@ -187,9 +187,9 @@ mod tests {
         let interrupt = Interrupt::default();
         let before = counter(&interrupt);
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (None, 0));
-        assert!(interrupt.note(2));
-        assert!(!interrupt.note(15), "a second signal is not the first");
-        interrupt.act();
+        assert!(interrupt.record(2));
+        assert!(!interrupt.record(15), "a second signal is not the first");
+        interrupt.run_actions();
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (Some(2), 1));
         assert_eq!(counter(&interrupt).load(Ordering::SeqCst), 1, "an action that comes late runs at once");
     }
@@ -202,15 +202,15 @@ mod tests {
         interrupt.set_last_words(move || {
             count.fetch_add(1, Ordering::SeqCst);
         });
-        interrupt.speak();
-        interrupt.speak();
+        interrupt.print_last_words();
+        interrupt.print_last_words();
         assert_eq!(said.load(Ordering::SeqCst), 1);
         let count = Arc::clone(&said);
         interrupt.set_last_words(move || {
             count.fetch_add(1, Ordering::SeqCst);
         });
         interrupt.clear_last_words();
-        interrupt.speak();
+        interrupt.print_last_words();
         assert_eq!(said.load(Ordering::SeqCst), 1);
     }
 }

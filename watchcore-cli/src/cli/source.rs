@@ -12,11 +12,11 @@ use watchcore::{Attribute, Cache, Code, Labels, State, Want};
 use watchcore_etcd::{Feeder, FeederBuilder, Tls};
 
 /// How long commands other than `watch` try to reach etcd.
-const REACH: Duration = Duration::from_secs(10);
+const REACH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a command waits for a revision that etcd does not have yet.
-pub(crate) const FUTURE: Duration = Duration::from_secs(3);
+pub(crate) const FUTURE_LIMIT: Duration = Duration::from_secs(3);
 /// How often the state is checked while there is no listing.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time limit of a command, and the failure when it passes.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Deadline {
     }
 
     /// How long to wait for a single step: the rest of `--timeout`, or `usual` without it.
-    pub(crate) fn patience(&self, usual: Duration) -> Duration {
+    pub(crate) fn step_limit(&self, usual: Duration) -> Duration {
         self.left(self.asked.unwrap_or(usual))
     }
 
@@ -68,22 +68,22 @@ impl Deadline {
 
 /// Measures how long etcd has sent nothing: a long listing does not count as out of reach.
 #[derive(Clone, Copy, Debug)]
-struct Reach {
+struct Silence {
     pages: u64,
     since: Instant,
 }
 
-impl Reach {
-    fn new(now: Instant) -> Reach {
-        Reach { pages: 0, since: now }
+impl Silence {
+    fn new(now: Instant) -> Silence {
+        Silence { pages: 0, since: now }
     }
 
     /// How long etcd has sent nothing, if that is too long. `pages` of the listing have come so far.
     fn lost(&mut self, pages: u64, now: Instant) -> Option<Duration> {
         if pages != self.pages {
-            *self = Reach { pages, since: now };
+            *self = Silence { pages, since: now };
         }
-        Some(now.saturating_duration_since(self.since)).filter(|silence| *silence >= REACH)
+        Some(now.saturating_duration_since(self.since)).filter(|silence| *silence >= REACH_LIMIT)
     }
 }
 
@@ -165,11 +165,11 @@ impl Source {
     /// Waits for the first listing, which may be at a revision that etcd has not reached.
     pub(crate) fn wait(&self, deadline: Deadline, revision: Option<u64>, interrupt: &Interrupt) -> Result<(), Stop> {
         let begin = Instant::now();
-        let mut reach = Reach::new(begin);
+        let mut silence = Silence::new(begin);
         let mut waiting = Waiting::new(format!("waiting for etcd {}", self.endpoints));
         loop {
             waiting.tick();
-            match self.cache.wait_ready(deadline.left(LOOK)) {
+            match self.cache.wait_ready(deadline.left(CHECK_INTERVAL)) {
                 Ok(()) => break,
                 Err(_) if interrupt.signal().is_some() => return Err(Stop::Interrupted),
                 Err(error) if matches!(error.code(), Code::NotReady | Code::Timeout) => {}
@@ -181,7 +181,7 @@ impl Source {
             if deadline.has_passed() {
                 return Err(self.late(deadline, "no listing came").into());
             }
-            let lost = reach.lost(self.feeder.counters().pages, Instant::now());
+            let lost = silence.lost(self.feeder.counters().pages, Instant::now());
             if let Some(silence) = lost.filter(|_| deadline.asked.is_none()) {
                 return Err(self.out_of_reach(silence).into());
             }
@@ -192,8 +192,8 @@ impl Source {
     /// The failure after waiting since `begin` for a revision that a reachable etcd does not have; `None` while it may
     /// still come in time.
     pub(crate) fn future(&self, revision: u64, begin: Instant, deadline: Deadline) -> Option<Failure> {
-        let patience = deadline.asked.unwrap_or(FUTURE);
-        let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= patience);
+        let wait_limit = deadline.asked.unwrap_or(FUTURE_LIMIT);
+        let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= wait_limit);
         let said = self.feeder.last_error()?;
         if !over || said.code() != Code::FutureRevision {
             return None;
@@ -203,7 +203,7 @@ impl Source {
             current => format!("is at {current}"),
         };
         let message = format!(
-            "revision {revision} did not come within {patience:?}: etcd {} {reached}. Ask for an earlier one, or wait longer with --timeout",
+            "revision {revision} did not come within {wait_limit:?}: etcd {} {reached}. Ask for an earlier one, or wait longer with --timeout",
             self.endpoints
         );
         Some(Failure::new(Code::FutureRevision, message))
@@ -244,12 +244,12 @@ mod tests {
     fn etcd_is_out_of_reach_when_nothing_comes_for_10_seconds() {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
-        let mut reach = Reach::new(begin);
-        assert_eq!(reach.lost(0, after(9)), None);
-        assert_eq!(reach.lost(0, after(10)), Some(REACH));
-        assert_eq!(reach.lost(1, after(11)), None, "a page came");
-        assert_eq!(reach.lost(2, after(20)), None);
-        assert_eq!(reach.lost(2, after(29)), None, "the listing is long, but it continues");
-        assert_eq!(reach.lost(2, after(31)), Some(Duration::from_secs(11)));
+        let mut silence = Silence::new(begin);
+        assert_eq!(silence.lost(0, after(9)), None);
+        assert_eq!(silence.lost(0, after(10)), Some(REACH_LIMIT));
+        assert_eq!(silence.lost(1, after(11)), None, "a page came");
+        assert_eq!(silence.lost(2, after(20)), None);
+        assert_eq!(silence.lost(2, after(29)), None, "the listing is long, but it continues");
+        assert_eq!(silence.lost(2, after(31)), Some(Duration::from_secs(11)));
     }
 }

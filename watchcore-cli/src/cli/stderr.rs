@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::progress;
 
 /// The size of the queue in bytes. A log line beyond it is dropped.
-const ROOM: usize = 1 << 20;
+const QUEUE_BYTES: usize = 1 << 20;
 
 static LINES: Lines = Lines::new();
 
@@ -23,7 +23,7 @@ static LINES: Lines = Lines::new();
 pub(crate) fn start() -> std::io::Result<()> {
     let write = || {
         loop {
-            let bytes = LINES.take();
+            let bytes = LINES.wait_and_take();
             print(&bytes);
             LINES.written();
         }
@@ -35,12 +35,12 @@ pub(crate) fn start() -> std::io::Result<()> {
 
 /// Queues a message of the command itself, which always fits.
 pub(crate) fn say(line: &str) {
-    put(format!("{line}\n").as_bytes(), usize::MAX);
+    enqueue(format!("{line}\n").as_bytes(), usize::MAX);
 }
 
 /// Queues a log line, or another line that may be repeated without bound.
 pub(crate) fn log(line: &[u8]) {
-    put(line, ROOM);
+    enqueue(line, QUEUE_BYTES);
 }
 
 /// Waits until everything queued is written, but at most for `most`.
@@ -48,7 +48,7 @@ pub(crate) fn drain(most: Duration) {
     LINES.drain(most);
 }
 
-fn put(line: &[u8], room: usize) {
+fn enqueue(line: &[u8], room: usize) {
     let mut waiting = LINES.lock();
     if waiting.has_writer {
         waiting.push(line, room);
@@ -73,7 +73,7 @@ struct Lines {
 struct Unwritten {
     bytes: Vec<u8>,
     /// How many lines were dropped since the last line that fit.
-    left_out: u64,
+    dropped: u64,
     /// Whether the writing thread is still writing what it took.
     writing: bool,
     has_writer: bool,
@@ -81,7 +81,7 @@ struct Unwritten {
 
 impl Lines {
     const fn new() -> Lines {
-        let unwritten = Unwritten { bytes: Vec::new(), left_out: 0, writing: false, has_writer: false };
+        let unwritten = Unwritten { bytes: Vec::new(), dropped: 0, writing: false, has_writer: false };
         Lines { unwritten: Mutex::new(unwritten), filled: Condvar::new(), emptied: Condvar::new() }
     }
 
@@ -91,10 +91,10 @@ impl Lines {
     }
 
     /// Waits for queued lines and takes all of them.
-    fn take(&self) -> Vec<u8> {
+    fn wait_and_take(&self) -> Vec<u8> {
         let is_empty = |waiting: &mut Unwritten| waiting.is_empty();
         let mut waiting = self.filled.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner);
-        waiting.confess();
+        waiting.report_dropped();
         waiting.writing = true;
         std::mem::take(&mut waiting.bytes)
     }
@@ -112,25 +112,25 @@ impl Lines {
 
 impl Unwritten {
     fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.left_out == 0
+        self.bytes.is_empty() && self.dropped == 0
     }
 
     fn push(&mut self, line: &[u8], room: usize) {
         if self.bytes.len().saturating_add(line.len()) > room {
-            self.left_out += 1;
+            self.dropped += 1;
             return;
         }
-        self.confess();
+        self.report_dropped();
         self.bytes.extend_from_slice(line);
     }
 
     /// Appends how many lines were dropped here.
-    fn confess(&mut self) {
-        if self.left_out > 0 {
-            let left_out = std::mem::take(&mut self.left_out);
+    fn report_dropped(&mut self) {
+        if self.dropped > 0 {
+            let dropped = std::mem::take(&mut self.dropped);
             let _ = writeln!(
                 self.bytes,
-                "warning: {left_out} lines of the log are left out here: standard error was not read for too long"
+                "warning: {dropped} lines of the log are left out here: standard error was not read for too long"
             );
         }
     }
@@ -140,24 +140,24 @@ impl Unwritten {
 mod tests {
     use super::*;
 
-    static LONG: [u8; ROOM / 2] = [b'x'; ROOM / 2];
+    static LONG: [u8; QUEUE_BYTES / 2] = [b'x'; QUEUE_BYTES / 2];
 
     #[test]
     fn lines_without_room_are_counted_in_their_place() {
         let lines = Lines::new();
         for line in [&LONG[..], &LONG, b"no room\n", b"no room\n"] {
-            lines.lock().push(line, ROOM);
+            lines.lock().push(line, QUEUE_BYTES);
         }
         lines.lock().push(b"error: always\n", usize::MAX);
-        lines.lock().push(b"no room\n", ROOM);
-        let taken = lines.take();
-        let text = String::from_utf8_lossy(&taken[ROOM..]);
+        lines.lock().push(b"no room\n", QUEUE_BYTES);
+        let taken = lines.wait_and_take();
+        let text = String::from_utf8_lossy(&taken[QUEUE_BYTES..]);
         let said: Vec<&str> = text.lines().collect();
         let [first, error, second] = said[..] else { panic!("{text}") };
         assert!(first.starts_with("warning: 2 lines of the log are left out here"), "{text}");
         assert!(error == "error: always" && second.starts_with("warning: 1 lines "), "{text}");
-        lines.lock().push(b"room again\n", ROOM);
-        assert_eq!(lines.take(), b"room again\n");
+        lines.lock().push(b"room again\n", QUEUE_BYTES);
+        assert_eq!(lines.wait_and_take(), b"room again\n");
     }
 
     /// Taken and dropped lines count as unwritten.
@@ -165,14 +165,14 @@ mod tests {
     fn draining_ends_when_all_is_written() {
         let lines = Lines::new();
         lines.drain(Duration::MAX);
-        lines.lock().push(b"line\n", ROOM);
+        lines.lock().push(b"line\n", QUEUE_BYTES);
         let is_unfinished = || {
             lines.drain(Duration::ZERO);
             let waiting = lines.lock();
             waiting.writing || !waiting.is_empty()
         };
         assert!(is_unfinished());
-        lines.take();
+        lines.wait_and_take();
         assert!(is_unfinished());
         std::thread::scope(|scope| {
             scope.spawn(|| lines.written());

@@ -1,7 +1,7 @@
 //! The output for people: `REVISION TYPE KEY VALUE`, bytes escaped as `\xNN`.
 
+use super::json::LineEvent;
 use super::json::epoch;
-use super::shown::Shown;
 use std::io::Write as _;
 use watchcore::{Error, Phase, Resync};
 
@@ -50,7 +50,7 @@ fn hexadecimal(buffer: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Appends an event. `whole`: a long value is shown in full.
-pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>, whole: bool) {
+pub(crate) fn event(buffer: &mut Vec<u8>, event: &LineEvent<'_>, whole: bool) {
     let _ = match event.revision {
         Some(revision) => write!(buffer, "{revision} {} ", event.kind),
         None => write!(buffer, "- {} ", event.kind),
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_line_of_each_kind() {
         let mut buffer = Vec::new();
-        let shown = Shown {
+        let shown = LineEvent {
             kind: "ADDED",
             revision: Some(5),
             synthetic: true,
@@ -145,8 +145,12 @@ mod tests {
             numbers: None,
         };
         event(&mut buffer, &shown, true);
-        event(&mut buffer, &Shown { kind: "DELETED", synthetic: false, value: None, ..shown }, true);
-        event(&mut buffer, &Shown { kind: "DELETED", revision: None, synthetic: false, value: None, ..shown }, true);
+        event(&mut buffer, &LineEvent { kind: "DELETED", synthetic: false, value: None, ..shown }, true);
+        event(
+            &mut buffer,
+            &LineEvent { kind: "DELETED", revision: None, synthetic: false, value: None, ..shown },
+            true,
+        );
         bookmark(&mut buffer, 9, true);
         let loss = Error::new(Code::Lagged, "lost").with_lost(1, 2).with_oldest(3).with_current(4);
         lagged(&mut buffer, &loss);

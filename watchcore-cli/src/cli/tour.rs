@@ -4,16 +4,16 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use super::exit::{Failure, Stop};
+use super::json::LineEvent;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
-use super::shown::Shown;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, Source};
 use super::status;
 use watchcore::{Cache, Change, Code, Kind, Read, Start, Subscription, Writer};
 
 /// How long the tour waits for a change, or for an answer of etcd, without `--timeout`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// How long the tour may take to remove its keys when the time limit has passed.
 const CLEANING: Duration = Duration::from_millis(500);
 
@@ -21,7 +21,7 @@ const CLEANING: Duration = Duration::from_millis(500);
 type Step<'a> = (&'a str, Option<&'a str>);
 
 /// The writer of the tour's changes: the tour itself, or etcd.
-trait Hand {
+trait TourWriter {
     /// Writes all steps in one revision and returns it; writes none if another client has written one of the keys.
     fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop>;
     /// Removes the keys that it has written and no other client has written since.
@@ -36,8 +36,8 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
         let cache = Cache::builder(&prefix).capacity(options.capacity).build()?;
         let closing = cache.clone();
         interrupt.on_signal(move || closing.close());
-        let mut hand = Own { writer: cache.writer()?, prefix };
-        return Tour { cache: &cache, deadline, who: "this program itself" }.walk(&mut hand, out);
+        let mut writer = EmbeddedWriter { writer: cache.writer()?, prefix };
+        return Tour { cache: &cache, deadline, who: "this program itself" }.walk(&mut writer, out);
     }
     let prefix =
         options.prefix.clone().unwrap_or_else(|| format!("/watchcore-demo/{}/", std::process::id()).into_bytes());
@@ -54,9 +54,9 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
             "there are keys below the prefix already, and the tour deletes what it wrote. Choose an empty --prefix";
         return Err(Failure::new(Code::InvalidArgument, message).into());
     }
-    let ended = etcd::Client::connect(options, &prefix, deadline).and_then(|mut hand| {
-        let ended = Tour { cache: &cache, deadline, who: "etcd" }.walk(&mut hand, out);
-        ended.and(hand.clean())
+    let ended = etcd::Client::connect(options, &prefix, deadline).and_then(|mut writer| {
+        let ended = Tour { cache: &cache, deadline, who: "etcd" }.walk(&mut writer, out);
+        ended.and(writer.clean())
     });
     source.feeder.stop();
     ended.map_err(|stop| match stop {
@@ -76,7 +76,7 @@ struct Tour<'a> {
 }
 
 impl Tour<'_> {
-    fn walk(&self, hand: &mut dyn Hand, out: &mut Output) -> Result<(), Stop> {
+    fn walk(&self, writer: &mut dyn TourWriter, out: &mut Output) -> Result<(), Stop> {
         let Tour { cache, who, .. } = *self;
         let prefix = String::from_utf8_lossy(cache.prefix()).into_owned();
         let say = |out: &mut Output, text: String| match out.format {
@@ -96,8 +96,8 @@ impl Tour<'_> {
         show(&mut all, out)?;
 
         say(out, "Two puts, each a revision of its own.".to_owned())?;
-        hand.write(&[("fruit/apple", Some("green"))])?;
-        let before = hand.write(&[("fruit/pear", Some("yellow"))])?;
+        writer.write(&[("fruit/apple", Some("green"))])?;
+        let before = writer.write(&[("fruit/pear", Some("yellow"))])?;
         self.arrive(&mut all, before, out)?;
 
         say(
@@ -107,11 +107,11 @@ impl Tour<'_> {
         )?;
         let snapshot = cache.snapshot()?;
         let steps = [("fruit/apple", Some("red")), ("fruit/plum", Some("blue")), ("tree/oak", Some("tall"))];
-        let together = hand.write(&steps)?;
+        let together = writer.write(&steps)?;
         self.arrive(&mut all, together, out)?;
 
         say(out, "A deletion carries the last value (with --format json: prev_value).".to_owned())?;
-        let deleted = hand.write(&[("fruit/pear", None)])?;
+        let deleted = writer.write(&[("fruit/pear", None)])?;
         self.arrive(&mut all, deleted, out)?;
 
         say(
@@ -151,7 +151,7 @@ impl Tour<'_> {
 
     /// Waits until `revision` is in the cache, then prints its events.
     fn arrive(&self, subscription: &mut Subscription, revision: u64, out: &mut Output) -> Result<(), Stop> {
-        self.cache.wait_until(revision, self.deadline.patience(PATIENCE))?;
+        self.cache.wait_until(revision, self.deadline.step_limit(STEP_LIMIT))?;
         show(subscription, out)
     }
 }
@@ -164,7 +164,7 @@ fn show(subscription: &mut Subscription, out: &mut Output) -> Result<(), Stop> {
             return out.flush();
         }
         for event in batch.events() {
-            if let Some(shown) = Shown::of(event) {
+            if let Some(shown) = LineEvent::of(event) {
                 out.event(&shown)?;
             } else if event.kind() == Kind::Bookmark {
                 out.bookmark(event.revision(), event.ends_initial_state())?;
@@ -176,12 +176,12 @@ fn show(subscription: &mut Subscription, out: &mut Output) -> Result<(), Stop> {
 }
 
 /// The writer of an embedded cache.
-struct Own {
+struct EmbeddedWriter {
     writer: Writer,
     prefix: Vec<u8>,
 }
 
-impl Hand for Own {
+impl TourWriter for EmbeddedWriter {
     fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop> {
         let revision = self.writer.position().revision + 1;
         let keys: Vec<Vec<u8>> = steps.iter().map(|(name, _)| [&self.prefix, name.as_bytes()].concat()).collect();
@@ -201,7 +201,7 @@ impl Hand for Own {
 mod etcd {
     //! The tour's writer over etcd, with the plain client.
 
-    use super::{CLEANING, Deadline, Hand, Options, PATIENCE, Step, Stop};
+    use super::{CLEANING, Deadline, Options, STEP_LIMIT, Step, Stop, TourWriter};
     use crate::cli::exit::Failure;
     use crate::cli::text;
     use etcd_client::{Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp};
@@ -276,13 +276,13 @@ mod etcd {
                 connect = connect.with_tls(tls);
             }
             let connecting = etcd_client::Client::connect(&access.endpoints, Some(connect));
-            let client = answer(&runtime, "connecting to", deadline.patience(PATIENCE), connecting)?;
+            let client = answer(&runtime, "connecting to", deadline.step_limit(STEP_LIMIT), connecting)?;
             let (kv, written) = (client.kv_client(), BTreeMap::new());
             Ok(Client { runtime, kv, prefix: prefix.to_vec(), deadline, written })
         }
     }
 
-    impl Hand for Client {
+    impl TourWriter for Client {
         fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop> {
             let key = |name: &str| [&self.prefix, name.as_bytes()].concat();
             let keys: Vec<Vec<u8>> = steps.iter().map(|(name, _)| key(name)).collect();
@@ -294,7 +294,7 @@ mod etcd {
             };
             let operations: Vec<TxnOp> = keys.iter().zip(steps).map(operation).collect();
             let asked = self.kv.txn(Txn::new().when(compares).and_then(operations));
-            let answer = answer(&self.runtime, "writing to", self.deadline.patience(PATIENCE), asked)?;
+            let answer = answer(&self.runtime, "writing to", self.deadline.step_limit(STEP_LIMIT), asked)?;
             if !answer.succeeded() {
                 let message = "another client has written one of the tour's keys meanwhile, which stays as it is. Choose a --prefix that nobody else has";
                 return Err(Failure::new(Code::Busy, message).into());
@@ -319,7 +319,7 @@ mod etcd {
                 }
                 Ok(())
             };
-            answer(runtime, "cleaning up in", deadline.patience(PATIENCE).max(CLEANING), deletes)
+            answer(runtime, "cleaning up in", deadline.step_limit(STEP_LIMIT).max(CLEANING), deletes)
         }
     }
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::exit::{Failure, Stop};
+use super::json::LineEvent;
+use super::memory;
 use super::options::{Options, Watch};
 use super::output::Output;
-use super::room;
-use super::shown::Shown;
 use super::signals::Interrupt;
-use super::source::{self, Deadline, FUTURE, Source};
+use super::source::{self, Deadline, FUTURE_LIMIT, Source};
 use super::values::StartMode;
 use watchcore::{Batch, Cache, Code, Event, Kind, OnLag, ResyncReason, Start, Subscription, WakeSet, Want};
 use watchcore_etcd::Feeder;
@@ -22,7 +22,7 @@ const BOOKMARKS: Duration = Duration::from_millis(500);
 /// The approximate memory of a subscriber.
 const SUBSCRIBER: u128 = 1024;
 /// While there is no listing, a wait is cut into pieces this long, to notice a feeder that has failed.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The counts of the summary.
 struct Totals {
@@ -90,7 +90,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     if watch.bookmarks {
         feeder = feeder.progress_interval(BOOKMARKS);
     }
-    room::check("the subscribers", u128::from(watch.subscribers) * SUBSCRIBER)?;
+    memory::check("the subscribers", u128::from(watch.subscribers) * SUBSCRIBER)?;
     let open = |start, timeout| open(watch, &cache, start, timeout, deadline, interrupt);
     // With `after`, a subscription sets the feeder's pace, so the subscriptions are opened before the feeder starts
     // (etcd's revisions begin at 1, and 1 has no event). With the other modes they begin at etcd's revision when it is
@@ -99,7 +99,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     match watch.start {
         StartMode::After(revision) => {
             let revision = revision.max(1);
-            followers = open(Start::After(revision), FUTURE)?;
+            followers = open(Start::After(revision), FUTURE_LIMIT)?;
             feeder = feeder.start_revision(revision);
             awaited = Some(revision);
             if let [only] = &followers[..] {
@@ -110,7 +110,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
                 pace = Some(Pacemaker { subscription, stride: (options.capacity / 8).clamp(1, BATCH) });
             }
         }
-        StartMode::State => followers = open(Start::State, FUTURE)?,
+        StartMode::State => followers = open(Start::State, FUTURE_LIMIT)?,
         StartMode::Now | StartMode::StateAtLeast(_) => {}
     }
     let source = Source::start(&cache, feeder, &options.access, interrupt)?;
@@ -118,12 +118,12 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     match watch.start {
         StartMode::StateAtLeast(revision) => {
             wait_ready(&source, deadline, interrupt)?;
-            let patience = options.timeout.unwrap_or(FUTURE);
-            followers = open(Start::StateAtLeast(revision), deadline.left(patience))?;
+            let wait_limit = options.timeout.unwrap_or(FUTURE_LIMIT);
+            followers = open(Start::StateAtLeast(revision), deadline.left(wait_limit))?;
         }
         StartMode::Now => {
             wait_ready(&source, deadline, interrupt)?;
-            followers = open(Start::Now, FUTURE)?;
+            followers = open(Start::Now, FUTURE_LIMIT)?;
             for follower in &mut followers {
                 out.subscriber = follower.number;
                 follower.view.bookmark(follower.subscription.position().revision, out)?;
@@ -185,7 +185,7 @@ fn wait_ready(source: &Source, deadline: Deadline, interrupt: &Interrupt) -> Res
         if deadline.has_passed() {
             return Err(source.late(deadline, "no listing came").into());
         }
-        let _ = source.cache.wait_ready(deadline.left(LOOK));
+        let _ = source.cache.wait_ready(deadline.left(CHECK_INTERVAL));
     }
     Ok(())
 }
@@ -210,7 +210,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn look(&mut self, totals: &Totals, out: &mut Output) -> Result<Outcome, Stop> {
+    fn poll_and_print(&mut self, totals: &Totals, out: &mut Output) -> Result<Outcome, Stop> {
         out.subscriber = self.number;
         let outcome = self.polled(totals, out);
         out.subscriber = None;
@@ -289,7 +289,7 @@ fn follow(
 ) -> Result<(), Stop> {
     let Work { source, awaited, deadline, interrupt, totals } = *work;
     let until = followers.first().and_then(|follower| follower.view.plan.until);
-    let mut bell = Bell::new(&source.cache, &mut followers, pace.as_mut(), until)?;
+    let mut wakeup = Wakeup::new(&source.cache, &mut followers, pace.as_mut(), until)?;
     let mut ready = false;
     loop {
         if interrupt.signal().is_some() {
@@ -299,7 +299,7 @@ fn follow(
         let mut idle = true;
         let mut at = 0;
         while at < followers.len() && interrupt.signal().is_none() && !deadline.has_passed() {
-            match followers[at].look(totals, out) {
+            match followers[at].poll_and_print(totals, out) {
                 Err(Stop::Failure(_)) if interrupt.signal().is_some() => return Err(Stop::Interrupted),
                 Err(stop) => return Err(stop),
                 Ok(Outcome::Done) => drop(followers.remove(at)),
@@ -336,33 +336,37 @@ fn follow(
         if !ready && let Some(failure) = source.failure() {
             return Err(failure.into());
         }
-        bell.wait(&mut followers, pace.as_mut(), deadline.left(if ready { Duration::MAX } else { LOOK }))?;
+        wakeup.wait(
+            &mut followers,
+            pace.as_mut(),
+            deadline.left(if ready { Duration::MAX } else { CHECK_INTERVAL }),
+        )?;
     }
 }
 
 /// Wakes the watch for an event, a resync mark or the end, and when the last revision is reached.
-struct Bell {
+struct Wakeup {
     set: WakeSet,
     until: Option<watchcore::Waiter>,
 }
 
-impl Bell {
+impl Wakeup {
     fn new(
         cache: &Cache,
         followers: &mut [Follower],
         pace: Option<&mut Pacemaker>,
         until: Option<u64>,
-    ) -> Result<Bell, Stop> {
+    ) -> Result<Wakeup, Stop> {
         let set = WakeSet::new()?;
         for subscription in each(followers, pace) {
             set.add(subscription, 0)?;
         }
         let until = until.map(|revision| cache.waiter(Want::Revision(revision))).transpose()?;
-        let mut bell = Bell { set, until };
-        if let Some(waiter) = &mut bell.until {
-            bell.set.add_waiter(waiter, 1)?;
+        let mut wakeup = Wakeup { set, until };
+        if let Some(waiter) = &mut wakeup.until {
+            wakeup.set.add_waiter(waiter, 1)?;
         }
-        Ok(bell)
+        Ok(wakeup)
     }
 
     fn wait(&mut self, followers: &mut [Follower], pace: Option<&mut Pacemaker>, most: Duration) -> Result<(), Stop> {
@@ -462,7 +466,7 @@ impl View {
             out.resync(&resync)?;
             return Ok(false);
         }
-        let Some(shown) = Shown::of(event) else { return Ok(false) };
+        let Some(shown) = LineEvent::of(event) else { return Ok(false) };
         out.event(&shown)?;
         self.lines += 1;
         totals.events.fetch_add(1, Ordering::Relaxed);

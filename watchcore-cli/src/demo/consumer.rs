@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::check::History;
 use crate::hash::{self, Fnv};
 use crate::load::{LAST, Outcome, PREFIX};
-use crate::server::Remains;
+use crate::server::Cleanup;
 
 /// The observable progress of a running consumer.
 #[derive(Default)]
@@ -36,15 +36,15 @@ pub(crate) struct Consumer {
     reader: JoinHandle<Outcome<History>>,
     /// The command line's standard error; its last line is the summary.
     words: Option<JoinHandle<String>>,
-    remains: Remains,
+    cleanup: Cleanup,
 }
 
 /// The command line: `watchcore watch`.
-pub(crate) fn command_line(program: &Path, endpoint: &str, drop: Option<u64>, remains: &Remains) -> Outcome<Consumer> {
+pub(crate) fn command_line(program: &Path, endpoint: &str, drop: Option<u64>, cleanup: &Cleanup) -> Outcome<Consumer> {
     let mut command = Command::new(program);
     command.args(["watch", "--etcd", endpoint, "--prefix", PREFIX, "--start", "state", "--format", "json"]);
     command.stderr(Stdio::piped());
-    start("rust", command, remains, move |lines, seen| Follower::new(drop).follow(lines, seen))
+    start("rust", command, cleanup, move |lines, seen| Follower::new(drop).follow(lines, seen))
 }
 
 /// Starts a program that reports its own counts.
@@ -53,25 +53,25 @@ pub(crate) fn program(
     program: &Path,
     endpoint: &str,
     drop: Option<u64>,
-    remains: &Remains,
+    cleanup: &Cleanup,
 ) -> Outcome<Consumer> {
     let mut command = Command::new(program);
     command.args([endpoint, PREFIX, LAST]);
     if let Some(number) = drop {
         command.arg(number.to_string());
     }
-    start(name, command, remains, follow_reports)
+    start(name, command, cleanup, follow_reports)
 }
 
 fn start(
     name: &'static str,
     mut command: Command,
-    remains: &Remains,
+    cleanup: &Cleanup,
     follow: impl FnOnce(&mut dyn BufRead, &Seen) -> Outcome<History> + Send + 'static,
 ) -> Outcome<Consumer> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    remains.spawn(name, &mut command).map_err(|error| error.to_string())?;
-    let pipes = remains.with(name, |child: &mut Child| (child.stdout.take(), child.stderr.take()));
+    cleanup.spawn(name, &mut command).map_err(|error| error.to_string())?;
+    let pipes = cleanup.with(name, |child: &mut Child| (child.stdout.take(), child.stderr.take()));
     let Some((Some(stdout), stderr)) = pipes else { return Err(format!("{name} has no standard output")) };
     let seen = Arc::new(Seen::default());
     let shown = Arc::clone(&seen);
@@ -83,7 +83,7 @@ fn start(
             words
         })
     });
-    Ok(Consumer { name, seen, reader, words, remains: remains.clone() })
+    Ok(Consumer { name, seen, reader, words, cleanup: cleanup.clone() })
 }
 
 impl Consumer {
@@ -107,7 +107,7 @@ impl Consumer {
     /// Ends the process, if it does not do so itself, and returns what it saw.
     pub(crate) fn finish(self) -> Outcome<History> {
         let is_command_line = self.words.is_some();
-        if is_command_line && let Some(pid) = self.remains.with(self.name, |child| child.id()) {
+        if is_command_line && let Some(pid) = self.cleanup.with(self.name, |child| child.id()) {
             let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid.to_string()]).status();
             sent.map_err(|error| format!("{}: sending SIGTERM: {error}", self.name))?;
         }
@@ -131,7 +131,7 @@ impl Consumer {
     fn wait(&self) -> Outcome<ExitStatus> {
         let begin = Instant::now();
         loop {
-            match self.remains.with(self.name, Child::try_wait) {
+            match self.cleanup.with(self.name, Child::try_wait) {
                 Some(Ok(Some(status))) => return Ok(status),
                 Some(Ok(None)) if begin.elapsed() < Duration::from_secs(10) => {
                     std::thread::sleep(Duration::from_millis(10));

@@ -25,7 +25,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use check::Difference;
 use consumer::Consumer;
 use load::Outcome;
-use server::{Remains, Server};
+use server::{Cleanup, Server};
 
 /// A real etcd feeds a Rust, a C and a Go program through a crash.
 #[derive(Parser)]
@@ -61,25 +61,25 @@ enum Fault {
 }
 
 /// How long the consumers may take to get ready, and to finish after the last write.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How long etcd stays down.
 const AWAY: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let remains = Remains::default();
+    let cleanup = Cleanup::default();
     let interrupted = Arc::new(AtomicBool::new(false));
-    if let Err(error) = sweep_on_signals(&remains, &interrupted) {
+    if let Err(error) = sweep_on_signals(&cleanup, &interrupted) {
         eprintln!("demo failed: cannot listen for signals: {error}");
         return ExitCode::FAILURE;
     }
     let begin = Instant::now();
-    let outcome = run(&arguments, &remains);
+    let outcome = run(&arguments, &cleanup);
     while interrupted.load(Ordering::SeqCst) {
         // The step failed because the demo is being ended; wait for that.
         std::thread::park();
     }
-    remains.sweep();
+    cleanup.run();
     let seconds = begin.elapsed().as_secs_f64();
     match outcome {
         Ok(verdict) => {
@@ -93,14 +93,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn sweep_on_signals(remains: &Remains, interrupted: &Arc<AtomicBool>) -> std::io::Result<()> {
+fn sweep_on_signals(cleanup: &Cleanup, interrupted: &Arc<AtomicBool>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    let (remains, interrupted) = (remains.clone(), Arc::clone(interrupted));
+    let (cleanup, interrupted) = (cleanup.clone(), Arc::clone(interrupted));
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             interrupted.store(true, Ordering::SeqCst);
-            remains.sweep();
+            cleanup.run();
             std::process::exit(128 + signal);
         }
     });
@@ -135,9 +135,9 @@ impl Progress {
     }
 }
 
-fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
+fn run(arguments: &Arguments, cleanup: &Cleanup) -> Outcome<Verdict> {
     let progress = Progress::new(arguments.objects + arguments.changes);
-    let server = Server::launch(&arguments.etcd, remains).map_err(|error| error.to_string())?;
+    let server = Server::launch(&arguments.etcd, cleanup).map_err(|error| error.to_string())?;
     let endpoint = server.endpoint();
 
     progress.say(&format!("etcd runs; loading {} objects", arguments.objects));
@@ -150,9 +150,9 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
     // The skipped event is in the middle.
     let dropped = |fault| (arguments.fault == fault).then_some(arguments.changes / 3);
     let consumers = [
-        consumer::command_line(&arguments.watchcore, &endpoint, dropped(Fault::Drop), remains)?,
-        consumer::program("c", &arguments.c, &endpoint, dropped(Fault::DropC), remains)?,
-        consumer::program("go", &arguments.go, &endpoint, dropped(Fault::DropGo), remains)?,
+        consumer::command_line(&arguments.watchcore, &endpoint, dropped(Fault::Drop), cleanup)?,
+        consumer::program("c", &arguments.c, &endpoint, dropped(Fault::DropC), cleanup)?,
+        consumer::program("go", &arguments.go, &endpoint, dropped(Fault::DropGo), cleanup)?,
     ];
     wait("the consumers do not get ready", &consumers, Consumer::is_ready, || {})?;
 
@@ -235,7 +235,7 @@ fn wait(
             return Ok(());
         }
         let ended = consumers.iter().find(|consumer| consumer.has_ended() && !reached(consumer));
-        if ended.is_some() || begin.elapsed() > PATIENCE {
+        if ended.is_some() || begin.elapsed() > WAIT_LIMIT {
             let waiting: Vec<&str> = consumers.iter().filter(|one| !reached(one)).map(|one| one.name).collect();
             let how = if ended.is_some() { "one has ended" } else { "too slow" };
             return Err(format!("{late} ({how}): {}; events: {}", waiting.join(", "), counts(consumers)));

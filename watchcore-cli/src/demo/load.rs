@@ -18,7 +18,7 @@ const CLIENTS: u64 = 8;
 /// The number of concurrent requests of a client.
 const LANES: u64 = 4;
 /// How long a request is retried, through the crash.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) type Outcome<T> = Result<T, String>;
 
@@ -101,7 +101,7 @@ pub(crate) async fn changes(endpoint: &str, objects: u64, changes: u64, done: &A
         if left == 0 {
             return Ok(());
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > RETRY_LIMIT {
             return Err(format!("{left} keys are still there after their lease"));
         }
         sleep(Duration::from_millis(50)).await;
@@ -160,13 +160,13 @@ impl Lane {
 
     async fn put(&mut self) -> Outcome<u64> {
         let (key, value) = (self.random.key(self.objects), self.random.value());
-        again(async || self.client.clone().put(key.clone(), value.clone(), None).await).await?;
+        retry(async || self.client.clone().put(key.clone(), value.clone(), None).await).await?;
         Ok(1)
     }
 
     async fn delete(&mut self) -> Outcome<u64> {
         let key = self.random.key(self.objects);
-        let answer = again(async || self.client.clone().delete(key.clone(), None).await).await?;
+        let answer = retry(async || self.client.clone().delete(key.clone(), None).await).await?;
         Ok(answer.map_or(0, |answer| answer.deleted() as u64))
     }
 
@@ -183,7 +183,7 @@ impl Lane {
                 _ => TxnOp::put(key, self.random.value(), None),
             })
             .collect();
-        let answer = again(async || self.client.clone().txn(Txn::new().and_then(operations.clone())).await).await?;
+        let answer = retry(async || self.client.clone().txn(Txn::new().and_then(operations.clone())).await).await?;
         let made = answer.map_or(0, |answer| {
             let count = |response: &TxnOpResponse| match response {
                 TxnOpResponse::Put(_) => 1,
@@ -198,7 +198,7 @@ impl Lane {
     /// Writes outside the prefix: the consumers see a gap in the revisions.
     async fn outside(&mut self) -> Outcome<u64> {
         let key = format!("/elsewhere/{}", self.number);
-        again(async || self.client.clone().put(key.clone(), "x", None).await).await?;
+        retry(async || self.client.clone().put(key.clone(), "x", None).await).await?;
         Ok(0)
     }
 
@@ -206,16 +206,16 @@ impl Lane {
     async fn lease(&mut self) -> Outcome<u64> {
         let fate = self.random.below(3);
         let (ttl, place) = if fate == 2 { (3600, "kept/") } else { (2, "leased/") };
-        let Some(lease) = again(async || self.client.clone().lease_grant(ttl, None).await).await? else { return Ok(0) };
+        let Some(lease) = retry(async || self.client.clone().lease_grant(ttl, None).await).await? else { return Ok(0) };
         let lease = lease.id();
         let (mut made, below) = (0, self.random.below(1000));
         for place in (0..3).map(|number| format!("{PREFIX}{place}{below:03}-{number}")) {
             let options = PutOptions::new().with_lease(lease);
-            let put = again(async || self.client.clone().put(place.clone(), "by lease", Some(options.clone())).await);
+            let put = retry(async || self.client.clone().put(place.clone(), "by lease", Some(options.clone())).await);
             made += u64::from(put.await?.is_some());
         }
         if fate == 0 {
-            again(async || self.client.clone().lease_revoke(lease).await).await?;
+            retry(async || self.client.clone().lease_revoke(lease).await).await?;
             made += 3;
         }
         Ok(made)
@@ -223,13 +223,13 @@ impl Lane {
 }
 
 /// Retries a request while etcd is down. `None`: etcd was up and refused it, such as a put whose lease has run out.
-async fn again<T>(request: impl AsyncFn() -> Result<T, Error>) -> Outcome<Option<T>> {
+async fn retry<T>(request: impl AsyncFn() -> Result<T, Error>) -> Outcome<Option<T>> {
     let begin = Instant::now();
     loop {
         match request().await {
             Ok(answer) => return Ok(Some(answer)),
             Err(Error::GRpcStatus(status)) if status.message().contains("lease not found") => return Ok(None),
-            Err(error) if begin.elapsed() > PATIENCE => return Err(format!("writing: {error}")),
+            Err(error) if begin.elapsed() > RETRY_LIMIT => return Err(format!("writing: {error}")),
             Err(_) => sleep(Duration::from_millis(30)).await,
         }
     }

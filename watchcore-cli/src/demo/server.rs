@@ -12,7 +12,7 @@ use crate::ports::Port;
 
 /// Everything that must not outlive the demo: processes and directories.
 #[derive(Clone, Default)]
-pub(crate) struct Remains(Arc<Mutex<Inner>>);
+pub(crate) struct Cleanup(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
@@ -21,7 +21,7 @@ struct Inner {
     swept: bool,
 }
 
-impl Remains {
+impl Cleanup {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +54,7 @@ impl Remains {
     }
 
     /// Ends all processes and removes all directories. Nothing can be started afterwards.
-    pub(crate) fn sweep(&self) {
+    pub(crate) fn run(&self) {
         let mut inner = self.inner();
         inner.swept = true;
         for (_, child) in &mut inner.children {
@@ -90,18 +90,18 @@ pub(crate) struct Server {
     program: PathBuf,
     directory: PathBuf,
     ports: [Port; 2],
-    remains: Remains,
+    cleanup: Cleanup,
 }
 
 impl Server {
     /// Starts a new etcd and waits until it serves.
-    pub(crate) fn launch(program: &Path, remains: &Remains) -> io::Result<Server> {
-        let directory = remains.directory()?;
+    pub(crate) fn launch(program: &Path, cleanup: &Cleanup) -> io::Result<Server> {
+        let directory = cleanup.directory()?;
         let mut tries = 0;
         loop {
             let ports = [Port::reserve(), Port::reserve()];
             let server =
-                Server { program: program.to_owned(), directory: directory.clone(), ports, remains: remains.clone() };
+                Server { program: program.to_owned(), directory: directory.clone(), ports, cleanup: cleanup.clone() };
             tries += 1;
             match server.start() {
                 Ok(()) => return Ok(server),
@@ -142,10 +142,10 @@ impl Server {
                 command.env_remove(name);
             }
         }
-        self.remains.spawn("etcd", &mut command)?;
+        self.cleanup.spawn("etcd", &mut command)?;
         let begin = Instant::now();
         while !self.is_healthy() {
-            let ended = self.remains.with("etcd", Child::try_wait);
+            let ended = self.cleanup.with("etcd", Child::try_wait);
             if !matches!(ended, Some(Ok(None))) || begin.elapsed() > Duration::from_secs(20) {
                 return Err(io::Error::other(format!("etcd does not come up: {}", self.last_words())));
             }
@@ -156,7 +156,7 @@ impl Server {
 
     /// Kills etcd with SIGKILL.
     pub(crate) fn kill(&self) {
-        self.remains.kill("etcd");
+        self.cleanup.kill("etcd");
     }
 
     fn last_words(&self) -> String {

@@ -40,13 +40,13 @@ impl Document {
     }
 
     /// Resolves a path of the file, which is relative to the file itself.
-    pub(crate) fn beside(&self, path: &Path) -> PathBuf {
+    pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// Formats an error as `file:line:column: key: message`.
     pub(crate) fn at(&self, span: &Range<usize>, message: &str) -> Failure {
-        let (line, column) = self.place(span.start);
+        let (line, column) = self.line_and_column(span.start);
         let key = match &*self.key(span.start).join(".") {
             "" => String::new(),
             key => format!("{key}: "),
@@ -77,7 +77,7 @@ impl Document {
     }
 
     /// Line and column, both from 1; columns count characters.
-    fn place(&self, offset: usize) -> (usize, usize) {
+    fn line_and_column(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(&self.text);
         let start = before.rfind('\n').map_or(0, |end| end + 1);
         (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_path_lies_beside_the_file() {
-        let beside = |file: &str, path: &str| Document::new(file, "").beside(Path::new(path));
+        let beside = |file: &str, path: &str| Document::new(file, "").resolve(Path::new(path));
         assert_eq!(beside("/etc/watchcore/x.toml", "server.crt"), Path::new("/etc/watchcore/server.crt"));
         assert_eq!(beside("/etc/watchcore/x.toml", "/run/server.crt"), Path::new("/run/server.crt"));
         assert_eq!(beside("x.toml", "server.crt"), Path::new("server.crt"));

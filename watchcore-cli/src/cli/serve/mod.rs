@@ -50,7 +50,7 @@ pub(crate) struct Serve {
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
     let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var_os(name))?;
     // Set before the first step that a signal may have to end.
-    interrupt.set_patience(settings.grace_period.saturating_add(ENDING));
+    interrupt.set_end_timeout(settings.grace_period.saturating_add(ENDING));
     files::raise_limit();
     let caches =
         settings.caches.iter().map(|cache| self::cache(cache, &serve.common)).collect::<Result<Vec<_>, _>>()?;
@@ -136,14 +136,14 @@ async fn serving(
     }
     let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
-    pass_over_hangups();
+    ignore_hangups();
     let said = announcement(settings, server.address());
     super::say(&said);
-    notify::tell(&format!("READY=1\nSTATUS={said}"));
+    notify::send_state(&format!("READY=1\nSTATUS={said}"));
     let ended = until_asked(options.timeout, interrupt).await;
     // systemd waits for as long as the configuration says, whatever the unit says.
-    let patience = interrupt.patience().as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
-    notify::tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={patience}\nSTATUS=the watches end"));
+    let timeout = interrupt.end_timeout().as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
+    notify::send_state(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={timeout}\nSTATUS=the watches end"));
     server.shutdown(settings.grace_period).await;
     stop(&feeders);
     ended
@@ -162,7 +162,7 @@ fn stop(feeders: &[Feeder]) {
 
 /// Ignores SIGHUP, by which operators ask servers to reload: it would end this one. At a terminal SIGHUP means that the
 /// terminal is gone, so it still ends the server.
-fn pass_over_hangups() {
+fn ignore_hangups() {
     if std::io::stderr().is_terminal() {
         return;
     }
@@ -226,7 +226,7 @@ mod tests {
 
     /// A signal may come as soon as the server is known, and even before.
     #[test]
-    fn patience_is_that_of_the_configuration_from_the_start() {
+    fn end_timeout_is_configured_from_the_start() {
         let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let taken = other.local_addr().expect("bound").to_string();
         let words = ["watchcore", "serve", "--prefix", "/", "--grace-period", "1m", "--listen", &taken];
@@ -234,6 +234,6 @@ mod tests {
         let Task::Serve(serve) = &options.task else { panic!("another task") };
         let interrupt = Interrupt::default();
         assert!(run(serve, &options, &interrupt).is_err(), "the address is taken");
-        assert_eq!(interrupt.patience(), Duration::from_secs(60) + ENDING);
+        assert_eq!(interrupt.end_timeout(), Duration::from_secs(60) + ENDING);
     }
 }

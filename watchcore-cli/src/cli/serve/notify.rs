@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Sends a state if NOTIFY_SOCKET is set. A failure is only logged: the server works without it.
-pub(crate) fn tell(state: &str) {
+pub(crate) fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(error) = send(name.as_bytes(), state) {
         tracing::warn!(socket = %name.to_string_lossy(), %error, "NOTIFY_SOCKET takes nothing");

@@ -155,7 +155,7 @@ impl Merge<'_> {
     fn path(&self, option: Option<&PathBuf>, of_file: Option<&PathBuf>) -> Option<PathBuf> {
         match (option, of_file, self.document) {
             (Some(path), ..) => Some(path.clone()),
-            (None, Some(path), Some(document)) => Some(document.beside(path)),
+            (None, Some(path), Some(document)) => Some(document.resolve(path)),
             _ => None,
         }
     }
