@@ -123,7 +123,7 @@ pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
         // SAFETY: the contract: a batch that is not NULL is readable and writable.
         let old = unsafe { batch.replace(EMPTY) };
         if !old.owner.is_null() && handle::same_process() {
-            // SAFETY: `owner` came from `give`, and a released batch is zeroed, so it is released once.
+            // SAFETY: `owner` came from `into_c`, and a released batch is zeroed, so it is released once.
             unsafe { raw::release_batch(old.owner.expose_provenance()) };
         }
     });
@@ -170,7 +170,7 @@ const _: () = {
 
 /// Converts a batch for C, which takes ownership of it.
 #[inline]
-pub(super) fn give(batch: Batch) -> watchcore_batch {
+pub(super) fn into_c(batch: Batch) -> watchcore_batch {
     let raw = raw::batch_into_parts(batch);
     watchcore_batch {
         events: raw.events.cast(),

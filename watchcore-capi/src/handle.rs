@@ -25,7 +25,7 @@
 //! made, and each call on a handle answers UNSUPPORTED. (Comparing the pid would cost a system call for each poll.)
 
 use super::error::{invalid, unsupported};
-use super::frame::{Fun, end};
+use super::frame::{Fun, freeing};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -125,7 +125,7 @@ pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
 pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
     let head = Head { kind: AtomicU32::new(O::KIND), state: AtomicU32::new(0) };
     let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
-    debug::born(handle as usize, O::KIND);
+    debug::register(handle as usize, O::KIND);
     // Relaxed: the count is only a statistic; a caller frees its handles before it asks.
     count_of(O::KIND).fetch_add(1, Ordering::Relaxed);
     handle
@@ -133,12 +133,12 @@ pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
 
 /// The number of handles that were made and not destroyed. Each kind has its own cache line.
 #[repr(align(64))]
-struct Living(AtomicUsize);
+struct AlignedCount(AtomicUsize);
 
-static LIVING: [Living; 16] = [const { Living(AtomicUsize::new(0)) }; 16];
+static LIVE_COUNTS: [AlignedCount; 16] = [const { AlignedCount(AtomicUsize::new(0)) }; 16];
 
 fn count_of(kind: u32) -> &'static AtomicUsize {
-    &LIVING[kind as usize % LIVING.len()].0
+    &LIVE_COUNTS[kind as usize % LIVE_COUNTS.len()].0
 }
 
 /// How many handles of a kind exist, and the kind's name.
@@ -175,16 +175,16 @@ impl<O: Object> Live<O> {
             return Err(forked());
         }
         let Some(handle) = NonNull::new(pointer.cast::<Handle<O>>()).filter(|handle| handle.is_aligned()) else {
-            return Err(wrong::<O>(what, "is NULL or not aligned"));
+            return Err(wrong_handle::<O>(what, "is NULL or not aligned"));
         };
-        if !debug::lives(handle.as_ptr() as usize, O::KIND) {
-            return Err(wrong::<O>(what, "was freed, or is of another kind"));
+        if !debug::is_live(handle.as_ptr() as usize, O::KIND) {
+            return Err(wrong_handle::<O>(what, "was freed, or is of another kind"));
         }
         // SAFETY: the caller guarantees a readable `Head` behind any aligned pointer that is not NULL.
         let kind = unsafe { &handle.cast::<Head>().as_ref().kind };
         // Relaxed: the kind was written before the pointer was handed out; detecting DEAD is best effort.
         if kind.load(Ordering::Relaxed) != O::KIND {
-            return Err(wrong::<O>(what, "is another kind of handle, or was freed"));
+            return Err(wrong_handle::<O>(what, "is another kind of handle, or was freed"));
         }
         Ok(Live(handle))
     }
@@ -206,7 +206,7 @@ impl<O: Object> Live<O> {
 }
 
 #[cold]
-fn wrong<O: Object>(what: &str, why: &str) -> Error {
+fn wrong_handle<O: Object>(what: &str, why: &str) -> Error {
     invalid(format!("{what} {why}. Give a {} that was not freed.", O::NAME))
 }
 
@@ -297,7 +297,7 @@ fn refused<O: Object>(state: u32, what: &str) -> Error {
             ),
         );
     }
-    if state & FREED != 0 { wrong::<O>(what, "was freed") } else { poisoned::<O>(what) }
+    if state & FREED != 0 { wrong_handle::<O>(what, "was freed") } else { poisoned::<O>(what) }
 }
 
 impl<O: Object> Guard<'_, O> {
@@ -352,13 +352,13 @@ impl<O: Object> Drop for Guard<'_, O> {
 ///
 /// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
 pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
-    end(fun, || {
+    freeing(fun, || {
         if pointer.is_null() || !same_process() {
             return true;
         }
         // SAFETY: the caller passes NULL or a handle that no other thread frees.
         let Ok(handle) = (unsafe { Live::<O>::check(pointer, "handle") }) else { return false };
-        if !debug::died(pointer as usize, O::KIND) {
+        if !debug::unregister(pointer as usize, O::KIND) {
             return false;
         }
         O::close(handle.shared());
@@ -395,13 +395,13 @@ unsafe fn destroy<O: Object>(handle: Live<O>) {
 #[cfg(not(feature = "debug"))]
 mod debug {
     #[inline(always)]
-    pub(super) fn born(_: usize, _: u32) {}
+    pub(super) fn register(_: usize, _: u32) {}
     #[inline(always)]
-    pub(super) fn lives(_: usize, _: u32) -> bool {
+    pub(super) fn is_live(_: usize, _: u32) -> bool {
         true
     }
     #[inline(always)]
-    pub(super) fn died(_: usize, _: u32) -> bool {
+    pub(super) fn unregister(_: usize, _: u32) -> bool {
         true
     }
     #[inline(always)]
@@ -422,16 +422,16 @@ mod debug {
         HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn born(address: usize, kind: u32) {
+    pub(super) fn register(address: usize, kind: u32) {
         handles().get_or_insert_default().insert(address, (kind, true));
     }
 
-    pub(super) fn lives(address: usize, kind: u32) -> bool {
+    pub(super) fn is_live(address: usize, kind: u32) -> bool {
         handles().get_or_insert_default().get(&address) == Some(&(kind, true))
     }
 
     /// Marks a handle as freed; false if it was not live.
-    pub(super) fn died(address: usize, kind: u32) -> bool {
+    pub(super) fn unregister(address: usize, kind: u32) -> bool {
         handles().get_or_insert_default().insert(address, (kind, false)) == Some((kind, true))
     }
 

@@ -37,7 +37,7 @@ pub struct watchcore_key_value {
 pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
     answer(Fun::watchcore_key_value_release, (), || {
         if !kv.is_null() && handle::same_process() {
-            // SAFETY: the contract: `give` gave it away, and it was not released.
+            // SAFETY: the contract: `into_c` gave it away, and it was not released.
             drop(unsafe { raw::key_value_from_raw(kv.cast()) });
         }
     });
@@ -48,11 +48,11 @@ const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_va
 const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
 
 /// Gives the count of a key-value to C.
-pub(super) fn give(kv: KeyValue) -> *const watchcore_key_value {
+pub(super) fn into_c(kv: KeyValue) -> *const watchcore_key_value {
     raw::key_value_into_raw(kv).cast()
 }
 
 /// Lends a key-value to C.
-pub(super) fn lend(kv: &KeyValue) -> *const watchcore_key_value {
+pub(super) fn as_c(kv: &KeyValue) -> *const watchcore_key_value {
     raw::key_value_as_raw(kv).cast()
 }

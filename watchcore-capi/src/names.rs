@@ -38,7 +38,7 @@ macro_rules! names {
         fn name(of: u32, number: u32) -> &'static CStr {
             match (of, number) {
                 $($(($of, $constant) => {
-                    const NAME: &CStr = without($prefix, concat!(stringify!($constant), "\0"));
+                    const NAME: &CStr = after_prefix($prefix, concat!(stringify!($constant), "\0"));
                     NAME
                 })+)+
                 _ => UNKNOWN,
@@ -71,7 +71,7 @@ names! {
 }
 
 /// The rest of a NUL-terminated text after a prefix.
-const fn without(prefix: &str, text: &'static str) -> &'static CStr {
+const fn after_prefix(prefix: &str, text: &'static str) -> &'static CStr {
     let (before, after) = text.as_bytes().split_at(prefix.len());
     let mut at = 0;
     while at < before.len() {

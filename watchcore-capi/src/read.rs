@@ -13,7 +13,7 @@ use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_o
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, selected, watchcore_filter};
 use super::handle::{self, Object, timeout};
-use super::key_value::{give, watchcore_key_value};
+use super::key_value::{into_c, watchcore_key_value};
 use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
 use watchcore::{Error, Page, Position, Read, ReadOptions, Result};
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn watchcore_cache_get(
             found: found.kv.is_some() as u32,
             revision: found.revision,
             epoch: found.epoch,
-            kv: found.kv.map_or(std::ptr::null(), give),
+            kv: found.kv.map_or(std::ptr::null(), into_c),
             ..watchcore_answer::DEFAULT
         };
         answer.write(value);
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn watchcore_cache_diff(
         let from = Position { epoch: from_epoch, revision: from };
         let to = Position { epoch: to_epoch, revision: to };
         let found = cache.diff(from, to, &filter)?;
-        batch.write(batch::give(found));
+        batch.write(batch::into_c(found));
         Ok(())
     })
 }
@@ -385,28 +385,28 @@ pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
 /// The items of a page for C.
 fn items(page: &Page) -> &[*const watchcore_key_value] {
     let items = page.items();
-    // SAFETY: a `KeyValue` is one pointer to the struct that C sees (`give` hands out that pointer).
+    // SAFETY: a `KeyValue` is one pointer to the struct that C sees (`into_c` hands out that pointer).
     unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
 }
 
 /// The options of a read for the core.
-struct Options {
+struct CoreRead {
     core: ReadOptions,
     /// Whether the read may wait for its revision.
     waits: bool,
 }
 
-/// `listed`: whether the options are of watchcore_cache_list, which has members that other reads lack.
+/// `is_list`: whether the options are of watchcore_cache_list, which has members that other reads lack.
 ///
 /// # Safety
 ///
 /// The contract.
-unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Result<Options> {
+unsafe fn read_options(read: *const watchcore_read_options, is_list: bool) -> Result<CoreRead> {
     if read.is_null() {
-        return Ok(Options { core: ReadOptions::default(), waits: false });
+        return Ok(CoreRead { core: ReadOptions::default(), waits: false });
     }
     let options = try_struct!(read);
-    if options.limit != 0 && !listed {
+    if options.limit != 0 && !is_list {
         return Err(invalid(format!(
             "read.limit is {}, but only watchcore_cache_list has one. Give 0.",
             options.limit
@@ -422,7 +422,7 @@ unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Res
             selected(options.labels, options.fields, options.nothing, "read")?,
         )
     };
-    if token.is_some() && !listed {
+    if token.is_some() && !is_list {
         return Err(invalid("read.continue_token is set, but only watchcore_cache_list has one. Leave it absent."));
     }
     let asked = Position { epoch: options.epoch, revision: options.revision };
@@ -450,5 +450,5 @@ unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Res
     if let Some(token) = token {
         core = core.continue_from(token);
     }
-    Ok(Options { core, waits: mode != Read::Any || token.is_some() })
+    Ok(CoreRead { core, waits: mode != Read::Any || token.is_some() })
 }

@@ -9,7 +9,7 @@ use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_o
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
-use super::key_value::{lend, watchcore_key_value};
+use super::key_value::{as_c, watchcore_key_value};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn watchcore_snapshot_get(
             return Err(invalid("key is NULL. Give the key to read."));
         };
         let snapshot = try_handle!(snapshot);
-        let value = snapshot.get(key).map_or(std::ptr::null(), |k| lend(&k));
+        let value = snapshot.get(key).map_or(std::ptr::null(), |k| as_c(&k));
         kv.write(value);
         out_or_null!(found).write(!value.is_null() as u32);
         Ok(())
@@ -203,7 +203,7 @@ impl Walk {
     }
 
     fn next(&mut self) -> Option<*const watchcore_key_value> {
-        self.items.next().map(|kv| lend(&kv))
+        self.items.next().map(|kv| as_c(&kv))
     }
 }
 

@@ -276,7 +276,7 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
         let mut subscription = try_own!(subscription);
         let leaving = subscription.leaving();
         let polled = raw::poll(&mut subscription, if max == 0 { MOST } else { max }, leaving)?;
-        batch.write(batch::give(polled));
+        batch.write(batch::into_c(polled));
         Ok(())
     })
 }

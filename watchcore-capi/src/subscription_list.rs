@@ -158,11 +158,11 @@ pub unsafe extern "C" fn watchcore_subscription_list_item(
     frame!(watchcore_subscription_list_item, error, {
         let info = try_out_struct!(info);
         let list = try_handle!(list);
-        let Some(one) = list.get(index) else {
+        let Some(listed) = list.get(index) else {
             return Err(invalid(format!("index is {index}, but the list has {}. Give one below that.", list.len())));
         };
         // The texts do not move until the handle is freed.
-        info.write(info_of(one));
+        info.write(info_of(listed));
         Ok(())
     })
 }
@@ -173,26 +173,26 @@ pub unsafe extern "C" fn watchcore_subscription_list_free(list: *mut watchcore_s
     free!(watchcore_subscription_list_free, list);
 }
 
-fn info_of(one: &SubscriptionInfo) -> watchcore_subscription_info {
-    let (read_path, index) = match &one.read_path {
+fn info_of(listed: &SubscriptionInfo) -> watchcore_subscription_info {
+    let (read_path, index) = match &listed.read_path {
         ReadPath::Chain { index } => (WATCHCORE_READ_PATH_CHAIN, bytes_of(index)),
         _ => (WATCHCORE_READ_PATH_SCAN, watchcore_bytes::ABSENT),
     };
     watchcore_subscription_info {
         size: watchcore_subscription_info::DEFAULT.size,
-        state: one.state as u32,
-        id: one.id,
-        name: bytes_of(&one.name),
-        revision: one.position.revision,
-        epoch: one.position.epoch,
-        lag_events: one.lag.events,
-        lag_revisions: one.lag.revisions,
-        lag_age_ms: milliseconds(one.lag.age),
+        state: listed.state as u32,
+        id: listed.id,
+        name: bytes_of(&listed.name),
+        revision: listed.position.revision,
+        epoch: listed.position.epoch,
+        lag_events: listed.lag.events,
+        lag_revisions: listed.lag.revisions,
+        lag_age_ms: milliseconds(listed.lag.age),
         read_path,
-        polled: one.last_poll.is_some() as u32,
+        polled: listed.last_poll.is_some() as u32,
         index,
-        last_poll_ms: one.last_poll.map_or(0, milliseconds),
-        handed_out: one.handed_out,
-        lagged: one.lagged,
+        last_poll_ms: listed.last_poll.map_or(0, milliseconds),
+        handed_out: listed.handed_out,
+        lagged: listed.lagged,
     }
 }

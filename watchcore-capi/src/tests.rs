@@ -410,6 +410,6 @@ fn empty_answers_have_no_address() {
     let page = cache.list(&watchcore::Range::all(), watchcore::Read::Any, 0).unwrap();
     assert!(page.items().is_empty());
     let mut subscription = cache.subscribe(watchcore::Start::Now).open().unwrap();
-    let batch = crate::batch::give(subscription.poll(1).unwrap());
+    let batch = crate::batch::into_c(subscription.poll(1).unwrap());
     assert!(batch.events.is_null() && batch.count == 0);
 }

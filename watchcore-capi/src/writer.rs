@@ -121,7 +121,7 @@ unsafe fn element<'a>(index: usize, change: watchcore_change) -> Result<Element<
 ///
 /// The struct is readable for as many bytes as its size says, and the bytes that it points to are readable during `'a`.
 #[inline]
-unsafe fn only<'a>(change: *const watchcore_change) -> Result<Element<'a>> {
+unsafe fn single_element<'a>(change: *const watchcore_change) -> Result<Element<'a>> {
     // SAFETY: the caller guarantees the struct, and the bytes that it points to.
     unsafe { element(0, read_struct(change).map_err(|e| in_array("changes", 0, &e))?) }
 }
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn watchcore_writer_apply(
         if count == 1 {
             // The common case builds no list.
             // SAFETY: the contract: `changes` has one element.
-            return writer.apply(revision, [unsafe { only(changes)? }.change()?]);
+            return writer.apply(revision, [unsafe { single_element(changes)? }.change()?]);
         }
         // SAFETY: the contract: `changes` has `count` elements.
         writer.apply(revision, unsafe { convert(changes, count, Element::change)? })

@@ -3,7 +3,7 @@
 //! | guarantee | kept by |
 //! | --- | --- |
 //! | The caller's thread is not cancelled inside (`pthread_cancel`). | [`enter`], which all others go through |
-//! | No panic leaves it. | `catch_unwind` in `call`, `answer`, `end` |
+//! | No panic leaves it. | `catch_unwind` in `call`, `answer`, `freeing` |
 //! | The caller's error struct says why it failed. | `call` |
 //! | The test build counts it. | `count`, which only the frame can call |
 //!
@@ -150,7 +150,7 @@ pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
 
 /// The frame of functions that free a handle. `body` returns false if the call was a misuse and did nothing; a panic
 /// counts as misuse too.
-pub(super) fn end(fun: Fun, body: impl FnOnce() -> bool) {
+pub(super) fn freeing(fun: Fun, body: impl FnOnce() -> bool) {
     enter(|| {
         count::infallible(fun);
         match catch_unwind(AssertUnwindSafe(body)) {
