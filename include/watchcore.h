@@ -49,7 +49,7 @@
 //        waiter_new  waiter_try  waiter_free  wakeset_new  wakeset_add_subscription  wakeset_add_waiter
 //        wakeset_remove_subscription  wakeset_remove_waiter  wakeset_next  wakeset_take  wakeset_fd
 //        wakeset_wait  wakeset_free
-//  15  Status and figures
+//  15  Status and statistics
 //        cache_status  cache_stats  cache_text  metrics_text
 //  16  Building upon it
 //
@@ -1924,7 +1924,7 @@ int32_t watchcore_wakeset_wait(const watchcore_wakeset *set,
 void watchcore_wakeset_free(watchcore_wakeset *set);
 
 // ===========================================================================================================
-// 15. Status and figures
+// 15. Status and statistics
 // ===========================================================================================================
 
 // There is no listing yet. Since 0.1.
@@ -2046,7 +2046,7 @@ typedef struct watchcore_stats {
     uint64_t delivered_bytes;
     // Bytes of the event references that subscriptions have looked up in an index and not read yet.
     uint64_t link_bytes;
-    // Bytes that this process has replaced and not freed yet; not part of the other figures. Writers wait beyond a
+    // Bytes that this process has replaced and not freed yet; not part of the other counts. Writers wait beyond a
     // bound: 64 MiB and an eighth of each cache's capacity_bytes.
     uint64_t unfreed_bytes;
     // The bytes that count against capacity_bytes, all of which are freed as segments leave: the window's segments,
@@ -2068,7 +2068,7 @@ typedef struct watchcore_stats {
     // keep their key-values, but no part of the log outside the window.
     uint64_t pages;
     // Bytes of the key-values of those pages and batches that are older than the window, whether the cache still has
-    // them or not; not part of the other figures.
+    // them or not; not part of the other counts.
     uint64_t page_bytes;
     // The remains of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
     uint64_t tombstone_bytes;

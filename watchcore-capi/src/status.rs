@@ -1,6 +1,6 @@
 //! The status of a cache: its state, its statistics, its texts.
 //!
-//! # In the header: Status and figures
+//! # In the header: Status and statistics
 
 use super::bytes::Sized32;
 use super::cache::watchcore_cache;
@@ -159,7 +159,7 @@ pub struct watchcore_stats {
     pub delivered_bytes: u64,
     /// Bytes of the event references that subscriptions have looked up in an index and not read yet.
     pub link_bytes: u64,
-    /// Bytes that this process has replaced and not freed yet; not part of the other figures. Writers wait beyond a
+    /// Bytes that this process has replaced and not freed yet; not part of the other counts. Writers wait beyond a
     /// bound: 64 MiB and an eighth of each cache's capacity_bytes.
     pub unfreed_bytes: u64,
     /// The bytes that count against capacity_bytes, all of which are freed as segments leave: the window's segments,
@@ -181,7 +181,7 @@ pub struct watchcore_stats {
     /// keep their key-values, but no part of the log outside the window.
     pub pages: u64,
     /// Bytes of the key-values of those pages and batches that are older than the window, whether the cache still has
-    /// them or not; not part of the other figures.
+    /// them or not; not part of the other counts.
     pub page_bytes: u64,
     /// The remains of deleted keys until their tombstones are purged; part of version_bytes and index_bytes.
     pub tombstone_bytes: u64,

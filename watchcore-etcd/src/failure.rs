@@ -50,7 +50,7 @@ pub(super) struct Failure {
     pub(super) class: Class,
     /// Free of control characters: only [`Failure::new`] sets it.
     text: String,
-    /// A name for the kind of failure, used if the text contains figures that change each time.
+    /// A name for the kind of failure, used if the text contains numbers that change each time.
     pub(super) kind: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ impl Failure {
         Failure { class, text: server_text::clean(text.as_ref()), kind: None }
     }
 
-    /// Adds the kind to a failure whose text contains figures that change each time.
+    /// Adds the kind to a failure whose text contains numbers that change each time.
     pub(super) fn of_kind(self, kind: &'static str) -> Failure {
         Failure { kind: Some(kind), ..self }
     }

@@ -10,7 +10,7 @@ thread_local! {
     static CACHE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Names the cache for the messages of this thread; an empty name is left out.
+/// Names the cache for the messages of this thread; an empty name is omitted.
 pub(crate) fn name_thread(cache: &str) {
     CACHE.set((!cache.is_empty()).then(|| cache.to_string()));
 }
