@@ -394,7 +394,7 @@ pub(crate) fn read(
         Command::Completions { shell } => Task::Completions(shell),
         Command::Manual { directory } => Task::Manual(directory),
     };
-    // Commands that need no etcd ignore invalid options for reaching one.
+    // Commands that need no etcd ignore the settings for reaching one, unless `--etcd` is given.
     let asked = given.etcd.is_some() && !matches!(task, Task::Serve(_));
     let without =
         matches!(task, Task::Serve(_) | Task::Bench { .. } | Task::Demo | Task::Completions(_) | Task::Manual(_));
