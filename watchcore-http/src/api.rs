@@ -1,4 +1,4 @@
-//! The service: what an embedding program builds, and the way of a request through it.
+//! The service that an embedding program builds, and the steps that every request passes.
 
 use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, unless_it_panics};
 use crate::catalog::{Catalog, Resource, invalid};
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use watchcore::{Cache, Code, Error, Result};
 
-/// Fewer `header_bytes` are refused, for what browsers and proxies send would not fit.
+/// The smallest `header_bytes` that is accepted: browsers and proxies send heads of several KiB.
 const LEAST_HEADER_BYTES: usize = 8 << 10;
 
-/// How much and how many a server takes: see [`ApiBuilder::limits`].
+/// Limits of the server: see [`ApiBuilder::limits`].
 ///
 /// ```
 /// let mut limits = watchcore_http::Limits::default();
@@ -35,50 +35,51 @@ const LEAST_HEADER_BYTES: usize = 8 << 10;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Watches in all. Of the last tenth a user, or an address where nobody is known, gets none with more than an even
-    /// share. Default 10,000.
+    /// Watches in all. Once nine tenths are in use, a user (or an address, where users are not authenticated) that
+    /// already has its even share gets no more. Default 10,000.
     pub watches: usize,
-    /// Watches of one connection (HTTP/2 has many). Default 1,000.
+    /// Watches of one connection (HTTP/2 multiplexes many). Default 1,000.
     pub watches_per_connection: usize,
-    /// Bytes of frames that are kept for each resource, and for the keys of each cache as `/v1/keys` shows them, so that an
-    /// event is framed once. Default 16 MiB.
+    /// Bytes of frames cached for each resource, and for the keys of each cache as `/v1/keys` shows them, so that an
+    /// event is framed once for all watchers. Default 16 MiB.
     pub frame_bytes: usize,
-    /// How long a connection of a [`Server`](crate::Server) may have something for its client, a watch included, of which
-    /// the client takes no byte; then it is cut off. Default 60 s.
+    /// How long a connection of a [`Server`](crate::Server) may have unsent data for its client, a watch included,
+    /// without the client taking a byte; then it is cut off. Default 60 s.
     pub stall: Duration,
-    /// How long a list may take from its beginning on, however its client takes it; then it is cut off. What changes
-    /// meanwhile is kept, for a list is of one revision. Default 10 minutes.
+    /// How long a list may take from its beginning, even if its client keeps reading; then it is cut off. A list is of
+    /// one revision, so the cache keeps later changes in memory until it ends. Default 10 minutes.
     pub list: Duration,
-    /// How long a watch may take, whatever `timeoutSeconds` says; one that says nothing takes half as long or longer, at
-    /// random. Default an hour.
+    /// How long a watch may take, whatever `timeoutSeconds` says. A watch without `timeoutSeconds` ends after a random
+    /// time between half of this and all of it. Default an hour.
     pub watch: Duration,
-    /// Bytes of answers of a [`Server`](crate::Server) that were made, and that their clients have not taken. Beyond: 429,
-    /// and the answer whose client has taken nothing for longest is cut off. Default 256 MiB.
+    /// Bytes of answers of a [`Server`](crate::Server) that were produced and not yet taken by their clients. Beyond:
+    /// 429, and the answer whose client has taken nothing for longest is cut off. Default 256 MiB.
     pub unread_bytes: usize,
-    /// The same for each client: a user, or an address where nobody is known. Default 64 MiB.
+    /// `unread_bytes` for each client: a user, or an address where users are not authenticated. Default 64 MiB.
     pub unread_bytes_per_client: usize,
-    /// Connections of a [`Server`](crate::Server), as far as files may be opened. Beyond, nothing is answered but health.
-    /// Of the last tenth an address with more than an even share gets none. Default 20,000.
+    /// Connections of a [`Server`](crate::Server); the limit on open files may lower this. Beyond, only health probes
+    /// are answered. Once nine tenths are in use, an address that already has its even share gets no more. Default
+    /// 20,000.
     pub connections: usize,
-    /// How old a connection becomes, a tenth less or more: then HTTP/2 is told to go away, and HTTP/1.1 closes with its next
-    /// answer. Default an hour.
+    /// How old a connection may become, varied at random by a tenth; then HTTP/2 gets GOAWAY, and HTTP/1.1 closes with
+    /// its next answer. Default an hour.
     pub connection_age: Duration,
     /// Bytes of a request's head, its first line and its headers. Beyond: 431. Default 32 KiB, and at least 8 KiB.
     pub header_bytes: usize,
     /// Bytes of path and query. Beyond: 414. Default 16 KiB.
     pub url_bytes: usize,
-    /// How long the head of a request may take from its first byte on, and the first request of a connection from the
-    /// beginning on; then the connection is closed. Default 10 s.
+    /// How long the head of a request may take from its first byte, and the first request of a connection from when the
+    /// connection was accepted; then the connection is closed. Default 10 s.
     pub header_timeout: Duration,
-    /// How long the handshake of TLS may take. Default 10 s.
+    /// How long the TLS handshake may take. Default 10 s.
     pub handshake_timeout: Duration,
-    /// How long a connection may wait for its next request. Default 2 minutes: longer than clients wait, so that it is
-    /// they who close.
+    /// How long a connection may wait for its next request. Default 2 minutes: longer than most clients wait, so that
+    /// the client closes and no request crosses the server's close.
     pub idle: Duration,
-    /// The same where everybody has to be known, as long as nobody was: so strangers do not keep the places of others.
-    /// Default 10 s.
+    /// `idle` for a connection without an authenticated request, where authentication is required: strangers then do
+    /// not hold connections that others need. Default 10 s.
     pub idle_unknown: Duration,
-    /// Bytes that wait for a client in one stream, beside what the kernel holds. Default 64 KiB.
+    /// Bytes queued for a client in one stream, in addition to the kernel's buffers. Default 64 KiB.
     pub queued_bytes: usize,
 }
 
@@ -108,7 +109,7 @@ impl Default for Limits {
 
 impl Limits {
     /// # Errors
-    /// INVALID_ARGUMENT where nothing could be served.
+    /// INVALID_ARGUMENT if no request could be served within these limits.
     fn check(&self) -> Result<()> {
         if self.header_bytes < LEAST_HEADER_BYTES {
             let given = self.header_bytes;
@@ -135,29 +136,29 @@ impl Limits {
     }
 }
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct ApiState {
     pub(crate) catalog: Catalog,
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) unread: Arc<Unread>,
-    /// Reads of all of a large cache.
+    /// Concurrency limit of reads that visit every key of a large cache.
     pub(crate) lists: Arc<Turns>,
-    /// What is gathered of all resources, caches or subscriptions.
+    /// Concurrency limit of reads that gather from all resources, caches or subscriptions.
     pub(crate) readings: Arc<Turns>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
     pub(crate) figures: Arc<Figures>,
     pub(crate) viewers: Viewers,
     pub(crate) access: Arc<Access>,
-    /// How long a cache may be without its source before the server is not ready.
+    /// How long a cache may be without its source before `/readyz` fails.
     pub(crate) stale_limit: Duration,
-    /// The end has begun: not ready any more.
+    /// Set once shutdown has begun; `/readyz` then fails.
     pub(crate) is_ending: AtomicBool,
 }
 
-/// The service over some caches: a [`Router`] that a program nests, or a server of its own.
+/// The service over some caches: a [`Router`] that a program nests, or the base of a [`Server`](crate::Server).
 ///
-/// A clone is the same service.
+/// Clones share the same service.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -172,7 +173,7 @@ pub(crate) struct ApiState {
 #[derive(Clone)]
 pub struct Api(pub(crate) Arc<ApiState>);
 
-/// What an [`Api`] is built of.
+/// Builder of an [`Api`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -202,19 +203,20 @@ impl Api {
         ApiBuilder::default()
     }
 
-    /// The service as a router.
+    /// Returns the service as a router.
     pub fn router(&self) -> Router {
         Router::new().fallback(answer).with_state(self.0.clone())
     }
 
     /// Ends all watches, spread over `grace`; new ones are refused from now on, and `/readyz` fails. Lists and other
-    /// answers go on.
+    /// answers continue.
     pub async fn drain(&self, grace: Duration) {
         self.begin_end();
         self.0.open.drain(grace).await;
     }
 
-    /// The answer to a request that is refused before it is looked at: counted, logged and named as any other.
+    /// Answers a request that is refused before its path is routed. The answer is counted, logged and gets an ID like
+    /// any other.
     pub(crate) fn refuse(&self, request: &Parts, refusal: Refusal) -> Response {
         let route = Route::of(request.uri.path());
         let subject = operate::subject(&self.0, request, &route);
@@ -224,88 +226,89 @@ impl Api {
         operate::finish(exchange, response)
     }
 
-    /// From now on it says that it is not ready.
+    /// Makes `/readyz` fail from now on.
     pub(crate) fn begin_end(&self) {
         self.0.is_ending.store(true, Relaxed);
     }
 
-    /// Whether everybody who asks has to be known.
+    /// Whether requests must be authenticated.
     pub(crate) fn authenticates(&self) -> bool {
         !self.0.access.authenticators.is_empty()
     }
 }
 
 impl ApiBuilder {
-    /// One more cache: its keys are served below `/v1/keys`, and resources may lie in it.
+    /// Adds a cache: its keys are served below `/v1/keys`, and resources may lie in it.
     pub fn cache(mut self, cache: Cache) -> ApiBuilder {
         self.caches.push(cache);
         self
     }
 
-    /// One more resource. It lies in a cache that is given here too, best prepared by [`Resource::declare`].
+    /// Adds a resource. Its cache must be added too, best prepared by [`Resource::declare`].
     pub fn resource(mut self, resource: Resource) -> ApiBuilder {
         self.resources.push(resource);
         self
     }
 
-    /// How much and how many are taken.
+    /// Sets the limits.
     pub fn limits(mut self, limits: Limits) -> ApiBuilder {
         self.limits = limits;
         self
     }
 
-    /// How often a watch that asked for bookmarks gets one. Default: a minute.
+    /// Sets how often a watch that asked for bookmarks gets one. Default: a minute.
     pub fn bookmark_interval(mut self, interval: Duration) -> ApiBuilder {
         self.bookmark_interval = Some(interval);
         self
     }
 
-    /// One more way to find out who asks. Where there is one, everybody has to be known, but for health.
+    /// Adds a way to authenticate requests. With at least one, every request but health must be authenticated.
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> ApiBuilder {
         self.access.authenticators.push(Box::new(authenticator));
         self
     }
 
-    /// Decides about each request. Default: who is known may read everything. Where several are given, a request passes
-    /// that each of them allows; they are asked in the order in which they were given, up to the first that denies.
+    /// Adds an authorizer, which decides about each request. Default: every authenticated user may read everything. Of
+    /// several, each must allow the request; they are asked in the order in which they were added, up to the first that
+    /// denies.
     pub fn authorizer(mut self, authorizer: impl Authorizer) -> ApiBuilder {
         self.access.authorizers.push(Box::new(authorizer));
         self
     }
 
-    /// One more name that the server answers to, `watch.example` or with a port, where nobody has to be known. Loopback
-    /// names, and the address that a connection came to, are its own without this.
+    /// Adds a host name that the server answers to, such as `watch.example`, with or without a port, where requests
+    /// need not be authenticated. Loopback names and the address that a connection came to are accepted without this.
     pub fn host(mut self, name: impl Into<String>) -> ApiBuilder {
         self.access.origins.hosts.push(name.into());
         self
     }
 
-    /// One more origin whose pages may ask the server, and read what it answers: `https://ops.example`. Its own is allowed
-    /// without this.
+    /// Adds an origin whose pages may call the server and read its answers: `https://ops.example`. The server's own
+    /// origin is allowed without this.
     pub fn origin(mut self, origin: impl Into<String>) -> ApiBuilder {
         self.access.origins.origins.push(origin.into());
         self
     }
 
-    /// How long a cache may be without its source before `/readyz` fails, and the watches on it end, so that their clients
-    /// find another server. Watches that begin later stay. Default: a minute.
+    /// Sets how long a cache may be without its source before `/readyz` fails and the watches on it end, so that their
+    /// clients find another server. Watches that begin after that stay. Default: a minute.
     pub fn stale_limit(mut self, limit: Duration) -> ApiBuilder {
         self.stale_limit = Some(limit);
         self
     }
 
-    /// How often the user of each open watch is looked up anew, and what may be watched is decided anew. Default: 15 s. An
-    /// authenticator or authorizer has a third of it to answer.
+    /// Sets how often the user of each open watch is authenticated again and its watch authorized again. Default: 15 s.
+    /// An authenticator or authorizer has a third of the interval to answer.
     pub fn recheck_interval(mut self, interval: Duration) -> ApiBuilder {
         self.recheck_interval = Some(interval);
         self
     }
 
-    /// The service.
+    /// Builds the service.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; where limits are so low that
-    /// nothing could be served: fewer `header_bytes` than 8 KiB, no bytes or no time for what needs some.
+    /// INVALID_ARGUMENT if a resource lies in no cache, cannot be served, or was added twice; or if limits are so low
+    /// that no request could be served: `header_bytes` below 8 KiB, or zero for a size or time that must not be zero.
     pub fn build(self) -> Result<Api> {
         self.limits.check()?;
         let access = Arc::new(self.access);
@@ -330,7 +333,7 @@ impl ApiBuilder {
     }
 }
 
-/// The way of a request: what it names, who asks, what that is answered with.
+/// Handles a request: routes it, authenticates and authorizes it, and dispatches it.
 async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
     let route = Route::of(parts.uri.path());
@@ -358,8 +361,8 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
     operate::finish(exchange, response)
 }
 
-/// Who asks, whether they may, and whether they have read what they were answered before. Who is known is in the
-/// extensions of the request from here on, and the account of the client.
+/// Authenticates and authorizes the request, and refuses it if its client has too many unread bytes. Afterwards the
+/// request's extensions hold the [`User`], if known, and the client's account.
 async fn admit(
     state: &ApiState,
     parts: &mut Parts,
@@ -381,10 +384,10 @@ async fn admit(
     Ok(account)
 }
 
-/// What a request asks for.
+/// Describes the request for authorizers.
 ///
 /// # Errors
-/// 400 where the parameters are malformed: then it is not known whether it is a list or a watch.
+/// 400 if the parameters are malformed: it is then unknown whether the request is a list or a watch.
 fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::result::Result<Asked, Refusal> {
     let path = parts.uri.path();
     let mut asked = Asked::of_path(parts, one_spelling(path).unwrap_or_else(|| path.to_owned()));

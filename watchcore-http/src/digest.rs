@@ -1,4 +1,4 @@
-//! SHA-256, for what outlives a process: the policy of the page, and tags by which clients know a document again.
+//! SHA-256, for values that must stay equal across processes: the page's content security policy, and ETags.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
 /// The SHA-256 of a text, in base64.
 pub(crate) fn sha256(text: &str) -> String {
-    // That of rustls, which is there anyway.
+    // Taken from rustls, a dependency anyway.
     let suite = TLS13_AES_128_GCM_SHA256.tls13().map(|suite| suite.common.hash_provider.hash(text.as_bytes()));
     suite.map_or_else(String::new, |hash| STANDARD.encode(hash.as_ref()))
 }

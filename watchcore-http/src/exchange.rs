@@ -1,8 +1,8 @@
-//! One request and its answer, as the log and the counters see them.
+//! One request and its answer, as the access log and the counters see them.
 //!
-//! It is made when the head of the request is there, and is held by whatever is still busy with the answer: the body of
-//! the response, the place of an open watch. When the last of them drops it, it is counted and logged, once, whatever
-//! the transport was, and whether the answer was sent whole or the client went.
+//! The record is made from the request's head. Everything that still works on the answer holds a reference: the body of
+//! the response, the permit of an open watch. Dropping the last reference counts and logs the request, exactly once,
+//! over any transport, whether the answer was sent whole or the client went away.
 
 use crate::figures::{Figures, RequestLabels, ResourceLabels};
 use http::request::Parts;
@@ -13,16 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// What the log calls a request whose client went before there was an answer.
+/// Code in the log of a request whose client went away before there was an answer, as nginx has it.
 const CLIENT_GONE: u16 = 499;
 
-/// One request and its answer.
 pub(crate) struct Exchange {
     began: Instant,
     method: Method,
     path: String,
     query: String,
-    /// `get`, `list`, `watch`; of other methods the method in small letters, of unknown ones `other`.
+    /// `get`, `list` or `watch`; for other methods the method in lower case; for unknown methods `other`.
     verb: &'static str,
     resource: ResourceLabels,
     peer: Option<SocketAddr>,
@@ -30,24 +29,24 @@ pub(crate) struct Exchange {
     user: OnceLock<String>,
     reason: OnceLock<&'static str>,
     code: AtomicU16,
-    /// Relaxed, as all of it: read when nobody else has it.
+    /// Relaxed, like the other counters here: read in `drop`, after the last reference is gone.
     bytes: AtomicU64,
-    /// The bytes of a watch are counted where they are framed.
+    /// Set for a watch: its bytes are counted where they are framed, so the body must not count them again.
     is_watch: AtomicBool,
     figures: Arc<Figures>,
 }
 
-/// What a request is about, as far as its head says.
+/// The subject of a request, as far as its head says.
 pub(crate) struct Subject {
     pub(crate) verb: &'static str,
     pub(crate) resource: ResourceLabels,
-    /// Without what must not stand in a log.
+    /// The query without secrets such as tokens.
     pub(crate) query: String,
     pub(crate) peer: Option<SocketAddr>,
 }
 
 impl Exchange {
-    /// A request begins.
+    /// Begins the record of a request.
     pub(crate) fn begin(head: &Parts, subject: Subject, figures: Arc<Figures>) -> Arc<Exchange> {
         let Subject { verb, resource, query, peer } = subject;
         Arc::new(Exchange {
@@ -68,23 +67,23 @@ impl Exchange {
         })
     }
 
-    /// That of a request.
+    /// Returns the record in a request's extensions.
     pub(crate) fn of(head: &Parts) -> Option<&Arc<Exchange>> {
         head.extensions.get()
     }
 
-    /// By what the client and the log name it.
+    /// Returns the ID by which the client and the log name the request.
     pub(crate) fn id(&self) -> &HeaderValue {
         &self.id
     }
 
-    /// Who sends it.
+    /// Records the authenticated user.
     pub(crate) fn sent_by(&self, user: &str) {
-        // It is found out once.
+        // Authentication runs once per request, so this is empty before.
         let _ = self.user.set(user.to_owned());
     }
 
-    /// The head of the answer is there.
+    /// Records that the head of the answer exists.
     pub(crate) fn answered(&self, code: u16, reason: Option<&'static str>) {
         self.code.store(code, Relaxed);
         if let Some(reason) = reason {
@@ -92,17 +91,17 @@ impl Exchange {
         }
     }
 
-    /// From now on a watch counts what is sent.
+    /// Marks the request as a watch; from now on only [`framed`](Self::framed) counts bytes.
     pub(crate) fn watches(&self) {
         self.is_watch.store(true, Relaxed);
     }
 
-    /// Bytes of a watch.
+    /// Counts bytes of a watch.
     pub(crate) fn framed(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes of a body.
+    /// Counts bytes of a body, unless the request is a watch.
     pub(crate) fn sent(&self, bytes: usize) {
         if !self.is_watch.load(Relaxed) {
             self.bytes.fetch_add(bytes as u64, Relaxed);
@@ -139,13 +138,13 @@ impl Drop for Exchange {
     }
 }
 
-/// Text of a request line for a line of the log. A request line may have any UTF-8 in it, which may end a line for who
-/// reads the log, or turn its text round; it is written as clients should have written it, with percent signs.
+/// Percent-encodes control characters for the log. A request line may contain any UTF-8, including characters that
+/// break a log line or reverse its text in a terminal.
 fn plain(text: &str) -> String {
     utf8_percent_encode(text, CONTROLS).to_string()
 }
 
-/// What the client calls the request, if that can stand in a log and a header; else a name that nobody else has.
+/// Returns the client's request ID if it is safe in a log and a header; otherwise a random one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     const MOST: usize = 64;
     let is_sane = |value: &&HeaderValue| {
@@ -156,7 +155,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     let given = ["audit-id", "x-request-id"].iter().filter_map(|name| headers.get(*name)).find(is_sane);
     given.cloned().unwrap_or_else(|| {
         let made = format!("{:032x}", fastrand::u128(..));
-        // Digits are always a value.
+        // Hexadecimal digits are always a valid header value.
         HeaderValue::from_str(&made).unwrap_or(HeaderValue::from_static("none"))
     })
 }

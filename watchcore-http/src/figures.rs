@@ -1,7 +1,7 @@
-//! What is counted.
+//! Counters of the server.
 //!
-//! Whatever happens is counted where it happens; what exists elsewhere already (open watches, frames, lag) is read when it
-//! is asked for, by `operate::metrics`.
+//! Events are counted where they happen. Values that exist anyway (open watches, frames, lag) are not counted here:
+//! `operate::metrics` reads them when it is scraped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use watchcore::metrics::{Families, Histogram};
 
-/// Upper bounds of the buckets of durations, in seconds: a get takes some microseconds, a large list some seconds, and a
-/// read that waits for a revision 3 s at most.
+/// Upper bounds of the duration buckets, in seconds: a get takes microseconds, a large list seconds, and a read that
+/// waits for a revision at most 3 s.
 const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Counters of one service. Relaxed: figures.
+/// Counters of one service. All atomics are Relaxed: each is an independent statistic.
 pub(crate) struct Figures {
     connections: AtomicUsize,
     answer_bytes: AtomicU64,
-    /// By the number of the reason.
+    /// Indexed by `Reason`.
     refused: [AtomicU64; Reason::ALL.len()],
     requests: Mutex<Requests>,
 }
@@ -26,20 +26,20 @@ pub(crate) struct Figures {
 #[derive(Clone, Default)]
 struct Requests {
     counts: BTreeMap<RequestLabels, u64>,
-    /// By the verb.
+    /// Keyed by verb and resource.
     durations: BTreeMap<(&'static str, ResourceLabels), Histogram>,
 }
 
-/// A resource that is served; or a path that is no resource's, which begins with a slash; or `unknown`.
+/// Labels of a served resource; of a path that is no resource, which begins with a slash; or `unknown`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct ResourceLabels {
     group: String,
     version: String,
-    /// The plural name alone, as in the metrics of Kubernetes.
+    /// The plural name alone, as in the Kubernetes API server's metrics.
     resource: String,
 }
 
-/// What a finished request is counted by.
+/// The labels by which a finished request is counted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct RequestLabels {
     pub(crate) verb: &'static str,
@@ -52,14 +52,14 @@ impl ResourceLabels {
         ResourceLabels { group: group.into(), version: version.into(), resource: plural.into() }
     }
 
-    /// Of no resource.
+    /// Labels of a path that is no resource.
     pub(crate) fn path(path: &str) -> ResourceLabels {
         ResourceLabels { resource: path.to_owned(), ..ResourceLabels::default() }
     }
 }
 
 impl ResourceLabels {
-    /// As labels of a series.
+    /// Returns the labels of a series.
     pub(crate) fn labels(&self) -> [(&'static str, &str); 3] {
         [("group", &self.group), ("version", &self.version), ("resource", &self.resource)]
     }
@@ -72,13 +72,13 @@ impl fmt::Display for ResourceLabels {
     }
 }
 
-/// Why a connection was closed, or a request refused, that came too fast, too slow, too large, or malformed.
+/// Why a connection was closed or a request refused: too many, too slow, too large, or malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types, reason = "the names are the values of the label")]
 pub(crate) enum Reason {
-    /// There were as many connections as there may be, or as many of one address.
+    /// All connections, or all of one address, were in use.
     connections,
-    /// The system had none to give: mostly too few file descriptors.
+    /// The system failed to accept a connection: usually for lack of file descriptors.
     accept,
     handshake,
     handshake_timeout,
@@ -86,7 +86,7 @@ pub(crate) enum Reason {
     header_bytes,
     url_bytes,
     malformed,
-    /// The client took nothing of what it was answered.
+    /// The client took no byte for as long as the stall limit.
     stall,
 }
 
@@ -120,7 +120,7 @@ impl Figures {
         self.refused[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// One more connection.
+    /// Counts a new connection.
     pub(crate) fn connect(&self) {
         self.connections.fetch_add(1, Relaxed);
     }
@@ -134,12 +134,12 @@ impl Figures {
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
-        // Nothing in here panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request is done; its resource is given back. The labels have few values: verbs that are known, resources that
-    /// are served, codes that are answered.
+    /// Counts a finished request and returns its resource labels. Cardinality is bounded: known verbs, served
+    /// resources, codes that the server answers.
     pub(crate) fn request(&self, labels: RequestLabels, took: Duration) -> ResourceLabels {
         let Requests { counts, durations } = &mut *self.requests();
         match counts.get_mut(&labels) {
@@ -160,12 +160,12 @@ impl Figures {
         key.1
     }
 
-    /// Bytes of an answer that is no watch.
+    /// Counts bytes of an answer that is not a watch.
     pub(crate) fn answer_sent(&self, bytes: u64) {
         self.answer_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Requests of all verbs and codes.
+    /// Returns the number of requests of each resource, over all verbs and codes.
     pub(crate) fn requests_by_resource(&self) -> BTreeMap<ResourceLabels, u64> {
         let mut requests = BTreeMap::new();
         for (labels, count) in &self.requests().counts {
@@ -174,7 +174,7 @@ impl Figures {
         requests
     }
 
-    /// Appends what is counted here.
+    /// Appends these counters to a metrics page.
     pub(crate) fn show(&self, to: &mut Families) {
         let Requests { counts, durations } = self.requests().clone();
         for (RequestLabels { verb, resource, code }, count) in &counts {
@@ -190,7 +190,7 @@ impl Figures {
         let help = "Bytes of answers that are no watches.";
         to.counter("answer_bytes", help, &[], self.answer_bytes.load(Relaxed));
         for (reason, count) in Reason::ALL.iter().zip(&self.refused) {
-            // A series that is there from the beginning shows its first increase.
+            // Series with count 0 are exported too: a rate needs the value before the first increase.
             let help = "Connections and requests that came too fast, too slow, too large or malformed.";
             to.counter("refused", help, &[("reason", &format!("{reason:?}"))], count.load(Relaxed));
         }

@@ -1,12 +1,12 @@
-//! Things made of files, which are made again when the files change: certificates, tokens.
+//! Values made from files, which are made again when the files change: certificates, tokens.
 //!
-//! A value is made of the bytes of some files. Who needs it asks for it; where the last look at the files is older than
-//! an interval, they are looked at first, on a thread that may block; who asks meanwhile waits for the same look, so that
-//! of two requests at once none is answered by what a file was long ago. While they cannot be read, or make no value (half
-//! of a pair was replaced), the last good value serves, and one warning says why.
+//! A caller asks for the value. If the last check of the files is older than an interval, the files are checked first,
+//! on a blocking thread. Callers that ask meanwhile wait for the same check, so that none of them gets the value of an
+//! old file. While the files cannot be read, or make no value (half of a pair was replaced), the last good value is
+//! used, and one warning says why.
 //!
-//! The server may show its old certificate for ever. Files that say who may ask are different: a value with a limit
-//! ([`Reloaded::believed_for`]) is not used for longer than the limit after its files could not be read.
+//! The server may use its old certificate for ever. Tokens and client authorities are different: a value with a limit
+//! ([`Reloaded::believed_for`]) is no longer used when its files could not be read for longer than the limit.
 
 use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
@@ -18,30 +18,30 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// A file that changed so shortly before it was read may change once more without another time of change.
+/// Resolution of file times. A file that changed this recently may change again without a new modification time.
 const CLOCK_OF_FILES: Duration = Duration::from_secs(2);
 
-/// How long a caller waits for the files to be looked at.
+/// How long a caller waits for a check of the files.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// More than any certificate or list of tokens has. What is larger was named by mistake.
+/// Larger than any certificate or token list: a larger file was configured by mistake.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What makes a value of the contents of the files, in their order; or a sentence that names the file and what is wrong.
+/// Makes a value from the contents of the files, in the order of their paths. The error names the file and the fault.
 type Make<T> = dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync;
 
-/// A value made of files.
+/// A value made from files.
 pub(crate) struct Reloaded<T> {
-    /// For the log: what the value is.
+    /// Name of the value in log messages.
     what: &'static str,
     paths: Vec<PathBuf>,
     make: Box<Make<T>>,
-    /// The files are looked at again after so long, when somebody asks.
+    /// How old a check may be before a caller starts another.
     interval: Duration,
-    /// How long the last good value is believed while the files make none; `None`: for ever.
+    /// How long the last good value is used while the files make none; `None`: for ever.
     limit: Option<Duration>,
     held: Mutex<Held<T>>,
-    /// Notified at the end of each look.
+    /// Notified at the end of each check.
     ended: Notify,
     hasher: std::collections::hash_map::RandomState,
 }
@@ -49,14 +49,14 @@ pub(crate) struct Reloaded<T> {
 struct Held<T> {
     value: Arc<T>,
     looked: Instant,
-    /// When the look began that runs at this moment, if one does.
+    /// When the running check began, if one is running.
     looking: Option<Instant>,
-    /// What the files were when they were read; `None`: they are read at the next look in any case.
+    /// Stamps of the files when they were read; `None` forces the next check to read them.
     stamps: Option<Vec<Stamp>>,
     contents: u64,
-    /// The newest files make no value.
+    /// Set while the newest files make no value.
     failure: Option<Failure>,
-    /// The warning that the value is not used any more has been logged.
+    /// Whether the warning that the value is no longer used was logged.
     is_expired: bool,
 }
 
@@ -68,12 +68,12 @@ struct Failure {
     contents: Option<u64>,
 }
 
-/// By what a change of a file is seen without reading it.
+/// File metadata by which a change is seen without reading the file.
 #[derive(PartialEq, Eq, Clone)]
 struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
-    /// Where the system has them: device, inode, seconds and nanoseconds of the last change of the inode.
+    /// Device, inode, and seconds and nanoseconds of the inode's last change, where the system has them.
     inode: Option<(u64, u64, i64, i64)>,
 }
 
@@ -81,7 +81,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// The sentence of `make`, or which file cannot be read.
+    /// The error of `make`, or which file cannot be read.
     pub(crate) fn new(
         what: &'static str,
         paths: Vec<PathBuf>,
@@ -118,8 +118,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         Reloaded { limit: Some(limit), ..self }
     }
 
-    /// Returns the last good value without a look at the files, or `None` if the files have made no value for longer than the
-    /// limit. A look that does not end, because the file system does not answer, counts as a failed one.
+    /// Returns the last good value without checking the files, or `None` if the files have made no value for longer
+    /// than the limit. A check that does not end, because the file system does not answer, counts as a failed one.
     pub(crate) fn believed(&self) -> Option<Arc<T>> {
         let mut held = self.lock();
         let since = held.failure.as_ref().map(|failure| failure.since).or(held.looking);
@@ -135,26 +135,26 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         None
     }
 
-    /// The value as it was made last, without a look at the files.
+    /// Returns the last good value, without checking the files.
     pub(crate) fn latest(&self) -> Arc<T> {
         self.lock().value.clone()
     }
 
-    /// The value of the files as they are, or as they were at most an interval ago. Where they cannot be read in time it is
-    /// the value before.
+    /// Returns the value of the files as they are now, or were at most an interval ago; the last good value if they
+    /// cannot be read in time.
     pub(crate) async fn current(self: &Arc<Self>) -> Arc<T> {
         self.look_after(self.interval).await;
         self.latest()
     }
 
-    /// Looks at the files where the last look is older than `age`.
+    /// Checks the files if the last check is older than `age`.
     pub(crate) async fn look_after(self: &Arc<Self>, age: Duration) {
-        // Made before the lock is taken: it hears of a look that ends between the two.
+        // Created before the lock is taken, so that a check that ends in between still notifies it.
         let ended = self.ended.notified();
         match Look::begin(self, age) {
-            // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
+            // The blocking task finishes even if this caller is cancelled or times out.
             LookDue::Now(look) => _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await,
-            // Where the file system does not answer, those who come later do not wait for it again.
+            // Waits only for the rest of the same timeout: a file system that does not answer delays no caller twice.
             LookDue::Begun(since) => _ = timeout(PATIENCE.saturating_sub(since.elapsed()), ended).await,
             LookDue::Later => {}
         }
@@ -181,7 +181,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 value.map(|value| (hash, value)).map_err(|why| (why, Some(hash)))
             }
         };
-        // A change between the two is seen by its stamps at the next look.
+        // The stamps were taken before the read. A change in between gives other stamps at the next check.
         let settled = stamps.filter(|stamps| are_settled(stamps));
         self.take(made, settled);
     }
@@ -196,7 +196,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 held.is_expired = false;
                 let Some(value) = value else { return };
                 let before = std::mem::replace(&mut held.value, Arc::new(value));
-                // Freed, and told, behind the lock.
+                // Drop and log after the lock is released.
                 drop(held);
                 drop(before);
                 tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
@@ -215,25 +215,25 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held<T>> {
-        // Nothing in here panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to look at the files, which one caller has at a time. It goes back when this is dropped: at the end of the
-/// look, behind a panic of `make`, and where the runtime ends before the look has begun.
+/// The exclusive right to check the files. Dropping it ends the check: when the check is done, after a panic of `make`,
+/// and when the runtime shuts down before the blocking task has started.
 struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
 
-/// When the files are to be looked at.
+/// Whether a caller has to check the files.
 enum LookDue<T: Send + Sync + 'static> {
     Now(Look<T>),
-    /// Somebody does so, since this moment.
+    /// Another caller's check is running since this moment.
     Begun(Instant),
     Later,
 }
 
 impl<T: Send + Sync + 'static> Look<T> {
-    /// Takes the right where nobody has it, and the last look was `age` ago or longer.
+    /// Starts a check unless one is running or the last one is younger than `age`.
     fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> LookDue<T> {
         let mut held = files.lock();
         if held.looked.elapsed() < age {
@@ -257,12 +257,12 @@ impl<T: Send + Sync + 'static> Drop for Look<T> {
     }
 }
 
-/// `None` where one of them is not there.
+/// Returns `None` if a file is missing.
 fn stamps(paths: &[PathBuf]) -> Option<Vec<Stamp>> {
     paths.iter().map(|path| std::fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))).collect()
 }
 
-/// Whether each change behind these has another stamp.
+/// Whether every later change of these files will change their stamps.
 fn are_settled(stamps: &[Stamp]) -> bool {
     let now = SystemTime::now();
     stamps.iter().all(|stamp| {
@@ -275,8 +275,8 @@ fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
     paths.iter().map(|path| read_one(path)).collect()
 }
 
-/// Reads a regular file, also through symbolic links. A pipe is none: it would block the reader, and be empty the next
-/// time. A device may never end.
+/// Reads a regular file, through symbolic links too. Pipes are refused: opening one would block, and a second read
+/// would find it empty. Devices are refused because they may never end.
 fn read_one(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: Error| format!("cannot read {}: {error}", path.display());
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {

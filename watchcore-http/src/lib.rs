@@ -1,7 +1,8 @@
 //! HTTP list-watch over watchcore's caches, as the Kubernetes API server serves its watch cache.
 //!
-//! Any program with an HTTP client lists and watches: curl, client-go, kubectl and kube-rs work unchanged. It only reads.
-//! An [`Api`] is built of caches and of the [`Resource`]s that lie in them; its router is nested into a program's own.
+//! Any program with an HTTP client lists and watches: curl, client-go, kubectl and kube-rs work unchanged. The server
+//! is read-only. An [`Api`] is built from caches and the [`Resource`]s that lie in them; its router nests into a
+//! program's own.
 
 #![forbid(unsafe_code)]
 

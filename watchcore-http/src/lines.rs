@@ -1,18 +1,18 @@
-//! Key-values and events as lines of JSON: one object a line, its members in a fixed order.
+//! Key-values and events as JSON lines: one object per line, its members in a fixed order.
 //!
-//! The command line prints these lines, and the plain face of the server sends them. Both take them from here, so that
-//! what reads the one reads the other. They are in this crate because the command line has it beneath it, and because it
-//! is the lower of the two; no program is meant to call them, so the module is hidden and promises nothing.
+//! The command line prints these lines, and the server's `/v1/keys` API sends them, so the same client code reads both.
+//! The module is in this crate because the command line depends on it. No other program should call it, so it is hidden
+//! and promises nothing.
 //!
-//! A line begins in [`Line`], at the end of a buffer that the caller owns and reuses. Bytes that are no UTF-8 stand in
-//! base64 (standard alphabet, padded) under a name with `_base64` behind it; what is absent is left out.
+//! A [`Line`] writes to the end of a buffer that the caller owns and reuses. Bytes that are not UTF-8 are written in
+//! base64 (standard alphabet, padded) under the member's name with the suffix `_base64`; absent values are omitted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use std::io::Write as _;
 use watchcore::{Code, Error, Event, KeyValue, Kind, Phase, Resync};
 
-/// The numbers of a key-value.
+/// Revisions, version and lease of a key-value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     pub create_revision: u64,
@@ -32,23 +32,23 @@ impl Numbers {
     }
 }
 
-/// An ADDED, MODIFIED or DELETED.
+/// An event of type ADDED, MODIFIED or DELETED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineEvent<'a> {
     pub kind: &'static str,
-    /// Absent in a DELETED of which only the states before and after are known.
+    /// Absent in a DELETED from a resync, where the revision of the deletion is unknown.
     pub revision: Option<u64>,
     pub synthetic: bool,
     pub key: &'a [u8],
-    /// Never in a DELETED.
+    /// Always absent in a DELETED.
     pub value: Option<&'a [u8]>,
     pub prev_value: Option<&'a [u8]>,
-    /// Those of the value shown; absent in a DELETED whose last value is not known.
+    /// The numbers of the value shown; absent in a DELETED whose last value is not known.
     pub numbers: Option<Numbers>,
 }
 
 impl<'a> LineEvent<'a> {
-    /// None for what is no change of a key: bookmarks and resync marks.
+    /// Returns `None` for bookmarks and resync marks, which change no key.
     pub fn of(event: &'a Event) -> Option<LineEvent<'a>> {
         let deleted = match event.kind() {
             Kind::Added | Kind::Modified | Kind::Put => false,
@@ -73,7 +73,7 @@ impl<'a> LineEvent<'a> {
     }
 }
 
-/// One object under construction at the end of a buffer.
+/// A JSON object under construction at the end of a buffer.
 pub struct Line<'a> {
     buffer: &'a mut Vec<u8>,
     empty: bool,
@@ -85,7 +85,7 @@ impl<'a> Line<'a> {
         Line { buffer, empty: true }
     }
 
-    /// One that says first whose it is.
+    /// Begins a line whose first member is the subscriber, if there is one.
     fn of(buffer: &'a mut Vec<u8>, subscriber: Option<u64>) -> Line<'a> {
         let mut line = Line::new(buffer);
         if let Some(subscriber) = subscriber {
@@ -107,12 +107,12 @@ impl<'a> Line<'a> {
 
     pub fn text(&mut self, name: &str, text: &str) -> &mut Self {
         self.name(name, "");
-        // A string is always JSON and a Vec always takes it.
+        // Neither can fail: a string is always valid JSON, and writes to a Vec succeed.
         let _ = serde_json::to_writer(&mut *self.buffer, text);
         self
     }
 
-    /// Bytes: a string where they are UTF-8, else base64 under `name_base64`.
+    /// Writes bytes as a string if they are UTF-8, otherwise in base64 as `NAME_base64`.
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
         if let Ok(text) = std::str::from_utf8(bytes) {
             return self.text(name, text);
@@ -126,7 +126,7 @@ impl<'a> Line<'a> {
 
     pub fn number(&mut self, name: &str, number: impl std::fmt::Display) -> &mut Self {
         self.name(name, "");
-        // A Vec takes all that is written.
+        // Writes to a Vec succeed.
         let _ = write!(self.buffer, "{number}");
         self
     }
@@ -163,7 +163,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// ADDED, MODIFIED, DELETED.
+/// Appends a line of type ADDED, MODIFIED or DELETED.
 pub fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &LineEvent<'_>) {
     let mut line = Line::of(buffer, subscriber);
     line.text("type", event.kind);
@@ -186,7 +186,7 @@ pub fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &LineEvent<'_
     line.end();
 }
 
-/// BOOKMARK.
+/// Appends a line of type BOOKMARK.
 pub fn bookmark(buffer: &mut Vec<u8>, subscriber: Option<u64>, revision: u64, initial_state_end: bool) {
     let mut line = Line::of(buffer, subscriber);
     line.text("type", "BOOKMARK").number("revision", revision);
@@ -196,12 +196,12 @@ pub fn bookmark(buffer: &mut Vec<u8>, subscriber: Option<u64>, revision: u64, in
     line.end();
 }
 
-/// The part of an epoch that people see: counted from 1 since the cache's birth.
+/// Returns the part of an epoch that is shown to people: the count since the cache was created, from 1.
 pub fn epoch(epoch: u64) -> u64 {
     epoch & u64::from(u32::MAX)
 }
 
-/// RESYNC: the begin or the end of a difference.
+/// Appends a line of type RESYNC: the begin or the end of a difference.
 pub fn resync(buffer: &mut Vec<u8>, subscriber: Option<u64>, resync: &Resync) {
     let phase = match resync.phase {
         Phase::Begin => "begin",
@@ -217,7 +217,7 @@ pub fn resync(buffer: &mut Vec<u8>, subscriber: Option<u64>, resync: &Resync) {
         .end();
 }
 
-/// LAGGED.
+/// Appends a line of type LAGGED.
 pub fn lagged(buffer: &mut Vec<u8>, subscriber: Option<u64>, error: &Error) {
     Line::of(buffer, subscriber)
         .text("type", "LAGGED")
@@ -228,7 +228,7 @@ pub fn lagged(buffer: &mut Vec<u8>, subscriber: Option<u64>, error: &Error) {
         .end();
 }
 
-/// ERROR; `oldest` 0 is one that is not known.
+/// Appends a line of type ERROR; an `oldest` of 0 means unknown, and is omitted.
 pub fn error(
     buffer: &mut Vec<u8>,
     subscriber: Option<u64>,
@@ -248,7 +248,7 @@ pub fn error(
     line.end();
 }
 
-/// A key-value; `value` is absent where only keys are asked for.
+/// Appends a key-value; `value` is absent if only keys were requested.
 pub fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, numbers: Numbers) {
     let mut line = Line::new(buffer);
     line.bytes("key", key);

@@ -1,4 +1,4 @@
-//! Answers that say no: Kubernetes' Status objects.
+//! Error answers: Kubernetes' Status objects.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use std::fmt;
 use watchcore::{Code, Error};
 
-/// An answer that says no: the code of HTTP, Kubernetes' reason for it, and a sentence.
+/// An error answer: the HTTP status code, Kubernetes' reason for it, and a message.
 ///
-/// Its JSON is a Status object, the form in which Kubernetes' clients look for errors: client-go and kube-rs find the
-/// reason and the details by their names.
+/// Its JSON is a Status object, in which Kubernetes' clients look for errors: client-go and kube-rs find the reason and
+/// the details by their names.
 ///
 /// ```
 /// use watchcore_http::Refusal;
@@ -25,12 +25,12 @@ pub struct Refusal {
     message: String,
     details: Map<String, Value>,
     continue_token: Option<String>,
-    /// That a deleted or expired thing may be had again at once: no cache on the way may keep this answer.
+    /// Seconds until the client should try again.
     retry_after: Option<u32>,
 }
 
 impl Refusal {
-    /// A refusal with a code of HTTP and a reason of Kubernetes' (`metav1.StatusReason`).
+    /// Creates a refusal from an HTTP status code and a Kubernetes reason (`metav1.StatusReason`).
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
         Refusal { code, reason, message: message.into(), details: Map::new(), continue_token: None, retry_after: None }
     }
@@ -40,17 +40,17 @@ impl Refusal {
         Refusal::new(400, "BadRequest", message)
     }
 
-    /// 401: who asks is not known.
+    /// 401: the request is not authenticated.
     pub fn unauthorized(message: impl Into<String>) -> Refusal {
         Refusal::new(401, "Unauthorized", message)
     }
 
-    /// 403: who asks may not.
+    /// 403: the user may not do this.
     pub fn forbidden(message: impl Into<String>) -> Refusal {
         Refusal::new(403, "Forbidden", message)
     }
 
-    /// 404: there is nothing at this path.
+    /// 404: this path does not exist.
     pub fn no_such_path() -> Refusal {
         Refusal::new(404, "NotFound", "the server could not find the requested resource")
     }
@@ -67,7 +67,7 @@ impl Refusal {
         refusal
     }
 
-    /// 405: a resource is not written here, in the words of Kubernetes.
+    /// 405: this resource is read-only here. The message is Kubernetes' own.
     pub(crate) fn not_supported(verb: &str, group: &str, plural: &str) -> Refusal {
         let dot = if group.is_empty() { "" } else { "." };
         let message = format!("{verb} is not supported on resources of kind \"{plural}{dot}{group}\"");
@@ -79,7 +79,7 @@ impl Refusal {
         refusal
     }
 
-    /// 400: a continue token that is none, or of another list.
+    /// 400: a continue token that is malformed, or of another list.
     pub(crate) fn bad_token(error: &Error) -> Refusal {
         Refusal::bad_request(format!("invalid continue token: continue key is not valid: {}", error.message()))
     }
@@ -93,7 +93,7 @@ impl Refusal {
         )
     }
 
-    /// 406: none of the forms that are accepted is served.
+    /// 406: none of the accepted forms is served.
     pub fn not_acceptable(accepted: &str) -> Refusal {
         Refusal::new(
             406,
@@ -104,12 +104,12 @@ impl Refusal {
         )
     }
 
-    /// 410: what was asked for has left the window.
+    /// 410: the requested revision has left the window.
     pub fn expired(message: impl Into<String>) -> Refusal {
         Refusal::new(410, "Expired", message)
     }
 
-    /// 422: parameters that must not stand together, each with its cause. The sentences are those of Kubernetes
+    /// 422: invalid combinations of parameters, each with its cause. The messages are those of Kubernetes
     /// (`k8s.io/apimachinery`, `pkg/apis/meta/internalversion/validation`).
     pub(crate) fn invalid_options(causes: &[Cause]) -> Refusal {
         let listed: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
@@ -129,18 +129,18 @@ impl Refusal {
         refusal
     }
 
-    /// With the status, the reason and the wait that the core's table has for a code.
+    /// Creates a refusal with the HTTP status, reason and retry time that the core's table has for a code.
     pub(crate) fn of_code(code: Code, message: impl Into<String>) -> Refusal {
         let refusal = Refusal::new(code.http_status(), code.reason(), message);
         Refusal { retry_after: code.retry_after().map(|after| after.as_secs() as u32), ..refusal }
     }
 
-    /// 429: there are as many as there may be. The client comes again after so many seconds.
+    /// 429: a limit is reached. The client may try again after `seconds`.
     pub fn too_many(message: impl Into<String>, seconds: u32) -> Refusal {
         Refusal::new(429, "TooManyRequests", message).retry_after(seconds)
     }
 
-    /// 504: a revision that did not come in time, or that no cache reaches.
+    /// 504: a revision that was not reached in time, or that no cache can reach.
     pub fn too_large_revision(asked: u64, current: u64) -> Refusal {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut refusal = Refusal::of_code(Code::FutureRevision, message);
@@ -149,39 +149,39 @@ impl Refusal {
         refusal
     }
 
-    /// With `details.retryAfterSeconds`, and the header Retry-After.
+    /// Sets `details.retryAfterSeconds` and the header Retry-After.
     pub fn retry_after(mut self, seconds: u32) -> Refusal {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// With a token in `metadata.continue`, to go on inconsistently.
+    /// Sets `metadata.continue`: a token with which the client may continue the list at a newer revision.
     pub fn with_continue(mut self, token: impl Into<String>) -> Refusal {
         self.continue_token = Some(token.into());
         self
     }
 
-    /// One more member of `details`.
+    /// Adds a member of `details`.
     pub(crate) fn detail(&mut self, name: &str, value: Value) {
         self.details.insert(name.into(), value);
     }
 
-    /// Its code of HTTP.
+    /// Returns the HTTP status code.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// Its reason.
+    /// Returns Kubernetes' reason.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// Its sentence.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The Status object.
+    /// Returns the Status object as JSON.
     pub fn to_json(&self) -> String {
         let text = |text: &str| Value::from(text).to_string();
         let token =
@@ -203,7 +203,7 @@ impl Refusal {
     }
 }
 
-/// Why a parameter is refused: one of the causes in a Status of code 422.
+/// Why a parameter is refused: one cause in a Status of code 422.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cause {
     reason: &'static str,
@@ -212,12 +212,12 @@ pub(crate) struct Cause {
 }
 
 impl Cause {
-    /// The parameter must not stand there, whatever it says.
+    /// The parameter must not be given here, whatever its value.
     pub(crate) fn forbidden(field: &'static str, why: &str) -> Cause {
         Cause { reason: "FieldValueForbidden", field, message: format!("Forbidden: {why}") }
     }
 
-    /// The parameter says something else than what it can say.
+    /// The parameter has an unsupported value.
     pub(crate) fn not_supported(field: &'static str, value: &str, supported: &[&str]) -> Cause {
         let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("Unsupported value: {value:?}: supported values: {}", supported.join(", "));
@@ -225,8 +225,8 @@ impl Cause {
     }
 }
 
-/// What an error of the core is to a client: status, reason and wait by the core's table, the sentence in the words of
-/// Kubernetes where it has some.
+/// Translates an error of the core: status, reason and retry time by the core's table, the message in Kubernetes' words
+/// where it has one.
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Refusal {
         let code = error.code();
@@ -280,6 +280,6 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// In the extensions of a response: that it is a refusal, and why, for the log.
+/// Extension of a response: the reason of a refusal, for the access log.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused(pub(crate) &'static str);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use tokio::runtime::{Builder, Runtime};
 
-/// A directory that is gone with the value.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +33,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The text of the files; one that ends in a `!` is half of a value.
+/// Joins the files' texts; a text that ends in `!` is an incomplete value.
 fn text(files: &[Vec<u8>]) -> Result<String, String> {
     let text = String::from_utf8(files.concat()).unwrap();
     if text.ends_with('!') { Err("half of it".into()) } else { Ok(text) }
@@ -47,7 +47,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
 }
 
-/// As Kubernetes mounts a secret: the files are links into a directory that is replaced as a whole, by another link.
+/// Kubernetes mounts a secret so: the files are links into a directory that is replaced as a whole, by another link.
 #[tokio::test]
 async fn links_to_a_replaced_directory_are_followed() {
     let scratch = Scratch::new();
@@ -55,7 +55,7 @@ async fn links_to_a_replaced_directory_are_followed() {
         std::fs::create_dir(scratch.path(name)).unwrap();
         for (file, text) in [("key", "key of"), ("crt", "certificate of")] {
             let path = scratch.write(&format!("{name}/{file}"), &format!("{text} {name} "));
-            // All of one age and length, and so old that a file of the same stamp is not read again.
+            // All files have the same age and length, and the age is old enough for equal stamps to mean "unchanged".
             File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }
     }
@@ -88,7 +88,7 @@ async fn last_good_value_serves() {
     assert_eq!(*files.current().await, "second", "the same length, right behind the other");
 }
 
-/// A wrong passphrase costs its key derivation once, and not in each handshake.
+/// A wrong passphrase costs its key derivation once, not in each handshake.
 #[tokio::test]
 async fn wrong_files_are_tried_once() {
     let scratch = Scratch::new();
@@ -113,7 +113,7 @@ async fn wrong_files_are_tried_once() {
     assert_eq!((files.current().await.as_str(), tries.load(Relaxed)), ("third", 6));
 }
 
-/// What says who may ask is believed for a while only.
+/// Token lists, for instance, must not be used for ever after their file is gone.
 #[tokio::test]
 async fn value_with_a_limit_is_not_kept() {
     let scratch = Scratch::new();
@@ -149,7 +149,7 @@ async fn what_is_no_regular_file_is_refused() {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // A thread of its own: it would block in a pipe that nobody writes to.
+    // Each runs on its own thread, because opening a pipe without a writer would block.
     for path in [pipe, "/dev/zero".into(), scratch.0.clone()] {
         let (say, said) = mpsc::channel();
         let named = path.clone();
@@ -163,7 +163,7 @@ async fn what_is_no_regular_file_is_refused() {
     assert!(error.ends_with("has more than 16777216 bytes"), "{error}");
 }
 
-/// A service outlives the runtime that it was used on: tests do so, and programs that start a server anew.
+/// A service outlives its runtime in tests and in programs that restart their server.
 #[test]
 fn runtime_that_ends_leaves_the_look_to_others() {
     let scratch = Scratch::new();
@@ -173,7 +173,7 @@ fn runtime_that_ends_leaves_the_look_to_others() {
     let handle = first.handle().clone();
     first.shutdown_background();
     {
-        // A task that is still polled while its runtime ends: nothing that blocks is begun any more.
+        // A task may still be polled while its runtime shuts down; spawning blocking work then fails.
         let _inside = handle.enter();
         assert_eq!(files.current().now_or_never().as_deref().map(String::as_str), Some("first"));
     }
@@ -190,7 +190,7 @@ fn runtime_that_ends_leaves_the_look_to_others() {
     assert!(seen.is_ok(), "nobody looks any more");
 }
 
-/// Two ask at once behind a change: both get what the files are, and not one of them what they were.
+/// Two callers ask at once after a change: both get the new contents.
 #[tokio::test(start_paused = true)]
 async fn look_is_for_all_who_wait() {
     let scratch = Scratch::new();
@@ -217,7 +217,7 @@ async fn look_is_for_all_who_wait() {
     assert_eq!((other.await.as_str(), one.await.unwrap().as_str()), ("second", "second"));
 }
 
-/// A file system that does not answer holds one thread, and no request.
+/// A file system that does not answer blocks one thread, and no request.
 #[test]
 fn nobody_waits_for_ever() {
     let scratch = Scratch::new();
