@@ -1,4 +1,4 @@
-//! What lies below the prefix of a resource and is none of its objects.
+//! Values below a resource's prefix that are not objects of it, and are therefore skipped.
 
 use super::Resource;
 use std::collections::HashSet;
@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use watchcore::json::JsonScan;
 
-/// So many keys are named in the log; what else is left out is only counted.
+/// How many skipped keys are named in the log; further ones are only counted.
 const MOST_NAMED: usize = 1024;
 
-/// Counts what lists and watches of a resource leave out, and names each key once in the log.
+/// Counts the values that lists and watches of a resource skip, and logs each key once.
 #[derive(Default)]
 pub(crate) struct LeftOut {
-    /// How often something was left out. Relaxed: a figure.
+    /// Number of skips. Relaxed: an independent statistic.
     count: AtomicU64,
-    /// Hashes of the keys that were named: 8 bytes a key, at most [`MOST_NAMED`] of them. Two keys with one hash would be
-    /// named once, which nobody meets.
+    /// Hashes of the keys that were logged: 8 bytes each, at most [`MOST_NAMED`]. Of two keys with equal hashes only
+    /// one is logged, which is improbable and harmless.
     named: Mutex<HashSet<u64>>,
     hasher: RandomState,
 }
 
 impl LeftOut {
-    /// A value was left out.
+    /// Counts a skipped value, and logs its key the first time.
     pub(crate) fn report(&self, resource: &Resource, key: &[u8], value: Option<&[u8]>) {
         self.count.fetch_add(1, Relaxed);
         let Some(last) = self.is_new(key) else { return };
@@ -38,12 +38,12 @@ impl LeftOut {
         }
     }
 
-    /// How often something was left out.
+    /// Returns how often a value was skipped.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Whether a key is to be named now, and whether it is the last one that is.
+    /// Returns `None` if the key is not to be logged; otherwise whether it is the last one that is.
     fn is_new(&self, key: &[u8]) -> Option<bool> {
         let hash = self.hasher.hash_one(key);
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);

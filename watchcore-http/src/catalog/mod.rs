@@ -1,4 +1,4 @@
-//! What is served: caches, and the resources that lie in them.
+//! The served caches, and the resources that lie in them.
 
 mod left_out;
 mod resource;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use watchcore::{Cache, Result, State};
 
-/// How long a cache has been without its source, if it is.
+/// Returns how long a cache has been without its source, or `None` if it is connected.
 pub(crate) fn stale_for(cache: &Cache) -> Option<Duration> {
     match cache.state() {
         State::Stale { since } => Some(SystemTime::now().duration_since(since).unwrap_or_default()),
@@ -21,32 +21,32 @@ pub(crate) fn stale_for(cache: &Cache) -> Option<Duration> {
     }
 }
 
-/// A resource with the cache that has its objects.
+/// A resource with the cache that holds its objects.
 pub(crate) struct Served {
     pub(crate) resource: Resource,
     pub(crate) cache: Cache,
-    /// Where the cache keeps the layout of a value, if it was prepared for that.
+    /// Number of the cache attribute that holds a value's layout, if the cache was prepared for it.
     pub(crate) layout: Option<usize>,
     pub(crate) frames: Frames,
     pub(crate) table: TableShape,
     pub(crate) left_out: LeftOut,
 }
 
-/// Caches and resources, found by what a request names.
+/// The served caches and resources, looked up by the names in a request.
 pub(crate) struct Catalog {
-    /// By prefix, the longer ones first.
+    /// Sorted by length of the prefix, longest first.
     caches: Vec<Cache>,
-    /// In the order of declaration: discovery shows them so.
+    /// In the order of declaration, in which discovery lists them.
     resources: Vec<Arc<Served>>,
     by_name: BTreeMap<(String, String, String), Arc<Served>>,
-    /// The frames of the plain face, by the prefix of the cache.
+    /// Frames of the `/v1/keys` API, by the prefix of the cache.
     lines: BTreeMap<Vec<u8>, Arc<Frames<LineForm>>>,
 }
 
 impl Catalog {
     /// # Errors
-    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; and where two caches
-    /// have one prefix.
+    /// INVALID_ARGUMENT if a resource lies in no cache, cannot be served, or is declared twice, or if two caches have
+    /// the same prefix.
     pub(crate) fn new(mut caches: Vec<Cache>, resources: Vec<Resource>, frame_bytes: usize) -> Result<Catalog> {
         caches
             .sort_by(|one, other| other.prefix().len().cmp(&one.prefix().len()).then(one.prefix().cmp(other.prefix())));
@@ -81,33 +81,33 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The resource that a path names.
+    /// Returns the resource that a path names.
     pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
-        // Tuples of owned strings are not found by borrowed ones; there are few resources, and one look a request.
+        // The map cannot be searched by a tuple of borrowed strings; one allocation per request is cheap enough.
         self.by_name.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
-    /// All of them, in the order of declaration.
+    /// Returns all resources, in the order of declaration.
     pub(crate) fn resources(&self) -> &[Arc<Served>] {
         &self.resources
     }
 
-    /// The frames of keys as lines, of each cache.
+    /// Returns the line frames of every cache.
     pub(crate) fn all_lines(&self) -> impl Iterator<Item = &Arc<Frames<LineForm>>> {
         self.lines.values()
     }
 
-    /// The frames of a cache's keys as lines.
+    /// Returns the line frames of a cache.
     pub(crate) fn lines(&self, cache: &Cache) -> Option<&Arc<Frames<LineForm>>> {
         self.lines.get(cache.prefix())
     }
 
-    /// The caches, those of longer prefixes first.
+    /// Returns the caches, longest prefix first.
     pub(crate) fn caches(&self) -> &[Cache] {
         &self.caches
     }
 
-    /// The cache that holds all keys of a prefix.
+    /// Returns the cache that holds all keys with a prefix.
     pub(crate) fn cache_of(&self, prefix: &[u8]) -> Option<&Cache> {
         self.caches.iter().find(|cache| prefix.starts_with(cache.prefix()))
     }

@@ -1,19 +1,19 @@
-//! What a resource declares, and which keys are its objects.
+//! The declaration of a resource, and the mapping between keys and objects.
 
 use crate::json::layout::Layout;
 use std::collections::BTreeSet;
 use std::fmt;
 use watchcore::{Attribute, Builder, Code, Error, Index, Labels, Result};
 
-/// The attribute of a cache that holds the layout of each value.
+/// Name of the cache attribute that holds the layout of each value.
 pub(crate) const LAYOUT: &str = "watchcore.http/layout";
 
-/// Indexes by prefix that a cache is given: each costs every event 16 bytes and a look at a table.
+/// Prefix indexes per cache, at most: each costs every event 16 bytes and a hash lookup.
 const MOST_PREFIXES: usize = 3;
 
-/// A kind of objects that is served, and where in etcd they lie.
+/// A kind of objects to serve, and the prefix in etcd below which they lie.
 ///
-/// The key of an object is `<prefix><namespace>/<name>`, or `<prefix><name>` where the resource has no namespaces; its
+/// The key of an object is `<prefix><namespace>/<name>`, or `<prefix><name>` if the resource has no namespaces; its
 /// value is its JSON.
 ///
 /// ```
@@ -56,14 +56,14 @@ pub(crate) struct Field {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// Of OpenAPI: `string`, `integer`, `number`, `boolean`, or `date`.
+    /// OpenAPI type: `string`, `integer`, `number`, `boolean`, or `date`.
     pub(crate) kind: String,
     pub(crate) pointer: String,
 }
 
 impl Resource {
-    /// A resource: its group (`""` is the core group), version, plural name and kind. Its singular is the kind in small
-    /// letters, its labels are at `/metadata/labels`, and it has no namespaces, until told otherwise.
+    /// Creates a resource from its group (`""` is the core group), version, plural name and kind. By default its
+    /// singular is the kind in lower case, its labels are at `/metadata/labels`, and it has no namespaces.
     pub fn new(
         group: impl Into<String>,
         version: impl Into<String>,
@@ -86,58 +86,59 @@ impl Resource {
         }
     }
 
-    /// Whether its objects lie in namespaces. Default: no.
+    /// Sets whether the objects lie in namespaces. Default: no.
     pub fn namespaced(mut self, namespaced: bool) -> Resource {
         self.namespaced = namespaced;
         self
     }
 
-    /// What the keys of its objects begin with. It ends in `/`.
+    /// Sets the prefix of the objects' keys, which must end in `/`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Resource {
         self.prefix = prefix.into();
         self
     }
 
-    /// Its singular name. Default: the kind in small letters.
+    /// Sets the singular name. Default: the kind in lower case.
     pub fn singular(mut self, singular: impl Into<String>) -> Resource {
         self.singular = singular.into();
         self
     }
 
-    /// One more short name, as kubectl takes it: `po` for pods.
+    /// Adds a short name for kubectl, such as `po` for pods.
     pub fn short_name(mut self, name: impl Into<String>) -> Resource {
         self.short_names.push(name.into());
         self
     }
 
-    /// The JSON pointer of the map of labels. Default: `/metadata/labels`. All resources of a cache have the same.
+    /// Sets the JSON pointer of the map of labels. Default: `/metadata/labels`. All resources of a cache must have the
+    /// same.
     pub fn labels(mut self, pointer: impl Into<String>) -> Resource {
         self.labels = pointer.into();
         self
     }
 
-    /// One more field that selectors may name, by the JSON pointer of its value. `metadata.name` and
-    /// `metadata.namespace` are always there, from the key.
+    /// Adds a field that selectors may name, by the JSON pointer of its value. `metadata.name` and `metadata.namespace`
+    /// always exist: they come from the key.
     pub fn field(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Resource {
         self.fields.push(Field { name: name.into(), pointer: pointer.into() });
         self
     }
 
-    /// One more column of the table form, behind Name and before Age: its name, its type (`string`, `integer`,
-    /// `number`, `boolean`, `date`), the JSON pointer of its value.
+    /// Adds a column of the table form, between Name and Age: its name, its type (`string`, `integer`, `number`,
+    /// `boolean`, `date`), and the JSON pointer of its value.
     pub fn column(mut self, name: impl Into<String>, kind: impl Into<String>, pointer: impl Into<String>) -> Resource {
         self.columns.push(Column { name: name.into(), kind: kind.into(), pointer: pointer.into() });
         self
     }
 
-    /// Prepares a cache for its resources: their fields, their labels, and where things lie in a value. Indexes on
-    /// namespace and name come with it, so a watch of one of them pays for its own events.
+    /// Prepares a cache for its resources: adds attributes for their fields, labels and value layouts, and indexes on
+    /// namespace and name, so that a watch of one namespace or name pays only for its own events.
     ///
-    /// A cache that was not prepared is served too: its values are looked through at each use, and field selectors
-    /// other than `metadata.name` and `metadata.namespace` are refused unless it has the attributes.
+    /// An unprepared cache is served too: its values are then scanned at each use, and field selectors other than
+    /// `metadata.name` and `metadata.namespace` are refused unless the cache has the attributes.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where a pointer is malformed, or two resources have their labels in different places.
+    /// INVALID_ARGUMENT if a pointer is malformed, or if two resources have their labels at different pointers.
     pub fn declare<'r>(cache: Builder, resources: impl IntoIterator<Item = &'r Resource>) -> Result<Builder> {
         let resources: Vec<&Resource> = resources.into_iter().collect();
         let (mut pointers, mut segments, mut prefixes) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -172,14 +173,14 @@ impl Resource {
         for depth in segments {
             cache = cache.field(Attribute::key_segment(segment_attribute(depth), depth));
         }
-        // The deepest are the narrowest; the least important one would be the first to have no place.
+        // Deeper prefixes select fewer events, so if not all fit, the shallowest are dropped.
         for depth in prefixes.into_iter().rev().take(MOST_PREFIXES) {
             cache = cache.index(Index::prefix(depth));
         }
         Ok(cache.index(Index::key()))
     }
 
-    /// Refuses what cannot be served.
+    /// Checks that the resource can be served.
     pub(crate) fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(invalid(format!("resource {self}: {what}")));
         if !self.prefix.ends_with('/') {
@@ -190,7 +191,7 @@ impl Resource {
         let group = Some(("group", &self.group)).filter(|(_, group)| !group.is_empty());
         let short_names = self.short_names.iter().map(|name| ("short name", name));
         for (what, name) in names.into_iter().chain(group).chain(short_names) {
-            // They stand in paths, documents, labels of metrics and lines of the log, and need an escape in none of them.
+            // Names appear unescaped in paths, documents, metric labels and log lines.
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
                 return bad(&format!("{what} {name:?} is no name. Take letters, digits, \"-\", \".\" and \"_\"."));
             }
@@ -202,22 +203,22 @@ impl Resource {
         Ok(())
     }
 
-    /// Which segment of a key is the namespace, or the name where there are none.
+    /// Index of the key segment that is the namespace, or the name if there are no namespaces.
     fn depth(&self) -> usize {
         self.prefix.trim_start_matches('/').matches('/').count()
     }
 
-    /// Which segment of a key is the name.
+    /// Index of the key segment that is the name.
     fn name_depth(&self) -> usize {
         self.depth() + usize::from(self.namespaced)
     }
 
-    /// The attribute that holds the name of an object.
+    /// Name of the cache attribute that holds an object's name.
     pub(crate) fn name_attribute(&self) -> String {
         segment_attribute(self.name_depth())
     }
 
-    /// The attribute that holds the namespace of an object, where it has one.
+    /// Name of the cache attribute that holds an object's namespace, if the resource has namespaces.
     pub(crate) fn namespace_attribute(&self) -> Option<String> {
         self.namespaced.then(|| segment_attribute(self.depth()))
     }
@@ -227,7 +228,7 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// The key of one object.
+    /// Returns the key of one object.
     pub(crate) fn key(&self, namespace: Option<&str>, name: &str) -> Vec<u8> {
         match namespace {
             Some(namespace) => format!("{}{namespace}/{name}", self.prefix).into_bytes(),
@@ -235,7 +236,7 @@ impl Resource {
         }
     }
 
-    /// What the keys of its objects begin with: all, or those of a namespace.
+    /// Returns the key range of all objects, or of those in a namespace.
     pub(crate) fn range(&self, namespace: Option<&str>) -> watchcore::Range {
         match namespace {
             Some(namespace) => watchcore::Range::prefix(format!("{}{namespace}/", self.prefix)),
@@ -243,7 +244,7 @@ impl Resource {
         }
     }
 
-    /// Namespace and name of the object at a key. `None`: the key has another shape.
+    /// Returns namespace and name of the object at a key; `None` if the key does not have the resource's shape.
     pub(crate) fn identity<'k>(&self, key: &'k [u8]) -> Option<(Option<&'k str>, &'k str)> {
         let rest = std::str::from_utf8(key.strip_prefix(self.prefix.as_bytes())?).ok()?;
         let (namespace, name) = match self.namespaced {
@@ -264,9 +265,10 @@ impl fmt::Display for Resource {
 }
 
 impl Field {
-    /// The attribute of the cache that holds it: one a pointer, so that two resources may name it differently.
+    /// Returns the name of the cache attribute that holds the field. Derived from the pointer, so resources that name
+    /// one pointer differently share the attribute.
     ///
-    /// The grammar of selectors has no escapes for names, so the characters that end a name there are encoded.
+    /// Selector names have no escapes, so the characters that end a name in a selector are percent-encoded.
     pub(crate) fn attribute(&self) -> String {
         let mut name = String::from("watchcore.http");
         for c in self.pointer.chars() {

@@ -1,20 +1,20 @@
-//! How old something is, in words: as Kubernetes prints it in tables.
+//! Ages in words, as Kubernetes prints them in tables.
 
 use std::time::SystemTime;
 use time::{Date, Month, OffsetDateTime};
 
-/// What stands where no time is known, and where a text is none.
+/// Shown for a missing time; `INVALID` for a text that is not a time.
 pub(super) const UNKNOWN: &str = "<unknown>";
 pub(super) const INVALID: &str = "<invalid>";
 
-/// The greatest duration of Go, in nanoseconds: differences of times end there.
+/// Go's longest duration in nanoseconds: Go clamps differences of times to it.
 const LONGEST: i128 = i64::MAX as i128;
 
-/// The zero time of Go, 1 January of the year 1, in nanoseconds since 1970.
+/// Go's zero time, 1 January of the year 1, in nanoseconds since 1970.
 const ZERO: i128 = -62_135_596_800_000_000_000;
 
-/// The age of a moment in RFC 3339, in the words of `duration.HumanDuration` (k8s.io/apimachinery). `<unknown>` for the
-/// empty text and Go's zero time, `<invalid>` where it is no time, or one that is more than two seconds ahead.
+/// Formats the age of an RFC 3339 time like `duration.HumanDuration` (k8s.io/apimachinery). Returns `<unknown>` for the
+/// empty text and Go's zero time, and `<invalid>` for a malformed time or one more than two seconds in the future.
 pub(super) fn age(text: &str, now: SystemTime) -> String {
     if text.is_empty() || text == "null" {
         return UNKNOWN.into();
@@ -27,9 +27,9 @@ pub(super) fn age(text: &str, now: SystemTime) -> String {
     human((now - moment).clamp(-LONGEST, LONGEST) as i64)
 }
 
-/// A duration in nanoseconds in about two figures.
+/// Formats a duration in nanoseconds with about two significant parts.
 fn human(duration: i64) -> String {
-    // Rounded towards zero: what is less than two seconds ahead is taken for clocks that differ.
+    // Rounds towards zero: less than two seconds in the future is attributed to clock skew.
     let seconds = duration / 1_000_000_000;
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let (days, years) = (hours / 24, hours / 24 / 365);
@@ -52,7 +52,7 @@ fn human(duration: i64) -> String {
     }
 }
 
-/// A moment of RFC 3339 in nanoseconds since 1970, by the rules of Go's `time.Parse`.
+/// Parses an RFC 3339 time into nanoseconds since 1970, by the rules of Go's `time.Parse`.
 fn nanoseconds(text: &str) -> Option<i128> {
     let text = text.as_bytes();
     let number = |from: usize, to: usize| {
@@ -75,7 +75,7 @@ fn nanoseconds(text: &str) -> Option<i128> {
         if digits == 0 {
             return None;
         }
-        // What is below a nanosecond is cut off.
+        // Digits below a nanosecond are cut off.
         fraction = number(at + 1, at + 1 + digits.min(9))? * 10i64.pow(9 - digits.min(9) as u32);
         at += 1 + digits;
     }

@@ -1,7 +1,7 @@
-//! How an event of a resource becomes the frame of a watch.
+//! Turns an event of a resource into a frame of a watch.
 //!
-//! The core says what changed for the filter: a key came into it, changed inside, or left it. What a client sees is about
-//! objects: a value that is none is as if the key were not there. [`shown`] has the table of both.
+//! The core reports what changed for the filter: a key came to match it, changed, or ceased to match. A client sees
+//! objects: a value that is not an object counts as an absent key. [`shown`] has the table that combines both.
 
 use super::{Form, Frame, Object, table};
 use crate::catalog::Served;
@@ -11,34 +11,34 @@ use crate::watch::Framing;
 use std::sync::Arc;
 use watchcore::{Error, Event, Kind, Phase, Position, Resync, ResyncReason};
 
-/// The annotation of the bookmark that ends the initial state.
+/// Annotation of the bookmark that ends the initial state.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// Bytes of a frame round its object: the type, the metadata that is added, the form's own.
+/// Upper bound of a frame's bytes besides its object: the event type, the added metadata, the form's wrapper.
 const AROUND: usize = 256;
 
-/// The most bytes of a difference that wait for its end: more than etcd takes in one transaction, but where it is told to.
+/// Most bytes of a resync that are held back until its end: more than etcd accepts in one transaction by default.
 const MOST_HELD: usize = 2 << 20;
 
-/// What goes out for an event.
+/// The change that a client sees for an event.
 struct Shown<'e> {
     kind: Kind,
     object: Object<'e>,
     revision: u64,
 }
 
-/// The difference of a resync while it goes out.
+/// A resync in progress.
 ///
-/// It is one revision of the log, `to`, and goes out as many events. A client whose connection breaks behind one of them comes
-/// back with the revision of that one, and gets nothing more of the difference if that is `to`. With `from` it gets all of it
-/// again, and with what lies between the two it is told to list. So what is gone has the revision `from`, and an object that
-/// was written at `to` goes out behind all others.
+/// The log gives a resync one revision, `to`, but the client gets many events. If a connection breaks after one of
+/// them, the client resumes from the revision of that event. Resuming from `to` would skip the rest of the resync;
+/// resuming from `from` repeats all of it; anything between gets 410, and the client lists again. So deletions carry
+/// the revision `from`, and objects written at `to` are held back until all other events were sent.
 struct Difference {
     from: u64,
     to: u64,
-    /// The client resumes at `to`: all that it may lack are objects of that revision, of which it has one.
+    /// The client resumes at `to`: it can lack only objects of that revision, and has at least one of them.
     resumes: bool,
-    /// Objects of `to`.
+    /// Frames of the objects written at `to`.
     held: Vec<Frame>,
     held_bytes: usize,
 }
@@ -49,24 +49,24 @@ impl Difference {
         Difference { from: resync.from, to: resync.to, resumes, held: Vec::new(), held_bytes: 0 }
     }
 
-    /// The objects that are sent behind all other events of the difference.
+    /// Returns the frames that are sent after all other events of the resync.
     fn into_last(self) -> Vec<Frame> {
         if self.resumes && self.held.len() == 1 { Vec::new() } else { self.held }
     }
 
-    /// Whether the frame of a change waits for the others.
+    /// Whether the frame of an event is held back until the end.
     fn holds(&self, event: &Event) -> bool {
         event.kind() != Kind::Deleted && event.mod_revision() >= self.to
     }
 
-    /// Takes a frame that waits; `false`: they are too many.
+    /// Holds a frame back. `false`: the held frames exceed [`MOST_HELD`].
     fn hold(&mut self, frame: Frame) -> bool {
         self.held_bytes += frame.len();
         self.held.push(frame);
         self.held_bytes <= MOST_HELD
     }
 
-    /// What is said where they are too many.
+    /// The error when the held frames exceed [`MOST_HELD`].
     fn refusal(&self) -> Refusal {
         Refusal::expired(format!(
             "too old resource version: {} ({}): the watch of etcd began anew, and more than {} MiB were written at its first revision; list again",
@@ -77,29 +77,29 @@ impl Difference {
     }
 }
 
-/// The watch of a resource in one form.
+/// Framing of a resource's watch in one form.
 pub(crate) struct ResourceFraming {
     served: Arc<Served>,
     form: Form,
     bookmarks: bool,
-    /// The end of the initial state is marked.
+    /// Whether a bookmark marks the end of the initial state.
     end_mark: bool,
-    /// The last revision that a bookmark would not tell anybody: where the watch began, or that of the last one.
+    /// Revision at which the watch began, or of the last bookmark; a bookmark at or below it would be redundant.
     told: u64,
     difference: Option<Difference>,
     resumed: Option<Resumed>,
 }
 
-/// The revision of which a client may have only some objects: that of the last event that it got before its connection
-/// broke. Its subscription gives that revision again, where it has several events.
+/// The revision of the last event that the client got before its connection broke. If the revision has several events,
+/// the client may have only some of them, so the subscription delivers all of them again.
 struct Resumed {
     at: u64,
-    /// An event of it has come.
+    /// Whether an event of this revision was delivered.
     has_begun: bool,
 }
 
 impl ResourceFraming {
-    /// A watch that begins at revision `begin`.
+    /// Creates the framing of a watch that begins at revision `begin`.
     pub(crate) fn new(served: Arc<Served>, form: Form, bookmarks: bool, end_mark: bool, begin: u64) -> ResourceFraming {
         ResourceFraming { served, form, bookmarks, end_mark, told: begin, difference: None, resumed: None }
     }
@@ -110,16 +110,16 @@ impl ResourceFraming {
         self
     }
 
-    /// Whether an event is the only one of its revision that the client is to see, and the client resumes there: then it
-    /// has it.
+    /// Whether the event is the only visible one of the revision at which the client resumes; the client then has it
+    /// already.
     fn is_known(&mut self, event: &Event, is_last: bool) -> bool {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.at == event.revision());
         resumed.is_some_and(|resumed| !std::mem::replace(&mut resumed.has_begun, true) && is_last)
     }
 
-    /// The frame of a change, where it goes out.
+    /// Returns the frame of a change, or `None` if the client sees no change.
     fn change(&self, event: &Event) -> Option<Frame> {
-        // Of a difference all watchers see the same marks, so they may share what is made of them.
+        // All watchers see the same resync marks, so a frame made inside a resync can be shared too.
         let gone_at = self.difference.as_ref().map_or(event.revision(), |difference| difference.from);
         let make = || {
             let shown = shown(&self.served, event, gone_at)?;
@@ -131,14 +131,15 @@ impl ResourceFraming {
                 out.extend_from_slice(b"}\n");
             }))
         };
-        // An initial state is as large as the cache, and would push out of the table what everybody is about to ask for.
+        // Not cached: an initial state is as large as the cache, and would evict the frames that all watchers are about
+        // to need.
         if event.is_initial_state() {
             return self.large(event).or_else(make);
         }
         self.served.frames.get(event.sequence(), self.form, event.kind(), make)
     }
 
-    /// The frame of a large object of the initial state, which lies where the cache has it.
+    /// Returns the frame of a large object of the initial state, whose value is referenced and not copied.
     fn large(&self, event: &Event) -> Option<Frame> {
         if self.form != Form::Json {
             return None;
@@ -148,7 +149,7 @@ impl ResourceFraming {
         let mut start = Vec::new();
         begin(event.kind().name(), &mut start);
         let rest = Object::slice(kv, &object, kv.mod_revision(), &mut start)?;
-        // An event is a line: one whose value has several is made anew.
+        // An event must be one line: a value with line breaks inside is copied and rewritten instead.
         let rest = rest.slice(..rest.trim_ascii_end().len());
         let is_line = memchr::memchr2(b'\n', b'\r', &rest).is_none();
         is_line.then(|| {
@@ -166,7 +167,7 @@ impl ResourceFraming {
         })
     }
 
-    /// The object of a bookmark: one of the form, with nothing but its revision.
+    /// Writes the object of a bookmark: an object of the form that has only its revision.
     fn write_bookmark(&self, revision: u64, ends_initial_state: bool, out: &mut Vec<u8>) {
         let resource = &self.served.resource;
         let (kind, version) = match self.form {
@@ -197,7 +198,8 @@ impl Framing for ResourceFraming {
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
         match event.kind() {
             Kind::Bookmark => {
-                // The only one that the subscription gives: those of the interval are the clock's.
+                // The subscription gives only the bookmark at the end of the initial state; periodic ones come from the
+                // watch's timer.
                 if self.end_mark {
                     out.push(self.bookmark_at(event.revision(), true));
                 } else {
@@ -205,8 +207,8 @@ impl Framing for ResourceFraming {
                 }
             }
             Kind::Resync => {
-                // Every revision that the client holds means something else from here on. Any other resync is the
-                // difference between its marks, and goes out as that.
+                // After a history reset the client's revisions are meaningless, so the watch ends. Any other resync is
+                // sent as the events between its marks.
                 let reset = event
                     .resync()
                     .filter(|resync| resync.phase == Phase::Begin && resync.reason == ResyncReason::HistoryReset);
@@ -271,8 +273,9 @@ fn begin(kind: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\",\"object\":");
 }
 
-/// Makes one line of JSON: an event is a line, and a value may have been stored as many, or with a line's end behind it
-/// as Kubernetes stores custom resources. What ends a line in a JSON text is white space, for in a string it is escaped.
+/// Replaces line breaks by spaces: an event is one line, but a value may be stored with line breaks inside, or with one
+/// at the end as Kubernetes stores custom resources. Inside JSON strings line breaks are escaped, so all others are
+/// white space.
 fn one_line(text: &mut [u8]) {
     let mut at = 0;
     while let Some(found) = memchr::memchr2(b'\n', b'\r', &text[at..]) {
@@ -281,7 +284,7 @@ fn one_line(text: &mut [u8]) {
     }
 }
 
-/// An ERROR event.
+/// Returns an ERROR event.
 fn refused(refusal: &Refusal) -> Frame {
     let status = refusal.to_json();
     Frame::new(status.len() + AROUND, |out| {
@@ -291,7 +294,7 @@ fn refused(refusal: &Refusal) -> Frame {
     })
 }
 
-/// What goes out for a change; `None`: nothing. What has gone has the revision `gone_at`.
+/// Returns what a client sees of a change, or `None`. A deleted object gets the revision `gone_at`.
 ///
 /// | the core | new is an object | old is an object | shown |
 /// | --- | --- | --- | --- |
@@ -303,7 +306,7 @@ fn refused(refusal: &Refusal) -> Frame {
 fn shown<'e>(served: &Served, event: &'e Event, gone_at: u64) -> Option<Shown<'e>> {
     let new = || event.kv().and_then(|kv| Some((Object::or_report(served, kv)?, kv.mod_revision())));
     let old = || event.prev().and_then(|kv| Object::of(served, kv));
-    // What has gone is shown as it last was, with the revision of its going.
+    // A deleted object is sent as it last was, with the revision of the deletion.
     let gone = |object| Shown { kind: Kind::Deleted, object, revision: gone_at };
     match event.kind() {
         Kind::Added => new().map(|(object, revision)| Shown { kind: Kind::Added, object, revision }),

@@ -1,4 +1,4 @@
-//! Objects in the forms in which they go out, and the frames of events, which are shared.
+//! Objects in the forms that clients accept, and the shared frames of events.
 
 mod age;
 mod event;
@@ -13,39 +13,40 @@ pub(crate) use table::TableShape;
 
 use bytes::Bytes;
 
-/// In what the lines of the plain face go out.
+/// Encodings of the `/v1/keys` API's lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum LineForm {
-    /// As they are: one a frame.
+    /// One line per frame.
     Lines,
-    /// As server-sent events, each with its type.
+    /// Server-sent events, each with its type.
     Events,
-    /// The same with an id: a stream can go on behind it.
+    /// Server-sent events with an id, from which a client can resume.
     EventsWithId,
 }
 
-/// The bytes of one event in one form: one chunk of HTTP/1.1, and what is in it. Counted; a clone is the same memory.
+/// The bytes of one event in one form: an HTTP/1.1 chunk and, inside it, the payload. Reference-counted; clones share
+/// the bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
-    /// The chunk, or what is in it before `rest`.
+    /// The whole chunk, or its part before `rest`.
     chunk: Bytes,
-    /// Bytes of the chunk before its payload.
+    /// Length of the chunk's size line, which precedes the payload.
     head: u8,
     rest: Option<Box<Rest>>,
 }
 
-/// The rest of a large value, where the cache has it, and what stands behind it in the chunk.
+/// The rest of a large value, referenced where the cache keeps it, and the bytes that follow it in the chunk.
 #[derive(Clone, Debug)]
 struct Rest {
     value: Bytes,
     end: Bytes,
 }
 
-/// The end of a chunk, behind its payload.
+/// The line break that ends a chunk.
 const END: &[u8] = b"\r\n";
 
 impl Frame {
-    /// A frame of what `write` appends: a whole line, or a whole message.
+    /// Creates a frame from the bytes that `write` appends: a whole line or message. `room` is the expected length.
     pub(crate) fn new(room: usize, write: impl FnOnce(&mut Vec<u8>)) -> Frame {
         let (mut bytes, payload_at) = begin(room);
         write(&mut bytes);
@@ -54,7 +55,7 @@ impl Frame {
         Frame::of(bytes, size, None)
     }
 
-    /// A frame of what `write` appends, of a part of a value that is not copied, and of `end`.
+    /// Creates a frame from the bytes that `write` appends, a part of a value that is not copied, and `end`.
     pub(crate) fn around(room: usize, write: impl FnOnce(&mut Vec<u8>), value: Bytes, end: &[u8]) -> Frame {
         let (mut bytes, payload_at) = begin(room);
         write(&mut bytes);
@@ -63,31 +64,32 @@ impl Frame {
         Frame::of(bytes, size, Some(Box::new(Rest { value, end })))
     }
 
-    /// `bytes`: room for digits, what belongs behind these, the payload or its beginning. `size` is that of the payload.
+    /// `bytes` holds room for the size's digits, a line break, and the payload or its beginning. `size` is the
+    /// payload's length.
     fn of(mut bytes: Vec<u8>, size: usize, rest: Option<Box<Rest>>) -> Frame {
         let size = format!("{size:x}");
         let from = DIGITS - size.len();
         bytes[from..DIGITS].copy_from_slice(size.as_bytes());
-        // Unused room at the front stays, and a little of a guess that was too large. Not more: a frame may be kept for long,
-        // and kept frames are counted by their bytes.
+        // Unused digits at the front and a small excess capacity are kept. A large excess is freed: cached frames live
+        // long, and the cache counts their length, not their capacity.
         if bytes.capacity() > 2 * bytes.len() {
             bytes.shrink_to_fit();
         }
         Frame { chunk: Bytes::from(bytes).slice(from..), head: (size.len() + END.len()) as u8, rest }
     }
 
-    /// Bytes of the chunk.
+    /// Returns the length of the chunk.
     pub(crate) fn len(&self) -> usize {
         self.chunk.len() + self.rest.as_ref().map_or(0, |rest| rest.value.len() + rest.end.len())
     }
 
-    /// The frame as a chunk of HTTP/1.1, in pieces.
+    /// Returns the frame as an HTTP/1.1 chunk, in pieces.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let rest = self.rest.as_ref().map(|rest| [&rest.value[..], &rest.end[..]]);
         std::iter::once(&self.chunk[..]).chain(rest.into_iter().flatten())
     }
 
-    /// The payload of the chunk, in pieces.
+    /// Returns the payload of the chunk, in pieces.
     pub(crate) fn payloads(&self) -> impl Iterator<Item = Bytes> + use<> {
         let head = self.head as usize;
         let inner = |end: &Bytes| end.slice(..end.len() - END.len());
@@ -98,7 +100,7 @@ impl Frame {
         std::iter::once(first).chain(rest.into_iter().flatten())
     }
 
-    /// The payload without the line feed at its end, in pieces: a message of a WebSocket.
+    /// Returns the payload without its final line feed, in pieces: a WebSocket message.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Bytes> + use<> {
         let mut pieces: Vec<Bytes> = self.payloads().collect();
         if let Some(last) = pieces.last_mut() {
@@ -120,7 +122,7 @@ fn joined(pieces: impl Iterator<Item = Bytes>) -> Bytes {
 
 #[cfg(test)]
 impl Frame {
-    /// The chunk of one that is whole.
+    /// Returns the chunk of a frame that has no `rest`.
     pub(crate) fn chunk(&self) -> &Bytes {
         assert!(self.rest.is_none());
         &self.chunk
@@ -135,10 +137,10 @@ impl Frame {
     }
 }
 
-/// The size of the payload stands before it, in as many digits as it needs: so room is left for the most.
+/// Room for the payload's size in hexadecimal digits, which is known only after the payload is written.
 const DIGITS: usize = 16;
 
-/// The beginning of a chunk, and where its payload begins.
+/// Returns a buffer with room for the size line, and where the payload begins.
 fn begin(room: usize) -> (Vec<u8>, usize) {
     let mut bytes = Vec::with_capacity(room + DIGITS + 2 * END.len());
     bytes.extend_from_slice(&[b'0'; DIGITS]);

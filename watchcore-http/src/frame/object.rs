@@ -1,4 +1,4 @@
-//! One object in one of the forms.
+//! One object in each of the forms.
 
 use super::table::write_table;
 use crate::catalog::Served;
@@ -6,18 +6,18 @@ use crate::json::layout::{Identity, Layout};
 use bytes::Bytes;
 use watchcore::KeyValue;
 
-/// The form in which a client takes objects.
+/// A form in which a client accepts objects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Form {
-    /// As they are stored.
+    /// The object as it is stored.
     Json,
-    /// PartialObjectMetadata: the metadata alone.
+    /// PartialObjectMetadata: only the metadata.
     Metadata,
-    /// Table: a row of columns.
+    /// Table: the object as a row of columns.
     Table(Included),
 }
 
-/// What the row of a table has as its object: the parameter `includeObject`.
+/// The object inside a table row: the parameter `includeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Included {
     None,
@@ -25,10 +25,10 @@ pub(crate) enum Included {
     Object,
 }
 
-/// From so many bytes on a value goes out from where the cache has it, and is not copied for each who asks.
+/// Values of at least this many bytes are sent from the cache's memory instead of being copied for each client.
 const SLICED: usize = 16 << 10;
 
-/// The value of a version of a key, which it keeps.
+/// Keeps a key-value alive while its value is being sent.
 struct ValueOf(KeyValue);
 
 impl AsRef<[u8]> for ValueOf {
@@ -37,7 +37,7 @@ impl AsRef<[u8]> for ValueOf {
     }
 }
 
-/// A value that is an object of a resource, and where things lie in it.
+/// A value that is an object of a resource, and its layout.
 #[derive(Clone, Copy)]
 pub(crate) struct Object<'k> {
     pub(crate) value: &'k [u8],
@@ -46,7 +46,8 @@ pub(crate) struct Object<'k> {
 }
 
 impl<'k> Object<'k> {
-    /// The object in a version of a key. `None`: it is none; it lies at a key of another shape, or is no JSON object.
+    /// Returns the object in a key-value; `None` if the key does not have the resource's shape or the value is not a
+    /// JSON object.
     pub(crate) fn of(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
         let (namespace, name) = served.resource.identity(kv.key())?;
         let value = kv.value()?;
@@ -57,7 +58,8 @@ impl<'k> Object<'k> {
         Some(Object { value, identity: Identity { namespace, name }, layout })
     }
 
-    /// The same; what is none is counted, and named in the log once a key. Lists and watches leave it out.
+    /// Like [`of`](Self::of); in addition, a value that is not an object is counted as skipped, and logged once per
+    /// key.
     pub(crate) fn or_report(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
         let object = Object::of(served, kv);
         if object.is_none() {
@@ -66,7 +68,7 @@ impl<'k> Object<'k> {
         object
     }
 
-    /// About as many bytes as it has in a form.
+    /// Returns about how many bytes the object takes in a form.
     pub(crate) fn room(&self, form: Form) -> usize {
         match form {
             Form::Json | Form::Table(Included::Object) => self.value.len(),
@@ -75,7 +77,7 @@ impl<'k> Object<'k> {
         }
     }
 
-    /// Appends it in a form, as a watch event or a GET has it, with this revision.
+    /// Appends the object in a form with this revision, as a watch event or a GET has it.
     pub(crate) fn write_as(&self, served: &Served, form: Form, revision: u64, out: &mut Vec<u8>) {
         match form {
             Form::Json => self.write(revision, out),
@@ -84,13 +86,13 @@ impl<'k> Object<'k> {
         }
     }
 
-    /// Appends it as it is stored, with this revision, and with the name and namespace of its key.
+    /// Appends the stored object with this revision and with the name and namespace of its key.
     pub(crate) fn write(&self, revision: u64, out: &mut Vec<u8>) {
         self.layout.write(self.value, self.identity, revision, out);
     }
 
-    /// The same up to where the rest is as it is stored, and that, where it lies in the cache; `None`: the object is too
-    /// small for that to pay, or changes near its end.
+    /// Appends the object up to the last change and returns the rest of the value without copying it; `None` if the
+    /// object is too small for that to pay, or changes near its end.
     pub(crate) fn slice(kv: &KeyValue, object: &Object<'_>, revision: u64, out: &mut Vec<u8>) -> Option<Bytes> {
         if object.value.len() < SLICED {
             return None;
@@ -104,7 +106,7 @@ impl<'k> Object<'k> {
         Some(Bytes::from_owner(ValueOf(kv.clone())).slice(rest..))
     }
 
-    /// Appends its PartialObjectMetadata.
+    /// Appends the object's PartialObjectMetadata.
     pub(crate) fn write_partial(&self, revision: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
         self.layout.write_metadata(self.value, self.identity, revision, out);

@@ -1,8 +1,8 @@
-//! Frames that many watchers share: made by the first who needs one, kept while all come by.
+//! A cache of frames that watchers share: the first watcher that needs a frame makes it, the others find it.
 //!
-//! Ten thousand watchers ask for the same few events at about the same time. So to find a frame is a look at one place, that
-//! of the event's sequence number, which readers share. The lock over all is for who keeps a frame: once for each event, and
-//! not for each watcher. It is taken before that of a place, never behind it.
+//! Thousands of watchers ask for the same few events at about the same time. So a lookup takes only the read lock of
+//! one slot, which is chosen by the event's sequence number. The lock over the whole cache is taken to store a frame:
+//! once per event, not once per watcher. Lock order: the cache first, then a slot.
 
 use super::{Form, Frame};
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use watchcore::Kind;
 
-/// A place for so many bytes of the limit, beside which a place itself is small.
+/// There is one slot for this many bytes of the limit, so the slots are small beside the frames.
 const BYTES_A_PLACE: usize = 2048;
 
-/// What counts for an event that does not go out, and so has no frame.
+/// Bytes charged for the record that an event has no frame.
 const BYTES_OF_NONE: usize = 64;
 
 const LEAST_PLACES: usize = 64;
 
-/// As many as a log of the default capacity has events: 3 MiB of places without what is in them, however large the limit is.
+/// As many as a log of default capacity has events: 3 MiB of empty slots, however large the limit is.
 const MOST_PLACES: usize = 1 << 16;
 
-/// The frames of one resource, by form, or those of the keys of one cache. Bounded in bytes over all forms.
+/// Frames of one resource in all forms, or of one cache's keys. The limit in bytes covers all forms together.
 pub(crate) struct Frames<F = Form> {
-    /// By sequence number of the log, modulo their number. Made with the first frame that is kept.
+    /// Slots, indexed by sequence number modulo their count. Allocated when the first frame is stored.
     places: OnceLock<Box<[RwLock<EventFrames<F>>]>>,
     kept: Mutex<Kept>,
     limit: usize,
-    /// Frames that were found, and that had to be made. Relaxed: figures, nothing depends on them.
+    /// Lookups that found a frame, and frames that were made. Relaxed: independent statistics.
     found: AtomicU64,
     made: AtomicU64,
 }
@@ -35,11 +35,11 @@ pub(crate) struct Frames<F = Form> {
 /// The frames of one event: a few forms of at most three kinds.
 struct EventFrames<F> {
     sequence: u64,
-    /// `None`: so it does not go out.
+    /// A `None` frame records that the event is not sent.
     frames: Vec<(F, Kind, Option<Frame>)>,
 }
 
-/// How many bytes of which event, so that the oldest leave first.
+/// Bytes stored for each event, ordered so that the oldest are evicted first.
 #[derive(Default)]
 struct Kept {
     events: BTreeMap<u64, usize>,
@@ -47,16 +47,17 @@ struct Kept {
 }
 
 impl<F: Copy + Eq> Frames<F> {
-    /// None are kept where `limit` is 0.
+    /// Creates the cache. A `limit` of 0 stores nothing.
     pub(crate) fn new(limit: usize) -> Frames<F> {
         let (found, made) = (AtomicU64::new(0), AtomicU64::new(0));
         Frames { places: OnceLock::new(), kept: Mutex::default(), limit, found, made }
     }
 
-    /// The frame of an event of the log, made now if nobody has made it yet. `None` of `make`: the event does not go out. To
-    /// find that out is as much work as a frame, so it is kept as one.
+    /// Returns the frame of an event of the log, and makes it if it is not stored. If `make` returns `None`, the event
+    /// is not sent; that is stored too, because finding it out costs as much as making a frame.
     ///
-    /// It is made outside of the locks: two who come at once both make one, and both frames hold the same bytes.
+    /// `make` runs outside the locks: two concurrent callers may both make a frame, and both frames hold the same
+    /// bytes.
     pub(crate) fn get(
         &self,
         sequence: u64,
@@ -82,20 +83,21 @@ impl<F: Copy + Eq> Frames<F> {
         place.frame(sequence, form, kind).cloned()
     }
 
-    /// Keeps a frame; what had to leave for it is the caller's to free.
+    /// Stores a frame. Returns the evicted frames, so that the caller frees them outside the locks.
     fn keep(&self, sequence: u64, form: F, kind: Kind, frame: &Option<Frame>) -> Vec<(F, Kind, Option<Frame>)> {
         let bytes = bytes_of(frame);
         let mut left = Vec::new();
         let mut kept = self.lock();
         let oldest = kept.events.first_key_value().map(|(oldest, _)| *oldest);
         let mut place = self.place(sequence);
-        // Who reads behind everything that is kept reads alone, and would only push out what others are about to need.
+        // A reader behind all stored events reads alone; its frames would evict ones that other readers are about to
+        // need.
         let is_behind = oldest.is_some_and(|oldest| sequence < oldest) && kept.bytes + bytes > self.limit;
         if is_behind || (place.sequence > sequence && !place.frames.is_empty()) {
             return left;
         }
         if place.sequence != sequence {
-            // With its room: many places are empty for long.
+            // Frees the vector too, because many slots stay empty for long.
             left.extend(std::mem::take(&mut place.frames));
             let before = std::mem::replace(&mut place.sequence, sequence);
             kept.release(before);
@@ -114,7 +116,7 @@ impl<F: Copy + Eq> Frames<F> {
         left
     }
 
-    /// The place of an event, or of another one that has it.
+    /// Locks the slot of an event; another event may occupy it.
     fn place(&self, sequence: u64) -> RwLockWriteGuard<'_, EventFrames<F>> {
         let places = self.places.get_or_init(|| {
             let count = (self.limit / BYTES_A_PLACE).clamp(LEAST_PLACES, MOST_PLACES);
@@ -123,13 +125,13 @@ impl<F: Copy + Eq> Frames<F> {
         places[at(sequence, places.len())].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// (found, made, bytes kept).
+    /// Returns (found, made, stored bytes).
     pub(crate) fn figures(&self) -> (u64, u64, usize) {
         (self.found.load(Relaxed), self.made.load(Relaxed), self.lock().bytes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // A panic inside leaves at most a figure that is off by one frame.
+        // A panic below this lock can at most leave the byte count off by one frame.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! The form Table: an object as a row of cells, as kubectl prints it.
+//! The Table form: an object as a row of cells, as kubectl prints it.
 //!
-//! A [`TableShape`] is made once of what a resource declares: the column definitions as they go out, and a tree of the
-//! pointers of all columns. A row is made in one walk over the value, which notes where each column's value lies; then
-//! the cells are written one after the other. Name comes first and Age last, round the columns that are declared.
+//! A [`TableShape`] is made once from a resource's declaration: the encoded column definitions, and a tree of the JSON
+//! pointers of all columns. A row takes one scan of the value, which records where each column's value lies; then the
+//! cells are written in order. Name comes first and Age last, around the declared columns.
 
 use super::age::{UNKNOWN, age};
 use super::object::{Included, Object};
@@ -16,48 +16,48 @@ use watchcore::json::JsonScan;
 const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 const AGE: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
-/// Which of the values that a walk finds are not of declared columns.
+/// Index of the creation time among the values that a scan finds; the declared columns follow.
 const CREATED_AT: usize = 0;
 const DECLARED_AT: usize = 1;
 
 /// The columns of a resource's tables.
 pub(crate) struct TableShape {
-    /// The array of column definitions.
+    /// The encoded array of column definitions.
     definitions: Vec<u8>,
-    /// What the declared columns show, in their order.
+    /// How each declared column is shown, in order.
     columns: Vec<CellKind>,
     root: PointerTree,
-    /// No pointer leads out of `metadata`.
+    /// Whether all pointers stay within `metadata`.
     only_metadata: bool,
 }
 
-/// How the cell of a declared column is made of its value.
+/// How the cell of a declared column is made from its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CellKind {
     Text,
     Integer,
     Number,
     Boolean,
-    /// How long ago.
+    /// Shown as an age.
     Date,
-    /// A type that Kubernetes does not name: the value as it is.
+    /// A type that Kubernetes does not name: the value unchanged.
     Any,
-    /// The stored bytes have another: the revision of the key.
+    /// The revision of the key; the stored version is stale.
     Version,
-    /// The key's, as in the object.
+    /// The namespace of the key, as in the object.
     Namespace,
     Name,
 }
 
-/// The pointers of all columns by their first segments.
+/// The JSON pointers of all columns, by their first segments.
 #[derive(Default)]
 struct PointerTree {
-    /// The values that are found here.
+    /// Numbers of the values that lie at this node.
     ends: Vec<usize>,
     members: Vec<(String, PointerTree)>,
 }
 
-/// Where the values lie in an object, by their numbers.
+/// Byte ranges of the values in an object, by their numbers.
 type Places = Vec<Option<Range<usize>>>;
 
 impl TableShape {
@@ -98,8 +98,8 @@ impl TableShape {
         out.extend_from_slice(br#","priority":0}"#);
     }
 
-    /// Appends what stands before the rows of a table: the caller writes these and then `]}`. `metadata` is the whole
-    /// object of the table's own.
+    /// Appends the table up to its first row; the caller then writes the rows and `]}`. `metadata` is the encoded
+    /// metadata of the table itself.
     pub(crate) fn write_head(&self, metadata: &[u8], out: &mut Vec<u8>) {
         out.reserve(self.definitions.len() + metadata.len() + 96);
         out.extend_from_slice(br#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":"#);
@@ -135,7 +135,7 @@ impl TableShape {
         out.push(b'}');
     }
 
-    /// Appends a row without values whose object is given: the row of a bookmark.
+    /// Appends the row of a bookmark: empty cells and the given object.
     pub(crate) fn write_bare_row(&self, object: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"cells":["""#);
         self.columns.iter().for_each(|_| out.extend_from_slice(b",null"));
@@ -146,7 +146,7 @@ impl TableShape {
         out.push(b'}');
     }
 
-    /// The part of an object that is walked: no more than `metadata` where no column leads out of it.
+    /// Returns the part of an object to scan: only `metadata` if all columns lie there.
     fn walked<'k>(&self, object: &Object<'k>) -> &'k [u8] {
         if self.only_metadata { &object.value[object.layout.metadata()] } else { object.value }
     }
@@ -157,14 +157,14 @@ impl TableShape {
             [(_, metadata)] if self.only_metadata => metadata,
             _ => &self.root,
         };
-        // What has a layout was walked once already, and is JSON: it is only without metadata that there is nothing.
+        // Cannot fail: an object with a layout is valid JSON. An empty text, without metadata, leaves all places unset.
         let _ = tree.walk(&mut JsonScan::new(text), &mut places);
         places
     }
 }
 
 impl PointerTree {
-    /// Adds a JSON pointer (RFC 6901). Whoever declared it has had it checked.
+    /// Adds a JSON pointer (RFC 6901), which was checked at the declaration.
     fn add(&mut self, pointer: &str, number: usize) {
         let mut tree = self;
         for segment in pointer.split('/').skip(1) {
@@ -178,9 +178,9 @@ impl PointerTree {
         tree.ends.push(number);
     }
 
-    /// Takes the value at which the walk stands, and notes the places that are in it.
+    /// Scans the next value and records the places of the columns inside it.
     fn walk(&self, scan: &mut JsonScan<'_>, places: &mut Places) -> Option<()> {
-        // Of members with one name the last holds, with all that is in it.
+        // Of repeated members the last counts, so places inside an earlier one are discarded.
         self.forget(places);
         let first = scan.peek()?;
         let from = scan.place();
@@ -230,7 +230,7 @@ impl CellKind {
         }
     }
 
-    /// Appends the cell of a value, as the convertor of apiextensions-apiserver makes it: null where there is no value,
+    /// Appends the cell of a value by the rules of apiextensions-apiserver's table convertor: null for a missing value
     /// or one of another type.
     fn write(self, value: Option<&[u8]>, object: &Object<'_>, revision: u64, now: SystemTime, out: &mut Vec<u8>) {
         match (self, value) {
@@ -253,7 +253,7 @@ impl CellKind {
                 Ok(text) => quoted(&age(&text, now), out),
                 Err(_) => out.extend_from_slice(b"null"),
             },
-            // The text of a value that is none: a map or list as compact JSON.
+            // A string column shows maps and lists as compact JSON.
             (CellKind::Text, _) => match serde_json::from_slice::<Value>(value) {
                 Ok(value) => quoted(&value.to_string(), out),
                 Err(_) => out.extend_from_slice(b"null"),
@@ -263,12 +263,12 @@ impl CellKind {
     }
 }
 
-/// A number without its fraction, where an i64 holds it.
+/// Appends a number without its fraction, or null if it does not fit an i64.
 fn write_integer(value: &[u8], out: &mut Vec<u8>) {
     let text = std::str::from_utf8(value).unwrap_or("");
     let number = text.parse::<i64>().ok().or_else(|| {
         let float = text.parse::<f64>().ok()?.trunc();
-        // 2^63 is a float, the greatest i64 is none.
+        // 2^63 is exact as a float; the largest i64 is not.
         (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&float).then_some(float as i64)
     });
     match number {
@@ -292,7 +292,7 @@ pub(crate) fn write_table(
     out.extend_from_slice(b"]}");
 }
 
-/// Appends the Table of a bookmark: one row, whose object says all there is.
+/// Appends the Table of a bookmark: one row with the bookmark's object.
 pub(crate) fn write_bookmark(served: &Served, revision: u64, object: &[u8], out: &mut Vec<u8>) {
     write_before_rows(served, revision, out);
     served.table.write_bare_row(object, out);

@@ -1,25 +1,26 @@
 //! JSON with line breaks and indents, for people: the parameter `pretty`.
 
-/// Formats a JSON text that comes in pieces, two spaces a level, as Go's `json.Indent` does.
+/// Formats JSON that arrives in pieces, two spaces per level, as Go's `json.Indent` does.
 ///
-/// It takes what is JSON; of anything else it makes something, and does not fail.
+/// Input that is not JSON gives unspecified output, but no error.
 #[derive(Default)]
 pub(crate) struct Indent {
     depth: usize,
-    /// Inside of a string, and behind a backslash in it.
+    /// Inside a string; `escaped`: after a backslash in it.
     string: bool,
     escaped: bool,
-    /// A bracket was opened: a line break follows if there is something in it.
+    /// A bracket was just opened: a line break follows unless it is closed at once.
     opened: bool,
 }
 
 impl Indent {
-    /// Appends the next piece of the text, formatted, as far as `out` has no more than `most` bytes then; how much of the text
-    /// that was, of an empty `out` a byte at least. An indent is as long as the text is deep, so of two bytes it makes hundreds
-    /// where somebody wrote a value for that.
+    /// Formats the next piece and appends it until `out` holds `most` bytes. Returns how many bytes of `text` were
+    /// consumed: at least one if `out` was empty. Indents grow with depth, so two bytes of a malicious value may become
+    /// hundreds.
     pub(crate) fn write(&mut self, text: &[u8], most: usize, out: &mut Vec<u8>) -> usize {
         for (at, byte) in text.iter().enumerate() {
-            // One byte may have a line before it and, where the text is no JSON, one behind it.
+            // The most that one byte adds: a line break and indent before it and, in input that is not JSON, another
+            // after it.
             if !out.is_empty() && out.len() + 4 * self.depth + 4 > most {
                 return at;
             }
@@ -109,7 +110,7 @@ mod tests {
     }
 
     proptest! {
-        /// serde_json's pretty form is the same as Go's.
+        /// serde_json's pretty form equals Go's.
         #[test]
         fn pieces_are_formatted_as_the_whole(value in any_value(), at in 0usize..200) {
             prop_assert_eq!(indented(&value.to_string(), at), serde_json::to_string_pretty(&value).unwrap());

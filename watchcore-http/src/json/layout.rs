@@ -1,57 +1,58 @@
-//! The layout of a stored object: where the parts lie that change on the way out.
+//! The layout of a stored object: where the parts lie that are replaced when it is sent.
 //!
-//! An object goes out as it was stored, but for three members of `metadata`: `resourceVersion` becomes the revision of the
-//! key, `name` and `namespace` become those of the key. The key is what an authorizer decides by, so an object cannot
-//! claim to be another one. Nearly every object is stored with the name and namespace of its key. Then the version is the
-//! only change, at one place, and the layout says where, in 16 bytes that a cache keeps with the value. In the others the
-//! places are found anew when the object is framed ([`write_edited`]).
+//! An object is sent as it was stored, except for three members of `metadata`: `resourceVersion` becomes the revision
+//! of the key; `name` and `namespace` become those of the key. Authorizers decide by the key, so an object must not
+//! claim to be another one. Nearly every object is stored with the name and namespace of its key. Then only the version
+//! changes, and the layout says where it lies, in 16 bytes that the cache keeps with the value. For the others, the
+//! positions are searched again when the object is framed ([`write_edited`]).
 
 use std::ops::Range;
 use watchcore::json::JsonScan;
 
-/// The stored name is not the last segment of the key.
+/// Flag: the stored name is not the last segment of the key.
 const OTHER_NAME: u32 = 1 << 31;
-/// The stored namespace is not the segment before that.
+/// Flag: the stored namespace is not the segment before that.
 const OTHER_NAMESPACE: u32 = 1 << 30;
-/// Not every member has exactly one place.
+/// Flag: `metadata` is missing, empty, repeated or not an object, or `resourceVersion` is repeated.
 const ODD: u32 = 1 << 29;
-/// The object says that it has a namespace.
+/// Flag: the object states a namespace.
 const HAS_NAMESPACE: u32 = 1 << 28;
 const LENGTH: u32 = HAS_NAMESPACE - 1;
 
-/// Where things lie in the value of one object.
+/// Positions in the value of one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
-    /// The object `metadata` with its braces. Empty: there is none.
+    /// Byte range of the object `metadata` with its braces; empty if there is none.
     metadata: (u32, u32),
-    /// Where the value of `resourceVersion` begins. With length 0: where the member is to be put, before others.
+    /// Where the value of `resourceVersion` begins; if its length is 0, where the member is to be inserted, before the
+    /// others.
     version_at: u32,
-    /// Its length, and what else has to change.
+    /// Length of the value of `resourceVersion`, and the flags.
     version: u32,
 }
 
-/// What an object is called, by its key.
+/// Name and namespace of an object, from its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity<'k> {
     pub(crate) namespace: Option<&'k str>,
     pub(crate) name: &'k str,
 }
 
-/// What was found of `metadata` on a walk.
+/// The result of scanning a value for `metadata`.
 #[derive(Default)]
 struct Found {
     metadata: Option<Range<usize>>,
-    /// Whether it is an object, and whether that has members.
+    /// Whether `metadata` is an object, and whether that object has members.
     is_object: bool,
     has_members: bool,
     versions: Vec<Range<usize>>,
     names: Vec<Range<usize>>,
     namespaces: Vec<Range<usize>>,
-    /// `metadata` is there more than once.
+    /// Whether `metadata` occurs more than once.
     twice: bool,
 }
 
-/// Where things lie, if the value is a JSON object. Of members with one name the last holds, as in Go.
+/// Scans a value; `None` if it is not a JSON object. Of repeated members the last counts, as in Go.
 fn find(value: &[u8]) -> Option<Found> {
     std::str::from_utf8(value).ok()?;
     let mut found = Found::default();
@@ -85,13 +86,14 @@ fn find(value: &[u8]) -> Option<Found> {
     scan.ends().then_some(found)
 }
 
-/// Where the next value lies, which is taken.
+/// Skips the next value and returns its byte range.
 fn place(scan: &mut JsonScan<'_>) -> Option<Range<usize>> {
     let length = scan.value()?.len();
     Some(scan.place() - length..scan.place())
 }
 
-/// Whether a member is there, each time as this string. `None`: it is absent, or says nothing.
+/// Whether every occurrence of a member is the string `text`, and at least one exists. With `text` `None`: whether each
+/// is empty or null.
 fn says(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
     let is_nothing = |place: &Range<usize>| matches!(&value[place.clone()], b"\"\"" | b"null");
     let is = |place: &Range<usize>, text| JsonScan::new(&value[place.clone()]).string().is_some_and(|own| own.is(text));
@@ -102,12 +104,12 @@ fn says(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
 }
 
 impl Layout {
-    /// The layout of the value of a key; `None` where the value is no JSON object.
+    /// Returns the layout of the value of a key; `None` if the value is not a JSON object.
     ///
-    /// Which resource the key belongs to is not known here, so both readings of the key are compared: name and namespace
-    /// are its last two segments, or the name is the last one and there is no namespace.
+    /// The key's resource is not known here, so the flags cover both shapes of a key: the last two segments are
+    /// namespace and name, or the last segment is the name and there is no namespace.
     pub(crate) fn of(key: &[u8], value: &[u8]) -> Option<Layout> {
-        // Places are kept in 32 bits, lengths in 28.
+        // The layout stores positions in 32 bits and lengths in 28.
         if value.len() > LENGTH as usize {
             return None;
         }
@@ -133,7 +135,7 @@ impl Layout {
         Some(Layout { metadata: (metadata.start as u32, metadata.end as u32), version_at: at as u32, version })
     }
 
-    /// As it is kept.
+    /// Encodes the layout as the cache attribute.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         let words = [self.metadata.0, self.metadata.1, self.version_at, self.version];
@@ -143,20 +145,20 @@ impl Layout {
         bytes
     }
 
-    /// As it was kept.
+    /// Decodes a layout from the cache attribute.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Layout> {
         let bytes: &[u8; 16] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Some(Layout { metadata: (word(0), word(4)), version_at: word(8), version: word(12) })
     }
 
-    /// Whether the version is the only change of this object.
+    /// Whether the version is the only change in this object.
     fn is_plain(&self, namespaced: bool) -> bool {
         let others = ODD | OTHER_NAME | if namespaced { OTHER_NAMESPACE } else { HAS_NAMESPACE };
         self.version & others == 0
     }
 
-    /// Where the object `metadata` lies in the value; empty where there is none.
+    /// Returns the byte range of the object `metadata`; empty if there is none.
     pub(crate) fn metadata(&self) -> Range<usize> {
         self.metadata.0 as usize..self.metadata.1 as usize
     }
@@ -168,7 +170,8 @@ impl Layout {
         out.extend_from_slice(&value[rest..]);
     }
 
-    /// The same up to where the rest is as it was stored, which begins there.
+    /// Like [`write`](Self::write), but stops after the last change and returns where the unchanged rest of `value`
+    /// begins.
     pub(crate) fn begin(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) -> usize {
         match self.is_plain(identity.namespace.is_some()) {
             true => self.splice(value, 0, revision, out),
@@ -176,7 +179,7 @@ impl Layout {
         }
     }
 
-    /// Appends the object `metadata` alone, in the same way.
+    /// Appends only the object `metadata`, with its revision, name and namespace.
     pub(crate) fn write_metadata(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
         if self.is_plain(identity.namespace.is_some()) {
             let metadata = self.metadata();
@@ -191,11 +194,11 @@ impl Layout {
         }
     }
 
-    /// The value from a place on up to the version, and that; the rest begins where this returns.
+    /// Appends the value from `from` up to the version, then the new version. Returns where the unchanged rest begins.
     fn splice(&self, value: &[u8], from: usize, revision: u64, out: &mut Vec<u8>) -> usize {
         let (at, length) = (self.version_at as usize, (self.version & LENGTH) as usize);
         let Some(before) = value.get(from..at).filter(|_| at + length <= value.len()) else {
-            return value.len(); // A layout of another value: there is none such, for both are of one version of the key.
+            return value.len(); // Never happens: layout and value belong to the same version of the key.
         };
         out.extend_from_slice(before);
         if length == 0 {
@@ -209,20 +212,20 @@ impl Layout {
     }
 }
 
-/// `"123"`.
+/// Appends a number in quotes: `"123"`.
 pub(crate) fn quoted_number(number: u64, out: &mut Vec<u8>) {
     out.push(b'"');
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     out.push(b'"');
 }
 
-/// A string as JSON.
+/// Appends a string as JSON.
 pub(crate) fn quoted(text: &str, out: &mut Vec<u8>) {
-    // Writing into memory does not fail, and a string has no key that is none.
+    // Cannot fail: the output is memory, and a string is always valid JSON.
     let _ = serde_json::to_writer(out, text);
 }
 
-/// Appends the object with whatever changes it needs, found anew, up to where the rest is as it was stored.
+/// Scans the object again and appends it with all changes. Returns where the unchanged rest begins.
 fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) -> usize {
     let Some(found) = find(value) else { return value.len() };
     let mut added = Vec::new();
@@ -252,7 +255,7 @@ fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut V
         if places.is_empty() {
             member(name, text, &mut added);
         }
-        // An object that has no namespace says so with an empty one: to Go the two are the same.
+        // Cluster-scoped objects get an empty namespace, which Go's clients treat as absent.
         let mut quotes = Vec::new();
         quoted(text.unwrap_or_default(), &mut quotes);
         edits.extend(places.iter().map(|place| (place.clone(), quotes.clone())));
@@ -271,7 +274,7 @@ fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut V
         match found.metadata {
             Some(place) => edits.push((place, whole)),
             None => {
-                // Behind the brace of the object, which may be empty.
+                // Insert `metadata` after the opening brace; no comma follows if the object is empty.
                 let at = value.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
                 let empty = value[at..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}');
                 let comma: &[u8] = if empty { b"" } else { b"," };

@@ -1,4 +1,4 @@
-//! Where things lie in an object's text, by the core's walk over it; and a text with line breaks, made on its way.
+//! Byte positions in an object's text, found by the core's JSON scanner; and the indenter for `pretty`.
 
 mod indent;
 pub(crate) mod layout;

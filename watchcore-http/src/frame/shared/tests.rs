@@ -18,7 +18,7 @@ fn frame_is_a_chunk_and_its_payload() {
     assert_eq!((&one.payload()[..], &one.message()[..]), (format!("{long}\n").as_bytes(), long.as_bytes()));
 }
 
-/// The room is a guess, of a value of which the form may show a part only; what is kept is what was written.
+/// The expected length is a guess, and some forms send only part of a value; a stored frame must not keep the excess.
 #[test]
 fn frame_keeps_no_room_that_is_unused() {
     let one = Frame::new(1 << 20, |out| out.extend_from_slice(b"short"));
@@ -28,7 +28,7 @@ fn frame_keeps_no_room_that_is_unused() {
     assert!(memory.capacity() < 100, "{} bytes", memory.capacity());
 }
 
-/// That an event does not go out is found once, too, and takes its place among the frames.
+/// The record that an event is not sent is made once, and counts towards the limit.
 #[test]
 fn what_does_not_go_out_is_kept() {
     let frames = Frames::new(1000);
@@ -77,7 +77,7 @@ fn oldest_frames_leave_first() {
     assert_eq!(frames.figures().2, 30);
 }
 
-/// A limit that is none takes no memory for frames that nobody has made.
+/// An unlimited cache must not allocate unlimited slots.
 #[test]
 fn places_have_a_bound_of_their_own() {
     let frames = Frames::new(usize::MAX);
@@ -86,7 +86,7 @@ fn places_have_a_bound_of_their_own() {
     assert_eq!(frames.places.get().unwrap().len(), MOST_PLACES);
 }
 
-/// Two events whose numbers lie a round apart have one place: the later one has it, whoever comes first.
+/// Two events whose sequence numbers are one round apart share a slot: the later one keeps it, whichever comes first.
 #[test]
 fn a_place_is_the_later_events() {
     let frames = Frames::new(1000);
@@ -98,7 +98,7 @@ fn a_place_is_the_later_events() {
     assert_eq!(frames.figures().2, "later".len() + 5);
 }
 
-/// Who finds is never given another event's frame, while others keep and push out.
+/// A lookup never returns another event's frame while other threads store and evict.
 #[test]
 fn many_ask_at_once() {
     let frames = Frames::new(4000);
@@ -124,7 +124,7 @@ fn many_ask_at_once() {
     assert_eq!(held.sum::<usize>(), bytes);
 }
 
-/// A part of a value stands in the chunk where the cache has it.
+/// The chunk refers to the value in the cache's memory.
 #[test]
 fn value_is_in_the_chunk_and_not_copied() {
     let value = Bytes::from(vec![b'x'; 300]);

@@ -30,7 +30,7 @@ fn served(resource: Resource) -> Arc<Served> {
     Catalog::new(vec![cache], vec![resource], 0).unwrap().resources()[0].clone()
 }
 
-/// The object of a value in a form, at revision 7.
+/// Returns the object of a value in a form, at revision 7.
 fn written(served: &Served, value: &str, form: Form) -> Value {
     served.cache.writer().unwrap().apply(7, [Change::put(KEY, value)]).unwrap();
     let snapshot = served.cache.snapshot().unwrap();
@@ -113,7 +113,7 @@ fn absent_and_mistyped_values_are_null() {
     assert_eq!((&wrong[6], &wrong[9], &wrong[10]), (&json!("true"), &json!("shop"), &json!("<invalid>")));
 }
 
-/// Go takes the last of members with one name, and nothing of the ones before.
+/// Go takes the last of repeated members, and nothing from the earlier ones.
 #[test]
 fn last_of_double_members_is_shown() {
     let value = r#"{"spec":{"color":"red","size":1},"spec":{"size":2},"metadata":{"creationTimestamp":"1000-01-01T00:00:00Z"},"metadata":{"name":"b"}}"#;
@@ -165,7 +165,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// The walk finds what a tree finds, for columns that lie in each other.
+    /// The scan finds the same values as serde_json's pointers, also for columns inside each other.
     #[test]
     fn walk_finds_what_a_tree_has(value in any_value(), pointers in prop::collection::vec("(/[abc01]){0,3}", 1..5)) {
         let object = json!({ "a": value, "b": { "a": value } });

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 const WEB: Identity<'static> = Identity { namespace: Some("shop"), name: "web" };
 
-/// The key of an object of a resource whose prefix is `/w/`.
+/// Returns the key of an object of a resource with the prefix `/w/`.
 fn key(identity: Identity<'_>) -> String {
     let namespace = identity.namespace.map_or(String::new(), |namespace| format!("{namespace}/"));
     format!("/w/{namespace}{}", identity.name)
@@ -35,7 +35,7 @@ fn version_goes_in_and_no_byte_moves() {
         written(r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"}}"#, WEB),
         r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"42"}}"#
     );
-    // A namespace is not missed where there are none.
+    // A resource without namespaces adds none.
     let node = Identity { namespace: None, name: "n1" };
     assert_eq!(written(r#"{"metadata":{"name":"n1"}}"#, node), r#"{"metadata":{"resourceVersion":"42","name":"n1"}}"#);
 }
@@ -56,7 +56,7 @@ fn missing_names_come_from_the_key() {
     assert_eq!(metadata(empty, WEB), json!({"name": "web", "namespace": "shop", "resourceVersion": "42"}));
 }
 
-/// A key is what an authorizer decides by: whatever an object says of itself, it goes out as what its key names.
+/// Authorizers decide by the key, so an object is sent with the name and namespace of its key, whatever it states.
 #[test]
 fn other_names_become_those_of_the_key() {
     for stored in [
@@ -73,7 +73,7 @@ fn other_names_become_those_of_the_key() {
         let whole = json!({"name": "web", "namespace": "shop", "resourceVersion": "42"});
         assert_eq!((&out["metadata"], metadata(stored, WEB)), (&whole, whole.clone()), "{stored}");
     }
-    // The same name in another spelling stays as it was stored.
+    // An equal name in another spelling stays as it was stored.
     let escaped = r#"{"metadata":{"resourceVersion":"42","name":"w\u0065b","namespace":"shop"}}"#;
     assert_eq!(written(escaped, WEB), escaped);
     let node = Identity { namespace: None, name: "n1" };
@@ -83,7 +83,7 @@ fn other_names_become_those_of_the_key() {
     }
 }
 
-/// Go takes the last of members with one name.
+/// Go takes the last of repeated members.
 #[test]
 fn double_members_are_all_replaced() {
     let out =
@@ -161,7 +161,7 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Against serde_json: what is an object, and what it is afterwards.
+    /// Compared with serde_json: which values are objects, and their contents after the edit.
     #[test]
     fn objects_are_edited_as_trees_would_be(value in values(), pretty: bool) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
@@ -180,12 +180,12 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<Value>(&written(&text, WEB)).unwrap(), Value::Object(expected));
     }
 
-    /// Any bytes: the same texts are taken as serde_json takes.
+    /// For any bytes: every object that serde_json accepts has a layout.
     #[test]
     fn texts_are_judged_as_serde_json_does(mut text in prop::collection::vec(prop::sample::select(&b"{}[]\":,\\u0123-.eE+tfn a\x01"[..]), 0..24)) {
         text.insert(0, b'{');
         let theirs = serde_json::from_slice::<serde_json::Map<String, Value>>(&text).is_ok();
-        // A number or an escape that serde_json cannot hold (1e999, half of a surrogate) is grammatical all the same.
+        // The reverse does not hold: serde_json refuses some grammatical values (1e999, half of a surrogate pair).
         if theirs {
             prop_assert!(Layout::of(b"/w/web", &text).is_some(), "{}", String::from_utf8_lossy(&text));
         }
