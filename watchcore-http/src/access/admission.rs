@@ -1,9 +1,11 @@
 //! Why an open watch was let in, and the check whether it would be let in again.
 //!
-//! A request is authenticated once, and the watch that it opens lasts for up to an hour. So the watch keeps an
-//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::judge`] asks the
-//! same authenticators and authorizers again about all watches of one user. Each distinct credential and each distinct
-//! question is asked once, however many watches share it.
+//! The reason why an open watch was admitted, and the check whether it still would be.
+//!
+//! A request is authenticated once, but the watch that it opens lasts for up to an hour. So the watch keeps an
+//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::judge`] asks
+//! the same authenticators and authorizers again about all watches of one user. Each distinct credential and each
+//! distinct question is asked once, however many watches share it.
 
 use super::{Access, Asked, Peer, User, unless_it_panics};
 use crate::exchange::Exchange;
@@ -21,59 +23,60 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use watchcore::{Code, Error};
 
-/// Questions about one user that are asked at a time.
+/// How many questions about one user are asked concurrently.
 const AT_ONCE: usize = 16;
 
 /// The credential and the question with which a watch was let in.
 pub(crate) struct Admission {
-    /// The user that the authenticators named; `None` where nobody has to be known.
+    /// The user that the authenticators named; `None` if authentication is not required.
     user: Option<User>,
     credential: Credential,
-    /// The question to the authorizers; `None` where there are none.
+    /// The question to the authorizers; `None` if there are none.
     asked: Option<Arc<Asked>>,
 }
 
-/// The part of a request that authenticates its user. All texts are copies, because the parts of a request share the read
-/// buffer of their connection, and a watch would keep that alive.
+/// The part of a request that authenticates its user. All texts are copied: a request's parts share the read buffer of
+/// their connection, which the watch would otherwise keep alive.
 enum Credential {
-    /// Nobody has to be known.
+    /// Authentication is not required.
     Nobody,
     /// The certificate of the connection.
     Certificate(Arc<Peer>),
     /// The headers that the authenticators read.
     Headers(Vec<(HeaderName, HeaderValue)>),
-    /// The whole head: an authenticator does not say which headers it reads.
+    /// The whole head, because an authenticator does not say which headers it reads.
     Head(Box<Parts>),
 }
 
-/// The identity of a credential. Authenticators give one answer for all credentials with the same identity.
+/// The identity of a credential: authenticators give one answer for all credentials that compare equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum SameCredential<'a> {
     Nobody,
-    /// The address of the connection's peer, which the admission keeps there.
+    /// The address of the connection's peer, which the admission keeps alive.
     Certificate(usize),
     Headers(&'a [(HeaderName, HeaderValue)]),
-    /// The address of the head: each is another.
+    /// The address of the head, so no two are equal.
     Head(usize),
 }
 
-/// Whether a watch may last.
+/// Whether a watch may continue.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
     Stays,
-    /// The user is gone (UNAUTHENTICATED), or may not watch any more (PERMISSION_DENIED).
+    /// The user no longer exists (UNAUTHENTICATED), or may no longer watch (PERMISSION_DENIED).
     Ends(Error),
-    /// A hook hung, panicked or failed; the error says which.
+    /// An authenticator or authorizer hung, panicked or failed; the error says which.
     Unknown(Error),
-    /// The pass was over before the hooks were asked.
+    /// The pass ran out of time before this watch's questions were asked.
     Unasked(Error),
 }
 
-/// The user whom a credential names now, or the verdict on its watches.
+/// The user to whom a credential belongs now, or the verdict on its watches.
 type Recognized = Result<Option<User>, Verdict>;
 
 impl Admission {
-    /// The admission of a request that was let in. `None` where no hook was asked about it, so that no answer can change.
+    /// Returns the admission of a request that was let in; `None` if neither authenticator nor authorizer was asked, so
+    /// that no answer can change.
     pub(crate) fn of(request: &Parts, access: &Access) -> Option<Admission> {
         let user = request.extensions.get::<User>().cloned();
         let asked = request.extensions.get::<Arc<Asked>>().cloned();
@@ -130,7 +133,7 @@ fn copy_of_uri(uri: &Uri) -> Uri {
     uri.to_string().parse().unwrap_or_default()
 }
 
-/// Copies the head of a request, without the extensions that belong to its answer.
+/// Copies the head of a request, without extensions that belong to its answer.
 fn copy_of(request: &Parts) -> Parts {
     let mut head = Request::new(()).into_parts().0;
     head.method = request.method.clone();
@@ -146,7 +149,7 @@ fn copy_of(request: &Parts) -> Parts {
     head
 }
 
-/// Asks each distinct question once, some at a time, and returns the answers that came within `limit`.
+/// Asks each distinct question once, some concurrently, and returns the answers that came within `limit`.
 async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
     questions: Vec<Q>,
     ask: impl Fn(Q) -> F,
@@ -164,8 +167,8 @@ async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
 }
 
 impl Access {
-    /// Judges the watches of one user. The hooks are asked in the order of the slice. Each call has `patience` to answer, and
-    /// all calls together three times as long.
+    /// Judges the watches of one user, in the order of the slice. Each call of an authenticator or authorizer may take
+    /// `patience`, and each of the two rounds of calls three times as long.
     pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], patience: Duration) -> Vec<Verdict> {
         let credentials: HashMap<_, _> =
             admissions.iter().map(|admission| (admission.credential.same(), &admission.credential)).collect();
@@ -180,7 +183,7 @@ impl Access {
         let verdict = |admission: &Arc<Admission>| match known.get(&admission.credential.same()) {
             None => Verdict::Unasked(unknown("hooks are slow")),
             Some(Err(verdict)) => verdict.clone(),
-            // The token has been given to another user, so the user of the watch has lost it.
+            // The token now belongs to another user, so the user of the watch has lost it.
             Some(Ok(user)) if user.as_ref().map(User::name) != admission.user().map(User::name) => {
                 Verdict::Ends(gone())
             }
@@ -233,7 +236,7 @@ impl Access {
     }
 }
 
-/// The answer of a hook, or the error that it hung or panicked.
+/// Returns the answer of an authenticator or authorizer, or the error that it hung or panicked.
 async fn answered<T>(hook: impl Future<Output = T>, patience: Duration) -> Result<T, Error> {
     match timeout(patience, unless_it_panics(hook)).await {
         Ok(Some(answer)) => Ok(answer),

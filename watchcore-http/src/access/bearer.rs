@@ -1,9 +1,9 @@
-//! The bearer token of a request, which stands in the header Authorization or in a subprotocol of a WebSocket.
+//! The bearer token of a request, from the header Authorization or from a WebSocket subprotocol.
 //!
-//! A page cannot set headers of a WebSocket, so Kubernetes takes the token as one of the subprotocols that the page offers:
-//! `base64url.bearer.authorization.k8s.io.` and the token in base64url without padding. The page offers another one beside
-//! it, which the server chooses: a browser gives up a WebSocket whose server chooses none, and the token must not come back
-//! in a header of the answer.
+//! A page in a browser cannot set headers of a WebSocket, so Kubernetes accepts the token as one of the offered
+//! subprotocols: `base64url.bearer.authorization.k8s.io.` followed by the token in base64url without padding. The page
+//! must offer a second subprotocol for the server to choose: a browser closes a WebSocket whose server chooses none,
+//! and the token must not be echoed in a header of the answer.
 
 use crate::status::Refusal;
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue};
 
 const PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token of the header Authorization, if it is there once.
+/// Returns the token of the header Authorization, if the header occurs exactly once.
 pub(super) fn bearer(head: &Parts) -> Option<&[u8]> {
     let mut all = head.headers.get_all(header::AUTHORIZATION).iter();
     let (Some(one), None) = (all.next(), all.next()) else { return None };
@@ -23,22 +23,22 @@ pub(super) fn bearer(head: &Parts) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Whether a header that lists words has this one.
+/// Whether a comma-separated header contains a word.
 pub(crate) fn names(headers: &HeaderMap, header: HeaderName, word: &str) -> bool {
     words(headers, header).any(|listed| listed.eq_ignore_ascii_case(word))
 }
 
-/// The words that a header lists.
+/// Returns the words of a comma-separated header.
 pub(crate) fn words(headers: &HeaderMap, header: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(header).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Moves a token from the subprotocols of a WebSocket into the header Authorization, where authenticators look for it. A
-/// request that has the header already keeps its value.
+/// Moves a token from the WebSocket subprotocols to the header Authorization, where authenticators look for it. An
+/// existing Authorization header takes precedence.
 ///
 /// # Errors
-/// 401 where there are two, one is no token, or no other subprotocol is offered, as with Kubernetes.
+/// 401 if there are two tokens, if one is malformed, or if no other subprotocol is offered, as in Kubernetes.
 pub(super) fn take_from_protocols(head: &mut Parts) -> Result<(), Refusal> {
     let headers = &head.headers;
     if !(names(headers, header::CONNECTION, "upgrade") && names(headers, header::UPGRADE, "websocket")) {

@@ -1,9 +1,9 @@
-//! Client certificates: the authorities that sign them, the lists that revoke them, and the check whether one still holds.
+//! Client certificates: the authorities that sign them, the lists that revoke them, and their re-verification.
 //!
 //! A handshake verifies a certificate once. Its connection may last for days and a watch for an hour, so a
-//! [`ClientCertificate`] keeps the chain that the client showed, and is verified again by each request and by the recheck
-//! of open watches: against the authorities and revocations as their files are then, and against the clock. The check costs a
-//! comparison of a pointer and of a time, as long as neither the files have changed nor one of the certificates has ended.
+//! [`ClientCertificate`] keeps the client's chain, and is verified again by each request and by the recheck of open
+//! watches: against the authorities and revocation lists as their files are then, and against the clock. While the
+//! files are unchanged and no certificate has expired, that costs one pointer comparison and one time comparison.
 
 use super::User;
 use crate::files::Reloaded;
@@ -18,25 +18,25 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the files of authorities may go unread while requests come on connections that are open.
+/// How old the last check of the authorities' files may be for a request on an open connection.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The authorities of client certificates, with their revocation lists.
 pub(crate) struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// When the first of the revocation lists ends, in seconds since 1970.
+    /// When the first revocation list expires, in seconds since 1970.
     until: Option<u64>,
 }
 
 impl Authorities {
-    /// Reads the authorities from the first file, and revocation lists from the second, if there is one; both in PEM.
+    /// Reads the authorities from the first file and the revocation lists from the second, if given; both in PEM.
     ///
     /// # Errors
-    /// The text of an INVALID_ARGUMENT, which names the wrong file.
+    /// The text of an INVALID_ARGUMENT, which names the faulty file.
     pub(crate) fn of_files(paths: Vec<PathBuf>) -> Result<Reloaded<Authorities>, String> {
         let named = paths.clone();
         let make = move |files: &[Vec<u8>]| Authorities::make(&named, files);
-        // No interval: each handshake looks at the files.
+        // Interval zero: each handshake checks the files.
         Reloaded::new("authorities of clients", paths, Duration::ZERO, make)
     }
 
@@ -53,52 +53,52 @@ impl Authorities {
         if let Some(file) = files.get(1) {
             let lists = revocations(file).map_err(|why| in_file(1, why))?;
             until = lists.iter().filter_map(|list| next_update(list)).min();
-            // A list that has ended may lack certificates that were revoked since, so it lets no certificate pass.
+            // An expired list may lack later revocations, so with it no certificate is accepted.
             builder = builder.with_crls(lists).enforce_revocation_expiration();
         }
         let verifier = builder.build().map_err(|error| in_file(files.len() - 1, error.to_string()))?;
         Ok(Authorities { verifier, until })
     }
 
-    /// The verifier for handshakes.
+    /// Returns the verifier for handshakes.
     pub(crate) fn verifier(&self) -> &Arc<dyn ClientCertVerifier> {
         &self.verifier
     }
 
-    /// Whether a chain holds at this moment.
+    /// Whether a chain is valid at this moment.
     fn verify(&self, chain: &[CertificateDer<'static>], now: UnixTime) -> bool {
         chain.split_first().is_some_and(|(own, others)| self.verifier.verify_client_cert(own, others, now).is_ok())
     }
 }
 
-/// The certificate of a client, from its handshake on.
+/// A client's certificate, kept for the life of its connection.
 pub(crate) struct ClientCertificate {
     /// The user that the certificate names, if it names one.
     user: Option<User>,
-    /// The chain as the client has shown it: its own certificate, then those between that and the authority.
+    /// The chain as the client sent it: its own certificate, then the intermediates.
     chain: Vec<CertificateDer<'static>>,
     authorities: Arc<Reloaded<Authorities>>,
-    /// The end of the certificate of the chain that ends first, in seconds since 1970.
+    /// The earliest expiry in the chain, in seconds since 1970.
     until: u64,
     proven: Mutex<Proven>,
 }
 
-/// The last verification that found a chain to hold.
+/// The last successful verification of a chain.
 struct Proven {
     by: Arc<Authorities>,
-    /// Until then the same authorities give the same result, in seconds since 1970.
+    /// The same authorities give the same result until then, in seconds since 1970.
     until: u64,
 }
 
 impl ClientCertificate {
-    /// The certificate of a handshake that the authorities `by` have verified.
+    /// Creates the certificate of a handshake that the authorities `by` have verified.
     pub(crate) fn new(
         chain: &[CertificateDer<'_>],
         authorities: Arc<Reloaded<Authorities>>,
         by: Arc<Authorities>,
     ) -> ClientCertificate {
         let chain: Vec<_> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-        // A certificate whose end cannot be read is verified each time.
+        // A certificate whose expiry cannot be read is verified each time.
         let until = chain.iter().map(|certificate| not_after(certificate).unwrap_or(0)).min().unwrap_or(0);
         let user = chain.first().and_then(user_of);
         let proven = Mutex::new(Proven { until: until.min(by.until.unwrap_or(u64::MAX)), by });
@@ -109,10 +109,10 @@ impl ClientCertificate {
         self.user.is_some()
     }
 
-    /// The user that the certificate names; `None` where it names none.
+    /// Returns the user that the certificate names; `None` if it names none.
     ///
     /// # Errors
-    /// 401 where the certificate has ended, was revoked, or is signed by none of the authorities any more.
+    /// 401 if the certificate has expired, was revoked, or is no longer signed by one of the authorities.
     pub(crate) async fn user(&self) -> Result<Option<&User>, Refusal> {
         self.authorities.look_after(INTERVAL).await;
         let holds = self.authorities.believed().is_some_and(|authorities| self.holds(authorities, UnixTime::now()));
@@ -120,15 +120,15 @@ impl ClientCertificate {
     }
 
     fn holds(&self, authorities: Arc<Authorities>, now: UnixTime) -> bool {
-        // Nothing in here panics between two changes that belong together.
+        // A panic cannot leave half a change: the lock guards one assignment.
         let mut proven = self.proven.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&proven.by, &authorities) && now.as_secs() < proven.until {
             return true;
         }
         let holds = authorities.verify(&self.chain, now);
         if holds {
-            // A chain may have certificates that the verification does not need. When one of these has ended, the chain is
-            // verified again each second.
+            // A chain may contain certificates that the verification does not need. After one of these has expired, the
+            // chain is verified again each second.
             let until = self.until.min(authorities.until.unwrap_or(u64::MAX)).max(now.as_secs() + 1);
             *proven = Proven { by: authorities, until };
         }
@@ -136,7 +136,7 @@ impl ClientCertificate {
     }
 }
 
-/// The certificates in a text in PEM, at least one.
+/// Returns the certificates in a PEM text, at least one.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     at_least_one(CertificateDer::pem_slice_iter(pem).collect(), "certificate")
 }
@@ -153,8 +153,8 @@ fn at_least_one<T>(all: Result<Vec<T>, pem::Error>, what: &str) -> Result<Vec<T>
     }
 }
 
-/// What is wrong in a file. The text of the error itself has the line that is wrong in it, and in a file whose line ends
-/// were lost that line is the whole key: it must not stand in a log.
+/// Describes an error in a PEM file. The error's own text quotes the faulty line, which in a file without line ends is
+/// the whole key, and must not be logged.
 pub(crate) fn said(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::IllegalSectionStart { .. } => "a line that begins a section has more in it than -----BEGIN …-----",
@@ -170,13 +170,14 @@ fn not_after(certificate: &CertificateDer<'_>) -> Option<u64> {
     u64::try_from(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// The end of a revocation list, if it has one.
+/// Returns the expiry of a revocation list, if it has one.
 fn next_update(list: &CertificateRevocationListDer<'_>) -> Option<u64> {
     let (_, list) = x509_parser::parse_x509_crl(list).ok()?;
     u64::try_from(list.next_update()?.timestamp()).ok()
 }
 
-/// Whom a verified certificate names: its common name, in the groups of its organizations. `None`: it has no name.
+/// Returns the user of a verified certificate: its common name, with its organizations as groups. `None` if it has no
+/// name.
 fn user_of(certificate: &CertificateDer<'static>) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = certificate.subject();

@@ -1,14 +1,13 @@
-//! Who asks, and who may.
+//! Authentication and authorization.
 //!
-//! Each request goes through [`Access::check`] before anybody looks at what it asks for, in our own server and in a
-//! router that is nested in another program's:
+//! Each request passes [`Access::check`] before its handler, in our own server and in a router nested in another
+//! program's:
 //!
-//! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing. What the browser of a
-//!    listed page asks before it sends a request is answered here. A token among the subprotocols of a WebSocket is put
-//!    into its header before.
-//! 2. Where somebody can be known (an [`Authenticator`], client certificates), everybody has to be: else 401. Health is
-//!    the exception: who restarts servers has no token.
-//! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
+//! 1. `bearer` moves a token from the WebSocket subprotocols to its header. `origin` refuses pages of other origins, and
+//!    names that were rebound to this address. CORS preflights of listed origins are answered before.
+//! 2. If any user can be authenticated (by an [`Authenticator`] or a client certificate), every request must be: else 401.
+//!    Health probes are exempt, because a supervisor that restarts servers has no token.
+//! 3. Each [`Authorizer`] must allow the request: else 403. Without one, every authenticated user may read everything.
 
 mod admission;
 mod bearer;
@@ -37,13 +36,13 @@ use std::sync::atomic::AtomicUsize;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long files that say who may ask are believed after they could not be read any more.
+/// How long the last good token list or authorities are used after their files became unreadable.
 pub(crate) const BELIEVED: Duration = Duration::from_secs(60);
 
-/// What a hook answers in its own time.
+/// The future of an authenticator's or authorizer's answer.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Who sends a request.
+/// An authenticated user.
 ///
 /// ```
 /// let user = watchcore_http::User::new("alice").group("readers");
@@ -55,13 +54,13 @@ pub struct User {
     groups: Vec<String>,
 }
 
-/// Finds out who sends a request. Several may be asked; the first that knows has it.
+/// Authenticates requests. With several, the first that knows the user decides.
 ///
 /// ```
 /// use http::request::Parts;
 /// use watchcore_http::{Api, Authenticator, HookFuture, Refusal, User};
 ///
-/// /// Trusts a proxy in front of the server, which nobody can pass by.
+/// /// Trusts a proxy in front of the server, the only way to reach it.
 /// struct OfProxy;
 ///
 /// impl Authenticator for OfProxy {
@@ -75,32 +74,34 @@ pub struct User {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Authenticator: Send + Sync + 'static {
-    /// Who sends the request with this head; `None`: nobody that this one knows.
+    /// Returns the user who sent the request with this head; `None` if this authenticator does not know the user.
     ///
-    /// While a watch lasts that the request has opened, it is asked again with the same head
-    /// ([`recheck_interval`](crate::ApiBuilder::recheck_interval)). The watch ends when the answer is another user, nobody,
-    /// or a refusal of 401 or 403; and when there was none for four intervals, because it hangs, panics, or refuses otherwise.
+    /// While a watch lasts, it is asked again with the head of the watch's request
+    /// ([`recheck_interval`](crate::ApiBuilder::recheck_interval)). The watch ends if the answer is another user,
+    /// `None`, or a refusal with 401 or 403; and if there was no answer for four intervals, because it hangs, panics,
+    /// or refuses with another code.
     ///
     /// # Errors
-    /// What the client is answered where that cannot be found out now. Nobody else is asked then.
+    /// The answer to the client if the user cannot be determined now. No further authenticator is asked.
     fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>>;
 
-    /// The headers that [`authenticate`](Authenticator::authenticate) looks at, if it looks at nothing else of a head.
+    /// Returns the headers that [`authenticate`](Authenticator::authenticate) reads, if it reads nothing else of a
+    /// head.
     ///
-    /// Who opened a watch is asked for again while it lasts, with the head of its request: a copy of the whole head is kept
-    /// with each watch, and each watch is asked for by itself. Where all authenticators name their headers, only these are
-    /// kept, a recheck sees a head that has nothing else, and watches that have the same values are asked for once.
+    /// By default each watch keeps a copy of its request's whole head, and is rechecked on its own. If all
+    /// authenticators name their headers, only these are kept, the recheck sees a head with nothing else, and watches
+    /// with equal values are rechecked together.
     fn reads(&self) -> Option<&[HeaderName]> {
         None
     }
 }
 
-/// Decides who may do what. Without one, everybody who is known may read everything that is served.
+/// Decides which user may do what. Without an authorizer, every authenticated user may read everything that is served.
 ///
 /// ```
 /// use watchcore_http::{Api, Asked, Authorizer, Decision, HookFuture, User};
 ///
-/// /// Everybody reads the namespace of their own name, and discovery.
+/// /// Every user may read discovery, and the namespace that has the name of the user.
 /// struct OwnNamespace;
 ///
 /// impl Authorizer for OwnNamespace {
@@ -116,12 +117,12 @@ pub trait Authenticator: Send + Sync + 'static {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Authorizer: Send + Sync + 'static {
-    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes. It is asked
-    /// again while a watch lasts, which ends when it denies.
+    /// Decides whether the user may make this request. Where authentication is not required, the user is
+    /// `system:anonymous`, as in Kubernetes. While a watch lasts, it is asked again; the watch ends when it denies.
     fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision>;
 }
 
-/// What an [`Authorizer`] says.
+/// The answer of an [`Authorizer`].
 ///
 /// ```
 /// use watchcore_http::Decision;
@@ -131,22 +132,22 @@ pub trait Authorizer: Send + Sync + 'static {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// The request goes on.
+    /// The request is allowed.
     Allow,
-    /// 403, with this reason behind what was asked; it may be empty.
+    /// The request is refused with 403 and this reason, which may be empty.
     Deny(String),
 }
 
-/// What a request asks for, as an [`Authorizer`] sees it.
+/// The attributes of a request, as an [`Authorizer`] sees them.
 ///
-/// The parts of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery. The plain face
-/// `/v1/keys` shows every key of its caches, those of resources too, and the page `/` their names: an authorizer that
-/// keeps users from a resource denies them that path.
+/// The attributes of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery. `/v1/keys`
+/// shows every key of its caches, those of resources too, and the page `/` shows their names: an authorizer that keeps
+/// users from a resource must deny these paths too.
 ///
 /// ```
 /// use watchcore_http::{Asked, Decision};
 ///
-/// /// Everybody may list, and nobody may watch.
+/// /// Allows lists, denies watches.
 /// fn decide(asked: &Asked) -> Decision {
 ///     match &*asked.verb {
 ///         "watch" => Decision::Deny(format!("{} are only listed", asked.resource)),
@@ -157,67 +158,66 @@ pub enum Decision {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct Asked {
-    /// `get`, `list` or `watch` of a resource; else the method in small letters.
+    /// `get`, `list` or `watch` of a resource; otherwise the method in lower case.
     pub verb: String,
-    /// `""` is the core group.
+    /// The API group; `""` is the core group.
     pub group: String,
-    /// The version in the group.
+    /// The version of the group.
     pub version: String,
-    /// The plural name; empty where the path names no resource.
+    /// The plural name; empty if the path names no resource.
     pub resource: String,
-    /// `None`: all namespaces, or a resource that has none.
+    /// `None`: all namespaces, or a resource without namespaces.
     pub namespace: Option<String>,
     /// `None`: all objects.
     pub name: Option<String>,
-    /// The path, in one spelling for each that is served: its escapes are decoded, and no slash is at its end. One that
-    /// names nothing is as it was sent.
+    /// The canonical path: decoded, without a trailing slash. An invalid path is given as it was sent.
     pub path: String,
 }
 
-/// The connection that a request came on: in the extensions of each request of our own server.
+/// The connection of a request: an extension of each request of our own server.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The address of this machine that was connected to.
+    /// The server's address to which the client connected.
     pub(crate) local: Option<SocketAddr>,
-    /// Whether the connection itself has TLS.
+    /// Whether the connection uses TLS.
     pub(crate) is_encrypted: bool,
-    /// The certificate that the client has shown.
+    /// The client's certificate.
     pub(crate) certificate: Option<Box<ClientCertificate>>,
-    /// Whether the server asks for client certificates: then nobody is let in unknown.
+    /// Whether the server asks for client certificates; if so, authentication is required.
     pub(crate) asks_certificate: bool,
-    /// Watches of the connection that are open.
+    /// Number of open watches on the connection.
     pub(crate) watches: Arc<AtomicUsize>,
-    /// What it is about, where that is watched.
+    /// The connection's activity, if a clock supervises it.
     pub(crate) activity: Option<Arc<Activity>>,
 }
 
-/// The hooks and lists of one service.
+/// Authenticators, authorizers and allowed origins of one service.
 #[derive(Default)]
 pub(crate) struct Access {
     pub(crate) authenticators: Vec<Box<dyn Authenticator>>,
-    /// Each of them may deny.
+    /// A request must be allowed by each of them.
     pub(crate) authorizers: Vec<Box<dyn Authorizer>>,
     pub(crate) origins: Origins,
 }
 
 impl User {
-    /// A user of no group.
+    /// Creates a user without groups.
     pub fn new(name: impl Into<String>) -> User {
         User { name: name.into(), groups: Vec::new() }
     }
 
-    /// In one more group.
+    /// Adds the user to a group.
     pub fn group(mut self, group: impl Into<String>) -> User {
         self.groups.push(group.into());
         self
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The groups that it is in.
+    /// Returns the groups.
     pub fn groups(&self) -> &[String] {
         &self.groups
     }
@@ -228,19 +228,19 @@ impl User {
 }
 
 impl Peer {
-    /// That of a request, if our own server accepted it.
+    /// Returns the connection of a request, if our own server accepted it.
     pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
         head.extensions.get()
     }
 
-    /// Whether its certificate says who it is.
+    /// Whether the certificate names a user.
     fn names_somebody(&self) -> bool {
         self.certificate.as_ref().is_some_and(|certificate| certificate.names_somebody())
     }
 }
 
 impl Who {
-    /// The sender of a request whose user has been looked up.
+    /// Returns the client of a request that was already authenticated.
     pub(crate) fn of(request: &Parts) -> Who {
         let user = request.extensions.get::<User>();
         match (user, Peer::of(request)) {
@@ -252,12 +252,12 @@ impl Who {
 }
 
 impl Access {
-    /// Lets a request pass. Who sends it, and what the authorizers were asked, is in its extensions from here on; the first
-    /// is missing where nobody has to be known, the second where there are no authorizers.
+    /// Authenticates and authorizes a request. Stores in its extensions the [`User`], if known, and the [`Asked`] that
+    /// the authorizers answered, if there are any.
     ///
     /// # Errors
-    /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where an authorizer
-    /// denies.
+    /// 400 and 403 of `origin`; 401 if authentication is required and failed; errors of an authenticator or of `asked`;
+    /// 403 if an authorizer denies.
     pub(crate) async fn check(
         &self,
         head: &mut Parts,
@@ -286,10 +286,10 @@ impl Access {
         Ok(())
     }
 
-    /// Whether this user may do this; `None`: whoever asks.
+    /// Asks the authorizers; a missing user is anonymous.
     ///
     /// # Errors
-    /// 403 where an authorizer denies.
+    /// 403 if an authorizer denies.
     async fn decide(&self, user: Option<&User>, asked: &Asked) -> Result<(), Refusal> {
         let anonymous = User::anonymous();
         let user = user.unwrap_or(&anonymous);
@@ -301,7 +301,7 @@ impl Access {
         Ok(())
     }
 
-    /// What goes into the answer to a request, for the browser of a page.
+    /// Returns the security headers of the answer to a request.
     pub(crate) fn told(&self, head: &Parts) -> HeaderMap {
         let mut told = self.origins.told(head);
         told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -311,7 +311,7 @@ impl Access {
         told
     }
 
-    /// The answer to a browser that asks for a page before that may, where it is one; nobody has to be known for it.
+    /// Answers a CORS preflight request, which need not be authenticated; `None` if it is another request.
     ///
     /// # Errors
     /// 400 and 403 of `origin`.
@@ -341,11 +341,12 @@ impl Access {
     }
 }
 
-/// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told
-/// to look for. Otherwise the connection would end, and the request be counted as one whose client went.
+/// Awaits a future; `None` if it panicked. A panic, most likely in a hook, then gives an answer of 500, which operators
+/// watch for. Otherwise the connection would end, and the request be counted as one whose client went away.
 pub(crate) async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
     let mut made = pin!(made);
-    // What requests share has no invariant between two calls that can panic: locks are taken over from those who did.
+    // Unwind safety: locks shared between requests are taken over after a panic, and guard no state that a panic can
+    // break.
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| made.as_mut().poll(context))) {
         Ok(polled) => polled.map(Some),
         Err(_) => Poll::Ready(None),
@@ -354,7 +355,7 @@ pub(crate) async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option
 }
 
 impl Asked {
-    /// A path that names no resource.
+    /// Creates the attributes of a path that names no resource.
     pub(crate) fn of_path(head: &Parts, path: String) -> Asked {
         Asked {
             verb: head.method.as_str().to_ascii_lowercase(),
@@ -367,7 +368,7 @@ impl Asked {
         }
     }
 
-    /// 403 in the words of Kubernetes.
+    /// Creates a 403 in Kubernetes' words.
     fn forbidden(&self, user: &User, reason: &str) -> Refusal {
         let Asked { verb, group, resource, namespace, name, path, .. } = self;
         let who = format!("User {:?} cannot {verb}", user.name());

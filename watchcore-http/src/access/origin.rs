@@ -1,13 +1,13 @@
-//! Which names a server answers to, and which pages may ask it.
+//! The host names that the server answers to, and the origins whose pages may call it.
 //!
-//! A page in a browser can send requests to any address that the browser reaches, a loopback address above all. It cannot
-//! read what other origins answer, but for two ways: a WebSocket, which has no such rule, and a name of its own that it
-//! rebinds to the address, so that its origin is the server's. The first shows in Origin, which a page cannot forge; the
-//! second in Host, where the page's own name stands. A page whose origin is listed may read what it is answered: its browser
-//! is told so.
+//! A page in a browser can send requests to any address that the browser reaches, loopback addresses too. The
+//! same-origin policy keeps it from reading the answers, with two exceptions: WebSockets, to which the policy does not
+//! apply, and DNS rebinding, by which the page points a name of its own at this address. The first is detected by
+//! Origin, which a page cannot forge; the second by Host, which then has the page's name. Pages of listed origins may
+//! read answers, by CORS headers.
 //!
-//! A page that cannot read an answer may still embed it, or measure its time and size, and the browser sends the certificate
-//! of its user with such a request. The request has no Origin, but it has Sec-Fetch-Site, which says where the page is from.
+//! A page that cannot read an answer may still embed it, or measure its time and size, and the browser attaches its
+//! user's certificate. Such a request has no Origin, but Sec-Fetch-Site says where the page is from.
 
 use super::Peer;
 use super::bearer::bearer;
@@ -18,7 +18,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use std::net::{IpAddr, SocketAddr};
 
-/// Names and origins that are allowed beside the server's own.
+/// Host names and origins that are allowed in addition to the server's own.
 #[derive(Default)]
 pub(crate) struct Origins {
     /// `name` or `name:port`.
@@ -28,11 +28,12 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// `peer`: the connection, if our own server accepted it. A name needs no check where everybody has to be known.
+    /// Checks Host, Origin and Sec-Fetch-Site. `peer` is the connection, if our own server accepted it. Where
+    /// authentication is required (`is_known`), any host name is accepted.
     ///
     /// # Errors
-    /// 400 where Host is malformed or there twice; 403 where it is another's, or the page is. A page cannot send a token with
-    /// a request that its browser has not asked for before.
+    /// 400 if Host is malformed or repeated; 403 if the host name or the page's origin is not allowed. A request from
+    /// another site is accepted with a bearer token, because a page can attach one only after a successful preflight.
     pub(super) fn check(&self, head: &Parts, peer: Option<&Peer>, is_known: bool) -> Result<(), Refusal> {
         let host = host_of(head)?;
         if let Some(host) = &host
@@ -61,14 +62,14 @@ impl Origins {
         Ok(())
     }
 
-    /// The origin of the page that asks, where it is one that is listed.
+    /// Returns the header Origin if it is a listed one.
     fn listed<'h>(&self, head: &'h Parts) -> Option<&'h HeaderValue> {
         let origin = head.headers.get(header::ORIGIN)?;
         let text = origin.to_str().ok()?;
         self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(text)).then_some(origin)
     }
 
-    /// What a browser has to be told before a page of a listed origin may read the answer.
+    /// Returns the CORS headers of an answer.
     pub(super) fn told(&self, head: &Parts) -> HeaderMap {
         let mut told = HeaderMap::new();
         if !self.origins.is_empty() {
@@ -77,15 +78,15 @@ impl Origins {
         if let Some(origin) = self.listed(head) {
             told.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         } else {
-            // No page of another origin may embed what it is answered.
+            // Pages of other origins may not embed the answer.
             let name = HeaderName::from_static("cross-origin-resource-policy");
             told.insert(name, HeaderValue::from_static("same-origin"));
         }
         told
     }
 
-    /// The answer to a browser that asks whether a page of a listed origin may send a request: it asks without saying who
-    /// asks, for it does not send the page's own headers with it.
+    /// Answers a CORS preflight request of a listed origin. Preflights carry no credentials, so they cannot be
+    /// authenticated.
     pub(super) fn preflight(&self, head: &Parts) -> Option<Response> {
         let asks = head.method == Method::OPTIONS && head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         self.listed(head).filter(|_| asks)?;
@@ -105,7 +106,7 @@ impl Origins {
         let name = host.host().strip_suffix('.').unwrap_or(host.host());
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         if let Ok(address) = bare.parse::<IpAddr>() {
-            // An address cannot be rebound: whoever names the one that they are connected to means this server.
+            // Addresses cannot be rebound by DNS: a client that names the address it is connected to means this server.
             let address = address.to_canonical();
             if address.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == address) {
                 return true;
@@ -123,16 +124,16 @@ impl Origins {
         if self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin)) {
             return true;
         }
-        // Without TLS of its own the server cannot know what a proxy in front of it speaks.
+        // Without its own TLS the server cannot know whether a proxy in front of it speaks TLS.
         let plain = origin.strip_prefix("http://").filter(|_| !is_encrypted);
         let authority = plain.or_else(|| origin.strip_prefix("https://"));
-        // Browsers leave out the same ports in both.
+        // Browsers omit the same default ports in both headers.
         matches!((authority, host), (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host.as_str()))
     }
 }
 
-/// Whether a browser says that a page of another site has made it ask. A person who follows a link to here is no such page:
-/// what they are answered fills the window, and no page sees it.
+/// Whether the browser says that a page of another site caused the request. Following a link to here is allowed: the
+/// answer fills the window, and the other page cannot see it.
 fn is_of_another_site(head: &Parts) -> bool {
     let says = |name: &str| head.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect::<Vec<_>>();
     let is_own = says("sec-fetch-site").iter().all(|site| matches!(*site, b"same-origin" | b"none"));
@@ -140,7 +141,7 @@ fn is_of_another_site(head: &Parts) -> bool {
     !is_own && !is_link
 }
 
-/// What the request names as its host. `None`: it names none, as no browser does.
+/// Returns the request's host; `None` if it names none, which no browser does.
 fn host_of(head: &Parts) -> Result<Option<Authority>, Refusal> {
     let mut named = head.headers.get_all(header::HOST).iter();
     let first = named.next();
@@ -148,7 +149,7 @@ fn host_of(head: &Parts) -> Result<Option<Authority>, Refusal> {
         return Err(Refusal::bad_request("the header Host is there twice"));
     }
     let authority = match (head.uri.authority(), first) {
-        // Of HTTP/2, or of a request to a proxy.
+        // From HTTP/2, or from a request to a proxy.
         (Some(authority), _) => authority.clone(),
         (None, Some(host)) => {
             Authority::try_from(host.as_bytes()).map_err(|_| Refusal::bad_request("the header Host is malformed"))?
@@ -156,7 +157,7 @@ fn host_of(head: &Parts) -> Result<Option<Authority>, Refusal> {
         (None, None) => return Ok(None),
     };
     let is_plain = !authority.as_str().contains('@') && !authority.host().is_empty();
-    // A port that is none has been passed over by the parser.
+    // The parser ignores a malformed port, so it is checked here.
     let port = &authority.as_str()[authority.host().len()..];
     if !is_plain || (port.len() > 1 && authority.port_u16().is_none()) {
         return Err(Refusal::bad_request("the header Host is malformed"));

@@ -1,4 +1,4 @@
-//! Bearer tokens from a file.
+//! Authentication by bearer tokens from a file.
 
 use super::bearer::bearer;
 use super::{Authenticator, BELIEVED, HookFuture, User};
@@ -13,20 +13,21 @@ use std::time::Duration;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use watchcore::{Code, Error, Result};
 
-/// How long a token may still be taken that has left the file, or not be taken that is new in it.
+/// How old the last check of the file may be: a removed token may still be accepted, and a new one refused, for this
+/// long.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// At most this many wrong lines are named in warnings; one more warning counts the others.
+/// How many faulty lines are named in warnings; one more warning counts the rest.
 const MOST_NAMED: usize = 10;
 
-/// Bearer tokens, and whose they are: a file of lines `token,name`.
+/// Bearer tokens and their users, from a file of lines `token,name`.
 ///
-/// Empty lines and those that begin with `#` are passed over. The file is read again when it changes, within a second.
-/// What it says counts, also where it says less than before: without a token in it, nobody is let in by one. A line that
-/// is none lets nobody in, and a warning names it; the other lines hold. While the file cannot be read, the tokens before
-/// are taken for a minute, and then none.
+/// Empty lines and lines that begin with `#` are ignored. The file is read again within a second after it changes. The
+/// new contents replace the old ones completely: an empty file admits nobody. A malformed line is skipped with a
+/// warning; the other lines count. While the file cannot be read, the previous tokens are accepted for a minute, and
+/// then none.
 ///
-/// A token is compared with all of them, each in a time that does not depend on where they differ.
+/// A request's token is compared with all tokens, in constant time.
 ///
 /// ```no_run
 /// use watchcore_http::{Api, Tokens};
@@ -39,10 +40,10 @@ pub struct Tokens(Arc<Reloaded<Known>>);
 struct Known(Vec<(Vec<u8>, User)>);
 
 impl Tokens {
-    /// Reads the file for the first time. Lines that are none are warnings, as they are later.
+    /// Reads the file. Malformed lines are logged as warnings, as on later reads.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where it cannot be read.
+    /// INVALID_ARGUMENT if the file cannot be read.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokens> {
         Tokens::with(path.as_ref(), INTERVAL, BELIEVED)
     }
@@ -96,10 +97,10 @@ fn entry(line: &[u8]) -> std::result::Result<Option<(&str, &str)>, &'static str>
 }
 
 impl Known {
-    /// Returns the tokens of a file, and its faults. A fault is the end of a sentence that begins with the path of the file, and
-    /// has no part of a token in it.
+    /// Returns the tokens of a file, and its faults. A fault is the end of a sentence that begins with the path of the
+    /// file, and contains no part of a token.
     fn parse(file: &[u8]) -> (Known, Vec<String>) {
-        // Some editors put a mark before the first token, with which nobody would send it.
+        // Some editors put a byte order mark before the first token, which no client would send.
         let file = file.strip_prefix("\u{feff}".as_bytes()).unwrap_or(file);
         let (mut known, mut seen, mut faults, mut unnamed) = (Vec::new(), HashSet::new(), Vec::new(), 0_usize);
         for (line, number) in file.split(|byte| *byte == b'\n').zip(1..) {
@@ -122,7 +123,7 @@ impl Known {
         (Known(known), faults)
     }
 
-    /// Compares with all, so that the time says nothing about which, nor how much of one, is right.
+    /// Compares with every token, so that the time reveals neither which token matches nor how many bytes do.
     fn user_of(&self, token: &[u8]) -> Option<&User> {
         let mut found = 0_u64;
         for (number, (known, _)) in (1..).zip(&self.0) {
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(known.user_of(b"secret").map(User::name), Some("alice"));
     }
 
-    /// A wrong line is named without its token, and lets nobody in; the others do.
+    /// A malformed line is reported without its token, and does not affect the others.
     #[test]
     fn wrong_line_is_lost_alone() {
         for (wrong, says) in [
@@ -187,7 +188,7 @@ mod tests {
         }
     }
 
-    /// A file that is gone is no token, when it has been gone for as long as tokens are believed.
+    /// Tokens are refused once their file has been missing for longer than they are believed.
     #[tokio::test]
     async fn file_that_is_gone_is_no_token() {
         let path = std::env::temp_dir().join(format!("watchcore-tokens-{}", std::process::id()));

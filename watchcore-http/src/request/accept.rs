@@ -1,11 +1,11 @@
-//! Which form of an object a client takes, by its header Accept.
+//! Negotiation of the response form and encoding, by the headers Accept and Accept-Encoding.
 
 use crate::frame::Form;
 use crate::request::Params;
 use crate::status::Refusal;
 use http::{HeaderMap, header};
 
-/// One of the alternatives of a header Accept: a media type with its parameters.
+/// One media range of a header Accept, with its parameters.
 #[derive(Clone, PartialEq, Debug)]
 struct Alternative<'h> {
     kind: &'h str,
@@ -15,12 +15,12 @@ struct Alternative<'h> {
 }
 
 impl<'h> Alternative<'h> {
-    /// The value of a parameter, as `as` or `v`.
+    /// Returns the value of a parameter, such as `as` or `v`.
     fn parameter(&self, name: &str) -> Option<&'h str> {
         self.parameters.iter().find(|(there, _)| *there == name).map(|(_, value)| *value)
     }
 
-    /// Whether `application/json` is meant by it.
+    /// Whether the range includes `application/json`.
     fn takes_json(&self) -> bool {
         match (self.kind, self.subtype) {
             ("*", "*") => true,
@@ -50,14 +50,15 @@ impl<'h> Alternative<'h> {
         Some(alternative)
     }
 
-    /// How closely it says what it means: `*/*` least.
+    /// How specific the range is: `*/*` is the least.
     fn closeness(&self) -> u8 {
         u8::from(self.kind != "*") + u8::from(self.subtype != "*")
     }
 }
 
-/// The alternatives of a header Accept, the best first: by quality, then by how closely they say what they mean, then as
-/// they stand. What cannot be read is left out. `None`: there is no such header, or an empty one, so anything is taken.
+/// Returns the media ranges of the header Accept, best first: by quality, then by how specific they are, then in the
+/// order of the header. Unparsable ranges are skipped. `None`: the header is missing or empty, so every form is
+/// accepted.
 fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
     let texts: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     if texts.iter().all(|text| text.trim().is_empty()) && texts.len() == headers.get_all(header::ACCEPT).iter().count()
@@ -73,10 +74,10 @@ fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
     Some(all)
 }
 
-/// The form in which a client takes objects: the first alternative of its header Accept that is served.
+/// Returns the form in which a client accepts objects: the best media range of its header Accept that is served.
 ///
 /// # Errors
-/// 406 where none is served; 400 where a table is asked for with an `includeObject` that is not known.
+/// 406 if none is served; 400 if a table is requested with an unknown `includeObject`.
 pub(crate) fn form(headers: &HeaderMap, params: &Params) -> Result<Form, Refusal> {
     let Some(alternatives) = alternatives(headers) else { return Ok(Form::Json) };
     let found = alternatives.iter().find_map(|alternative| served(alternative, params));
@@ -89,7 +90,7 @@ pub(crate) fn form(headers: &HeaderMap, params: &Params) -> Result<Form, Refusal
     }
 }
 
-/// The form that an alternative means, if it is served.
+/// Returns the form that a media range stands for, if it is served.
 fn served(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
     let streams = matches!(alternative.parameter("stream"), None | Some("" | "watch"));
     if !alternative.takes_json() || !streams || !matches!(alternative.parameter("sv"), None | Some("")) {
@@ -104,10 +105,10 @@ fn served(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
     }
 }
 
-/// Refuses a client that does not take plain JSON.
+/// Refuses a client that does not accept plain JSON.
 ///
 /// # Errors
-/// 406.
+/// 406 if plain JSON is not accepted.
 pub(crate) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let plain = |alternative: &Alternative<'_>| {
         alternative.takes_json() && ["as", "g", "v"].iter().all(|name| alternative.parameter(name).is_none())
@@ -118,7 +119,7 @@ pub(crate) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a client takes the aggregated form of discovery. It is preferred wherever it is taken, as with Kubernetes.
+/// Whether a client accepts the aggregated form of discovery, which is then preferred, as in Kubernetes.
 pub(crate) fn accepts_aggregated(headers: &HeaderMap) -> bool {
     alternatives(headers).unwrap_or_default().iter().any(|alternative| {
         alternative.takes_json()
@@ -128,7 +129,7 @@ pub(crate) fn accepts_aggregated(headers: &HeaderMap) -> bool {
     })
 }
 
-/// What a header Accept says, for a message: not more than a line of it.
+/// Returns the header Accept for an error message, truncated.
 fn asked(headers: &HeaderMap) -> String {
     const MOST: usize = 200;
     let all: Vec<_> =
@@ -141,7 +142,7 @@ fn asked(headers: &HeaderMap) -> String {
     text
 }
 
-/// Whether a client takes a body that is compressed by gzip.
+/// Whether a client accepts a body compressed with gzip.
 pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).any(|coding| {

@@ -1,4 +1,4 @@
-//! What a request asks for: its path, its parameters, the objects it selects, the form it accepts.
+//! Parsing of requests: path, parameters, selectors, accepted form.
 
 mod accept;
 mod params;

@@ -1,10 +1,9 @@
-//! The parameters of a request, and which may stand together.
+//! The parameters of a request, and which combinations are allowed.
 //!
-//! A query is read into [`Params`] once; a value that is no UTF-8 text is refused there, as 400. Parameters mean different
-//! things for each kind of path, so the handler of a list, of one object, or of a watch asks for its start:
-//! [`Params::list_start`], [`Params::get_start`], [`Params::watch_start`]. The first and the last refuse malformed
-//! numbers, as 400, and combinations that are forbidden, as 422, in the words of Kubernetes. A request for one object uses
-//! the revision alone.
+//! A query is parsed into [`Params`] once; a value that is not UTF-8 is refused with 400. A parameter's meaning depends
+//! on the kind of request, so each handler asks for its own start: [`Params::list_start`], [`Params::get_start`],
+//! [`Params::watch_start`]. The first and the last refuse malformed numbers with 400, and forbidden combinations with
+//! 422, in Kubernetes' words. A request for one object uses only the revision.
 
 use crate::frame::Included;
 use crate::status::{Cause, Refusal};
@@ -12,86 +11,86 @@ use percent_encoding::percent_decode;
 use std::time::Duration;
 use watchcore::token_revision;
 
-/// What the query of a request asks for. Parameters that are not known are ignored.
+/// The parsed query of a request. Unknown parameters are ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Params {
     pub(crate) watch: bool,
-    /// `None`: absent, or the empty string, which means the same everywhere.
+    /// `None`: absent or empty, which always mean the same.
     pub(crate) resource_version: Option<String>,
-    /// 0, as a negative one: no limit.
+    /// 0 or negative: no limit.
     pub(crate) limit: usize,
     pub(crate) continue_token: Option<String>,
     pub(crate) label_selector: Option<String>,
     pub(crate) field_selector: Option<String>,
-    /// `None`: absent, or 0, which means the same as with Kubernetes.
+    /// `None`: absent or 0, which mean the same in Kubernetes.
     pub(crate) timeout: Option<Duration>,
-    /// `timeoutSeconds` is negative: a list does not look at it, and a watch would be over.
+    /// Whether `timeoutSeconds` is negative: ignored by lists, refused by watches.
     is_over: bool,
-    /// Which number is none.
+    /// Error message for the first malformed number.
     malformed: Option<String>,
     pub(crate) bookmarks: bool,
     pub(crate) pretty: bool,
     pub(crate) included: Included,
-    /// What `includeObject` said, where that is none of the words it can say. Only a table looks at it.
+    /// The value of `includeObject` if it is unknown; only the table form refuses it.
     pub(crate) unknown_included: Option<String>,
     version_match: Option<String>,
     initial_events: Option<bool>,
 }
 
-/// Which state a list is answered from.
+/// The state from which a list is answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ListStart {
-    /// The newest that etcd had when the request came.
+    /// The newest revision that etcd had when the request came.
     Consistent,
-    /// What there is.
+    /// The current state of the cache.
     Any,
-    /// At least this revision.
+    /// This revision or a later one.
     AtLeast(u64),
     /// Exactly this revision.
     Exact(u64),
-    /// Where the page before ended, by its token.
+    /// The position in a continue token, where the previous page ended.
     Continue(String),
 }
 
-/// Which state one object is answered from.
+/// The state from which a request for one object is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GetStart {
-    /// The newest that etcd had when the request came.
+    /// The newest revision that etcd had when the request came.
     Consistent,
-    /// What there is.
+    /// The current state of the cache.
     Any,
-    /// At least this revision.
+    /// This revision or a later one.
     AtLeast(u64),
 }
 
-/// Where a watch begins.
+/// The start of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WatchStart {
     pub(crate) from: WatchFrom,
-    /// Whether a bookmark with an annotation says where the initial state ends.
+    /// Whether an annotated bookmark marks the end of the initial state.
     pub(crate) end_mark: bool,
 }
 
-/// What a watch sees first.
+/// The first events of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WatchFrom {
-    /// The whole state as ADDED, after a wait.
+    /// The whole state as ADDED events, after the given wait.
     State(StateWait),
-    /// What happened above a revision.
+    /// The changes after a revision.
     After(u64),
-    /// What happens above the newest revision that etcd had when the request came.
+    /// The changes after the newest revision that etcd had when the request came.
     AfterConsistent,
-    /// What happens from now on.
+    /// The changes after the cache's current revision.
     Now,
 }
 
-/// What the initial state of a watch waits for.
+/// How far the cache must have come before the initial state is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StateWait {
     None,
-    /// The newest revision that etcd had when the request came.
+    /// To the newest revision that etcd had when the request came.
     Consistent,
-    /// This revision.
+    /// To this revision.
     AtLeast(u64),
 }
 
@@ -102,11 +101,10 @@ const EXACT: &str = "Exact";
 const NOT_OLDER: &str = "NotOlderThan";
 
 impl Params {
-    /// Reads the query of a request as it stands in the request line. A parameter that is there twice counts as it is
-    /// there first.
+    /// Parses the undecoded query of a request. Of repeated parameters the first counts.
     ///
     /// # Errors
-    /// 400 where a parameter is malformed: an escape that is none, text that is not UTF-8.
+    /// 400 if a parameter is malformed: an invalid percent escape, or not UTF-8.
     pub(crate) fn parse(query: Option<&str>) -> Result<Params, Refusal> {
         let query = KnownParameters::parse(query.unwrap_or_default())?;
         let included = query.text("includeObject");
@@ -138,10 +136,11 @@ impl Params {
         })
     }
 
-    /// Which state a list is answered from.
+    /// Returns the state from which a list is answered.
     ///
     /// # Errors
-    /// 422 where parameters must not stand together; 400 where a number is none, and where a token has a revision beside it.
+    /// 422 if parameters are combined that exclude each other; 400 if a number is malformed, or a revision accompanies
+    /// a token.
     pub(crate) fn list_start(&self) -> Result<ListStart, Refusal> {
         self.check_list()?;
         if let Some(token) = &self.continue_token {
@@ -163,12 +162,13 @@ impl Params {
     }
 
     /// # Errors
-    /// 400 where a number is none.
+    /// 400 if a number is malformed.
     fn well_formed(&self) -> Result<(), Refusal> {
         self.malformed.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
     }
 
-    /// Refuses combinations that are forbidden in a list. A watch by the old form of the path alone has the same rules.
+    /// Refuses combinations that are forbidden in a list. A watch by the deprecated path without `watch` in its query
+    /// follows the same rules.
     fn check_list(&self) -> Result<(), Refusal> {
         self.well_formed()?;
         let version_match = self.version_match.as_deref();
@@ -200,10 +200,10 @@ impl Params {
         refuse(&causes)
     }
 
-    /// Which state one object is answered from. Of the parameters only the revision has a say in it.
+    /// Returns the state from which a request for one object is answered. Only the revision matters.
     ///
     /// # Errors
-    /// 400 where the revision is no number.
+    /// 400 if the revision is not a number.
     pub(crate) fn get_start(&self) -> Result<GetStart, Refusal> {
         Ok(match self.revision()? {
             None => GetStart::Consistent,
@@ -212,13 +212,13 @@ impl Params {
         })
     }
 
-    /// Where a watch begins.
+    /// Returns the start of a watch.
     ///
-    /// A watch without a revision, or of revision 0, that does not say what it wants acts as one that asks for its
-    /// initial state: so Kubernetes has it since it streams lists.
+    /// Without `sendInitialEvents` and `resourceVersionMatch`, a watch with no revision or revision 0 gets the initial
+    /// state, as in Kubernetes since it streams lists.
     ///
     /// # Errors
-    /// 422 where parameters must not stand together; 400 where the revision is no number.
+    /// 422 if parameters are combined that exclude each other; 400 if the revision is not a number.
     pub(crate) fn watch_start(&self) -> Result<WatchStart, Refusal> {
         self.check_watch()?;
         self.check_time()?;
@@ -228,8 +228,8 @@ impl Params {
         Ok(WatchStart { from: self.watch_from(revision, state), end_mark: state && self.bookmarks })
     }
 
-    /// Where a watch begins whose path has the old form (`/api/v1/watch/...`): it knows of no end mark, and without a
-    /// revision it sees the state that there is.
+    /// Returns the start of a watch by the deprecated path (`/api/v1/watch/...`). Such a watch gets no end mark, and
+    /// without a revision it begins with the current state of the cache.
     ///
     /// # Errors
     /// As [`Params::watch_start`].
@@ -259,7 +259,8 @@ impl Params {
         }
     }
 
-    /// A watch whose time is over before it begins. Kubernetes answers it with an ERROR event of code 500.
+    /// Refuses a negative timeout, which would end the watch before it begins. Kubernetes answers it with an ERROR
+    /// event of code 500.
     fn check_time(&self) -> Result<(), Refusal> {
         match self.is_over {
             true => Err(Refusal::bad_request("parameter timeoutSeconds is negative: the watch would be over at once")),
@@ -269,7 +270,7 @@ impl Params {
 
     fn check_watch(&self) -> Result<(), Refusal> {
         self.well_formed()?;
-        // A watch without parameters begins as one that asks for its initial state, so the same rules hold for it.
+        // A watch without parameters gets the initial state by default, so it follows the rules of `sendInitialEvents`.
         let from_now = matches!(self.resource_version.as_deref(), None | Some("0"));
         let defaulted = from_now && self.version_match.is_none() && self.initial_events.is_none();
         let version_match = if defaulted { Some(NOT_OLDER) } else { self.version_match.as_deref() };
@@ -298,7 +299,7 @@ impl Params {
         refuse(&causes)
     }
 
-    /// The revision as a number; it is etcd's, so it has no sign.
+    /// Parses the revision: an unsigned number, as in etcd.
     fn revision(&self) -> Result<Option<u64>, Refusal> {
         let Some(text) = &self.resource_version else { return Ok(None) };
         match text.parse() {
@@ -319,7 +320,7 @@ fn refuse(causes: &[Cause]) -> Result<(), Refusal> {
     if causes.is_empty() { Ok(()) } else { Err(Refusal::invalid_options(causes)) }
 }
 
-/// The parameters that are known, decoded, each as it stands first.
+/// The known parameters of a query, decoded; of repeated ones the first.
 struct KnownParameters(Vec<(&'static str, String)>);
 
 impl KnownParameters {
@@ -342,7 +343,7 @@ impl KnownParameters {
         let mut known: Vec<(&'static str, String)> = Vec::new();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // A name that cannot be decoded is no name that is known.
+            // An undecodable name cannot equal a known one.
             let Some(name) = decoded(name) else { continue };
             let Some(name) = KnownParameters::NAMES.into_iter().find(|known| *known == name) else { continue };
             if known.iter().any(|(there, _)| *there == name) {
@@ -362,24 +363,24 @@ impl KnownParameters {
         self.0.iter().find(|(there, _)| *there == name).map(|(_, value)| value.as_str())
     }
 
-    /// A text; an empty one is as if it were not there.
+    /// Returns a text; an empty one counts as absent.
     fn text(&self, name: &str) -> Option<String> {
         self.get(name).filter(|value| !value.is_empty()).map(str::to_owned)
     }
 
-    /// Whatever is there is true but for `0` and `false`.
+    /// Every value but `0` and `false` is true.
     fn boolean(&self, name: &str) -> Option<bool> {
         self.get(name).map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
-    /// A number of 64 bits with its sign, as with Kubernetes; 0 where it is absent. Why it is none.
+    /// Returns a signed 64-bit number, or 0 if it is absent. The error is a message for the client.
     fn number(&self, name: &str) -> Result<i64, String> {
         let Some(value) = self.get(name) else { return Ok(0) };
         value.parse().map_err(|_| format!("parameter {name} is malformed: {value:?} is no number up to {}", i64::MAX))
     }
 }
 
-/// What stands in a query, with `+` for a space; `None`: an escape is broken, or it is no text.
+/// Decodes a query component, with `+` as a space; `None` if an escape is invalid or the result is not UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let spaced = text.replace('+', " ");
     let bytes = spaced.as_bytes();

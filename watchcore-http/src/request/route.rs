@@ -1,12 +1,12 @@
-//! What a path names.
+//! Parsing of paths.
 
 use crate::status::Refusal;
 use percent_encoding::percent_decode_str;
 
-/// A path that is served, if what it names is there.
+/// The meaning of a path. The objects that it names may not exist.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// `/`: the live page; `/events`: what keeps it alive.
+    /// `/`: the live page. `PageEvents`, `/events`: the statistics that the page shows.
     Page,
     PageEvents,
     Health(Health),
@@ -14,7 +14,7 @@ pub(crate) enum Route {
     Version,
     /// `/v1/keys`
     Keys,
-    /// `/openapi/v3`, and behind it the path of one group's document: `apis/apps/v1`.
+    /// `/openapi/v3`, or below it the path of one group's document, such as `apis/apps/v1`.
     OpenApi(Option<String>),
     /// `/api`
     CoreVersions,
@@ -22,7 +22,7 @@ pub(crate) enum Route {
     Groups,
     /// `/apis/<group>`
     Group(String),
-    /// `/api/v1`, `/apis/<group>/<version>`: what resources there are.
+    /// `/api/v1`, `/apis/<group>/<version>`: the list of resources.
     Resources(Version),
     /// Objects of a resource.
     Objects {
@@ -32,7 +32,7 @@ pub(crate) enum Route {
         name: Option<String>,
         old_watch: bool,
     },
-    /// Something behind the name of an object. There is none of it, and the answer names the object.
+    /// A path below an object, such as `/status`. No subresources are served; the error names the object.
     Subresource {
         version: Version,
         plural: String,
@@ -41,14 +41,14 @@ pub(crate) enum Route {
     },
 }
 
-/// A group and a version of it; `""` is the core group.
+/// An API group and its version; `""` is the core group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Version {
     pub(crate) group: String,
     pub(crate) version: String,
 }
 
-/// What is asked about the health of the server.
+/// A health endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Health {
     Live,
@@ -57,10 +57,10 @@ pub(crate) enum Health {
 }
 
 impl Route {
-    /// The route of a path as it stands in the request line.
+    /// Parses a path as it stands in the request line.
     ///
     /// # Errors
-    /// 404 where nothing is served there; 400 where a segment is no text.
+    /// 404 if no such path is served; 400 if a segment is not UTF-8.
     pub(crate) fn of(path: &str) -> Result<Route, Refusal> {
         let segments = segments(path)?;
         let words: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -93,7 +93,7 @@ impl Route {
         let (namespace, plural, name) = match rest {
             [] => return Ok(Route::Resources(version)),
             [plural] => (None, plural, None),
-            // The resource `namespaces` has a name where others have a resource: /api/v1/namespaces/shop.
+            // The resource `namespaces` has its objects' names at this place: /api/v1/namespaces/shop.
             [plural, name] => (None, plural, Some(name)),
             ["namespaces", namespace, plural] => (Some(namespace), plural, None),
             ["namespaces", namespace, plural, name] => (Some(namespace), plural, Some(name)),
@@ -120,21 +120,22 @@ impl Route {
     }
 }
 
-/// The one spelling of a path: no escapes, no slash at its end. `None`: it names nothing that is served.
+/// Returns the canonical spelling of a path: decoded, without a trailing slash. `None` if the path is invalid.
 ///
-/// No segment has a slash in it, so no two routes have one spelling.
+/// A segment cannot contain a slash, so two different routes never share a spelling.
 pub(crate) fn one_spelling(path: &str) -> Option<String> {
     segments(path).ok().map(|segments| format!("/{}", segments.join("/")))
 }
 
 fn segments(path: &str) -> Result<Vec<String>, Refusal> {
-    // A slash at the end is the same path, as with Kubernetes.
+    // A trailing slash is ignored, as in Kubernetes.
     let trimmed = path.strip_prefix('/').unwrap_or(path);
     let trimmed = trimmed.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(trimmed);
     trimmed.split('/').filter(|_| !trimmed.is_empty()).map(decoded).collect()
 }
 
-/// A segment as text. What could be read as more or less than one segment of a key is refused: a slash in it, and nothing.
+/// Decodes a segment. Refuses empty segments, `.`, `..` and slashes, which could be read as another number of segments
+/// of a key.
 fn decoded(segment: &str) -> Result<String, Refusal> {
     let text = percent_decode_str(segment)
         .decode_utf8()
@@ -191,7 +192,8 @@ mod tests {
         assert_eq!(Route::of("/openapi/v3/apis/apps/v1"), Ok(Route::OpenApi(Some("apis/apps/v1".into()))));
     }
 
-    /// Whoever decides by the path decides on what is served: paths of one spelling are one route, and the other way round.
+    /// Authorizers decide by the canonical path, so equal spellings must mean equal routes, and different ones
+    /// different routes.
     #[test]
     fn routes_have_one_spelling() {
         for (path, spelled) in [

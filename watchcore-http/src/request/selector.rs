@@ -1,9 +1,9 @@
-//! Which objects of a resource a request selects: its path, its label selector and its field selector as a filter of the
-//! core.
+//! Selection of objects: translates a request's path, label selector and field selector into a filter of the core.
 //!
-//! A field selector names fields as the resource declares them, the core names attributes of its cache. So each name of the
-//! selector is translated. Name and namespace are parts of the key: where both are known, the filter is that one key; where the
-//! namespace is known, it is a range; otherwise they are attributes, which the cache has by the segments of the key.
+//! A field selector names fields as the resource declares them; the core names attributes of its cache, so each name is
+//! translated. Name and namespace are parts of the key: if both are known, the filter is that one key; if only the
+//! namespace is known, it is a range of keys; otherwise they are attributes that the cache derives from the key's
+//! segments.
 
 use crate::catalog::{Resource, Served};
 use crate::request::Params;
@@ -13,40 +13,40 @@ use watchcore::{FieldRequirement, Filter, KeyValue, Range};
 /// The objects that a request selects.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
-    /// With its range.
+    /// The filter, which includes `range`.
     pub(crate) filter: Filter,
-    /// Keys that can match; all others cannot.
+    /// A range that contains every matching key.
     pub(crate) range: Range,
     /// Whether every key of the range matches.
     pub(crate) only_range: bool,
 }
 
-/// What is required of a part of the key: its namespace, or its name.
+/// The requirements on a part of the key: its namespace, or its name.
 #[derive(Default)]
 struct PartDemand {
-    /// It is this.
+    /// The value that the part must have.
     exactly: Option<String>,
-    /// It is none of these.
+    /// Values that the part must not have.
     not: Vec<String>,
-    /// Two requirements that no text fulfils.
+    /// Whether two requirements contradict each other.
     contradiction: bool,
 }
 
-/// What a field selector requires, sorted by where it is looked up.
+/// The requirements of a field selector, by where they are evaluated.
 #[derive(Default)]
 struct FieldDemands {
     namespace: PartDemand,
     name: PartDemand,
-    /// A field selector of the core.
+    /// Terms of a field selector of the core.
     attributes: Vec<String>,
 }
 
 impl Selection {
-    /// What a path and parameters select.
+    /// Returns the objects that a path and parameters select.
     ///
     /// # Errors
-    /// 404 where the path has a namespace that the resource has not, or lacks one; 400 where a selector does not parse,
-    /// names a field that is not declared, or another name than the path.
+    /// 404 if the path has a namespace although the resource has none, or lacks one; 400 if a selector does not parse,
+    /// names an undeclared field, or requires another name than the path.
     pub(crate) fn of(
         served: &Served,
         namespace: Option<&str>,
@@ -91,7 +91,8 @@ impl PartDemand {
         }
     }
 
-    /// Whether a segment of a key can be this. Where it is known, what it must not be is answered with it.
+    /// Whether a value can meet the requirements. If the exact value is known, the exclusions are checked against it
+    /// and dropped.
     fn possible(&mut self) -> bool {
         let Some(exactly) = &self.exactly else { return !self.contradiction };
         if self.contradiction || self.not.contains(exactly) {
@@ -105,7 +106,7 @@ impl PartDemand {
         self.exactly.as_ref().is_none_or(|exactly| exactly == part) && self.not.iter().all(|not| not != part)
     }
 
-    /// As terms of a field selector of the core; nothing where nothing is left to require.
+    /// Appends the requirements as terms of a field selector of the core.
     fn terms(&self, attribute: &str, out: &mut Vec<String>) {
         let term = |equal, value: &String| {
             FieldRequirement { name: attribute.into(), equal, value: value.as_str().into() }.to_string()
@@ -115,7 +116,7 @@ impl PartDemand {
     }
 }
 
-/// Whether a segment of a key may be this: a namespace or a name.
+/// Whether a text can be a namespace or name in a key.
 fn is_segment(text: &str) -> bool {
     !text.is_empty() && !text.contains('/')
 }
@@ -137,8 +138,8 @@ impl FieldDemands {
         Ok(())
     }
 
-    /// The filter, and its range. What is left of namespace and name is asked of attributes, or, where the cache has
-    /// none, of the key.
+    /// Builds the selection. Requirements on namespace and name that the range does not express are checked by
+    /// attributes or, if the cache has none, by a predicate on the key.
     fn selection(mut self, served: &Served, labelled: Filter) -> Result<Selection, Refusal> {
         let resource = &served.resource;
         if !self.namespace.possible() || !self.name.possible() {
@@ -173,8 +174,8 @@ impl FieldDemands {
         Ok(Selection { filter: filter.range(range.clone()), range, only_range })
     }
 
-    /// The name of the predicate [`FieldDemands::of_keys`], for the tokens of its pages: the same for equal demands,
-    /// whatever their order was.
+    /// Returns the name of the predicate of [`FieldDemands::of_keys`], which continue tokens carry. Equal requirements
+    /// in another order have the same name.
     fn name(&self) -> String {
         let mut terms = Vec::new();
         self.namespace.terms("metadata.namespace", &mut terms);
@@ -184,7 +185,7 @@ impl FieldDemands {
         format!("keys:{}", terms.join(","))
     }
 
-    /// What is required of namespace and name, asked of the key itself.
+    /// Returns a predicate that checks the requirements on namespace and name against the key.
     fn of_keys(self, resource: Resource) -> impl Fn(&KeyValue) -> bool + Send + Sync + 'static {
         move |kv| {
             resource.identity(kv.key()).is_some_and(|(namespace, name)| {
@@ -194,16 +195,16 @@ impl FieldDemands {
     }
 }
 
-/// The selection of no object.
+/// Returns the selection of no object.
 fn nothing(resource: &Resource) -> Selection {
     let range = resource.range(None);
     Selection { filter: Filter::none().range(range.clone()), range, only_range: false }
 }
 
-/// The requirements of a field selector.
+/// Parses the requirements of a field selector.
 ///
 /// # Errors
-/// 400 where it does not parse.
+/// 400 if it does not parse.
 pub(crate) fn field_requirements(selector: &str) -> Result<Vec<FieldRequirement>, Refusal> {
     FieldRequirement::parse(selector).map_err(|error| Refusal::from(&error))
 }

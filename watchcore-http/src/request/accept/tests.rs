@@ -39,13 +39,13 @@ fn first_served_alternative_is_the_form() {
         (&[METADATA], metadata),
         (&[METADATA_LIST], metadata),
         (&[&metadata_client], metadata),
-        // By quality, then by how closely it is said, then as they stand.
+        // Ranges are ordered by quality, then by how specific they are, then as listed.
         (&[&format!("application/json;q=0.5,{TABLE}")], table),
         (&[&format!("{TABLE};q=0.5,application/json")], json),
         (&[&format!("{METADATA},{TABLE}")], metadata),
         (&[&format!("*/*,{TABLE}")], table),
         (&[&format!("*/*;q=1.0,{TABLE};q=0.9")], json),
-        // More than one header is one list.
+        // Several headers count as one list.
         (&["text/html", TABLE], table),
         (&["application/json;q=0, text/*"], None),
         (&["application/json;q=x"], None),

@@ -4,13 +4,13 @@ fn params(query: &str) -> Params {
     Params::parse(Some(query)).unwrap_or_else(|refusal| panic!("{query}: {refusal}"))
 }
 
-/// The query of some parameters; what is `-` is not there.
+/// Encodes a query; a value of `-` omits its parameter.
 fn query(pairs: &[(&str, &str)]) -> String {
     let given = pairs.iter().filter(|(_, value)| *value != "-");
     given.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&")
 }
 
-/// Every combination of the parameters of a list, against the sentences that forbid some and the table of the others.
+/// Every combination of a list's parameters, compared with the forbidden ones and with the table of the others.
 #[test]
 fn lists_begin_as_the_table_says() {
     for version in ["-", "", "0", "7"] {
@@ -71,7 +71,7 @@ fn gets_begin_as_the_table_says() {
     }
 }
 
-/// Every combination of the parameters of a watch, for both forms of its path.
+/// Every combination of a watch's parameters, for both shapes of its path.
 #[test]
 fn watches_begin_as_the_table_says() {
     for version in ["-", "", "0", "7", "4503599627370496"] {
@@ -91,7 +91,7 @@ fn watches_begin_as_the_table_says() {
                         let code = |refusal: Refusal| refusal.code();
                         let expected = watch_by_table(version, matched, token, initial, bookmarks);
                         assert_eq!(params.watch_start().map_err(code), expected, "{query}");
-                        // With `watch` in the query the old path is one of a watch.
+                        // With `watch` in the query, the deprecated path follows the rules of a watch.
                         let old = watch_by_table(version, matched, token, initial, bookmarks).map(|start| {
                             match (initial, version) {
                                 ("-", "-" | "") => WatchFrom::State(StateWait::None),
@@ -124,7 +124,7 @@ fn watch_by_table(
     if forbidden.contains(&true) {
         return Err(422);
     }
-    // What is present and empty is true.
+    // An empty value is true.
     let initial = if initial.is_empty() { "true" } else { initial };
     let state = |wait| (WatchFrom::State(wait), bookmarks == "true");
     let (from, end_mark) = match (version, initial) {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use watchcore::{Cache, Change};
 
-/// Texts that are hard: empty ones, those with the characters of the grammar, those that are parts of others.
+/// Difficult texts: empty, with characters of the selector grammar, parts of each other.
 const TEXTS: [&str; 12] = ["", "a", "b", "ab", "a,b", "a=b", "a\\b", "\\,", "!=", "a/b", "ä", " a"];
-/// Names and namespaces as they stand in keys.
+/// Names and namespaces as they occur in keys.
 const SEGMENTS: [&str; 5] = ["a", "b", "a,b=\\", "ä", "..."];
 
 fn widgets() -> Resource {
@@ -24,7 +24,7 @@ fn nodes() -> Resource {
     Resource::new("", "v1", "nodes", "Node").prefix("/registry/nodes/").field("spec.color", "/spec/color")
 }
 
-/// Widgets and nodes, over a cache that was prepared for them, or one that was not.
+/// Widgets and nodes over a cache that was or was not prepared for them.
 fn catalog(prepared: bool) -> Catalog {
     let resources = [widgets(), nodes()];
     let builder = Cache::builder("/registry/");
@@ -44,14 +44,14 @@ fn params(selector: &str, labels: &str) -> Params {
     params
 }
 
-/// What an object is, for selectors of Kubernetes: its fields by their names, and its labels.
+/// An object's fields by name, and its labels, as Kubernetes' selectors see them.
 #[derive(Clone, Debug)]
 struct Selected {
     fields: BTreeMap<&'static str, String>,
     labels: BTreeMap<String, String>,
 }
 
-/// A term of a field selector, as it is meant.
+/// A term of a field selector: name, whether it must be equal, value.
 type Term = (&'static str, bool, String);
 
 fn rendered(terms: &[Term]) -> String {
@@ -79,7 +79,7 @@ fn labels() -> impl Strategy<Value = BTreeMap<String, String>> {
     btree_map(prop::sample::select(&["app", "tier"][..]).prop_map(str::to_owned), "[xy]?", 0..3)
 }
 
-/// A label selector of terms, and whether labels pass it, by its meaning.
+/// A term of a label selector, and its meaning.
 fn label_term() -> impl Strategy<Value = (String, LabelTest)> {
     let key = prop::sample::select(&["app", "tier", "other"][..]);
     (key, 0..6, "[xy]").prop_map(|(key, operator, value)| {
@@ -95,7 +95,7 @@ fn label_term() -> impl Strategy<Value = (String, LabelTest)> {
     })
 }
 
-/// Key, the value it has (none: it is there at all), and whether the opposite is asked for.
+/// Key, expected value (`None`: any), and whether the test is negated.
 type LabelTest = (&'static str, Option<String>, bool);
 
 fn label_holds(labels: &BTreeMap<String, String>, (key, value, not): &LabelTest) -> bool {
@@ -107,7 +107,7 @@ fn label_holds(labels: &BTreeMap<String, String>, (key, value, not): &LabelTest)
     holds != *not
 }
 
-/// Puts objects of both resources, and says what they are by their keys.
+/// Stores objects of both resources and returns their fields and labels by key.
 fn fill(
     catalog: &Catalog,
     objects: Vec<(String, String, String, BTreeMap<String, String>)>,
@@ -133,7 +133,7 @@ fn fill(
     all
 }
 
-/// Keys that a selection lets pass, by a look at every key of its range, and whether every key of the range passes.
+/// Returns the keys that pass a selection, and whether every key of its range passes.
 fn passing(served: &Served, selection: &Selection) -> (Vec<Vec<u8>>, bool) {
     let snapshot = served.cache.snapshot().unwrap();
     let passed = snapshot.filtered(&selection.filter).unwrap().map(|kv| kv.key().to_vec()).collect();
@@ -146,7 +146,7 @@ fn passing(served: &Served, selection: &Selection) -> (Vec<Vec<u8>>, bool) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Objects and selectors at random: the core lets pass what Kubernetes' meaning of the selectors says.
+    /// For random objects and selectors, the core's filter passes the objects that Kubernetes' rules select.
     #[test]
     fn selection_equals_kubernetes(
         objects in vec((segment(), segment(), text(), labels()), 1..12),
@@ -160,7 +160,7 @@ proptest! {
         let catalog = catalog(prepared);
         let all = fill(&catalog, objects);
         let served = served(&catalog, namespaced);
-        // A cache that was not prepared has no attributes, and nodes have no field `odd`.
+        // An unprepared cache has no attributes, and nodes have no field `odd`.
         let of_value = if prepared { of_value } else { Vec::new() };
         let of_value: Vec<Term> = of_value.into_iter().filter(|term| namespaced || term.0 != "odd").collect();
         let label_terms = if prepared { label_terms } else { Vec::new() };
