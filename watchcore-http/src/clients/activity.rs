@@ -1,47 +1,47 @@
-//! The activity of a connection: its socket, its requests and its answers report it, and the clock of the server reads it.
+//! The activity of a connection: its socket, its requests and its answers report it, and the server's clock reads it.
 
 use super::Holder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tokio::sync::Notify;
 
-/// The counters and flags of one connection. All accesses are Relaxed: the clock reads the newest values at its next look,
+/// The counters and flags of one connection. All accesses are Relaxed: the clock reads recent values on its next pass,
 /// and no other memory depends on them.
 #[derive(Default)]
 pub(crate) struct Activity {
-    /// The handshake of TLS is not over.
+    /// Whether the TLS handshake is in progress.
     shakes_hands: AtomicBool,
-    /// HTTP/1.1, where bytes between two requests begin the next: on HTTP/2 they are mostly something else.
+    /// Set for HTTP/1.1, where bytes between two requests begin the next one. On HTTP/2 they may be control frames.
     heeds_bytes: AtomicBool,
-    /// Heads that were whole.
+    /// Number of complete request heads.
     requests: AtomicU64,
-    /// Bytes came since the last head was whole.
+    /// Whether bytes arrived since the last complete head.
     heard: AtomicBool,
-    /// A user was known.
+    /// Whether a user was authenticated.
     known: AtomicBool,
-    /// Requests whose answer is not complete.
+    /// Number of requests whose answer is incomplete.
     answering: AtomicUsize,
-    /// The connection is a WebSocket: its watch is an answer that lasts as long as it.
+    /// Whether the connection became a WebSocket, whose watch is an answer that lasts as long as the connection.
     upgraded: AtomicBool,
-    /// Answers that the transport has not asked for more since it took what there was.
+    /// Number of answers that have more bytes, but were not polled since the transport took the previous ones.
     unasked: AtomicUsize,
-    /// Bytes of answers that were made, and that the socket has not taken.
+    /// Bytes of answers that were produced, and not yet taken by the socket.
     unread: AtomicUsize,
-    /// A write waits for the client.
+    /// Whether a write waits for the client.
     blocked: AtomicBool,
-    /// Bytes that the client took.
+    /// Number of bytes that the client took.
     progress: AtomicU64,
-    /// An answer is complete, but for bytes of it that hyper may still have.
+    /// Set when an answer is complete, until the socket is flushed: hyper may still buffer bytes of it.
     unflushed: AtomicBool,
-    /// HTTP/1.1 is to close behind its next answer.
+    /// Whether HTTP/1.1 is to close after its next answer.
     old: AtomicBool,
-    /// The connection closes behind the answers that it has begun.
+    /// Whether the connection closes after the answers that it has begun.
     closing: AtomicBool,
     on_closing: Notify,
     on_cut: Notify,
 }
 
-/// The activity that a connection has a time limit for.
+/// A state of the connection that has a time limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Handshake,
@@ -52,7 +52,7 @@ pub(crate) enum State {
     Last,
 }
 
-/// A request that is being answered, until this is dropped.
+/// Marks a request as being answered until it is dropped.
 pub(crate) struct Answering(Arc<Activity>);
 
 impl Activity {
@@ -64,12 +64,12 @@ impl Activity {
         self.heeds_bytes.store(true, Relaxed);
     }
 
-    /// Bytes came.
+    /// Records that bytes arrived.
     pub(crate) fn heard(&self) {
         self.heard.store(true, Relaxed);
     }
 
-    /// The head of a request is complete.
+    /// Records that the head of a request is complete.
     pub(crate) fn answer(self: &Arc<Self>) -> Answering {
         self.answering.fetch_add(1, Relaxed);
         self.heard.store(false, Relaxed);
@@ -87,7 +87,7 @@ impl Activity {
         self.upgraded.store(true, Relaxed);
     }
 
-    /// Whether an answer waits to be asked for more.
+    /// Records that an answer waits to be polled (`true`), or was polled again (`false`).
     pub(crate) fn unasked(&self, is: bool) {
         if is {
             self.unasked.fetch_add(1, Relaxed);
@@ -96,25 +96,26 @@ impl Activity {
         }
     }
 
-    /// The client took bytes.
+    /// Records that the client took bytes.
     pub(crate) fn takes(&self, bytes: usize) {
         self.progress.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Whether a write waits for the client.
+    /// Records whether a write waits for the client.
     pub(crate) fn blocked(&self, is: bool) {
-        // A socket that takes everything costs nothing more than this look.
+        // Reading first keeps the common case, a socket that takes everything, from writing to shared memory.
         if self.blocked.load(Relaxed) != is {
             self.blocked.store(is, Relaxed);
         }
     }
 
-    /// The socket has all that was written.
+    /// Records that the socket has every byte that was written.
     pub(crate) fn flushed(&self) {
         self.unflushed.store(false, Relaxed);
     }
 
-    /// Whether hyper has written all of the answers so far: where it is taken apart before, what it has is lost.
+    /// Whether hyper has written all answers completely: if it is taken apart earlier, the bytes in its buffer are
+    /// lost.
     pub(crate) fn is_flushed(&self) -> bool {
         !self.unflushed.load(Relaxed)
     }
@@ -133,8 +134,8 @@ impl Activity {
         self.closing.load(Relaxed)
     }
 
-    /// Records that the connection has become old. A client of HTTP/1.1 learns of the end with an answer, because a request
-    /// may be on its way.
+    /// Records that the connection is old. A client of HTTP/1.1 learns of the close with its next answer, because a
+    /// request may already be on its way.
     pub(crate) fn ages(&self) {
         if self.heeds_bytes.load(Relaxed) {
             self.old.store(true, Relaxed);
@@ -143,13 +144,13 @@ impl Activity {
         }
     }
 
-    /// Tells the connection to close behind the answers that it has begun.
+    /// Tells the connection to close after the answers that it has begun.
     pub(crate) fn close(&self) {
         self.closing.store(true, Relaxed);
         self.on_closing.notify_one();
     }
 
-    /// Waits until it is to close.
+    /// Waits until the connection is told to close.
     pub(crate) async fn closes(&self) {
         while !self.is_closing() {
             self.on_closing.notified().await;
@@ -161,20 +162,21 @@ impl Activity {
         self.on_cut.notify_one();
     }
 
-    /// Waits until the connection is cut off. At most one task waits: that of the connection, and after an upgrade that of
-    /// the socket.
+    /// Waits until the connection is cut off. At most one task waits: the connection's, and after an upgrade the
+    /// WebSocket's.
     pub(crate) async fn is_cut(&self) {
         self.on_cut.notified().await;
     }
 
-    /// The state of the connection, and a number that changes with each progress in that state.
+    /// Returns the state of the connection, and a number that changes with each progress in that state.
     pub(crate) fn state(&self) -> (State, u64) {
         let requests = self.requests.load(Relaxed);
         let owes = self.unasked.load(Relaxed) > 0 || self.unread.load(Relaxed) > 0;
         if self.shakes_hands.load(Relaxed) {
             (State::Handshake, 0)
         } else if owes || self.blocked.load(Relaxed) {
-            // An answer that hyper has taken whole is not sent yet: neither the next head nor idleness has begun.
+            // An answer that hyper took completely is not sent yet, so the limits for the next head and for idleness do
+            // not apply.
             (State::Taking, self.progress.load(Relaxed))
         } else if self.answering.load(Relaxed) > 0 || self.upgraded.load(Relaxed) {
             (State::Answering, 0)
@@ -201,7 +203,7 @@ impl Drop for Answering {
     }
 }
 
-/// The connection holds the bytes of its answers.
+/// The connection counts the bytes of its answers.
 impl Holder for Arc<Activity> {
     fn holds(&self, bytes: usize) {
         self.unread.fetch_add(bytes, Relaxed);

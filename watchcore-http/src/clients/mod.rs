@@ -1,8 +1,8 @@
-//! The shares of the server that each client has, so that no client takes those of the others.
+//! The limits that are divided between clients, so that no client takes the share of the others.
 //!
-//! A client is a user, or an address where nobody is known ([`Who`]). Three things are divided between clients, each in
-//! one place: `places` (connections and watches), `turns` (threads that read large caches), `unread` (bytes of answers
-//! that were made and not yet taken). docs/internals/http.md has the rules and why they are these.
+//! A client is a user, or an address where users are not authenticated ([`Who`]). Three resources are divided:
+//! `places` (connections and watches), `turns` (threads that read large caches), `unread` (bytes of answers that
+//! were produced and not yet taken). docs/internals/http.md gives the rules and the reasons.
 
 mod activity;
 mod places;
@@ -18,18 +18,18 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Whose share something counts in.
+/// The client to whose share a use counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Who {
     User(Arc<str>),
-    /// An address of IPv6 counts by its first 64 bits: a client has as many addresses behind these as it likes.
+    /// An IPv6 address counts by its first 64 bits: one client usually controls all addresses below them.
     Address(IpAddr),
-    /// The router is nested into a program that does not say where requests come from.
+    /// The router is nested in a program that does not say where requests come from.
     Somebody,
 }
 
 impl Who {
-    /// The client that connects from this address.
+    /// Returns the client that connects from an address.
     pub(crate) fn at(address: IpAddr) -> Who {
         Who::Address(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

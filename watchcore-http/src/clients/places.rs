@@ -1,13 +1,13 @@
-//! ClientPlaces that clients take and give back: connections, watches.
+//! Limits that clients share: connections, watches.
 //!
-//! A client that is alone may have nine tenths of the places. The last tenth is for clients that have less than an even
-//! share, so that a client that comes late finds a place, however many another one has taken.
+//! A lone client may hold nine tenths of the permits. The last tenth is for clients that hold less than an even share,
+//! so that a late client gets a permit, however many another one holds.
 
 use super::Who;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many places, divided between clients.
+/// A limit, divided between clients.
 pub(crate) struct ClientPlaces {
     limit: usize,
     taken: Mutex<TakenPlaces>,
@@ -16,22 +16,22 @@ pub(crate) struct ClientPlaces {
 #[derive(Default)]
 struct TakenPlaces {
     all: usize,
-    /// Nobody is in it with none.
+    /// Permits held by each client; clients without permits are removed.
     of: HashMap<Who, usize>,
 }
 
-/// A place, until it is dropped.
+/// A permit, which is returned when it is dropped.
 pub(crate) struct ClientPlace {
     places: Arc<ClientPlaces>,
     who: Who,
 }
 
-/// Why there is no place.
+/// Why no permit was granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Full {
-    /// All of so many are taken.
+    /// All permits are in use; there are this many.
     All(usize),
-    /// The client has its share, and the few that are left are for others.
+    /// The client holds this many, which is its share; the remaining ones are reserved for others.
     Share(usize),
 }
 
@@ -40,17 +40,17 @@ impl ClientPlaces {
         Arc::new(ClientPlaces { limit, taken: Mutex::default() })
     }
 
-    /// A place for a client. O(1).
+    /// Grants a permit to a client. O(1).
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason if none is granted.
     pub(crate) fn take(self: &Arc<Self>, who: &Who) -> Result<ClientPlace, Full> {
         let mut taken = self.lock();
         if taken.all >= self.limit {
             return Err(Full::All(self.limit));
         }
         let has = taken.of.get(who).copied().unwrap_or(0);
-        // With one more, who may come: so somebody who is alone leaves room, too.
+        // Counts one client more than there are, so that even a lone client leaves some for a newcomer.
         let clients = taken.of.len() + 1;
         if taken.all >= self.limit - self.limit / 10 && has >= self.limit / clients {
             return Err(Full::Share(has));
@@ -63,13 +63,13 @@ impl ClientPlaces {
         Ok(ClientPlace { places: self.clone(), who: who.clone() })
     }
 
-    /// How many are taken.
+    /// Returns the number of permits in use.
     pub(crate) fn taken(&self) -> usize {
         self.lock().all
     }
 
     fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
-//! Work of some milliseconds, done on other threads than those on which watches wait for their turn.
+//! Runs slow reads on blocking threads, at most one fewer than there are CPUs, so that they do not delay watches.
 //!
-//! tokio gives out some hundred threads that may block, and keeps what finds none of them in a queue without an end. A
-//! client may ask, go, and ask again; ten thousand may ask at once. So of each kind no more run than there are
-//! processors, and one is left for everything else; what has not begun goes with the request that wants it. Clients
-//! have their turns one after the other, however much one of them asks for: the queue of each is its own. Lists have
-//! turns of their own, so that who asks how the server does need not wait for all of them.
+//! tokio runs several hundred blocking tasks at a time, and queues the rest without a bound. Clients may send requests,
+//! abandon them, and send more; ten thousand clients may send requests at once. So each pool limits how many reads run.
+//! A read that has not begun is discarded with its request. Each client has its own queue, and the queues are served
+//! round-robin, however long one of them is. Lists have a pool of their own, so that metrics and health pages do not
+//! wait for them.
 
 use super::Who;
 use std::collections::{HashMap, VecDeque};
@@ -13,45 +13,46 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use watchcore::{Cache, Code, DEFAULT_WAIT, Error, Result};
 
-/// In a cache of more objects than this a read of all of them takes about a millisecond.
+/// In a cache with more objects than this, reading all of them takes about a millisecond.
 const AT_ONCE: u64 = 10_000;
 
-/// Whether what visits every key of a cache is to be done elsewhere.
+/// Whether a read that visits every key of the cache belongs on a blocking thread.
 pub(crate) fn is_large(cache: &Cache) -> bool {
     cache.objects() > AT_ONCE
 }
 
-/// Until when a turn is waited for by who asks for figures: as long as who asks for a list.
+/// Deadline for reads of statistics to begin: the same as for lists.
 pub(crate) fn soon() -> Instant {
     Instant::now() + DEFAULT_WAIT
 }
 
-/// How many of a kind run at a time.
+/// How many reads of one pool run at a time.
 fn most() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get() - 1).max(1)
 }
 
-/// The turns of one kind.
+/// A pool of blocking reads of one kind.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<Queues>);
 
 #[derive(Default)]
 struct Queues {
     running: usize,
-    /// Clients that wait, in the order of their turns. Each has a queue that is not empty.
+    /// Clients with waiting reads, in the order in which they are served. Each has a non-empty queue.
     order: VecDeque<Who>,
     waiting: HashMap<Who, VecDeque<oneshot::Sender<Turn>>>,
 }
 
-/// A turn, until it is dropped.
+/// The permit to run a read; dropping it passes it on to the next read.
 struct Turn(Arc<Turns>);
 
 impl Turns {
-    /// Runs `work` on a thread that may block, and returns its result. A future that is dropped before its turn does no work.
+    /// Runs `work` on a blocking thread, and returns its result. If the future is dropped before the work begins, it
+    /// never runs.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED where the turn of the client does not come until then; INTERNAL where it panics, or the runtime
-    /// ends before it.
+    /// RESOURCE_EXHAUSTED if the read has not begun at the deadline; INTERNAL if it panics, or the runtime shuts down
+    /// first.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         who: &Who,
@@ -65,7 +66,7 @@ impl Turns {
             Error::new(Code::ResourceExhausted, message)
         })?;
         let work = move || {
-            // Work that has begun goes on where its request is dropped, and keeps its turn until it is done.
+            // Work that has begun continues if its request is dropped, and keeps its permit until it ends.
             let _turn = turn;
             work()
         };
@@ -74,7 +75,7 @@ impl Turns {
             .map_err(|error| Error::new(Code::Internal, format!("the answer was not made: {error}")))
     }
 
-    /// The next turn of a client.
+    /// Waits for a permit.
     async fn turn(self: &Arc<Self>, who: &Who) -> Turn {
         loop {
             let waiting = {
@@ -92,7 +93,7 @@ impl Turns {
                 queue.push_back(sender);
                 waiting
             };
-            // The sender is dropped with the queues alone, and `self` holds these.
+            // Never an error: the sender is dropped only with the queues, which `self` keeps alive.
             if let Ok(turn) = waiting.await {
                 return turn;
             }
@@ -100,13 +101,14 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queues {
-    /// Takes the next request: the first one of the client whose turn it is. That client then waits behind the others.
+    /// Takes the next waiting read: the first one of the client whose turn it is. That client then moves to the end of
+    /// the order.
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
         let who = self.order.pop_front()?;
         let queue = self.waiting.get_mut(&who)?;
@@ -124,7 +126,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let next = {
             let mut queues = self.0.lock();
-            // Requests that were dropped meanwhile take no turn.
+            // Reads whose request was dropped meanwhile are skipped.
             let next = std::iter::from_fn(|| queues.next()).find(|next| !next.is_closed());
             if next.is_none() {
                 queues.running -= 1;
@@ -132,7 +134,7 @@ impl Drop for Turn {
             next
         };
         if let Some(next) = next {
-            // A request that is dropped at this moment drops its turn, which is passed on in the same way.
+            // If the request is dropped at this moment, the unsent permit is dropped, and passed on in the same way.
             drop(next.send(Turn(self.0.clone())));
         }
     }
@@ -159,7 +161,7 @@ mod tests {
             reads.spawn(async move {
                 let read = turns.run(&Who::Somebody, later(), move || {
                     peak.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
-                    // Others have the time to begin.
+                    // Gives other reads the time to begin.
                     std::thread::sleep(Duration::from_millis(1));
                     now.fetch_sub(1, SeqCst);
                 });
@@ -173,7 +175,7 @@ mod tests {
         assert!(peak <= most(), "{peak} reads at a time");
     }
 
-    /// All turns are taken until the gates are dropped.
+    /// Occupies the whole pool until the returned senders are dropped.
     async fn taken(turns: &Arc<Turns>) -> Vec<mpsc::Sender<()>> {
         let mut gates = Vec::new();
         for _ in 0..most() {
@@ -223,7 +225,7 @@ mod tests {
         turns.run(&Who::Somebody, later(), || ()).await.unwrap();
     }
 
-    /// A client that has asked for a hundred reads is served between clients that ask for one each.
+    /// A client with a hundred waiting reads is served between clients with one each.
     #[tokio::test]
     async fn clients_have_their_turns_one_after_the_other() {
         let turns = Arc::new(Turns::default());
@@ -237,7 +239,7 @@ mod tests {
                     let who = Who::User(name.into());
                     turns.run(&who, later(), move || served.lock().unwrap().push(name)).await
                 });
-                // Each is in the queue before the next comes.
+                // Each read is queued before the next one is spawned.
                 tokio::task::yield_now().await;
             }
         }
@@ -247,7 +249,7 @@ mod tests {
         }
         let served = served.lock().unwrap();
         let last = |name| served.iter().rposition(|served| *served == name).unwrap();
-        // With several turns at a time two that run beside each other may end in another order.
+        // Concurrent reads may end in another order than they began.
         assert!(last("alice") < 3 + most() && last("bob") < 5 + 2 * most(), "{:?}", &served[..12]);
     }
 }

@@ -1,20 +1,20 @@
-//! Bytes of answers that were made, and that their clients have not taken.
+//! Bytes of answers that were produced, and that their clients have not yet taken.
 //!
-//! The body of an answer makes its bytes when the transport has room. From then on, until the socket has them, they
-//! count: for the answer, for its client, and for the process. A client that has used up three quarters of its budget is
-//! refused new answers. Answers that have begun may use the rest; beyond that the client's answer is cut off that has stood
-//! still for longest. When the budget of the process is used up, the client that has most loses an answer, also for a new
-//! answer of a client that has less than half of that. So the counted bytes never stay above the budgets, and a client that
-//! reads is served.
+//! The body of an answer produces bytes when the transport has room. From then on, until the socket has taken them, the
+//! bytes count: for the answer, for its client, and for the process. A client that has used three quarters of its
+//! budget is refused new answers. Answers that have begun may use the rest; beyond it, the client's answer that has
+//! made no progress for longest is cut off. When the budget of the process is used up, the client that holds most loses
+//! an answer; a new answer of a client that holds less than half of that causes this too. So the counted bytes never
+//! stay above the budgets, and a client that reads is served.
 //!
-//! An event to ten thousand watchers is counted ten thousand times, so what is small stays with its answer: the budgets
-//! learn of an answer in steps of [`GRAIN`].
+//! An event to ten thousand watchers is counted ten thousand times, so small amounts stay with their answer: an answer
+//! reports to the budgets in steps of [`GRAIN`].
 //!
 //! | atomic | written by | read by | order |
 //! | --- | --- | --- | --- |
-//! | `Answered::held` | who hands bytes out, who drops them | the same | Relaxed: a count; what it decides is looked at again under `Answered::told` |
-//! | `Account::held`, `Unread::held` | whoever tells | admission, whoever tells | Relaxed: counts, nothing is published by them |
-//! | `Answered::moved`, `Unread::moves` | whoever tells | who looks for the answer that stands still | Relaxed: an order between answers that need not be exact |
+//! | `Answered::held` | the thread that produces or drops bytes | the same threads | Relaxed: a count; decisions read it again under `Answered::told` |
+//! | `Account::held`, `Unread::held` | reports | admission, reports | Relaxed: counts that publish no other memory |
+//! | `Answered::moved`, `Unread::moves` | reports | the search for the answer without progress | Relaxed: an order between answers that need not be exact |
 
 use super::Who;
 use crate::status::Refusal;
@@ -23,15 +23,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// An answer tells the budgets of so many bytes at a time.
+/// An answer reports to the budgets in steps of this many bytes.
 const GRAIN: usize = 4 << 10;
 
-/// From here on no new answer begins: what is left of a budget is for those that have begun.
+/// Above this, no new answer begins: the rest of a budget is for answers that have begun.
 fn almost(limit: usize) -> usize {
     limit / 4 * 3
 }
 
-/// The budgets of a service, and what counts against them.
+/// The budgets of a service, and the bytes that count against them.
 pub(crate) struct Unread {
     limit: usize,
     limit_of_client: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Unread {
     accounts: Mutex<HashMap<Who, Weak<Account>>>,
 }
 
-/// The counted bytes of one client. The account lasts as long as one of its answers.
+/// The counted bytes of one client. The account lives as long as one of its answers.
 pub(crate) struct Account {
     unread: Arc<Unread>,
     who: Who,
@@ -49,31 +49,31 @@ pub(crate) struct Account {
     answers: Mutex<HashMap<u64, Weak<Answered>>>,
 }
 
-/// An answer, and what its client has not taken of it.
+/// An answer, and how many of its bytes its client has not taken.
 pub(crate) struct Answered {
     account: Arc<Account>,
     number: u64,
     held: AtomicUsize,
-    /// The part of `held` that the budgets know; `None`: the answer is cut off, and counts no more.
+    /// The part of `held` that is reported to the budgets; `None`: the answer was cut off, and no longer counts.
     told: Mutex<Option<usize>>,
-    /// When the budgets learnt of it last, as a number of `Unread::moves`.
+    /// The order of its last report, from `Unread::moves`.
     moved: AtomicU64,
-    /// The holder of its bytes, which is told of each that comes and goes.
+    /// The connection or stream that holds the bytes, and is notified of each change.
     holder: Box<dyn Holder>,
 }
 
-/// The holder of the bytes of an answer: its connection, or its stream.
+/// The connection or stream that holds the bytes of an answer.
 pub(crate) trait Holder: Send + Sync {
-    /// So many more.
+    /// This many bytes were added.
     fn holds(&self, bytes: usize);
-    /// So many have gone.
+    /// This many bytes were removed.
     fn lets_go(&self, bytes: usize);
-    /// All are to go at once.
+    /// All bytes must be dropped at once.
     fn cut(&self);
 }
 
 impl Unread {
-    /// Budgets in bytes: of all clients together, and of each.
+    /// Creates the budgets in bytes: of all clients together, and of each.
     pub(crate) fn new(limit: usize, limit_of_client: usize) -> Arc<Unread> {
         Arc::new(Unread {
             limit,
@@ -85,10 +85,10 @@ impl Unread {
         })
     }
 
-    /// The account of a client who asks for something.
+    /// Returns the account of a client that sends a request.
     ///
     /// # Errors
-    /// 429 where the client, or all together, have not taken as much as they may have before them.
+    /// 429 if the client, or all clients together, are above three quarters of their budget.
     pub(crate) fn admit(self: &Arc<Self>, who: &Who) -> Result<Arc<Account>, Refusal> {
         let account = self.account(who);
         let refused = |held: usize, limit: usize, whose: &str| {
@@ -106,7 +106,7 @@ impl Unread {
             if held < almost(self.limit) {
                 return Ok(account);
             }
-            // The client that has most makes room for one that has less than half of that.
+            // The client that holds most gives way to one that holds less than half of that.
             let has_more = |other: &Arc<Account>| other.held.load(Relaxed) / 2 > account.held.load(Relaxed);
             if !self.greediest().filter(has_more).is_some_and(|other| other.cut_one()) {
                 return refused(held, self.limit, "this server");
@@ -114,7 +114,7 @@ impl Unread {
         }
     }
 
-    /// The account of a client, whether it may have more or not.
+    /// Returns the account of a client, without checking its budget.
     pub(crate) fn account(self: &Arc<Self>, who: &Who) -> Arc<Account> {
         let mut accounts = self.lock();
         if let Some(account) = accounts.get(who).and_then(Weak::upgrade) {
@@ -130,31 +130,31 @@ impl Unread {
         account
     }
 
-    /// Bytes that count now.
+    /// Returns the number of counted bytes.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// How many answers were cut off.
+    /// Returns how many answers were cut off.
     pub(crate) fn cut(&self) -> u64 {
         self.cut.load(Relaxed)
     }
 
-    /// The client that has most.
+    /// Returns the client that holds most.
     fn greediest(&self) -> Option<Arc<Account>> {
-        // Accounts that end meanwhile are dropped behind the lock.
+        // Upgraded under the lock, but dropped after it: dropping the last reference of an account takes the lock.
         let accounts: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         accounts.into_iter().max_by_key(|account| account.held.load(Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Who, Weak<Account>>> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Account {
-    /// Opens an answer of this client.
+    /// Begins an answer to this client.
     pub(crate) fn answer(self: &Arc<Self>, holder: Box<dyn Holder>) -> Arc<Answered> {
         let number = self.unread.moves.fetch_add(1, Relaxed);
         let answered = Arc::new(Answered {
@@ -169,7 +169,7 @@ impl Account {
         answered
     }
 
-    /// Cuts off the answer that has stood still for longest; `false`: none has anything that counts.
+    /// Cuts off the answer without progress for longest; `false` if no answer has counted bytes.
     fn cut_one(&self) -> bool {
         let answers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         let counts = |answer: &&Arc<Answered>| answer.told().is_some_and(|told| told > 0);
@@ -181,7 +181,7 @@ impl Account {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Answered>>> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,7 +189,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let mut accounts = self.unread.lock();
-        // Another may have taken its place since its last owner left.
+        // A new account of the same client may have replaced this one since its last reference was dropped.
         if accounts.get(&self.who).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.who);
         }
@@ -197,7 +197,7 @@ impl Drop for Account {
 }
 
 impl Answered {
-    /// These bytes were made.
+    /// Counts newly produced bytes.
     pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> MadeBytes {
         self.add(bytes);
         MadeBytes { answered: self.clone(), left: bytes }
@@ -206,7 +206,7 @@ impl Answered {
     fn add(&self, bytes: usize) {
         self.holder.holds(bytes);
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
-        // The budgets are at most a grain behind, so a small answer asks nothing of them.
+        // A smaller answer does not touch the shared budgets, which may lag by up to one grain per answer.
         if held >= GRAIN {
             self.tell();
         }
@@ -220,18 +220,18 @@ impl Answered {
         }
     }
 
-    /// Tells the budgets what has changed, where that is a grain or everything; and keeps them.
+    /// Reports a change of at least one grain, or the fall below one grain, to the budgets; then enforces them.
     fn tell(&self) {
         let (account, unread) = (&self.account, &self.account.unread);
         {
             let mut guard = self.told();
             let Some(told) = guard.as_mut() else { return };
-            // Below a grain it counts as nothing, so that what goes last is told by whoever goes below it.
+            // Less than one grain counts as nothing, so the report on falling below it is the last one.
             let held = Some(self.held.load(Relaxed)).filter(|held| *held >= GRAIN).unwrap_or(0);
             if held.abs_diff(*told) < GRAIN && held > 0 {
                 return;
             }
-            // Wrapping: a difference may be negative, and the sums are exact again when all is added.
+            // Wrapping arithmetic: a difference may be negative, and the sums are exact modulo 2^64.
             let more = held.wrapping_sub(*told);
             *told = held;
             account.held.fetch_add(more, Relaxed);
@@ -242,7 +242,7 @@ impl Answered {
         while unread.held.load(Relaxed) > unread.limit && unread.greediest().is_some_and(|account| account.cut_one()) {}
     }
 
-    /// Its bytes count no more, and are about to be freed.
+    /// Cuts the answer off: its bytes no longer count, and are about to be freed.
     fn cut(&self) {
         let told = self.told().take();
         self.release(told);
@@ -261,7 +261,7 @@ impl Answered {
     }
 
     fn told(&self) -> MutexGuard<'_, Option<usize>> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -274,20 +274,20 @@ impl Drop for Answered {
     }
 }
 
-/// Bytes that were made of an answer, and not handed out; they go when this is dropped.
+/// Bytes of an answer that were produced, and not handed to the transport; they stop counting when this is dropped.
 pub(crate) struct MadeBytes {
     answered: Arc<Answered>,
     left: usize,
 }
 
 impl MadeBytes {
-    /// So many more were made.
+    /// Counts more produced bytes.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.left += bytes;
         self.answered.add(bytes);
     }
 
-    /// Hands these out.
+    /// Moves bytes on to the transport; they keep counting.
     pub(crate) fn hand_out(&mut self, bytes: Bytes) -> UnreadBytes {
         self.left -= bytes.len();
         UnreadBytes { bytes, answered: self.answered.clone() }
@@ -302,7 +302,7 @@ impl Drop for MadeBytes {
     }
 }
 
-/// Bytes of an answer on their way to the socket. They count until it has them, or they are dropped.
+/// Bytes of an answer on their way to the socket. They count until the socket takes them, or they are dropped.
 pub(crate) struct UnreadBytes {
     bytes: Bytes,
     answered: Arc<Answered>,
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// The flag that a cut sets.
+    /// Records that the answer was cut off.
     #[derive(Default)]
     struct Flag(Arc<AtomicBool>);
 
@@ -352,7 +352,7 @@ mod tests {
         Who::User(name.into())
     }
 
-    /// An answer with so many bytes, and whether it was cut off.
+    /// Begins an answer with this many bytes; the flag says whether it was cut off.
     fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (MadeBytes, Arc<AtomicBool>) {
         let flag = Arc::new(AtomicBool::new(false));
         let answered = unread.account(&user(name)).answer(Box::new(Flag(flag.clone())));
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(unread.admit(&user("alice")).err().map(|refusal| refusal.code()), Some(429), "nobody has more");
     }
 
-    /// An answer that was read a moment ago is not the one that stands still.
+    /// An answer that was read a moment ago has made progress, and is not cut off.
     #[test]
     fn answer_that_moves_stays() {
         let unread = Unread::new(1 << 20, 1 << 20);

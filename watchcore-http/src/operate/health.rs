@@ -1,11 +1,11 @@
-//! `/livez`, `/readyz`, `/healthz`, in the form in which Kubernetes answers them.
+//! `/livez`, `/readyz`, `/healthz`, in Kubernetes' format.
 //!
-//! Alive is a server that a restart would not make better: it answers, and none of its caches is closed. Ready is one
-//! that answers lists and watches: each cache has its listing, has not been without its source for too long, and the
-//! server does not end.
+//! A server is live unless a restart would help: it answers, and none of its caches is closed. A server is ready if it
+//! can answer lists and watches: each cache is filled and has not been without its source for too long, and no shutdown
+//! has begun.
 //!
-//! Without etcd a cache serves what it has, and the server stays ready for the stale limit; but who asks for the newest
-//! state gets 504 at once. So `/readyz?verbose` asks etcd too, and says what came of it in a line that decides nothing.
+//! Without etcd, a cache serves its last state and stays ready for the stale limit, but consistent reads fail with 504.
+//! So `/readyz?verbose` also tries a consistent read, and reports the result in a line that does not affect readiness.
 
 use crate::api::ApiState;
 use crate::catalog::stale_for;
@@ -19,14 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use watchcore::{Cache, State};
 
-/// How long a consistent read of a check may take: shorter than probes wait.
+/// Timeout of a check's consistent read: shorter than usual probe timeouts.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// One check: its name, and why it fails.
+/// The result of one check.
 struct Check {
     name: String,
     failure: Option<String>,
-    /// Whether the server fails with it.
+    /// Whether a failure makes the server unhealthy.
     decides: bool,
 }
 
@@ -36,7 +36,7 @@ impl Check {
     }
 }
 
-/// 200 and `ok`, or 500 and each check by its name.
+/// Answers 200 and `ok`, or 500 and the list of checks.
 pub(crate) async fn health(state: &ApiState, which: Health, head: &Parts) -> Response {
     let mut checks = checks(state, which);
     let query = head.uri.query().unwrap_or_default();
@@ -97,7 +97,7 @@ fn checks(state: &ApiState, which: Health) -> Vec<Check> {
     checks
 }
 
-/// Whether lists and gets that ask for the newest state are answered now: of all caches at once.
+/// Tries a consistent read of every cache, concurrently.
 async fn consistent_reads(state: &ApiState) -> Vec<Check> {
     let reads = state.catalog.caches().iter().map(async |cache| {
         let read = async {
@@ -115,7 +115,7 @@ async fn consistent_reads(state: &ApiState) -> Vec<Check> {
     futures_util::future::join_all(reads).await
 }
 
-/// By its name where it was given one, else by its prefix, which no two caches share.
+/// Returns the cache's name or, without one, its prefix, which no two caches share.
 fn name_of(cache: &Cache) -> String {
     match cache.name() {
         "" => format!("cache {}", String::from_utf8_lossy(cache.prefix()).escape_debug()),
@@ -137,7 +137,7 @@ fn not_ready(cache: &Cache, limit: Duration) -> Option<String> {
     }
 }
 
-/// A line for each check, and one for what is excluded and not there.
+/// Returns a line for each check, and a warning for excluded names that do not exist.
 fn listed(checks: &[Check], excluded: &[String]) -> String {
     let mut text = String::new();
     for Check { name, failure, decides } in checks {

@@ -1,4 +1,4 @@
-//! What of a request is logged and counted, and when: see [`Exchange`].
+//! Logging and counting of requests: see [`Exchange`].
 
 use crate::access::Peer;
 use crate::api::ApiState;
@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Parameters that are logged. Whatever else a query has may be a secret that was sent to the wrong place.
+/// The parameters that are logged. Others may be secrets that were sent to the wrong server.
 const LOGGED: [&str; 16] = [
     "watch",
     "resourceVersion",
@@ -37,17 +37,17 @@ const LOGGED: [&str; 16] = [
     "verbose",
 ];
 
-/// So much of a query is logged.
+/// Maximum logged length of a query.
 const MOST_LOGGED: usize = 1024;
 
-/// What a request is about.
+/// Returns the subject of a request.
 pub(crate) fn subject(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> Subject {
     let (verb, resource) = labels(state, head, route);
     let peer = Peer::of(head).map(|peer| peer.address);
     Subject { verb, resource, query: shown(head.uri.query().unwrap_or_default()), peer }
 }
 
-/// The labels of a request: few, whatever clients send.
+/// Returns the labels of a request, of bounded cardinality, whatever clients send.
 fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'static str, ResourceLabels) {
     let method = match head.method {
         Method::GET | Method::HEAD => "get",
@@ -76,7 +76,7 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
         Ok(Route::Health(Health::Healthz)) => "/healthz",
         Ok(Route::Metrics) => "/metrics",
         Ok(Route::Version) => "/version",
-        // Where it is a watch, its place among the open ones says so.
+        // A watch corrects this verb in its record when it is opened.
         Ok(Route::Keys) if method == "get" => return ("list", ResourceLabels::path("/v1/keys")),
         Ok(Route::Keys) => "/v1/keys",
         Ok(Route::OpenApi(_)) => "/openapi",
@@ -91,7 +91,7 @@ pub(super) fn labels_of(resource: &Resource) -> ResourceLabels {
     ResourceLabels::new(&resource.group, &resource.version, &resource.plural)
 }
 
-/// The parameters of a query that may be logged.
+/// Returns the parameters of a query that may be logged.
 fn shown(query: &str) -> String {
     let mut shown = String::new();
     for parameter in query.split('&') {
@@ -106,7 +106,7 @@ fn shown(query: &str) -> String {
     shown
 }
 
-/// Gives an answer its names, and follows its body to the end.
+/// Adds the request ID to an answer, and counts its body until the end.
 pub(crate) fn finish(exchange: Arc<Exchange>, mut response: Response) -> Response {
     let reason = response.extensions().get::<Refused>().map(|refused| refused.0);
     exchange.answered(response.status().as_u16(), reason);
@@ -114,12 +114,12 @@ pub(crate) fn finish(exchange: Arc<Exchange>, mut response: Response) -> Respons
     for name in ["audit-id", "x-request-id"] {
         headers.insert(HeaderName::from_static(name), exchange.id().clone());
     }
-    // What a user may read is kept nowhere, as Kubernetes has it, unless the answer says something else.
+    // Answers are private to their user and must not be cached, as in Kubernetes, unless the handler decides otherwise.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     response.map(|body| Body::new(FollowedBody { body, exchange }))
 }
 
-/// A body whose bytes are counted.
+/// A body that reports its bytes to the request's record.
 struct FollowedBody {
     body: Body,
     exchange: Arc<Exchange>,

@@ -1,4 +1,4 @@
-//! `/metrics`: what the server counts, and what its caches say, as text for Prometheus.
+//! `/metrics`: the counters of the server and the metrics of its caches, as Prometheus text.
 
 use super::log::labels_of;
 use crate::api::ApiState;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use watchcore::Lag;
 use watchcore::metrics::{self as caches, Families, Histogram};
 
-/// Upper bounds of the buckets of lag, in events.
+/// Upper bounds of the lag buckets, in events.
 const EVENTS: [f64; 8] = [0.0, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
 
-/// The answer to a scrape.
+/// Answers a scrape.
 ///
 /// # Errors
-/// 500 where the runtime ends.
+/// 500 if the runtime shuts down, 429 if other reads keep this one from beginning.
 pub(crate) async fn metrics(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let who = Who::of(request);
     let readings = state.readings.clone();
@@ -61,8 +61,8 @@ fn of_open(state: &ApiState, to: &mut Families) {
     to.counter("watch_bytes", "Bytes that were framed for watches.", &[], bytes);
 }
 
-/// Of all subscriptions of the caches, those of an embedding program too. What falls cannot be a counter: the histogram is
-/// of the subscriptions that are open now, not of what was observed since the start.
+/// Covers all subscriptions of the caches, including those of an embedding program. The histogram describes the
+/// subscriptions open now; unlike a counter, it may fall.
 fn of_lag(state: &ApiState, to: &mut Families) {
     let mut lags = Histogram::new(&EVENTS);
     let mut most = Lag::default();
@@ -86,7 +86,7 @@ fn of_resources(state: &ApiState, to: &mut Families) {
     for served in state.catalog.resources() {
         of_frames(&labels_of(&served.resource), served.frames.figures());
     }
-    // Those of keys are of a cache, and shown as one.
+    // The frames of `/v1/keys` are kept per cache, and exported as one sum.
     let of_keys = state.catalog.all_lines().map(|frames| frames.figures());
     if let Some(sum) = of_keys.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2)) {
         of_frames(&ResourceLabels::path("/v1/keys"), sum);

@@ -1,4 +1,4 @@
-//! What people and machines that run the server ask it: is it alive and ready, what does it count, who asked what.
+//! The endpoints for operators: health, metrics, and the access log.
 
 mod health;
 mod log;
