@@ -1,11 +1,12 @@
-//! The live page: what a person sees who opens the server in a browser.
+//! The live page that the server shows in a browser.
 //!
-//! `/` is [`DOCUMENT`], the same bytes for everybody: it has no figure, no name and no foreign asset. Its script follows
-//! `/events`, where each second one JSON comes ([`sample`]), and makes elements of that. A policy goes with the document:
-//! only its own style and script count, known by their hashes, and no text may become markup (Trusted Types), so a browser
-//! refuses what a mistake in the script would do with a name. Without script the document names `/metrics` and `/readyz`.
+//! `/` is [`DOCUMENT`], the same bytes for every user: it contains no data and no foreign asset. Its script follows
+//! `/events`, which sends one JSON sample per second ([`sample`]), and builds elements from it. A content security
+//! policy allows only the document's own style and script, by their hashes, and forbids turning text into markup
+//! (Trusted Types), so that a bug in the script cannot execute the name of an object. Without scripts, the document
+//! points to `/metrics` and `/readyz`.
 //!
-//! All viewers share one task that takes the samples. It begins with the first of them and ends with the last.
+//! All viewers share one task that takes the samples. It starts with the first viewer and ends with the last.
 
 mod sample;
 
@@ -32,10 +33,11 @@ use watchcore::Error;
 
 const DOCUMENT: &str = include_str!("page.html");
 
-/// Between two samples.
+/// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What runs and what styles the page is what stands in it, and text stays text; it loads nothing, and is shown in no frame.
+/// The content security policy: only the document's own script and style, no markup from text, no other resources, no
+/// framing.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; require-trusted-types-for 'script'; trusted-types 'none'; \
@@ -43,41 +45,41 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
         source_of(inside("style")),
         source_of(inside("script"))
     );
-    // Hashes in base64 are what a header takes.
+    // Always a valid header value: the hashes are base64.
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// The text of the first element of this name in the document, as a browser takes its hash.
+/// Returns the text of the first element of this name in the document, over which a browser computes the hash.
 fn inside(element: &str) -> &'static str {
     let behind = DOCUMENT.split_once(&format!("<{element}>")).map_or("", |(_, behind)| behind);
     behind.split_once(&format!("</{element}>")).map_or("", |(text, _)| text)
 }
 
-/// A text that stands in the page, as the policy names it.
+/// Returns the hash of a text in the policy's syntax.
 fn source_of(text: &str) -> String {
     format!("'sha256-{}'", sha256(text))
 }
 
-/// What all viewers of an [`Api`](crate::Api) share.
+/// The sampling state that all viewers of an [`Api`](crate::Api) share.
 #[derive(Default)]
 pub(crate) struct Viewers(Mutex<ViewersState>);
 
 #[derive(Default)]
 struct ViewersState {
-    /// Where the newest sample is seen, while there is a task: the sender is the task's, so that it is gone with it,
-    /// also where the runtime of that task ends and the service goes on upon another.
+    /// Receiver of the newest sample, while a sampling task runs. The sender belongs to the task, so the channel closes
+    /// with it, also when the task's runtime ends and the service continues on another.
     samples: Option<Receiver<Bytes>>,
     rates: Rates,
 }
 
 impl Viewers {
     fn lock(&self) -> MutexGuard<'_, ViewersState> {
-        // What a panic could leave is a rate that is off once.
+        // A panic can leave at most one wrong rate.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// `/`: the document.
+/// Answers `/` with the document.
 pub(crate) fn page() -> Response {
     let mut response = Response::new(Body::from(DOCUMENT));
     let headers = response.headers_mut();
@@ -88,11 +90,11 @@ pub(crate) fn page() -> Response {
     response
 }
 
-/// `/events`: what keeps the page alive. A viewer counts as a watch, and lasts as long as one: a browser comes back by
-/// itself, and asks then with what it is known by.
+/// Answers `/events`. A viewer counts as a watch and lasts at most as long: the browser then reconnects by itself, and
+/// is authenticated again.
 ///
 /// # Errors
-/// 429 where there are as many watches as there may be.
+/// 429 if the limit on watches is reached.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let mut place = state.open.open(request)?;
     let revocation = place.revocation().clone();
@@ -104,7 +106,7 @@ pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response,
         tokio::select! {
             biased;
             error = revocation.revoked() => Some((Ok::<_, Infallible>(revoked(error)), None)),
-            // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
+            // A slow viewer skips samples. When the server shuts down, the sampling task ends, which ends this stream.
             changed = timeout_at(deadline, samples.changed()) => {
                 changed.ok()?.ok()?;
                 let sample = samples.borrow_and_update().clone();
@@ -115,7 +117,7 @@ pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response,
     Ok(sse::with_head(Body::from_stream(events)))
 }
 
-/// What a viewer is told who may not look any more.
+/// Returns the last event of a viewer whose user may no longer watch.
 fn revoked(error: &Error) -> Bytes {
     let mut event = b"event: ERROR\ndata: ".to_vec();
     lines::error(&mut event, None, error.code(), error.message(), 0, None);
@@ -123,7 +125,7 @@ fn revoked(error: &Error) -> Bytes {
     Bytes::from(event)
 }
 
-/// The samples, from now on; the first viewer starts the task that takes them.
+/// Returns a receiver of the samples. The first viewer starts the sampling task.
 fn subscribe(state: &Arc<ApiState>) -> Receiver<Bytes> {
     let mut viewers = state.viewers.lock();
     if let Some(samples) = &viewers.samples
@@ -137,7 +139,7 @@ fn subscribe(state: &Arc<ApiState>) -> Receiver<Bytes> {
     samples
 }
 
-/// Takes samples until nobody listens, or the server ends.
+/// Takes samples until there are no viewers, or the server shuts down.
 async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -146,9 +148,9 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
         let Some(state) = state.upgrade() else { return };
         {
             let mut viewers = state.viewers.lock();
-            // One receiver is the one that viewers are given copies of.
+            // One receiver belongs to `ViewersState`, from which viewers get clones.
             if samples.receiver_count() <= 1 || state.open.is_draining() {
-                // Under the lock: who comes now starts another.
+                // Under the lock, so that the next viewer starts a new task.
                 viewers.samples = None;
                 return;
             }
@@ -156,7 +158,7 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
         let readings = state.readings.clone();
         let event =
             readings.run(&Who::Somebody, soon(), move || Bytes::from(format!("data: {}\n\n", sample::take(&state))));
-        // Where its turn did not come there is the next one.
+        // If the read could not begin in time, this sample is skipped.
         if let Ok(event) = event.await {
             samples.send_replace(event);
         }
@@ -201,8 +203,7 @@ mod tests {
         assert!(again.changed().await.is_err() && !is_running(), "the server ends");
     }
 
-    /// Whether it reads or not, a viewer is gone within an hour and the time of one that stalls: a token that left the file
-    /// is asked for again.
+    /// A viewer, whether it reads or not, is gone within an hour plus the stall limit, so a removed token is noticed.
     #[tokio::test(start_paused = true)]
     async fn viewer_lasts_an_hour_at_most() {
         const HOUR: Duration = Duration::from_secs(3600);
@@ -216,7 +217,7 @@ mod tests {
         tokio::time::advance(HOUR / 2 - INTERVAL * 2).await;
         assert!(next().await.is_some(), "half an hour at least");
         tokio::time::advance(HOUR / 2 + INTERVAL * 2).await;
-        // What was made meanwhile may come before the end.
+        // A sample that was taken meanwhile may precede the end.
         assert!(next().await.is_none() || next().await.is_none(), "a clean end");
         drop(reads);
         let gone = async {
@@ -228,7 +229,7 @@ mod tests {
         drop(idle);
     }
 
-    /// A service outlives a runtime that it is used on.
+    /// A service outlives a runtime that it was used on.
     #[test]
     fn samples_go_on_upon_another_runtime() {
         let cache = watchcore::Cache::builder("/").build().unwrap();

@@ -1,4 +1,4 @@
-//! What the page shows of one moment: figures of the server, of its caches and of their watchers, as JSON.
+//! One sample for the page: statistics of the server, of its caches and of their watchers, as JSON.
 
 use crate::api::ApiState;
 use crate::catalog::Served;
@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Stats, SubscriptionInfo, metrics};
 
-/// So many watchers of a cache are shown: those that are furthest behind.
+/// At most this many watchers of a cache are shown: the most lagging ones.
 const WATCHERS: usize = 50;
-/// So many resources are shown: where there are more, those that were asked for most.
+/// At most this many resources are shown: the most requested ones.
 const RESOURCES: usize = 100;
-/// A rate is taken over at least so long, and at most so long.
+/// Bounds on the time over which a rate is computed.
 const SHORTEST: Duration = Duration::from_millis(900);
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// What rates are reckoned from: the events of each cache at an earlier moment, and what came of it then.
+/// The state for computing rates: the event count of each cache at an earlier moment, and the last computed rates.
 #[derive(Default)]
 pub(super) struct Rates {
     before: Option<(Instant, Vec<u64>)>,
@@ -41,7 +41,7 @@ impl Rates {
     }
 }
 
-/// One moment, as `/events` sends it.
+/// Takes one sample, as `/events` sends it.
 pub(super) fn take(state: &ApiState) -> Value {
     let caches = state.catalog.caches();
     let stats: Vec<Stats> = caches.iter().map(Cache::stats).collect();
@@ -60,7 +60,8 @@ pub(super) fn take(state: &ApiState) -> Value {
     })
 }
 
-/// In the order of declaration, or where there are too many the most asked for first; and how many are left out then.
+/// Returns the resources in the order of declaration; if there are too many, the most requested ones, and how many are
+/// missing.
 fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
     let requests = state.figures.requests_by_resource();
     let of = |served: &Arc<Served>| {
@@ -84,7 +85,7 @@ fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
     (shown.collect(), more)
 }
 
-/// A cache, with its watchers, the furthest behind first. `events_per_second` is unknown at the first look.
+/// Describes a cache and its watchers, the most lagging first. `events_per_second` is unknown in the first sample.
 fn of_cache(cache: &Cache, stats: &Stats, events_per_second: Option<f64>) -> Value {
     let status = cache.status();
     let mut watchers = cache.subscriptions();
@@ -97,7 +98,7 @@ fn of_cache(cache: &Cache, stats: &Stats, events_per_second: Option<f64>) -> Val
         "window_seconds": status.window_age.as_secs_f64(), "window_bytes": stats.window_bytes,
         "objects": status.objects, "bytes": status.bytes, "events": stats.events,
         "events_per_second": events_per_second,
-        // Histories since birth, beyond the first.
+        // Epoch changes since the cache was created.
         "resyncs": status.position.epoch_number().saturating_sub(1),
         "resyncs_by_reason": reasons(cache), "reconnects": status.source.reconnects, "endpoint": status.source.endpoint,
         "last_error": status.last_error.as_ref().map(|error| error.message()),
@@ -115,14 +116,14 @@ fn of_watcher(info: &SubscriptionInfo) -> Value {
     })
 }
 
-/// Why a feeder listed anew, and how often. Only its figures for Prometheus say so.
+/// Returns how often a feeder resynced, by reason. Only the Prometheus metrics expose these counts.
 fn reasons(cache: &Cache) -> BTreeMap<String, u64> {
     let text = metrics::text([cache]);
     let series = text.lines().filter(|line| line.contains("resyncs_by_reason") && !line.starts_with('#'));
     series.filter_map(|line| Some((label(line, "reason")?, value(line)?))).filter(|(_, count)| *count > 0).collect()
 }
 
-/// A label of a series, where its value needs no escape.
+/// Returns a label of a series; its value must not need escapes.
 fn label(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!("{name}=\""))?;
     rest.split_once('"').map(|(value, _)| value.to_owned())

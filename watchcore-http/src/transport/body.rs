@@ -1,4 +1,4 @@
-//! A watch as the body of a response, and as what the direct path takes out of that.
+//! A watch as the body of a response, from which the direct path can take it out.
 
 use crate::frame::Frame;
 use crate::watch::{Progress, WatchStream};
@@ -13,24 +13,24 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-/// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. The
-/// first one that takes it out has it; the body of the response is empty then.
+/// Extension of a response whose body is a watch: the same watch, for a connection that writes it itself. Whoever takes
+/// it first owns it; the body is empty afterwards.
 #[derive(Clone)]
 pub(crate) struct DirectStream(Arc<Mutex<Option<Box<WatchStream>>>>);
 
 impl DirectStream {
-    /// The watch, if nobody has it yet.
+    /// Takes the watch, unless it was taken already.
     pub(crate) fn take(&self) -> Option<Box<WatchStream>> {
         self.lock().take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Box<WatchStream>>> {
-        // A panic in the middle of a piece drops the body; what is left is not asked for again.
+        // A panic while a piece is made drops the body, so the watch is not polled again.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The response that a watch is: its head goes out at once.
+/// Returns the response of a watch; its head is sent at once.
 pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Response {
     let watch = WatchBody::new(stream);
     let direct = watch.stream.clone();
@@ -40,11 +40,11 @@ pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Respon
     response
 }
 
-/// Frames as pieces of a body.
+/// A body whose pieces are frames.
 pub(super) struct WatchBody {
-    /// Empty: it has ended, or was taken out.
+    /// Empty after the watch has ended or was taken out.
     stream: DirectStream,
-    /// Bytes that were framed, and that the transport has not asked for yet.
+    /// Framed bytes that the transport has not polled yet.
     pieces: VecDeque<Bytes>,
 }
 

@@ -1,8 +1,8 @@
-//! The direct path: a watch on a socket that nobody else uses meanwhile.
+//! The direct path: a watch written to its socket without hyper.
 //!
-//! A connection that streams a watch needs none of what an HTTP server keeps for requests: no buffers, no state of a
-//! response. So the connection is taken apart, and what is left is this: the head is written, then frames as they are,
-//! then the last chunk. In between the socket is read only to notice that the client goes, or sends its next request.
+//! A connection that streams a watch needs nothing that an HTTP server keeps for requests: no buffers, no response
+//! state. So hyper is taken apart, and this type writes the head, then the frames unchanged, then the last chunk.
+//! Meanwhile the socket is read only to notice that the client disconnects or sends its next request.
 
 use crate::clients::{Answered, MadeBytes};
 use crate::frame::Frame;
@@ -17,25 +17,25 @@ use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that a client may send ahead while it watches: its next request, if it pipelines.
+/// How many bytes a client may send during a watch: its next request, if it pipelines.
 const MOST_AHEAD: usize = 8 << 10;
 
-/// Pieces of one call of the system.
+/// Maximum number of slices in one `writev`.
 const MOST_SLICES: usize = 64;
 
-/// A watch on its way.
+/// A watch that is written to a socket.
 pub(crate) struct Direct<I> {
     io: I,
     stream: Box<WatchStream>,
-    /// The bytes that are being written: first `own` (the head, or the last chunk), then frames from `at` on, of the first
-    /// of which `written` bytes are out.
+    /// The bytes being written: first `own` (the head, or the last chunk), then the frames from `at` on, of the first
+    /// of which `written` bytes are already sent.
     own: Bytes,
     frames: Vec<Frame>,
     at: usize,
     written: usize,
     phase: DirectPhase,
     ahead: BytesMut,
-    /// The frames count as long as they are here.
+    /// Counts the frames' bytes as unread while they are here.
     answered: Arc<Answered>,
     made: Option<MadeBytes>,
 }
@@ -45,11 +45,11 @@ enum DirectPhase {
     Streaming,
     /// The last frames are being written.
     Ending,
-    /// The last chunk is.
+    /// The last chunk is being written.
     Ended,
 }
 
-/// The head of a chunked response of HTTP/1.1.
+/// Encodes the head of a chunked HTTP/1.1 response.
 pub(crate) fn head_bytes(head: &Parts) -> Bytes {
     let mut bytes = Vec::with_capacity(512);
     bytes.extend_from_slice(format!("HTTP/1.1 {}\r\n", head.status).as_bytes());
@@ -67,7 +67,8 @@ pub(crate) fn head_bytes(head: &Parts) -> Bytes {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
-    /// A watch for a socket that hyper has given back. `ahead` is what hyper had read of the next request.
+    /// Creates the writer for a socket that hyper has returned. `ahead` is the part of the next request that hyper had
+    /// read.
     pub(crate) fn new(
         io: I,
         head: Bytes,
@@ -83,23 +84,23 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             at: 0,
             written: 0,
             phase: DirectPhase::Streaming,
-            // A copy, mostly of nothing: what hyper gives back, however short, is a part of its buffer and would hold that.
+            // Copied, and usually empty: hyper returns a slice of its buffer, which would stay allocated.
             ahead: BytesMut::from(&ahead[..]),
             answered,
             made: None,
         }
     }
 
-    /// The socket, and what came ahead of the next request.
+    /// Returns the socket, and the part of the next request that was read.
     pub(crate) fn into_parts(self) -> (I, Bytes) {
         (self.io, self.ahead.freeze())
     }
 
-    /// Writes the watch, until it ends or the client goes.
+    /// Writes the watch until it ends or the client disconnects.
     ///
     /// # Errors
-    /// Those of the socket; `UnexpectedEof` where the client goes, `InvalidData` where it sends more than it may. The
-    /// connection is of no more use.
+    /// Errors of the socket; `UnexpectedEof` if the client disconnects, `InvalidData` if it sends too much. The
+    /// connection must then be dropped.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.read_ahead(context)?;
         loop {
@@ -110,7 +111,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             match self.phase {
                 DirectPhase::Streaming => {
                     let Poll::Ready(progress) = self.stream.poll_frames(context, &mut self.frames) else {
-                        // An idle watch has no buffer.
+                        // An idle watch keeps no buffer.
                         (self.frames, self.own) = (Vec::new(), Bytes::new());
                         return Poll::Pending;
                     };
@@ -129,7 +130,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         }
     }
 
-    /// Takes what the client sends, up to a limit, and notices that it goes.
+    /// Reads what the client sends, up to a limit, and notices that it disconnects.
     fn read_ahead(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let mut room = [0; 512];
         loop {
@@ -145,7 +146,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         }
     }
 
-    /// Writes what there is; pending until the socket has all of it, and not only TLS, which takes bytes before its socket.
+    /// Writes everything there is; pending until the socket itself has taken it: TLS accepts bytes before its socket
+    /// does.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.own.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.own))?;

@@ -1,4 +1,4 @@
-//! A watch on its way to a client: a body of HTTP, or one of the forms upon it.
+//! Transports of a watch: an HTTP body, server-sent events, WebSocket, or the direct path.
 
 mod body;
 pub(crate) mod direct;

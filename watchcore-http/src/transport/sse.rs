@@ -1,7 +1,6 @@
 //! A watch as server-sent events.
 //!
-//! The framing of the watch has made whole events already; this adds what belongs to the connection: how soon a client
-//! that lost it tries again.
+//! The watch's framing already produces whole events; this adds how soon a client should reconnect.
 
 use super::body::WatchBody;
 use crate::watch::WatchStream;
@@ -14,24 +13,24 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The first bytes: a client that loses the stream comes again after this many milliseconds.
+/// The first bytes of the stream: the reconnection delay in milliseconds.
 const PRELUDE: &[u8] = b"retry: 1000\n\n";
 
-/// What server-sent events are, for the heads of responses.
+/// The media type of server-sent events.
 pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 
-/// Events as pieces of a body.
+/// A body of server-sent events.
 struct EventBody {
     watch: WatchBody,
     has_begun: bool,
 }
 
-/// The response that a watch is whose framing makes server-sent events.
+/// Returns the response of a watch whose framing produces server-sent events.
 pub(crate) fn respond(stream: WatchStream) -> Response {
     with_head(Body::new(EventBody { watch: WatchBody::new(stream), has_begun: false }))
 }
 
-/// A response of server-sent events, which nothing on its way may keep or gather.
+/// Returns a response of server-sent events, which proxies must neither cache nor buffer.
 pub(crate) fn with_head(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();

@@ -1,24 +1,25 @@
-//! A watch over a WebSocket: one text message an event.
+//! A watch over a WebSocket: one message per event.
 //!
-//! A request with `Upgrade: websocket` takes its connection out of HTTP. From then on a task of its own holds the
-//! connection and the watch, and does one of three things at a time: it hears the client (only whether it is there, and
-//! whether it closes; what it says is not looked at), it sends what the watch has, or it asks whether anybody is there.
-//! While it sends, it does nothing else: a client that does not read holds the task there, with one piece of the watch
-//! and its place in the log. A pong is sent before more is heard, so a client that asks and does not read waits for itself.
-//! None of the three keeps the others waiting: one that talks all the time is heard, and its watch ends in its time; behind
-//! some of its messages it gives way to the other clients of its thread.
+//! A request with `Upgrade: websocket` takes its connection out of HTTP. From then on a separate task owns the
+//! connection and the watch. It does one of three things at a time: it receives from the client (contents are ignored;
+//! only pings, pongs and closes matter), it sends the watch's frames, or it pings. While it sends, it does nothing
+//! else: a client that does not read blocks its task, which holds one batch and its position in the log. A pong is sent
+//! before the next message is received, so a client that pings without reading delays only itself. A client that sends
+//! without pause cannot starve its own watch, and the task yields between messages so that it cannot starve other
+//! clients of its thread.
 //!
-//! Events are written past the protocol's own buffer, which would copy each for each client, and keep the room of the
-//! largest for as long as the connection lasts. Only a frame's head is made here: a server's frames have no mask.
+//! Events bypass the protocol library's write buffer, which would copy each event for each client, and stay as large as
+//! the largest event for the life of the connection. Only the frame's header is made here: a server's frames are not
+//! masked.
 //!
-//! | who ends it | what the client sees |
+//! | cause of the end | what the client sees |
 //! | --- | --- |
-//! | the watch | close 1000, or 1001 where the server shuts down |
-//! | the user, who is gone or may not any more | close 1008, behind an ERROR that says which |
-//! | the client | its close frame, answered |
-//! | a message of more than 4 KiB | close 1009 |
-//! | frames that are none, text that is none | close 1002, close 1007 |
-//! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` | the end of the connection |
+//! | the watch ends | close 1000, or 1001 if the server shuts down |
+//! | the user no longer exists or may no longer watch | an ERROR that says which, then close 1008 |
+//! | the client closes | the answer to its close frame |
+//! | the client sends a message of more than 4 KiB | close 1009 |
+//! | malformed frames; malformed text | close 1002; close 1007 |
+//! | no pong for 30 s after a ping; no byte taken for `limits.stall` | the end of the connection |
 
 use crate::access::{Peer, names, words};
 use crate::clients::{Account, Activity, Answered};
@@ -50,16 +51,16 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data as
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Bytes, Utf8Bytes};
 
-/// A client is asked so often whether it is there, and has as long to say so.
+/// Interval of pings, and how long the client may take to answer one.
 const PULSE: Duration = Duration::from_secs(30);
-/// How long a connection that ends waits for the client to end it too.
+/// How long a closing connection waits for the client to close it too.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The largest message that a client may send: it has nothing to say.
+/// The largest message that a client may send; contents are ignored.
 const LARGEST: usize = 4 << 10;
-/// What is read at a time, and gathered for one write: both lie there for as long as the connection does.
+/// Size of the read and write buffers, which live as long as the connection.
 const BUFFER: usize = 4 << 10;
 
-/// Whether a request asks for a WebSocket. In HTTP/2 there is no such request.
+/// Whether a request asks for a WebSocket. In HTTP/2 this form of request does not exist.
 pub(crate) fn is_asked(request: &Parts) -> bool {
     let headers = &request.headers;
     request.version == Version::HTTP_11
@@ -68,24 +69,25 @@ pub(crate) fn is_asked(request: &Parts) -> bool {
         && names(headers, header::UPGRADE, "websocket")
 }
 
-/// A request that asks for a WebSocket, on a connection that can become one.
+/// A request to upgrade a connection to a WebSocket.
 pub(crate) struct Upgrade {
     upgrade: OnUpgrade,
     accept: HeaderValue,
-    /// Its connection, which may be cut off, and what counts of it.
+    /// The connection's activity, through which it may be cut off, and its count of unread bytes.
     counted: Option<(Arc<Activity>, Arc<Answered>)>,
-    /// The first subprotocol that the client offers: a browser gives up where it offers some and none is chosen.
+    /// The first subprotocol that the client offers: a browser closes the connection if none of its offers is chosen.
     protocol: Option<HeaderValue>,
 }
 
 impl Upgrade {
-    /// What a request asks for in this regard; `None`: no WebSocket.
+    /// Returns the upgrade that a request asks for; `None` if it asks for no WebSocket.
     ///
     /// # Errors
-    /// 400 and 426 where it asks in a form that cannot be answered.
+    /// 400 and 426 if the request for a WebSocket is malformed or of another version.
     pub(crate) fn of(request: &Parts) -> Result<Option<Upgrade>, Refusal> {
         let headers = &request.headers;
-        // Without the connection's consent, as behind a router that serves no upgrades, it is a request like any other.
+        // Without hyper's upgrade handle, as in a router whose server supports no upgrades, it is treated as a plain
+        // request.
         let Some(upgrade) = request.extensions.get::<OnUpgrade>().filter(|_| is_asked(request)) else {
             return Ok(None);
         };
@@ -112,8 +114,8 @@ impl Upgrade {
         Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, counted, protocol }))
     }
 
-    /// The response to it; behind that the connection is the watch's, until one of them ends. `open` says whether the
-    /// server shuts down; a client that takes nothing for `stall` is left.
+    /// Returns the 101 response, and spawns the task that serves the watch on the upgraded connection. `open` tells
+    /// whether the server shuts down; a client that takes no byte for `stall` is disconnected.
     pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>, stall: Duration) -> Response {
         let Upgrade { upgrade, accept, counted, protocol } = self;
         tokio::spawn(async move {
@@ -124,7 +126,7 @@ impl Upgrade {
             let (activity, answered) = counted.unzip();
             let serving = serve(upgraded, stream, &open, SocketClient { stall, answered });
             match activity {
-                // From here on the task of the connection waits for this no more.
+                // The connection's own task no longer watches for the cut-off.
                 Some(activity) => tokio::select! {
                     biased;
                     () = activity.is_cut() => {}
@@ -146,20 +148,20 @@ impl Upgrade {
     }
 }
 
-/// How the client is to take what is sent.
+/// The limits on how the client takes what is sent.
 pub(crate) struct SocketClient {
-    /// Some of it within this time.
+    /// The client must take some byte within this time.
     pub(crate) stall: Duration,
-    /// What was not taken counts here, on a connection of our own.
+    /// Counts unread bytes, on a connection of our own server.
     pub(crate) answered: Option<Arc<Answered>>,
 }
 
-/// How a connection ends.
+/// The way a connection ends.
 #[derive(Debug)]
 enum Ending {
-    /// With a close frame of ours, and the client's answer to it.
+    /// By our close frame, and the client's answer to it.
     Close(CloseCode, &'static str),
-    /// The client has closed it, or is not there any more.
+    /// The client has closed the connection, or has vanished.
     Gone,
 }
 
@@ -179,12 +181,12 @@ pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
     let ending = converse(&mut socket, stream, open, &taker).await;
     tracing::debug!(?ending, "a WebSocket ends");
     if let Ending::Close(code, reason) = ending {
-        // Whoever has gone meanwhile need not be told.
+        // Errors do not matter: the client may have disconnected.
         let _ = timeout(FAREWELL, farewell(&mut socket, code, reason)).await;
     }
 }
 
-/// Until the end; the watch gives back its place when this returns.
+/// Runs until either side ends the connection. The watch returns its permit when this returns.
 async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     mut stream: WatchStream,
@@ -192,10 +194,10 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     taker: &SocketClient,
 ) -> Ending {
     let mut frames = Vec::new();
-    // When the client is asked, or, where it was, when it is taken for gone.
+    // When the client is pinged or, if it was, when it is considered gone.
     let (mut due, mut was_asked) = (Instant::now() + PULSE, false);
     loop {
-        // In any order: who is always ready would keep the others waiting.
+        // Not `biased`: a branch that is always ready would starve the others.
         let happened = tokio::select! {
             heard = socket.next() => hear(socket, heard, taker.stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
@@ -203,7 +205,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
                 sent.and(if progress == Progress::Ended { Err(end_of(open, &stream)) } else { Ok(false) })
             }
             () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
-                // It may have said so while something was sent.
+                // The pong may have arrived while the task was sending.
                 Some(heard) => hear(socket, heard, taker.stall).await.map(|()| true),
                 None => Err(Ending::Gone),
             },
@@ -220,7 +222,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// How a watch that has ended is closed.
+/// Returns how a connection is closed whose watch has ended.
 fn end_of(open: &OpenWatches, stream: &WatchStream) -> Ending {
     if let Some(error) = stream.revoked() {
         return Ending::Close(CloseCode::Policy, error.code().reason());
@@ -231,7 +233,7 @@ fn end_of(open: &OpenWatches, stream: &WatchStream) -> Ending {
     }
 }
 
-/// What a future comes to at once, if it does.
+/// Returns the output of a future if it is ready at the first poll.
 async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -241,7 +243,7 @@ async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// Answers what the client said, as far as it is to be answered.
+/// Handles a message from the client.
 async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     heard: Option<Result<Message, Error>>,
@@ -250,19 +252,19 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
     match heard {
         Some(Ok(Message::Close(_))) => {
             let answer = async {
-                // The answer to it is queued, and goes out with this, which says that the connection is closed then. TLS
-                // has an end of its own, without which a client takes the connection for cut off.
+                // The protocol library has queued the answer, which this flush sends; it then reports the connection as
+                // closed. TLS needs its own shutdown, or the client sees a truncated connection.
                 let _ = socket.flush().await;
                 socket.get_mut().shutdown().await
             };
             let _ = timeout(FAREWELL, answer).await;
             Err(Ending::Gone)
         }
-        // Each pong has its place in a buffer without an end: so it is written before the next ping is heard.
+        // Queued pongs have no bound, so each is written before the next ping is received.
         Some(Ok(Message::Ping(_))) => taken(stall, socket.flush()).await,
         Some(Ok(_)) => {
-            // A read has hundreds of messages, and only the read counts as a turn: without this, a client that sends nothing
-            // but pongs would hold the thread for a hundred reads.
+            // One read may yield hundreds of messages, but tokio's budget counts only reads. Without this, a client
+            // that sends pongs without pause would hold the thread for a hundred reads.
             consume_budget().await;
             Ok(())
         }
@@ -271,7 +273,7 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Asks whether the client is there. Until `due` it has to have taken that.
+/// Pings the client, which must take the ping before `due`.
 async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>, due: Instant) -> Result<(), Ending> {
     match timeout_at(due, socket.send(Message::Ping(Bytes::new()))).await {
         Ok(sent) => sent.map_err(|error| ending_of(&error)),
@@ -279,7 +281,7 @@ async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>,
     }
 }
 
-/// What a write comes to, if the client takes a part of it in time.
+/// Awaits a write, of which the client must take a part in time.
 async fn taken<T>(stall: Duration, write: impl Future<Output = Result<T, Error>>) -> Result<T, Ending> {
     match timeout(stall, write).await {
         Ok(written) => written.map_err(|error| ending_of(&error)),
@@ -287,7 +289,7 @@ async fn taken<T>(stall: Duration, write: impl Future<Output = Result<T, Error>>
     }
 }
 
-/// Sends frames, as long as the client takes some of them in time.
+/// Sends frames as long as the client takes some bytes in time.
 async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     frames: &mut Vec<Frame>,
@@ -299,12 +301,12 @@ async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     let messages: Vec<Bytes> = frames.drain(..).flat_map(|frame| message(&frame)).collect();
     let bytes = messages.iter().map(Bytes::len).sum();
     let _made = taker.answered.as_ref().map(|answered| answered.made(bytes));
-    // What the protocol has to say by itself comes first, and leaves nothing half written.
+    // The library's own control frames go first, so that none is left half written.
     taken(taker.stall, socket.flush()).await?;
     write_all(socket.get_mut(), &messages, taker.stall).await
 }
 
-/// Writes buffers where they lie, many at a time, as long as the client takes some of them in time.
+/// Writes buffers without copying, many at a time, as long as the client takes some bytes in time.
 async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes], stall: Duration) -> Result<(), Ending> {
     let mut slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
     let mut left = &mut slices[..];
@@ -318,8 +320,8 @@ async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes], stall: 
     taken(stall, async { io.flush().await.map_err(Error::from) }).await
 }
 
-/// A frame as a message: its head, and what is in it where it lies. Values of resources go out as they are stored: if those
-/// are no text, the message is binary.
+/// Encodes a frame as a message: a header, and the payload without copying it. If the payload, which may be a stored
+/// value, is not UTF-8, the message is binary.
 fn message(frame: &Frame) -> impl Iterator<Item = Bytes> + use<> {
     const FINAL: u8 = 0x80;
     let payload: Vec<Bytes> = frame.messages().collect();
@@ -342,7 +344,7 @@ fn message(frame: &Frame) -> impl Iterator<Item = Bytes> + use<> {
     std::iter::once(Bytes::from(head)).chain(payload)
 }
 
-/// How a connection ends after this error.
+/// Returns how a connection ends after an error.
 fn ending_of(error: &Error) -> Ending {
     match error {
         Error::Capacity(_) => Ending::Close(CloseCode::Size, "a message of this watch's client has at most 4096 bytes"),
@@ -353,8 +355,8 @@ fn ending_of(error: &Error) -> Ending {
     }
 }
 
-/// Closes, and takes what the client has still to say: a connection that is dropped with unread bytes is reset, and the
-/// close frame may be lost with it.
+/// Closes the connection, and reads what the client still sends: dropping a socket with unread bytes resets it, and the
+/// close frame may be lost.
 async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     code: CloseCode,
@@ -363,7 +365,7 @@ async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
     if socket.close(Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })).await.is_err() {
         return;
     }
-    // Its close frame, if it speaks the protocol.
+    // Reads up to the client's close frame.
     while let Some(Ok(_)) = socket.next().await {
         consume_budget().await;
     }

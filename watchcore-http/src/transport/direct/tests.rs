@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use watchcore::{Cache, Change, ResyncReason, Writer};
 
 const BOUND: Duration = Duration::from_secs(10);
-/// Half of the time that a client may take nothing.
+/// Half of the stall limit.
 const WHILE: Duration = Duration::from_secs(3);
 
 struct Ground {
@@ -49,13 +49,14 @@ impl Ground {
         open(state, watched, &params).await.unwrap()
     }
 
-    /// A client's end of a socket of so many bytes, and the watch that is written to the other.
+    /// Returns a client's end of a socket with a buffer of `room` bytes, and the watch that is written to the other
+    /// end.
     async fn client(&self, query: &str, room: usize, ahead: &'static [u8]) -> (DuplexStream, Watching) {
         let (client, server) = duplex(room);
         (client, self.watch_on(server, query, ahead).await)
     }
 
-    /// The watch, written to the server's end of a socket.
+    /// Writes a watch to the server's end of a socket.
     async fn watch_on<I>(&self, server: I, query: &str, ahead: &'static [u8]) -> Watching
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -74,7 +75,7 @@ impl Ground {
 
 type Watching = tokio::task::JoinHandle<io::Result<Bytes>>;
 
-/// Reads until the text is there; what was read.
+/// Reads until the text appears, and returns everything that was read.
 async fn read_until(client: &mut DuplexStream, text: &str) -> String {
     let mut read = Vec::new();
     let reading = async {
@@ -86,7 +87,7 @@ async fn read_until(client: &mut DuplexStream, text: &str) -> String {
     String::from_utf8(read).unwrap()
 }
 
-/// The payload of chunks, and whether the last one was among them.
+/// Returns the payload of the chunks, and whether the last chunk was among them.
 fn unchunked(mut text: &str) -> (String, bool) {
     let mut payload = String::new();
     while let Some((size, rest)) = text.split_once("\r\n") {
@@ -151,7 +152,8 @@ async fn client_that_sends_too_much_is_cut() {
     assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
 
-/// What a client has not read costs its place in the log. When the window has passed it is told, in the stream.
+/// A client that does not read keeps its position in the log. When the window has passed it, an ERROR in the stream
+/// reports the loss.
 #[tokio::test]
 async fn client_that_does_not_read_is_told_what_it_lost() {
     let mut ground = Ground::new(256);
@@ -192,7 +194,7 @@ async fn deadline_ends_it_cleanly() {
     assert!(task.await.unwrap().is_ok());
 }
 
-/// Its deadline passes in the middle of an event, and it takes a little of that again and again.
+/// The deadline passes in the middle of an event, of which the client takes a little at a time.
 #[tokio::test(start_paused = true)]
 async fn client_that_reads_slowly_has_it_all() {
     let mut ground = Ground::new(1024);
@@ -209,7 +211,7 @@ async fn client_that_reads_slowly_has_it_all() {
     assert!(said.len() > 1000 && task.await.unwrap().is_ok());
 }
 
-/// What it has to say is written, and its client has not taken it: its place is another's.
+/// Only last bytes wait for the client, so the watch's permit is free for another.
 #[tokio::test(start_paused = true)]
 async fn watch_that_has_ended_has_no_place() {
     let mut ground = Ground::new(1024);
@@ -220,7 +222,7 @@ async fn watch_that_has_ended_has_no_place() {
     assert_eq!(ground.api.0.open.count(), 0);
 }
 
-/// Its client goes on from the last revision that it saw.
+/// The client resumes from the last revision that it saw.
 #[tokio::test(start_paused = true)]
 async fn deadline_ends_it_behind_a_whole_revision() {
     let mut ground = Ground::new(16_384);
@@ -229,14 +231,14 @@ async fn deadline_ends_it_behind_a_whole_revision() {
     let names: Vec<String> = (0..2500).map(|number| format!("/w/n/{number:04}")).collect();
     let puts = names.iter().map(|name| Change::put(name, r#"{"metadata":{"name":"a","namespace":"n"}}"#));
     ground.writer.apply(1, puts).unwrap();
-    // The deadline passes while its first events wait for the client.
+    // The deadline passes while the first events wait for the client.
     tokio::time::sleep(Duration::from_secs(8)).await;
     let all = read_until(&mut client, "\r\n0\r\n\r\n").await;
     assert_eq!(all.matches("ADDED").count(), 2500);
     assert!(task.await.unwrap().is_ok());
 }
 
-/// What its client has not taken counts, and counts no more when it has.
+/// Bytes that the client has not taken count, and stop counting when it takes them.
 #[tokio::test]
 async fn frames_count_until_they_are_taken() {
     let mut ground = Ground::new(1024);

@@ -10,7 +10,7 @@ use tokio::io::ReadBuf;
 use tokio::time::sleep;
 use watchcore::{Cache, Change, Error as CacheError, Event, Position, Start};
 
-/// The key of an event, as a line.
+/// A framing that sends each event's key as a line.
 struct MessageFraming;
 
 impl Framing for MessageFraming {
@@ -29,15 +29,15 @@ fn taker() -> SocketClient {
     SocketClient { stall: STALL, answered: None }
 }
 
-/// What a test waits for at most.
+/// Upper bound on every wait of a test.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A served watch, and the other end of its connection.
+/// Returns a served watch, and the client's end of its connection.
 fn served() -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
     served_until(None)
 }
 
-/// The same, with a deadline.
+/// As [`served`], with a deadline.
 fn served_until(
     deadline: Option<Duration>,
 ) -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
@@ -51,7 +51,7 @@ fn served_until(
     (cache, open, task, peer)
 }
 
-/// An event whose message has so many bytes, with the head of its frame.
+/// Writes an event whose message, with the frame's header, has this many bytes.
 fn put(cache: &Cache, bytes: usize) {
     let head = if bytes > 127 { 4 } else { 2 };
     let key = format!("/{}", "k".repeat(bytes - head - 1));
@@ -65,7 +65,7 @@ async fn peer_without_pong_is_gone() {
     let mut ping = [0; 2];
     peer.read_exact(&mut ping).await.unwrap();
     assert_eq!((ping, from.elapsed().as_secs()), ([0x89, 0], 30));
-    // It is there, and says nothing: half of a connection looks so.
+    // The client is connected but silent, like a half-open connection.
     task.await.unwrap();
     assert_eq!((from.elapsed().as_secs(), open.count()), (60, 0));
 }
@@ -95,7 +95,7 @@ async fn silent_end_is_bounded() {
     assert_eq!((from.elapsed(), open.count()), (FAREWELL, 0));
 }
 
-/// It takes nothing, whatever its deadline is: its place is free.
+/// The client takes nothing, so its permit is freed long before its deadline.
 #[tokio::test(start_paused = true)]
 async fn client_that_never_reads_is_left() {
     let (cache, open, task, _peer) = served_until(Some(Duration::from_secs(3600)));
@@ -105,7 +105,7 @@ async fn client_that_never_reads_is_left() {
     assert_eq!((ended.is_ok(), from.elapsed(), open.count()), (true, STALL, 0));
 }
 
-/// What is left of a watch that has ended is not held for a client that takes nothing.
+/// The last bytes of a watch that has ended are not kept for a client that takes nothing.
 #[tokio::test(start_paused = true)]
 async fn client_that_never_reads_ends_with_its_watch() {
     let cache = Cache::builder("/").build().unwrap();
@@ -122,7 +122,7 @@ async fn client_that_never_reads_ends_with_its_watch() {
     assert_eq!((ended.is_ok(), from.elapsed(), open.count()), (true, STALL, 0));
 }
 
-/// It is told nothing more, but it is asked: what lies before the question is not taken either.
+/// The client gets no event, but is pinged; it does not take the bytes before the ping either.
 #[tokio::test(start_paused = true)]
 async fn client_without_room_for_a_ping_is_gone() {
     let (cache, open, task, mut peer) = served();
@@ -135,7 +135,7 @@ async fn client_without_room_for_a_ping_is_gone() {
     assert_eq!(rest.len(), 1024, "the event, and no ping");
 }
 
-/// A client that pings and reads no pong: none is kept for it.
+/// Pongs are not queued for a client that pings and does not read.
 #[tokio::test(start_paused = true)]
 async fn pings_wait_for_their_pongs() {
     let (_cache, _open, task, mut peer) = served();
@@ -145,7 +145,7 @@ async fn pings_wait_for_their_pongs() {
         heard += ping.len();
         assert!(heard < 64 << 10, "{heard} bytes of pings, and no pong was read");
     }
-    // They come when they are read.
+    // The pongs arrive when they are read.
     let mut pong = [0; 127];
     for _ in 0..heard / ping.len() {
         peer.read_exact(&mut pong).await.unwrap();
@@ -154,7 +154,7 @@ async fn pings_wait_for_their_pongs() {
     assert!(!task.is_finished());
 }
 
-/// A connection on which nothing is heard, and what was written from where.
+/// A connection that receives nothing, and records the address and length of each write.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<(usize, usize)>>>);
 
@@ -192,7 +192,7 @@ impl AsyncWrite for Written {
     }
 }
 
-/// One frame, behind which the watch ends.
+/// A framing that sends one frame and ends the watch.
 struct LastFraming(Frame);
 
 impl Framing for LastFraming {
@@ -206,7 +206,7 @@ impl Framing for LastFraming {
     fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
 }
 
-/// However many watch, the bytes of an event are there once: no connection copies them, or keeps room for them.
+/// However many clients watch, the bytes of an event exist once: no connection copies them, or keeps a buffer for them.
 #[tokio::test(start_paused = true)]
 async fn events_are_written_where_they_lie() {
     for (bytes, head) in [(1, 2), (125, 2), (126, 4), (0xffff, 4), (0x1_0000, 10)] {
@@ -227,8 +227,8 @@ async fn events_are_written_where_they_lie() {
     }
 }
 
-/// A client that sends pongs without a pause, as fast as they are read: like a socket, it gives way now and then. It counts
-/// the reads.
+/// A client that sends pongs without pause, as fast as they are read. Like a socket, it yields when the budget is used
+/// up. Counts the reads.
 #[derive(Clone, Default)]
 struct Talking(Arc<AtomicUsize>);
 
@@ -258,7 +258,7 @@ impl AsyncWrite for Talking {
     }
 }
 
-/// What a client says is passed over, however much it is: its watch ends in its time.
+/// Messages of a client are ignored, however many they are: its watch ends at its deadline.
 #[tokio::test]
 async fn client_that_talks_all_the_time_is_ended_in_time() {
     let cache = Cache::builder("/").build().unwrap();
@@ -277,8 +277,8 @@ async fn client_that_talks_all_the_time_is_ended_in_time() {
     task.abort();
 }
 
-/// A read has hundreds of messages. Who says so much gives way behind some of them, not behind as many reads: it would hold a
-/// thread of the runtime, with every client on it, for tens of milliseconds.
+/// One read yields hundreds of messages. The task must yield after some messages, not after some reads: otherwise it
+/// would hold a thread, with every client on it, for tens of milliseconds.
 #[tokio::test]
 async fn client_that_talks_gives_way_by_messages() {
     let cache = Cache::builder("/").build().unwrap();
@@ -296,7 +296,7 @@ async fn client_that_talks_gives_way_by_messages() {
     };
     let reads = read_in_turns().await;
     assert!((1..=20).contains(&reads), "{reads} reads in 20 turns");
-    // While it is left, too.
+    // The same holds while the connection is closing.
     open.drain(Duration::ZERO).await;
     let left = async {
         while open.count() > 0 {
@@ -310,7 +310,7 @@ async fn client_that_talks_gives_way_by_messages() {
     task.abort();
 }
 
-/// Its deadline passes while it sleeps. It comes back in time, and finds everything and a clean end.
+/// The deadline passes while the client sleeps. It resumes in time, and gets everything and a clean end.
 #[tokio::test(start_paused = true)]
 async fn client_that_sleeps_comes_back_in_time() {
     let (cache, _open, task, mut peer) = served_until(Some(Duration::from_secs(10)));
