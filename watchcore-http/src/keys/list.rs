@@ -1,8 +1,8 @@
-//! A list of keys: one document, made in pieces while the client takes it.
+//! A list of keys: one JSON document, produced in pieces as the client takes them.
 //!
-//! The revision and the number of items stand before the items, so the walk must not fail, nor come to another number,
-//! once the first byte is out: it goes over a snapshot or a page, which change no more. What walks them, and what sends the
-//! pieces, is that of the lists of resources.
+//! The revision and the number of items precede the items, so after the first byte the walk can neither fail nor find
+//! another number of items: it reads a snapshot or a page, which never change. It shares the walk and the body with
+//! lists of resources.
 
 use super::newest;
 use super::params::KeysList;
@@ -14,20 +14,20 @@ use axum::response::Response;
 use tokio::time::Instant;
 use watchcore::{Cache, DEFAULT_WAIT, KeyValue, Range, Read, ReadOptions};
 
-/// Key-values as the command line shows them.
+/// Key-values in the format of the command line.
 struct KeyItems;
 
 impl ListItems for KeyItems {
     fn item(&self, kv: &KeyValue) -> Option<impl FnOnce(&mut Vec<u8>)> {
         Some(|out: &mut Vec<u8>| {
             lines::key_value(out, kv.key(), kv.value(), Numbers::of(kv));
-            // Without the end of its line.
+            // Removes the line feed.
             out.pop();
         })
     }
 }
 
-/// The answer to a list.
+/// Answers a list.
 pub(super) async fn answer(
     cache: &Cache,
     list: KeysList,
@@ -49,7 +49,7 @@ async fn document(
     let (source, count) = source.counted(cache, reader, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
     let mut head = format!("{{\"revision\":{},\"count\":{count}", source.revision());
     if let Some(token) = source.continue_token() {
-        // A token is base64: nothing in it is escaped.
+        // A continue token is base64, so nothing needs escaping.
         head.push_str(&format!(",\"continue\":\"{token}\""));
     }
     if source.remaining() > 0 {
@@ -59,8 +59,8 @@ async fn document(
     Ok(Pieces::of(KeyItems, source, head.into_bytes(), PIECE))
 }
 
-/// The state that a list is answered from. What was written before the request is in the newest, as in a list of etcd
-/// itself.
+/// Returns the state from which a list is answered. By default it includes every write that preceded the request, like
+/// a list of etcd itself.
 async fn source(cache: &Cache, list: KeysList, selection: Selection, reader: &Reader) -> watchcore::Result<ListSource> {
     let deadline = Instant::now() + DEFAULT_WAIT;
     if list.continue_token.is_none() && list.revision.is_none() {

@@ -1,10 +1,9 @@
-//! The plain face: the keys of a cache as they are, for values that are no objects of Kubernetes.
+//! The `/v1/keys` API: the raw keys of a cache, for values that are not Kubernetes objects.
 //!
-//! `/v1/keys?prefix=P` is one document of key-values; with `watch=1` it is a stream of lines, in the form in which the
-//! command line prints them ([`crate::lines`]). The life of a request: its parameters name a prefix, the prefix a cache;
-//! then it is a list ([`list`]), or a subscription whose events [`watch`] frames, and which goes out as lines, or as
-//! server-sent events where `Accept` names `text/event-stream`. A WebSocket is the transport of Kubernetes' clients and
-//! of the resources alone; a request for one is refused here in words.
+//! `/v1/keys?prefix=P` is one document of key-values; with `watch=1` it is a stream of lines, in the command line's
+//! format ([`crate::lines`]). The parameters name a prefix, and the prefix selects a cache. The request is then either
+//! a list ([`list`]), or a subscription whose events [`watch`] frames as lines, or as server-sent events if `Accept`
+//! names `text/event-stream`. WebSockets are served for resources only, for Kubernetes' clients; here they are refused.
 
 mod list;
 mod params;
@@ -27,20 +26,19 @@ use tokio::time::Instant;
 use watch::LineFraming;
 use watchcore::{Cache, DEFAULT_WAIT, Filter, Start};
 
-/// The media type of lines of JSON.
+/// The media type of JSON lines.
 const LINES: &str = "application/x-ndjson";
 
-/// The refusal of a WebSocket. The answer of a list or a watch would tell a browser nothing: its WebSocket fails on any
-/// answer but 101, and its console shows the code.
+/// The refusal of a WebSocket. A browser shows only its status code: a WebSocket fails on any answer but 101.
 const NO_WEBSOCKET: &str = "/v1/keys is not served over a WebSocket: ask with watch=1 for lines of JSON, or with Accept: \
 text/event-stream (a browser's EventSource) for server-sent events. Watches of resources are served over WebSockets";
 
-/// The answer to a request for keys.
+/// Answers a request for keys.
 ///
 /// # Errors
-/// 400 where the request is malformed or asks for a WebSocket, 404 where the prefix lies in no cache, 410 where the revision
-/// has left the window, 503 where the cache has nothing yet, 429 where there are too many watches, 504 where a revision does
-/// not come.
+/// 400 if the request is malformed or asks for a WebSocket, 404 if the prefix lies in no cache, 410 if the revision has
+/// left the window, 503 if the cache is not filled yet, 429 at the limit on watches, 504 if a revision is not reached
+/// in time.
 pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
     if websocket::is_asked(request) {
         return Err(Refusal::bad_request(NO_WEBSOCKET));
@@ -65,7 +63,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     Ok(if is_sent { sse::respond(stream) } else { transport::respond(stream, LINES) })
 }
 
-/// Whether the client asks for server-sent events in so many words.
+/// Whether the header Accept names server-sent events explicitly.
 fn takes_events(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     ranges.flat_map(|value| value.split(',')).any(|range| {
@@ -75,13 +73,13 @@ fn takes_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The id of the last event that a client has of the stream that it lost.
+/// Returns the id of the last event that a reconnecting client has received.
 fn last_event(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     value.to_str().map(Some).map_err(|_| Refusal::bad_request("Last-Event-ID is no revision: it is no text"))
 }
 
-/// The cache that holds all keys of a prefix.
+/// Returns the cache that holds all keys with a prefix.
 fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal> {
     state.catalog.cache_of(prefix).ok_or_else(|| {
         let served: Vec<_> =
@@ -94,14 +92,14 @@ fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal
     })
 }
 
-/// Waits until the cache has what its source had when this was called.
+/// Waits until the cache has reached the revision that its source had when this was called.
 async fn newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
     let left = || deadline.saturating_duration_since(Instant::now());
     let least = cache.consistent_revision_async(left()).await?;
     cache.wait_until_async(least, left()).await.map(drop)
 }
 
-/// A watch that has begun: what can be refused is refused here.
+/// Opens a watch. Everything that can be refused is refused here, before the response begins.
 async fn open(
     state: &ApiState,
     request: &Parts,
@@ -116,7 +114,7 @@ async fn open(
     let start = match watch.after {
         Some(after) => Start::After(after),
         None => {
-            // A client that begins anew may have seen more at another server than this one has yet.
+            // The client may have seen a newer state at another server.
             newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
             Start::State
         }
@@ -125,13 +123,14 @@ async fn open(
         .subscribe(start)
         .filter(filter)
         .name(name)
-        // A client that goes on from the revision of its last event has to have all of it: a watch ends behind a batch.
-        // Of server-sent events the last of a revision has an id, so it has to be known when it is framed.
+        // Clients resume from the revision of the last event, so a watch must end between revisions, at the end of a
+        // batch. With server-sent events only the last event of a revision has an id, so it must be known when it is
+        // framed.
         .whole_revisions(true)
         .initial_batch_bytes(PIECE_BYTES)
         .open()
         .map_err(refused)?;
-    // Each cache of the catalog has them; without, nothing is shared.
+    // Every cache of the catalog has a frame cache; without one, frames are not shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
     let deadline = deadline(watch.timeout, &state.limits);

@@ -1,4 +1,4 @@
-//! What a request for keys asks for.
+//! Parameters of the `/v1/keys` API.
 
 use crate::catalog::Field;
 use crate::request::{Selection, field_requirements};
@@ -8,37 +8,38 @@ use std::borrow::Cow;
 use std::time::Duration;
 use watchcore::{Cache, FieldRequirement, Filter, Range};
 
-/// The parameters as they are written: bytes, for a prefix need be no text. Of one that is there twice the first counts,
-/// and those that nobody knows are ignored.
+/// The decoded parameters: bytes, because a prefix need not be UTF-8. Of repeated parameters the first counts, and
+/// unknown ones are ignored.
 pub(super) struct Query<'q>(Vec<(Text<'q>, Text<'q>)>);
 
 /// A name or a value, decoded.
 type Text<'q> = Cow<'q, [u8]>;
 
-/// What is done with the keys.
+/// The operation on the keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeysTask {
     List(KeysList),
     Watch(KeysWatch),
 }
 
-/// Which state is listed, and how much of it.
+/// The state that is listed, and the page.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct KeysList {
-    /// None: the newest, as a read of the source would have it; 0: what there is, at once; else exactly this one.
+    /// `None`: the newest state, by a consistent read; 0: the current state of the cache; otherwise exactly this
+    /// revision.
     pub(super) revision: Option<u64>,
-    /// 0: all.
+    /// 0: no limit.
     pub(super) limit: usize,
     pub(super) continue_token: Option<String>,
 }
 
-/// Where a watch begins, and what it shows.
+/// The start of a watch, and its options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct KeysWatch {
-    /// The state first, where there is none.
+    /// `None`: the watch begins with the whole state.
     pub(super) after: Option<u64>,
     pub(super) bookmarks: bool,
-    /// How long it lasts, where that is said.
+    /// The requested duration.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -60,7 +61,7 @@ impl<'q> Query<'q> {
         Some(value)
     }
 
-    /// A parameter that is text; an empty one is none.
+    /// Returns a parameter as text; an empty one counts as absent.
     fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
         let Some(bytes) = self.bytes(name).filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
         match std::str::from_utf8(bytes) {
@@ -78,12 +79,12 @@ impl<'q> Query<'q> {
         })
     }
 
-    /// True when it is there with anything but `0` and `false`.
+    /// Whether a parameter is present with a value other than `0` and `false`.
     fn truth(&self, name: &str) -> bool {
         self.bytes(name).is_some_and(|value| value != b"0" && value != b"false")
     }
 
-    /// The keys that are asked for. `prefix=` is every key, but it has to be said.
+    /// Returns the prefix. `prefix=` selects every key, but the parameter is required.
     pub(super) fn prefix(&self) -> Result<&[u8], Refusal> {
         self.bytes("prefix").ok_or_else(|| {
             Refusal::bad_request(
@@ -92,8 +93,9 @@ impl<'q> Query<'q> {
         })
     }
 
-    /// What of the keys is asked for. `streams`: the client takes nothing but a stream, so it watches. `last_event` is
-    /// where a stream of server-sent events broke off: it is newer than `after`, which stands in the address for ever.
+    /// Parses the operation. `streams` is true if the client accepts only a stream, so that it watches. `last_event` is
+    /// where a stream of server-sent events broke off; it takes precedence over `after`, which stays in the URL on
+    /// reconnects.
     pub(super) fn task(&self, streams: bool, last_event: Option<&str>) -> Result<KeysTask, Refusal> {
         let of_a_watch = ["after", "bookmarks", "timeoutSeconds"];
         let of_a_list = ["limit", "continue", "revision"];
@@ -132,7 +134,7 @@ impl<'q> Query<'q> {
         Ok(KeysTask::Watch(KeysWatch { after, bookmarks: self.truth("bookmarks"), timeout }))
     }
 
-    /// The keys of the prefix that both selectors let pass.
+    /// Returns the selection of keys with the prefix that match both selectors.
     pub(super) fn selection(&self, cache: &Cache, prefix: &[u8]) -> Result<Selection, Refusal> {
         let refused = |error: watchcore::Error| Refusal::bad_request(error.message());
         let range = Range::prefix(prefix);
@@ -148,8 +150,8 @@ impl<'q> Query<'q> {
     }
 }
 
-/// The selector with each name as the cache declares it: as it stands, or by the pointer that it means: `spec.node` is
-/// `/spec/node`.
+/// Rewrites a selector to the cache's attribute names: a field is either named as declared, or `spec.node` stands for
+/// the attribute of the pointer `/spec/node`.
 fn declared(cache: &Cache, selector: &str) -> Result<String, Refusal> {
     let mut terms = Vec::new();
     for term in field_requirements(selector)? {
@@ -168,12 +170,12 @@ fn declared(cache: &Cache, selector: &str) -> Result<String, Refusal> {
     Ok(terms.join(","))
 }
 
-/// A whole number. A sign is no digit.
+/// Parses a number without a sign.
 fn number_of(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// As forms are written: `+` is a blank, `%2F` a byte.
+/// Decodes a form-encoded text: `+` is a space, `%2F` a byte.
 fn decoded(text: &str) -> Cow<'_, [u8]> {
     if text.contains('+') {
         return Cow::Owned(percent_decode(text.replace('+', " ").as_bytes()).collect());

@@ -15,13 +15,13 @@ fn served() -> (Cache, Api) {
     (cache.clone(), Api::builder().cache(cache).build().unwrap())
 }
 
-/// The next bytes of an answer; `None`: its end.
+/// Returns the next bytes of an answer; `None` at its end.
 async fn next(response: &mut Response) -> Option<String> {
     let frame = response.body_mut().frame().await?.expect("a clean end").into_data().unwrap();
     Some(String::from_utf8(frame.to_vec()).unwrap())
 }
 
-/// Its client goes on from the last revision that it saw.
+/// The client resumes from the last revision that it saw.
 #[tokio::test(start_paused = true)]
 async fn deadline_ends_a_watch_behind_a_whole_revision() {
     for (accept, least) in [("*/*", 1), ("text/event-stream", 2)] {
@@ -34,7 +34,7 @@ async fn deadline_ends_a_watch_behind_a_whole_revision() {
         for _ in 0..least {
             shown += &next(&mut response).await.expect("an event");
         }
-        // The deadline passes while its first events wait for the client.
+        // The deadline passes while the first events wait for the client.
         tokio::time::sleep(Duration::from_secs(8)).await;
         while let Some(more) = next(&mut response).await {
             shown += &more;
@@ -43,7 +43,7 @@ async fn deadline_ends_a_watch_behind_a_whole_revision() {
     }
 }
 
-/// Who does not say how long watches for at most an hour, as watches of resources do.
+/// A watch without `timeoutSeconds` lasts for at most an hour, like watches of resources.
 #[tokio::test(start_paused = true)]
 async fn watch_lasts_an_hour_at_most() {
     for query in ["", "&timeoutSeconds=0"] {
@@ -57,7 +57,7 @@ async fn watch_lasts_an_hour_at_most() {
     }
 }
 
-/// What is no text is passed over where nobody asks for it.
+/// A malformed Last-Event-ID is ignored by requests that do not use it.
 #[tokio::test]
 async fn last_event_is_that_of_events() {
     let (_cache, api) = served();

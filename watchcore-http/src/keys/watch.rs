@@ -1,4 +1,4 @@
-//! Events of keys as lines of JSON, and as server-sent events round such lines.
+//! Framing of keys' events as JSON lines, or as server-sent events around such lines.
 
 use crate::frame::{Frame, Frames, LineForm};
 use crate::lines::{self, LineEvent};
@@ -7,35 +7,35 @@ use std::io::Write as _;
 use std::sync::Arc;
 use watchcore::{Code, Error, Event, Kind, Phase, Position};
 
-/// Bytes of a line beside its key and values, or a little more.
+/// Upper bound of a line's bytes besides its key and values.
 const LINE: usize = 256;
 
 /// The framing of a watch of keys.
 pub(super) struct LineFraming {
-    /// Lines, or server-sent events.
+    /// Whether lines are sent as server-sent events.
     is_sent: bool,
-    /// Those that all watches of the cache share.
+    /// The frames that all watches of the cache share.
     frames: Arc<Frames<LineForm>>,
     bookmarks: bool,
-    /// Inside a difference: nothing in there is a place to go on from, for it is one change.
+    /// Whether a resync is in progress: it is one change, so a client cannot resume inside it.
     in_difference: bool,
-    /// The last revision that the client was told to have whole.
+    /// The last revision up to which the client knows that it has everything.
     told: u64,
 }
 
 impl LineFraming {
-    /// `is_sent`: as server-sent events. `after`: what the client has already.
+    /// Creates a framing. `is_sent`: as server-sent events. `after`: the revision that the client has already.
     pub(super) fn new(frames: Arc<Frames<LineForm>>, is_sent: bool, bookmarks: bool, after: u64) -> LineFraming {
         LineFraming { is_sent, frames, bookmarks, in_difference: false, told: after }
     }
 
-    /// The frame of a line of this type; `id`: the revision that is whole behind it.
+    /// Returns the frame of a line of this type. `id` is the revision that is complete with this event.
     fn frame(&self, kind: &str, id: Option<u64>, room: usize, line: impl FnOnce(&mut Vec<u8>)) -> Frame {
         if !self.is_sent {
             return Frame::new(room, line);
         }
         Frame::new(room + LINE / 2, |out| {
-            // A Vec takes all that is written.
+            // Writes to a Vec succeed.
             let _ = write!(out, "event: {kind}\ndata: ");
             line(out);
             if let Some(id) = id {
@@ -50,17 +50,18 @@ impl LineFraming {
         self.frame("BOOKMARK", Some(revision), LINE, |out| lines::bookmark(out, None, revision, ends_initial_state))
     }
 
-    /// What is said of an event, with the id that it has if its revision ends with it.
+    /// Returns the frame of an event. `id` is given if the event completes its revision.
     fn said(&mut self, event: &Event, id: Option<u64>) -> Option<Frame> {
         let revision = event.revision();
         if event.kind() == Kind::Bookmark {
-            // The only one that the subscription gives: those of the interval are the clock's.
+            // The subscription gives only the bookmark at the end of the initial state; periodic ones come from the
+            // watch's timer.
             return Some(self.bookmark_at(revision, true));
         }
         if let Some(resync) = event.resync() {
             self.in_difference = resync.phase == Phase::Begin;
             if !self.in_difference {
-                // The mark says it. In another history it may be far below what was told before.
+                // The end mark tells the client this revision. After a history reset it may be lower than the last one.
                 self.told = resync.to;
             }
             let id = id.filter(|_| !self.in_difference);
@@ -73,7 +74,8 @@ impl LineFraming {
             let room = LINE + bytes.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
             Some(self.frame(shown.kind, id, room, |out| lines::event(out, None, &shown)))
         };
-        // An initial state is as large as the cache, and would push out what all are about to ask for.
+        // Not cached: an initial state is as large as the cache, and would evict the frames that all watchers are about
+        // to need.
         if event.is_initial_state() {
             return make();
         }
@@ -100,7 +102,7 @@ impl Framing for LineFraming {
     fn failed(&mut self, error: &Error, out: &mut Vec<Frame>) {
         let (code, message, oldest) = (error.code(), error.message(), error.oldest());
         if code == Code::Closed {
-            // The server or its cache ends, which is no error of this watch.
+            // The server or its cache shuts down, which is not an error of this watch.
             return;
         }
         if code == Code::Lagged {
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(out[0].payload(), &b"{\"type\":\"BOOKMARK\",\"revision\":8}\n"[..]);
     }
 
-    /// A restored backup is a history of its own: what was told of the one before says nothing about it.
+    /// A restored backup is another history: revisions of the previous one must not suppress bookmarks.
     #[test]
     fn bookmarks_go_on_in_another_history() {
         let cache = Cache::builder("/").build().unwrap();
@@ -209,7 +211,7 @@ mod tests {
             assert_eq!(one.chunk().as_ptr(), other.chunk().as_ptr(), "the same memory");
         }
         assert!(sent[1].payload().ends_with(b"\nid: 1\n\n") && !sent[0].payload().ends_with(b"\nid: 1\n\n"));
-        // With another selector the first may be the last of its revision: that is another frame.
+        // With another selector the first event may be the last of its revision, which is a different frame.
         let mut out = Vec::new();
         LineFraming::new(frames.clone(), true, false, 0).event_of_revision(&batch.events()[0], true, &mut out);
         assert!(out[0].payload().ends_with(b"\nid: 1\n\n"));

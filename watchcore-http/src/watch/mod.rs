@@ -1,7 +1,7 @@
-//! A watch that has no transport yet: events become frames, in pieces that a socket can take.
+//! A watch without its transport: events become frames, in pieces that a socket can take.
 //!
-//! A [`WatchStream`] is polled for frames by its transport, when that has room. It ends by itself, and says nothing about
-//! why but what its framing put into the last frames. The life of one: docs/internals/http.md.
+//! The transport polls a [`WatchStream`] for frames when it has room. The stream ends by itself; the only explanation
+//! is in the last frames that its framing wrote. docs/internals/http.md describes the life of a watch.
 
 mod open;
 mod recheck;
@@ -19,39 +19,41 @@ use timer::{Due, WatchTimer};
 use tokio::time::Instant;
 use watchcore::{Batch, Cache, Code, Error, Event, Position, Subscription};
 
-/// At most so much is framed at a time: what a client that does not read costs beside its batch. To be said of the
-/// subscription, too ([`SubscribeBuilder::initial_batch_bytes`](watchcore::SubscribeBuilder::initial_batch_bytes)).
+/// At most this many bytes are framed per poll: the memory of a client that does not read, besides its batch. The
+/// subscription is opened with the same bound
+/// ([`SubscribeBuilder::initial_batch_bytes`](watchcore::SubscribeBuilder::initial_batch_bytes)).
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
 const PIECE_FRAMES: usize = 64;
-/// After so many events of which none made a frame others have their turn.
+/// After this many events without a frame, the task yields.
 const PIECE_EVENTS: usize = 1024;
 
-/// How the events of a subscription become frames. It has the say over what goes out.
+/// The conversion of a subscription's events into frames.
 pub(crate) trait Framing: Send + 'static {
-    /// Appends the frames of one event of the subscription: none, one, or more. `false` ends the stream behind them.
+    /// Appends the frames of one event, possibly none. `false` ends the stream after them.
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool;
 
-    /// The same, where it matters which event is the last of its revision that the subscription hands out: behind it the
-    /// revision is whole. It is known where the subscription has whole revisions.
+    /// Like [`event`](Self::event), for framings that need to know whether the event is the last one of its revision
+    /// that the subscription delivers. `is_last` is reliable for a subscription with whole revisions.
     fn event_of_revision(&mut self, event: &Event, is_last: bool, out: &mut Vec<Frame>) -> bool {
         let _ = is_last;
         self.event(event, out)
     }
 
-    /// Appends what is said at an error; then the stream ends.
+    /// Appends the frames that report an error; then the stream ends.
     fn failed(&mut self, error: &Error, out: &mut Vec<Frame>);
 
-    /// Appends what is said at the deadline, where the stream stands at `position`; then it ends.
+    /// Appends the last frames at the deadline, when the stream has delivered everything up to `position`; then it
+    /// ends.
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>);
 
-    /// Appends the bookmark of each interval where the client asked for bookmarks, the stream standing at `position`: also
-    /// one that says nothing new, for it says that the watch is alive.
+    /// Appends the periodic bookmark, if the client asked for bookmarks, when the stream has delivered everything up to
+    /// `position`. A bookmark that repeats a revision is sent too, because it shows that the watch is alive.
     fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
         let _ = (position, out);
     }
 
-    /// Bytes that every client passes over. White space before a JSON text: readers of JSON skip it, and readers of lines
-    /// have it at the begin of their next line, for an empty line would be one that is no JSON.
+    /// Bytes that every client ignores: white space before a JSON text. Readers of JSON skip it, and line-based readers
+    /// find it at the start of their next line; an empty line would not be JSON.
     fn blank(&self) -> &'static [u8] {
         b" "
     }
@@ -65,28 +67,29 @@ pub(crate) struct WatchStream {
     batch: Batch,
     next: usize,
     timer: WatchTimer,
-    /// The cache of the subscription, where the stream has a pulse.
+    /// The cache of the subscription, if the stream sends bookmarks and keep-alives.
     cache: Option<Cache>,
-    /// An action of the timer that waits for the next poll of the subscription: events that were there before it go out
-    /// first, also where nobody polled in between, and a bookmark says the position of that poll.
+    /// An action of the timer that waits until the subscription was polled once more: events that precede it are sent
+    /// first, and a bookmark then names the position of that poll.
     due: Option<Due>,
-    /// Frames of the last poll that are no events.
+    /// Keep-alive frames of the last poll, which do not count as events.
     blanks: usize,
-    /// The cache had lost its source when the watch began, and has not found it yet: see [`is_left_behind`](Self::is_left_behind).
+    /// Whether the cache was without its source when the watch began, and still is: see
+    /// [`is_left_behind`](Self::is_left_behind).
     stays: bool,
     open: OpenWatch,
 }
 
-/// Where events come from.
+/// The source of events.
 enum Source {
     Open(Subscription),
-    /// There was no subscription to be had; why is the only thing that goes out.
+    /// The subscription failed to open; only the error is sent.
     Refused(Error),
     Ended,
 }
 
-/// The next batch, as the stream of the subscription gives it. Of the initial state it is only what goes out in one piece,
-/// from as many keys as are looked at in a moment: then others have their turn.
+/// Polls for the next batch. During the initial state, a batch is limited to one piece and to the keys that can be
+/// visited in a moment, after which the task yields.
 fn poll_batch(subscription: &mut Subscription, context: &mut Context<'_>) -> Poll<Option<Result<Batch, Error>>> {
     if subscription.position().revision == 0 {
         match subscription.poll(PIECE_FRAMES) {
@@ -94,7 +97,7 @@ fn poll_batch(subscription: &mut Subscription, context: &mut Context<'_>) -> Pol
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // Nothing yet: the stream waits for it.
+            // Nothing yet: falls through to the stream, which registers the waker.
             Ok(batch) if batch.is_empty() => {}
             Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
             polled => return Poll::Ready(Some(polled)),
@@ -103,17 +106,17 @@ fn poll_batch(subscription: &mut Subscription, context: &mut Context<'_>) -> Pol
     Pin::new(subscription).poll_next(context)
 }
 
-/// What a poll of a [`WatchStream`] gave.
+/// The result of polling a [`WatchStream`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     /// Frames were appended; poll again when they are written.
     More,
-    /// The stream ends behind the frames that were appended, if any.
+    /// The stream ends after the appended frames, if any.
     Ended,
 }
 
 impl WatchStream {
-    /// A stream that ends after `deadline`, if there is one.
+    /// Creates a stream that ends after `deadline`, if given.
     pub(crate) fn new(
         subscription: Subscription,
         framing: impl Framing,
@@ -121,7 +124,7 @@ impl WatchStream {
         mut open: OpenWatch,
     ) -> WatchStream {
         open.follow(&subscription);
-        // A moment that the clock cannot hold is no deadline.
+        // A deadline beyond the range of the clock is none.
         if let Some(at) = deadline.and_then(|after| Instant::now().checked_add(after)) {
             open.ends_at(at);
         }
@@ -139,8 +142,8 @@ impl WatchStream {
         }
     }
 
-    /// With a bookmark each `interval` where its client asked for that, and with bytes that say nothing where nothing else
-    /// went out for a while: so nobody on the way takes it for dead.
+    /// Enables a bookmark per `interval`, if the client asked for bookmarks, and keep-alive bytes after silence, so
+    /// that no proxy considers the connection dead.
     pub(crate) fn pulse(mut self, cache: &Cache, interval: Duration) -> WatchStream {
         self.timer.pulse(interval);
         self.stays = self.open.is_too_stale(cache);
@@ -148,21 +151,22 @@ impl WatchStream {
         self
     }
 
-    /// Whether the cache has lost its source since the watch began, and for longer than the limit. Then the watch ends, and its
-    /// client may find another server. A watch that begins in such a cache stays, because its client has found none.
+    /// Whether the cache has been without its source for longer than the limit, and lost it after the watch began. Then
+    /// the watch ends, so that its client can find a better server. A watch that began in such a cache stays: its
+    /// client found none.
     fn is_left_behind(&mut self) -> bool {
         let is_stale = self.cache.as_ref().is_some_and(|cache| self.open.is_too_stale(cache));
         self.stays &= is_stale;
         is_stale && !self.stays
     }
 
-    /// For a transport that says by itself that it is alive.
+    /// Disables keep-alive bytes, for a transport that has its own.
     pub(crate) fn without_blanks(mut self) -> WatchStream {
         self.timer.leave_silence();
         self
     }
 
-    /// A stream that says why it has nothing, and ends: it has no place, and its time is over from the beginning on.
+    /// Creates a stream that only reports an error and ends. It returns its permit at once.
     pub(crate) fn refused(error: Error, framing: impl Framing, mut open: OpenWatch) -> WatchStream {
         open.leave();
         WatchStream {
@@ -179,8 +183,8 @@ impl WatchStream {
         }
     }
 
-    /// Appends frames, at most 64 KiB of them or those of one event. Nothing is lost where the caller stops polling, or drops them: then
-    /// the client has not got them, and asks again from what it got.
+    /// Appends frames: at most 64 KiB, or those of one event. Dropping the appended frames loses nothing: the client
+    /// resumes from the last event that it got.
     pub(crate) fn poll_frames(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
         let had = out.len();
         let progress = self.fill(context, out);
@@ -190,7 +194,7 @@ impl WatchStream {
         let bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
         self.open.sent(out.len() - had - std::mem::take(&mut self.blanks), bytes);
         if progress == Poll::Ready(Progress::Ended) {
-            // What it holds of the log goes now, and its place, whenever the transport is done with its last bytes.
+            // Releases the log and the permit now, even if the transport is still writing the last bytes.
             self.batch = Batch::default();
             self.source = Source::Ended;
             self.open.leave();
@@ -225,7 +229,7 @@ impl WatchStream {
                 }
                 Source::Ended => return Poll::Ready(Progress::Ended),
             };
-            // Behind a whole batch, so that the position that it says has gone out.
+            // Reached only after a whole batch, so everything up to this position has been framed.
             let position = subscription.position();
             match self.due.take() {
                 Some(Due::End) => {
@@ -233,7 +237,8 @@ impl WatchStream {
                     return Poll::Ready(Progress::Ended);
                 }
                 Some(Due::Bookmark) => {
-                    // In the initial state there is no position yet, and a start in the future has one that is not there yet.
+                    // During the initial state the revision is 0; with a start in the future the position lies beyond
+                    // the cache's. Neither may be sent in a bookmark.
                     let current = self.cache.as_ref().map_or(0, |cache| cache.position().revision);
                     if (1..=current).contains(&position.revision) {
                         self.framing.bookmark(position, out);
@@ -271,15 +276,15 @@ impl WatchStream {
         }
     }
 
-    /// The error with which the stream has to end, if its user is gone or may not watch any more.
+    /// Returns the error of the revocation, if the user no longer exists or may no longer watch.
     pub(crate) fn revoked(&self) -> Option<&Error> {
         self.open.revocation().error()
     }
 
-    /// Frames what is left of the batch, or a piece of it; `None`: there is nothing left, and room for more.
+    /// Frames the rest of the batch, or a piece of it. `None`: the batch is used up, and the piece has room.
     ///
-    /// A batch of the initial state goes out whole, for it is no longer than a piece: one that is held keeps its objects,
-    /// also those that are replaced meanwhile, and the next piece may be for a client that never reads.
+    /// A batch of the initial state is framed completely, because it is no larger than a piece. Keeping it would keep
+    /// its objects in memory, including replaced ones, and the client may never read again.
     fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> Option<Progress> {
         let of_the_state = self.batch.events().first().is_some_and(Event::is_initial_state);
         let mut bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
@@ -299,7 +304,7 @@ impl WatchStream {
             bytes += out[counted..].iter().map(|frame| frame.len()).sum::<usize>();
             counted = out.len();
         }
-        // Nothing of the log is kept by a batch that was handed out.
+        // An empty batch holds no memory of the log.
         if !self.batch.is_empty() {
             (self.batch, self.next) = (Batch::default(), 0);
         }

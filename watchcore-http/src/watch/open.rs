@@ -1,4 +1,4 @@
-//! Which watches are open, how many may be, and how all of them end.
+//! The open watches: their limits, and the ways in which they are ended from outside.
 
 use super::recheck::Recheck;
 use crate::access::{Admission, Peer, Verdict};
@@ -16,40 +16,40 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use watchcore::{Cache, Closer, Error, Subscription};
 
-/// The least and the most time between two looks at all watches.
+/// Bounds on the time between two checks for overdue watches.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// All open watches of an [`Api`](crate::Api).
 pub(crate) struct OpenWatches {
     places: Arc<ClientPlaces>,
     of_connection: usize,
-    /// How long a transport may leave a watch unasked behind its deadline.
+    /// How long after its deadline a transport may leave a watch unpolled.
     grace: Duration,
     /// How long a cache may be without its source before the watches on it end.
     stale_limit: Duration,
     open: Mutex<Open>,
-    /// Figures: Relaxed.
+    /// Counters. Relaxed: independent statistics.
     events: AtomicU64,
     bytes: AtomicU64,
     refused: AtomicU64,
     revoked: AtomicU64,
-    /// The hooks that judge open watches again; `None` in tests.
+    /// Re-authorization of open watches; `None` in tests.
     recheck: Option<Recheck>,
 }
 
 #[derive(Default)]
 struct Open {
     watches: HashMap<u64, Entry>,
-    /// The task that judges them, if there is one.
+    /// The recheck task, if it runs.
     judging: Option<AbortHandle>,
     next: u64,
-    /// A task looks after them.
+    /// Whether the task runs that ends overdue watches.
     is_looked_after: bool,
-    /// No more is admitted: the server ends.
+    /// Whether the server shuts down, so that no more watches are admitted.
     draining: bool,
 }
 
-/// Looks for watches that are overdue, until none is open.
+/// Ends overdue watches, until none is open.
 async fn look_after(all: Weak<OpenWatches>) {
     loop {
         let Some(tick) = all.upgrade().map(|all| (all.grace / 8).clamp(TICKS[0], TICKS[1])) else { return };
@@ -58,14 +58,14 @@ async fn look_after(all: Weak<OpenWatches>) {
         all.end_overdue(Instant::now());
         let mut open = all.lock();
         if open.watches.is_empty() {
-            // Under the lock: who comes now begins another.
+            // Under the lock, so that the next watch starts a new task.
             open.is_looked_after = false;
             return;
         }
     }
 }
 
-/// Why there is no place.
+/// Returns the message for a reached limit.
 fn said(full: Full, who: &Who) -> String {
     match full {
         Full::All(limit) => format!("there are {limit} watches already, the most of this server: try again later"),
@@ -73,16 +73,16 @@ fn said(full: Full, who: &Who) -> String {
     }
 }
 
-/// An open watch, as all of them are seen.
+/// The shared record of an open watch.
 struct Entry {
-    /// What closes it, once its subscription stands.
+    /// Closes the subscription, once it is open.
     closer: Option<Closer>,
-    /// When its deadline has passed for so long that its transport asks no more.
+    /// When the watch is overdue: its deadline plus the time that its transport may leave it unpolled.
     until: Option<Instant>,
-    /// The admission, if hooks can be asked about it again, and the time of their last yes.
+    /// The admission, if it can be rechecked, and the time of the last confirmation.
     admission: Option<Arc<Admission>>,
     confirmed: Instant,
-    /// The number of passes since then in which a hook was asked and did not answer.
+    /// Number of passes since then in which a hook was asked and did not answer.
     missed: u32,
     revocation: Arc<Revocation>,
     connection: Option<Arc<AtomicUsize>>,
@@ -97,7 +97,7 @@ impl Drop for Entry {
     }
 }
 
-/// The order to end a watch, because its user is gone or may not watch any more. The entry and the stream share it.
+/// The order to end a watch whose user no longer exists or may no longer watch. Shared by the entry and the stream.
 #[derive(Default)]
 pub(crate) struct Revocation {
     error: OnceLock<Error>,
@@ -105,15 +105,16 @@ pub(crate) struct Revocation {
 }
 
 impl Revocation {
-    /// The error that the client is told, once the watch has to end.
+    /// Returns the error to send to the client, once the watch has to end.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.get()
     }
 
-    /// Waits until the watch has to end. At most one task waits, for `notify_one` wakes one.
+    /// Waits until the watch has to end. At most one task may wait, because `notify_one` wakes one.
     pub(crate) async fn revoked(&self) -> &Error {
         loop {
-            // An error that is set between the check and the wait leaves a permit.
+            // If the error is set between the check and the wait, `notify_one` has stored a permit, and the wait
+            // returns at once.
             match self.error.get() {
                 Some(error) => return error,
                 None => self.revoked.notified().await,
@@ -122,25 +123,24 @@ impl Revocation {
     }
 }
 
-/// A place among the open watches. It goes back when the watch ends, or this is dropped.
+/// The permit of an open watch. It is returned when the watch ends, or this is dropped.
 pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
     revocation: Arc<Revocation>,
-    /// The request that opened it is done when it is.
+    /// Keeps the request's record open: the request is counted and logged when the watch ends.
     exchange: Option<Arc<Exchange>>,
 }
 
 impl OpenWatches {
-    /// At most `limit` watches in all, and `of_connection` of one connection; each may be left unasked for `grace` behind
-    /// its deadline. The users of open watches are not looked up anew.
+    /// Creates the registry with `limit` watches in all, `of_connection` per connection, and `grace` for unpolled
+    /// transports. Without rechecks.
     #[cfg(test)]
     pub(crate) fn new(limit: usize, of_connection: usize, grace: Duration) -> Arc<OpenWatches> {
         Arc::new(OpenWatches::of(limit, of_connection, grace, Duration::MAX, None))
     }
 
-    /// The same; watches end when their cache has been without its source for `stale_limit`, and their users are looked up
-    /// anew.
+    /// As above, with rechecks; and watches end when their cache has been without its source for `stale_limit`.
     pub(crate) fn rechecked(
         limit: usize,
         of_connection: usize,
@@ -172,7 +172,7 @@ impl OpenWatches {
         }
     }
 
-    /// A place for the watch that a request asks for, if there is one. The request is done, and logged, when it is.
+    /// Admits the watch that a request opens. The request is counted and logged when the watch ends.
     pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
         let mut place = self.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
         place.exchange = Exchange::of(request).cloned();
@@ -185,7 +185,7 @@ impl OpenWatches {
         if let Some(entry) = open.watches.get_mut(&place.number) {
             entry.admission = Some(admission);
         }
-        // The task ends with the runtime that it was started on, and the service may go on upon another runtime.
+        // The task ends with the runtime that it was started on, and the service may be used on another runtime later.
         if open.judging.as_ref().is_none_or(AbortHandle::is_finished) {
             open.judging = Some(recheck.start(self));
         }
@@ -193,8 +193,8 @@ impl OpenWatches {
         Ok(place)
     }
 
-    /// The watches to judge in this pass. Watches whose hooks did not answer come last, so that they do not use up the time
-    /// of the others. `None` where no watch has an admission: the task that judges them ends.
+    /// Returns the watches to recheck in this pass. Watches whose hooks did not answer come last, so that they do not
+    /// use up the time of the others. `None` if no watch has an admission: the recheck task then ends.
     pub(super) fn to_judge(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
         let mut open = self.lock();
         let judged = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
@@ -231,7 +231,7 @@ impl OpenWatches {
         let (closer, revocation) = (entry.closer.clone(), entry.revocation.clone());
         drop(open);
         self.revoked.fetch_add(1, Relaxed);
-        // Outside of the lock, because closing wakes the watch, which may leave at once and take the lock.
+        // Outside the lock, because closing wakes the watch, which may return its permit at once and take the lock.
         revocation.revoked.notify_one();
         if let Some(closer) = closer {
             closer.close();
@@ -239,10 +239,10 @@ impl OpenWatches {
         Some(error)
     }
 
-    /// A place for a client, if there is one. `connection` counts those of the connection that asks.
+    /// Admits a watch of a client. `connection` counts the watches of the client's connection.
     ///
     /// # Errors
-    /// 429 at a limit, or at the end of the server.
+    /// 429 at a limit, or during shutdown.
     pub(crate) fn admit(
         self: &Arc<Self>,
         who: &Who,
@@ -261,7 +261,7 @@ impl OpenWatches {
             self.refused.fetch_add(1, Relaxed);
             Refusal::too_many(why, 1)
         })?;
-        // Relaxed: it is added to and compared under the lock alone.
+        // Relaxed: increments and comparisons happen only under the lock.
         if let Some(count) = connection {
             count.fetch_add(1, Relaxed);
         }
@@ -285,8 +285,8 @@ impl OpenWatches {
         Ok(OpenWatch { all: self.clone(), number, revocation, exchange: None })
     }
 
-    /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they go when their
-    /// transports have written what they had.
+    /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they disappear
+    /// when their transports have written their last frames.
     pub(crate) async fn drain(&self, grace: Duration) {
         let open: Vec<u64> = {
             let mut open = self.lock();
@@ -296,12 +296,12 @@ impl OpenWatches {
         let step = grace.checked_div(open.len() as u32).unwrap_or_default();
         let begin = tokio::time::Instant::now();
         for (at, number) in open.into_iter().enumerate() {
-            // A grace time beyond what clocks can say never ends: who gives it waits for clients to go by themselves.
+            // A grace time beyond the range of the clock means to wait for the clients to leave.
             match begin.checked_add(step * at as u32) {
                 Some(turn) => tokio::time::sleep_until(turn).await,
                 None => std::future::pending().await,
             }
-            // Outside of the lock: closing wakes the watch, which may go at once.
+            // Outside the lock: closing wakes the watch, which may leave at once.
             let closer = self.lock().watches.get(&number).and_then(|entry| entry.closer.clone());
             if let Some(closer) = closer {
                 closer.close();
@@ -309,8 +309,8 @@ impl OpenWatches {
         }
     }
 
-    /// Ends the watches whose transport does not ask them any more, though their deadline has passed: their places go back
-    /// and what they hold of the log. A connection of our own ends by its clock before; elsewhere nobody else would.
+    /// Ends watches that their transport did not poll in time after their deadline: frees their permits and their hold
+    /// on the log. On our own server the clock closes the connection before; other servers have no such limit.
     pub(crate) fn end_overdue(&self, now: Instant) {
         let overdue: Vec<Entry> = {
             let mut open = self.lock();
@@ -324,34 +324,34 @@ impl OpenWatches {
         }
     }
 
-    /// Whether the server ends.
+    /// Whether the server shuts down.
     pub(crate) fn is_draining(&self) -> bool {
         self.lock().draining
     }
 
-    /// How many are open.
+    /// Returns the number of open watches.
     pub(crate) fn count(&self) -> usize {
         self.places.taken()
     }
 
-    /// (events, bytes) that were framed for transports, and watches that were refused.
+    /// Returns (framed events, framed bytes, refused watches).
     pub(crate) fn figures(&self) -> (u64, u64, u64) {
         (self.events.load(Relaxed), self.bytes.load(Relaxed), self.refused.load(Relaxed))
     }
 
-    /// The number of watches that were ended because their user is gone or may not watch any more.
+    /// Returns how many watches were ended because their user no longer exists or may no longer watch.
     pub(crate) fn revoked(&self) -> u64 {
         self.revoked.load(Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OpenWatch {
-    /// From now on a drain or a revocation ends this subscription; at once, if it began meanwhile.
+    /// Lets a drain or a revocation close this subscription; closes it at once if either began already.
     pub(crate) fn follow(&mut self, subscription: &Subscription) {
         let closer = subscription.closer();
         let mut open = self.all.lock();
@@ -365,17 +365,17 @@ impl OpenWatch {
         }
     }
 
-    /// Whether a cache has been without its source for longer than watches on it may last.
+    /// Whether a cache has been without its source for longer than the limit.
     pub(crate) fn is_too_stale(&self, cache: &Cache) -> bool {
         stale_for(cache).is_some_and(|age| age > self.all.stale_limit)
     }
 
-    /// The order to end this watch.
+    /// Returns the shared order to end this watch.
     pub(crate) fn revocation(&self) -> &Arc<Revocation> {
         &self.revocation
     }
 
-    /// It ends by itself at its deadline, as long as its transport asks. Behind that it is ended from outside.
+    /// Sets the deadline. The stream ends itself then if its transport polls it; otherwise `end_overdue` ends it later.
     pub(crate) fn ends_at(&mut self, deadline: Instant) {
         let until = deadline.checked_add(self.all.grace);
         if let Some(watch) = self.all.lock().watches.get_mut(&self.number) {
@@ -383,7 +383,7 @@ impl OpenWatch {
         }
     }
 
-    /// Counts what was framed.
+    /// Counts framed events and bytes.
     pub(crate) fn sent(&self, events: usize, bytes: usize) {
         if let Some(exchange) = &self.exchange {
             exchange.framed(bytes);
@@ -394,9 +394,9 @@ impl OpenWatch {
         }
     }
 
-    /// Gives the place back before this is dropped.
+    /// Returns the permit before this is dropped.
     pub(crate) fn leave(&mut self) {
-        // Dropped behind the lock; it is there until it has left once.
+        // Dropped after the lock is released. Later calls find no entry.
         let entry = self.all.lock().watches.remove(&self.number);
         drop(entry);
     }

@@ -1,12 +1,12 @@
-//! Revocation: open watches end when their user is gone, or may not watch any more.
+//! Revocation: open watches end when their user no longer exists, or may no longer watch.
 //!
-//! One task for all watches of an [`Api`](crate::Api) judges them each interval. It begins with the first watch that can be
-//! judged, and ends with the last. A pass takes all of them, sorts them by the user who opened them, and asks about some
-//! users at a time: a hook that hangs for one user does not keep the others from being judged.
+//! One task rechecks all watches of an [`Api`](crate::Api) once per interval. It starts with the first watch that can
+//! be rechecked, and ends with the last. A pass groups the watches by user, and rechecks some users concurrently: a
+//! hook that hangs for one user does not delay the others.
 //!
-//! A watch ends at once where the answer is no. Where there is none, because a hook hangs, panics or has an error of its
-//! own, the watch lasts until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default. A request whose hook
-//! fails is refused at once; the watch gets the minute so that a short failure does not end all watches together.
+//! A watch ends at once if the answer is no. If there is no answer, because a hook hangs, panics or fails, the watch
+//! continues until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default. A request whose hook fails
+//! is refused at once; a watch gets the minute, so that a short failure does not end all watches together.
 
 use super::open::OpenWatches;
 use crate::access::{Access, Admission, User, Verdict};
@@ -17,29 +17,29 @@ use tokio::task::{AbortHandle, JoinSet, consume_budget};
 use tokio::time::sleep;
 use watchcore::Error;
 
-/// Users that are asked about at a time.
+/// Number of users that are rechecked concurrently.
 const AT_ONCE: usize = 64;
 
-/// A watch lasts for this many intervals without being confirmed.
+/// Number of intervals for which a watch lasts without being confirmed.
 const MOST_MISSED: u32 = 4;
 
-/// A hook has this part of an interval to answer.
+/// A hook may take the interval divided by this.
 const PATIENCE: u32 = 3;
 
-/// The hooks that judge open watches, and how often they do.
+/// The hooks that recheck open watches, and the interval.
 pub(crate) struct Recheck {
     pub(crate) access: Arc<Access>,
-    /// The time from the end of one pass to the beginning of the next.
+    /// Time from the end of one pass to the beginning of the next.
     pub(crate) interval: Duration,
 }
 
 impl Recheck {
-    /// The time for which a watch lasts without being confirmed.
+    /// Returns the time for which a watch lasts without being confirmed.
     pub(super) fn most_unconfirmed(&self) -> Duration {
         self.interval.saturating_mul(MOST_MISSED)
     }
 
-    /// Starts the task.
+    /// Starts the recheck task.
     pub(super) fn start(&self, all: &Arc<OpenWatches>) -> AbortHandle {
         let (all, access, interval) = (Arc::downgrade(all), self.access.clone(), self.interval);
         tokio::spawn(run(all, access, interval)).abort_handle()
@@ -55,7 +55,7 @@ async fn run(all: Weak<OpenWatches>, access: Arc<Access>, interval: Duration) {
     }
 }
 
-/// The watches of one user: their numbers, and by what each was admitted.
+/// The watches of one user: their numbers and their admissions.
 type OfUser = (Vec<u64>, Vec<Arc<Admission>>);
 
 async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, Arc<Admission>)>, patience: Duration) {
@@ -64,7 +64,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
         let (numbers, admissions) = users.entry(admission.user().cloned()).or_default();
         numbers.push(number);
         admissions.push(admission);
-        // Yields now and then, so that the watches of this thread are not held up.
+        // Yields now and then, so that other tasks of this thread are not delayed.
         consume_budget().await;
     }
     let (mut judging, mut unknown) = (JoinSet::new(), Vec::new());
@@ -92,7 +92,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
             unknown
         });
     }
-    // If the runtime ends and drops the pass, the set aborts the tasks.
+    // If the runtime shuts down and drops the pass, the set aborts the tasks.
     while let Some(judged) = judging.join_next().await {
         unknown.extend(judged.ok().flatten());
     }
@@ -117,7 +117,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(15);
 
-    /// Knows everybody, and counts how often it is asked; but for /hangs, where it never answers.
+    /// Authenticates every request and counts the calls, except for /hangs, where it never answers.
     #[derive(Clone, Default)]
     struct Counting(Arc<AtomicUsize>);
 
@@ -151,7 +151,7 @@ mod tests {
         head
     }
 
-    /// The task begins with the first watch and ends behind the last, and does so again.
+    /// The task starts with the first watch and ends after the last, repeatedly.
     #[tokio::test(start_paused = true)]
     async fn nobody_is_asked_about_no_watch() {
         let counting = Counting::default();
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// A service outlives a runtime that it is used on.
+    /// A service outlives a runtime that it was used on.
     #[test]
     fn rechecks_go_on_upon_another_runtime() {
         let counting = Counting::default();
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// A question that is never answered keeps no other from being asked, of the same user either; it ends its own watch
-    /// after a minute.
+    /// A hook call that never returns delays no other call, even for the same user, and ends its own watch after a
+    /// minute.
     #[tokio::test(start_paused = true)]
     async fn hook_that_hangs_holds_up_nobody() {
         let all = watches(&Counting::default());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use watchcore::{Cache, Change, Filter, Start, SubscribeBuilder};
 
-/// Each event as one frame of its key and value; after so many, as none.
+/// Frames each event as its key and value; after this many events, frames nothing.
 struct Keys(usize);
 
 impl Framing for Keys {
@@ -29,8 +29,8 @@ impl Framing for Keys {
     }
 }
 
-/// A watch is never silent for longer than half a minute, and has its bookmark each interval, whether it is idle or busy;
-/// what breaks the silence is no event.
+/// An idle or busy watch is never silent for longer than half a minute, and gets its bookmark each interval;
+/// keep-alives do not count as events.
 #[tokio::test(start_paused = true)]
 async fn silence_ends_and_bookmarks_come_in_time() {
     for blanks in [true, false] {
@@ -60,7 +60,7 @@ async fn silence_ends_and_bookmarks_come_in_time() {
             false => &[(60, "@1"), (120, "@1")],
         };
         assert!(told.iter().map(|(at, text)| (*at, text.as_str())).eq(expected.iter().copied()), "{told:?}");
-        // An event each 20 s: silence never is as long as that, and the bookmark comes all the same.
+        // With an event each 20 s there is no long silence, and the bookmark still comes.
         let mut told = Vec::new();
         for revision in 2..=5 {
             tokio::time::advance(Duration::from_secs(20)).await;
@@ -71,7 +71,7 @@ async fn silence_ends_and_bookmarks_come_in_time() {
     }
 }
 
-/// What a client that never reads has in hand: one piece, and nothing of the cache.
+/// A client that never reads holds one piece, and no snapshot or page of the cache.
 #[tokio::test]
 async fn a_piece_of_the_state_is_held_and_not_all_of_it() {
     for (objects, length) in [(1000, 1), (100, 5000), (3, 100_000)] {
@@ -87,7 +87,7 @@ async fn a_piece_of_the_state_is_held_and_not_all_of_it() {
             if !out.is_empty() {
                 assert_eq!(progress, Poll::Ready(Progress::More));
                 let bytes = out.iter().map(|frame| frame.payload().len()).sum::<usize>();
-                // The mark that ends the state has neither key nor value.
+                // The mark that ends the initial state has neither key nor value.
                 let shown = out.iter().filter(|frame| !frame.payload().is_empty()).count();
                 assert!(shown <= 1 || out.len() <= PIECE_FRAMES && bytes <= PIECE_BYTES, "{bytes} bytes");
             }
@@ -99,7 +99,7 @@ async fn a_piece_of_the_state_is_held_and_not_all_of_it() {
     }
 }
 
-/// Who shows little of a large state gives way while it looks for that.
+/// A watch that shows little of a large state yields while it visits the state.
 #[tokio::test]
 async fn state_is_looked_through_in_turns() {
     let cache = Cache::builder("/").build().unwrap();
@@ -107,7 +107,7 @@ async fn state_is_looked_through_in_turns() {
     cache.writer().unwrap().apply(1, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
     let wanted =
         |length: usize| Filter::any().predicate(move |kv| kv.value().is_some_and(|value| value.len() == length));
-    // The filter shows nothing of it, or the framing.
+    // Either the filter or the framing shows nothing.
     for (filter, framing) in [(wanted(2), Keys(usize::MAX)), (wanted(1), Keys(0))] {
         let subscription = cache.subscribe(Start::State).filter(filter);
         let mut stream = framed_by(subscription, framing);

@@ -1,7 +1,7 @@
-//! The time of a watch: its end, its bookmarks, and the bytes that break its silence, by one timer.
+//! The timer of a watch: its deadline, its bookmarks, and its keep-alives.
 //!
-//! The timer is set for whatever comes first. Frames that go out put silence off without touching it: it fires where the
-//! silence would have ended, and is set anew. So a busy watch sets it as seldom as an idle one.
+//! One timer is set for whichever comes first. Sending a frame postpones the keep-alive without touching the timer: the
+//! timer fires at the old time and is set anew. So a busy watch resets it as rarely as an idle one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,37 +9,37 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// A watch that sends nothing for so long is cut by load balancers and proxies: those of Debian's haproxy after 50 s,
-/// nginx and the clouds' after 60 s.
+/// Load balancers and proxies close silent connections: Debian's haproxy after 50 s, nginx and cloud load balancers
+/// after 60 s.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// A moment that never comes, for times that the clock cannot hold.
+/// Stands for a moment beyond the range of the clock.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
-/// An action that the timer of a watch causes.
+/// An action of the timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
-    /// The watch ends.
+    /// The deadline has passed.
     End,
-    /// The interval of bookmarks has passed.
+    /// The bookmark interval has passed.
     Bookmark,
-    /// The watch has sent nothing for as long as it may be silent.
+    /// Nothing was sent for as long as the watch may be silent.
     Blank,
 }
 
 /// See the module.
 pub(super) struct WatchTimer {
-    /// `None`: there is nothing to wait for.
+    /// `None` if there is nothing to wait for.
     timer: Option<Pin<Box<Sleep>>>,
     deadline: Option<Instant>,
     pulse: Option<Pulse>,
 }
 
-/// The actions that recur: bookmarks and blanks.
+/// The recurring actions: bookmarks and keep-alives.
 struct Pulse {
     interval: Duration,
     bookmark_at: Instant,
-    /// How long nothing may go out; `None`: the transport sees to that.
+    /// How long the watch may be silent; `None` if the transport has its own keep-alive.
     silence: Option<Duration>,
     sent_at: Instant,
 }
@@ -51,19 +51,19 @@ impl Pulse {
     }
 }
 
-/// A moment that the clock cannot hold never comes.
+/// Adds a duration; a result beyond the range of the clock becomes a moment that is never reached.
 fn later(from: Instant, by: Duration) -> Instant {
     from.checked_add(by).unwrap_or_else(|| from + NEVER)
 }
 
 impl WatchTimer {
-    /// Creates a timer that ends its watch after `deadline`, if there is one.
+    /// Creates a timer that ends its watch after `deadline`, if given.
     pub(super) fn new(deadline: Option<Duration>) -> WatchTimer {
         let deadline = deadline.map(|after| later(Instant::now(), after));
         WatchTimer { timer: deadline.map(|at| Box::pin(tokio::time::sleep_until(at))), deadline, pulse: None }
     }
 
-    /// With a bookmark each `interval`, and silence broken after that or [`SILENCE`].
+    /// Enables a bookmark per `interval`, and a keep-alive after that much silence or [`SILENCE`].
     pub(super) fn pulse(&mut self, interval: Duration) {
         let now = Instant::now();
         let pulse =
@@ -73,14 +73,14 @@ impl WatchTimer {
         self.pulse = Some(pulse);
     }
 
-    /// The transport breaks the silence itself.
+    /// Disables keep-alives: the transport has its own.
     pub(super) fn leave_silence(&mut self) {
         if let Some(pulse) = &mut self.pulse {
             pulse.silence = None;
         }
     }
 
-    /// Something has gone out.
+    /// Records that something was sent.
     pub(super) fn sent(&mut self) {
         if let Some(pulse) = &mut self.pulse {
             pulse.sent_at = Instant::now();
@@ -92,7 +92,7 @@ impl WatchTimer {
         loop {
             let next = self.deadline.into_iter().chain(self.pulse.as_ref().map(Pulse::next)).min();
             let (Some(timer), Some(next)) = (&mut self.timer, next) else { return Poll::Pending };
-            // Not where it is set for an earlier moment: see the module.
+            // An earlier setting stays: see the module.
             if timer.deadline() > next {
                 timer.as_mut().reset(next);
             }
@@ -103,7 +103,7 @@ impl WatchTimer {
             }
             if let Some(pulse) = &mut self.pulse {
                 if pulse.bookmark_at <= now {
-                    // An interval of zero would be due for ever.
+                    // An interval of zero would always be due.
                     pulse.bookmark_at = later(now, pulse.interval.max(Duration::from_millis(1)));
                     return Poll::Ready(Due::Bookmark);
                 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use watchcore::{Change, Filter};
 
-/// So many keys `/00000` with this value, all of revision 1.
 fn reader() -> Reader {
     Reader { who: Who::Somebody, turns: Arc::default() }
 }
@@ -17,7 +16,7 @@ fn filled(count: usize, value: &str) -> Cache {
     cache
 }
 
-/// The keys that a predicate lets pass, and on which threads it was asked.
+/// Returns a selection by a predicate, and the threads on which the predicate ran.
 fn selection(test: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> (Selection, Arc<Mutex<Vec<ThreadId>>>) {
     let asked: Arc<Mutex<Vec<ThreadId>>> = Arc::default();
     let threads = asked.clone();
@@ -32,7 +31,7 @@ fn newest() -> KeysList {
     KeysList { revision: Some(0), ..KeysList::default() }
 }
 
-/// All pieces of a document, and what they are together.
+/// Returns the sizes of a document's pieces, and the parsed whole.
 fn pieces(mut document: Pieces<KeyItems>) -> (Vec<usize>, serde_json::Value) {
     let (mut sizes, mut all) = (Vec::new(), Vec::new());
     while !document.is_over() {
@@ -43,7 +42,7 @@ fn pieces(mut document: Pieces<KeyItems>) -> (Vec<usize>, serde_json::Value) {
     (sizes, serde_json::from_slice(&all).unwrap())
 }
 
-/// A selector that hardly matches is a bounded number of keys at a time.
+/// A selector that hardly matches visits a bounded number of keys per piece.
 #[tokio::test]
 async fn visits_are_bounded() {
     let cache = filled(5000, "x");
@@ -61,7 +60,7 @@ async fn visits_are_bounded() {
     assert_eq!(document.made(), 1);
 }
 
-/// Also where what goes out is six times as long as what is stored.
+/// The bound holds even if escaping makes the output six times as long as the value.
 #[tokio::test]
 async fn piece_is_bounded_or_one_item() {
     for (count, value, least) in
@@ -78,7 +77,7 @@ async fn piece_is_bounded_or_one_item() {
     }
 }
 
-/// Of a large cache the items are counted once, and not where others wait for their turn.
+/// The items of a large cache are counted once, on a blocking thread.
 #[tokio::test]
 async fn large_cache_is_counted_elsewhere() {
     for (count, is_elsewhere) in [(100, false), (10_100, true)] {
@@ -97,7 +96,7 @@ async fn large_cache_is_counted_elsewhere() {
     }
 }
 
-/// Of a large cache a page is read elsewhere, too.
+/// A page of a large cache is read on a blocking thread too.
 #[tokio::test]
 async fn large_cache_is_paged_elsewhere() {
     let cache = filled(10_100, "x");
