@@ -1,9 +1,9 @@
-//! What is served, told to clients that ask: groups, versions, resources, and the version of the server.
+//! Discovery: the groups, versions and resources that are served, and the version of the server.
 //!
-//! Clients of Kubernetes begin with these. All of it is declared when the service is built, so a cache that is not ready
-//! changes nothing, and nothing here waits. `/api` and `/apis` have two forms: the older one names groups and versions, of
-//! which a client then asks for each; the aggregated one has all resources at once, for a client whose header Accept asks
-//! for an `APIGroupDiscoveryList`.
+//! Kubernetes' clients request these first. Everything is declared when the service is built, so discovery does not
+//! depend on the caches and never waits. `/api` and `/apis` have two forms: the older one names groups and versions,
+//! which a client then requests one by one; the aggregated one contains all resources at once, for a client whose
+//! header Accept asks for an `APIGroupDiscoveryList`.
 
 use super::openapi;
 use crate::api::ApiState;
@@ -19,17 +19,17 @@ use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-/// The version of Kubernetes whose server this one answers as: clients look whether they are much newer or older.
+/// The Kubernetes version that the server claims: clients warn if their own is much newer or older.
 const MAJOR: &str = "1";
 const MINOR: &str = "37";
 
-/// The media type of the aggregated form, by which clients tell it from the other.
+/// The media type of the aggregated form.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// With more resources a document takes longer than a watch should wait, and is made on a thread that may block.
+/// With more resources a document takes too long for an async thread, and is made on a blocking thread.
 const AT_ONCE: usize = 500;
 
-/// What a path of discovery names.
+/// A path of discovery.
 pub(crate) enum DiscoveryPath {
     /// `/api`
     CoreVersions,
@@ -41,7 +41,7 @@ pub(crate) enum DiscoveryPath {
     Resources(Version),
     /// `/version`
     Version,
-    /// `/openapi/v3`, and behind it the path of one group and version.
+    /// `/openapi/v3`, or the path of one group and version below it.
     OpenApi(Option<String>),
 }
 
@@ -51,10 +51,10 @@ pub(super) struct GroupShown<'s> {
     pub(super) versions: Vec<(&'s str, Vec<&'s Resource>)>,
 }
 
-/// The answer to a request for what is served.
+/// Answers a discovery request.
 ///
 /// # Errors
-/// 404 where there is no such group or version; 406 where no JSON is accepted; 500 where the runtime ends.
+/// 404 if there is no such group or version; 406 if JSON is not accepted; 429 or 500 from the pool of blocking reads.
 pub(crate) async fn answer(state: Arc<ApiState>, path: DiscoveryPath, parts: Parts) -> Result<Response, Refusal> {
     if state.catalog.resources().len() <= AT_ONCE {
         return said(&state, &path, &parts);
@@ -70,7 +70,7 @@ fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Respons
     let groups = groups(state.catalog.resources().iter().map(|served| &served.resource));
     let chosen = |core: bool| groups.iter().filter(move |group| group.name.is_empty() == core);
     let document = match path {
-        // Not of the resources, and the same for every client.
+        // Independent of the resources, and always in the same form.
         DiscoveryPath::Version => return Ok(document(&version(), parts)),
         DiscoveryPath::CoreVersions | DiscoveryPath::Groups if accepts_aggregated(&parts.headers) => {
             let core = matches!(path, DiscoveryPath::CoreVersions);
@@ -96,8 +96,8 @@ fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Respons
     Ok(self::document(&document, parts))
 }
 
-/// Resources by group and version, in the order of Kubernetes: groups by name, versions by how stable and new they are,
-/// resources as they were declared. The core group with its `v1` is there even if nothing is in it.
+/// Groups resources in Kubernetes' order: groups by name, versions by stability and age, resources as declared. The
+/// core group with its `v1` always exists, even without resources.
 fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<GroupShown<'s>> {
     let mut groups = vec![GroupShown { name: "", versions: vec![("v1", Vec::new())] }];
     for resource in resources {
@@ -118,9 +118,9 @@ fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<GroupShown<'
     groups
 }
 
-/// Which of two versions stands first: `v2`, `v1`, `v2beta1`, `v1beta2`, `v1alpha1`, then what has another form, by name.
+/// Orders versions: `v2`, `v1`, `v2beta1`, `v1beta2`, `v1alpha1`, then names of other forms alphabetically.
 fn version_order(one: &str, other: &str) -> Ordering {
-    // Stable before beta before alpha; then the higher number, then the higher number behind the word.
+    // By stability, then the higher major number, then the higher minor number.
     let place = |version| version_parts(version).map(|(stability, major, minor)| (stability, Reverse((major, minor))));
     match (place(one), place(other)) {
         (Some(one), Some(other)) => one.cmp(&other),
@@ -130,7 +130,7 @@ fn version_order(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Stability (0: stable, 1: beta, 2: alpha), and the two numbers of a version as `v2beta1`.
+/// Returns the stability (0: stable, 1: beta, 2: alpha) and the two numbers of a version such as `v2beta1`.
 fn version_parts(version: &str) -> Option<(u8, u64, u64)> {
     fn number(text: &str) -> Option<u64> {
         text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -150,7 +150,7 @@ impl GroupShown<'_> {
         if self.name.is_empty() { version.to_owned() } else { format!("{}/{version}", self.name) }
     }
 
-    /// Where it is served, without the slash at the front: `api/v1` or `apis/group/v1`.
+    /// Returns the path without its leading slash: `api/v1` or `apis/group/v1`.
     pub(super) fn path(&self, version: &str) -> String {
         format!("{}/{}", if self.name.is_empty() { "api" } else { "apis" }, self.group_version(version))
     }
@@ -165,13 +165,13 @@ fn core_versions<'s>(core: impl Iterator<Item = &'s GroupShown<'s>>, parts: &Par
     })
 }
 
-/// The address under which the client has found the server: the only one that is known to work for it.
+/// Returns the address by which the client reached the server, the only one that is known to work for it.
 fn host(parts: &Parts) -> &str {
     let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     header.or_else(|| parts.uri.authority().map(|authority| authority.as_str())).unwrap_or_default()
 }
 
-/// A group as it stands in an APIGroupList.
+/// Returns a group in the form of an APIGroupList.
 fn group_document(group: &GroupShown<'_>) -> Value {
     let versions: Vec<Value> = group
         .versions
@@ -209,7 +209,7 @@ fn resource_list(groups: &[GroupShown<'_>], asked: &Version) -> Result<Value, Re
     }))
 }
 
-/// All resources of groups at once.
+/// Returns all resources of the groups in the aggregated form.
 fn aggregated<'s>(groups: impl Iterator<Item = &'s GroupShown<'s>>) -> Value {
     let resource = |group: &str, version: &str, resource: &Resource| {
         let mut shown = json!({
@@ -242,7 +242,7 @@ fn aggregated<'s>(groups: impl Iterator<Item = &'s GroupShown<'s>>) -> Value {
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
 }
 
-/// What clients of Kubernetes take for the version of the server; behind the plus sign stands what it is.
+/// Returns the version document. The Kubernetes version is followed by our own, as build metadata after a plus sign.
 fn version() -> Value {
     json!({
         "major": MAJOR,
@@ -257,8 +257,8 @@ fn version() -> Value {
     })
 }
 
-/// A document as a response. What it says holds until the server is another one, but no cache on the way may keep it: the
-/// next server behind the same name may serve something else.
+/// Returns a document as a response. It may not be cached by proxies: the next server behind the same name may serve
+/// other resources.
 fn document(document: &Value, parts: &Parts) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json"),
@@ -268,10 +268,11 @@ fn document(document: &Value, parts: &Parts) -> Response {
     respond(StatusCode::OK, headers, text(document, parts))
 }
 
-/// An aggregated document: clients keep it, and ask by its tag whether it is still the same.
+/// Returns an aggregated document with an ETag, by which clients revalidate their copy.
 fn tagged(document: &Value, parts: &Parts) -> Response {
     let body = text(document, parts);
-    // Clients keep it on disk, and ask the next server by it, which may be of another build.
+    // Clients keep copies on disk and revalidate them at the next server, perhaps another build, so the tag hashes the
+    // contents.
     let tag = format!("\"{}\"", sha256(&body));
     let same = same_tag(&parts.headers, &tag);
     let headers = [(header::CONTENT_TYPE, AGGREGATED), (header::CACHE_CONTROL, "public"), (header::VARY, "Accept")];
@@ -283,14 +284,14 @@ fn tagged(document: &Value, parts: &Parts) -> Response {
     response
 }
 
-/// Whether the client says that it has what has this tag.
+/// Whether the header If-None-Match contains this tag.
 fn same_tag(headers: &HeaderMap, tag: &str) -> bool {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).any(|there| there == "*" || there == tag)
 }
 
 fn text(document: &Value, parts: &Parts) -> String {
-    // A parameter that is malformed is no reason to refuse what has no parameters but this one.
+    // Malformed parameters are ignored: discovery uses only `pretty`.
     let pretty = Params::parse(parts.uri.query()).is_ok_and(|params| params.pretty);
     if pretty { format!("{document:#}\n") } else { format!("{document}\n") }
 }
@@ -308,7 +309,7 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    /// The one thread that may block is busy: what is pending waits for it, and not on a thread of the runtime.
+    /// The only blocking thread is busy, so a pending answer is one that waits for it.
     #[test]
     fn many_resources_are_shown_off_the_runtime() {
         let cache = watchcore::Cache::builder("/").build().unwrap();
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn versions_stand_as_in_kubernetes() {
-        // The table of its documentation, in its order.
+        // The order given in the Kubernetes documentation.
         let ordered = [
             "v10",
             "v2",

@@ -1,4 +1,4 @@
-//! One object of a resource.
+//! A get of one object.
 
 use super::list::{ListBytes, MadeObject, Taker, respond};
 use super::watch::not_ready;
@@ -18,10 +18,11 @@ use std::task::{Context, Poll};
 use tokio::time::Instant;
 use watchcore::{Read, ReadOptions};
 
-/// The object of a name, as it is now, or at least at the revision that was asked for.
+/// Answers with the object of a name, at the newest revision or at least at the requested one.
 ///
 /// # Errors
-/// 404 where it is absent, or is no object; 504 where the revision did not come in time; 503 while the cache is not ready.
+/// 404 if the object does not exist or the value is not an object; 504 if the revision was not reached in time; 503
+/// while the cache is not ready.
 pub(crate) async fn get(
     served: &Served,
     namespace: Option<&str>,
@@ -58,14 +59,14 @@ pub(crate) async fn get(
     object.write_as(served, form, revision, &mut out);
     out.push(b'\n');
     if params.pretty {
-        // With its indents it may be far larger: so that goes out in pieces, as a list does.
+        // Indents may make it far larger, so it is sent in pieces like a list.
         let taker = Taker { gzip: false, ..taker };
         return Ok(respond(ListBytes::new(MadeObject(out), true), taker).await);
     }
     Ok(json_response(out))
 }
 
-/// A body of some bytes that lie in several places.
+/// A body of several byte slices that need not be copied together.
 struct Slices {
     pieces: array::IntoIter<Bytes, 3>,
 }

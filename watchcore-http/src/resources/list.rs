@@ -1,9 +1,9 @@
-//! Lists of a resource: which state one is answered from, and its form.
+//! Lists of a resource.
 //!
-//! A list of everything at the newest revision walks a snapshot. One with a limit, one that goes on behind a page, and one
-//! of an exact revision is a page of the core. Either is a [`ListSource`], which cannot fail any more; what can fail did so
-//! before the response head went out. The bytes are made when the transport asks for them: [`pieces`], [`body`]. The list of
-//! the plain face is of the same parts, with items of its own.
+//! A list without a limit at the newest revision walks a snapshot. One with a limit, with a continue token, or of an
+//! exact revision is a page of the core. Both are a [`ListSource`], which cannot fail: errors occur before the response
+//! head is sent. The bytes are produced when the transport asks for them: [`pieces`], [`body`]. Lists of the `/v1/keys`
+//! API share these parts, with another format of the items.
 
 mod body;
 mod pieces;
@@ -29,35 +29,35 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
 
-/// Who takes a list, and how.
+/// The client of a list, and how it takes the list.
 pub(crate) struct Taker {
-    /// It takes gzip.
+    /// Whether the client accepts gzip.
     pub(crate) gzip: bool,
-    /// In whose turns the list is made.
+    /// The client, for blocking reads.
     pub(crate) reader: Reader,
-    /// How long it may take for all.
+    /// How long the whole list may take.
     pub(crate) longest: Duration,
 }
 
-/// A client that reads large caches, in its turns.
+/// A client, and the pool in which its reads of large caches run.
 pub(crate) struct Reader {
     pub(crate) who: Who,
     pub(crate) turns: Arc<Turns>,
 }
 
 impl Taker {
-    /// The sender of a request.
+    /// Returns the sender of a request.
     pub(crate) fn of(request: &Parts, state: &ApiState) -> Taker {
         let reader = Reader { who: Who::of(request), turns: state.lists.clone() };
         Taker { gzip: accepts_gzip(&request.headers), reader, longest: state.limits.list }
     }
 }
 
-/// The list of what a request selects.
+/// Answers a list.
 ///
 /// # Errors
-/// 400 where a parameter is malformed, 422 where some must not stand together; 410 where the state has left the window;
-/// 504 where it did not come in time; 503 while the cache is not ready.
+/// 400 if a parameter is malformed, 422 if parameters exclude each other; 410 if the state has left the window; 504 if
+/// it was not reached in time; 503 while the cache is not ready.
 pub(crate) async fn list(
     served: &Arc<Served>,
     namespace: Option<&str>,
@@ -68,13 +68,13 @@ pub(crate) async fn list(
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
     let source = source(served, selection, start, params.limit, &taker.reader).await?;
-    // An indent makes two or three bytes of one, as a rule: then what is made is formatted at once.
+    // Indents usually double or triple the size, so smaller pieces are made, which can be formatted at once.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
     let pieces = Pieces::new(served.clone(), form, source, size);
     Ok(respond(ListBytes::new(pieces, params.pretty), taker).await)
 }
 
-/// The state that a list is answered from, waited for as long as the core waits by itself.
+/// Returns the state from which a list is answered, waiting for it if necessary.
 async fn source(
     served: &Served,
     selection: Selection,
@@ -84,7 +84,7 @@ async fn source(
 ) -> Result<ListSource, Refusal> {
     let cache = &served.cache;
     let deadline = Instant::now() + WAIT;
-    // Before the first listing nothing is waited for: who asks comes again.
+    // A cache that is not filled yet is not waited for: the client tries again.
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
@@ -113,8 +113,8 @@ async fn source(
     page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
 }
 
-/// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
-/// is done on a thread of the runtime that may block. Its revision is waited for until `deadline`.
+/// Reads a page of the core, waiting for its revision until `deadline`. A page is read at once, and the keys that
+/// remain after it are counted one by one, so with a large cache this happens on a blocking thread.
 pub(crate) async fn page_of(
     cache: &Cache,
     range: Range,
@@ -126,8 +126,8 @@ pub(crate) async fn page_of(
     if !is_large(cache) {
         return cache.list_with_async(&range, &options.timeout(left())).await;
     }
-    // There it waits for nothing: other lists want that thread. A revision that is still to come, of the request or of its
-    // token, is waited for here.
+    // The read must not wait on the blocking thread, which other lists need. If its revision, or its token's, lies in
+    // the future, the wait happens here.
     let options = options.timeout(Duration::ZERO);
     let elsewhere = async || {
         let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
@@ -142,7 +142,7 @@ pub(crate) async fn page_of(
     }
 }
 
-/// What is wrong with a continue token.
+/// Translates the error of a continue token.
 fn token_refused(error: Error) -> Refusal {
     match (error.code(), error.continue_token()) {
         (Code::InvalidArgument, _) => Refusal::bad_token(&error),

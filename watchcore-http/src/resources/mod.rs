@@ -1,4 +1,4 @@
-//! The objects of a resource: watched, listed, one of them; and what resources there are.
+//! Objects of resources: list, get, watch, and discovery.
 
 pub(crate) mod discovery;
 mod get;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, DEFAULT_WAIT, Error};
 
-/// How long a list or a get waits for its revision, with what it asks of etcd before.
+/// How long a list or a get waits for its revision, including the consistent read before it.
 const WAIT: Duration = DEFAULT_WAIT;
 
 /// The objects that a path names.
@@ -34,8 +34,8 @@ pub(crate) struct ObjectPath {
 }
 
 impl ObjectPath {
-    /// The resource that it names, where it has the shape of that: objects in namespaces have their name behind one, and
-    /// others have none before theirs.
+    /// Returns the resource. Refuses a path of the wrong shape: a namespaced object needs a namespace, and a resource
+    /// without namespaces must not have one.
     pub(crate) fn served<'s>(&self, state: &'s ApiState) -> Result<&'s Arc<Served>, Refusal> {
         let found = state.catalog.resource(&self.version.group, &self.version.version, &self.plural);
         let served = found.ok_or_else(Refusal::no_such_path)?;
@@ -47,7 +47,7 @@ impl ObjectPath {
     }
 }
 
-/// The answer to a request for objects.
+/// Answers a request for objects.
 pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) -> Result<Response, Refusal> {
     let served = path.served(state)?;
     let params = Params::parse(parts.uri.query())?;
@@ -76,7 +76,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     list::list(served, path.namespace.as_deref(), &params, form, taker).await
 }
 
-/// The answer to a request for something behind the name of an object: Kubernetes looks for that and does not find it.
+/// Answers a request for a subresource with Kubernetes' error that it was not found.
 pub(crate) fn no_subresource(state: &ApiState, route: Route) -> Refusal {
     let Route::Subresource { version, plural, namespace, name } = route else { return Refusal::no_such_path() };
     let path = ObjectPath { version, plural, namespace, name: Some(name), old_watch: false };
@@ -86,7 +86,7 @@ pub(crate) fn no_subresource(state: &ApiState, route: Route) -> Refusal {
     }
 }
 
-/// The answer to a request that would write, in the verb that Kubernetes has for it.
+/// Refuses a write, with the verb that Kubernetes has for it.
 pub(crate) fn not_written(state: &ApiState, route: Route, method: &Method) -> Refusal {
     let Route::Objects { version, plural, namespace, name, old_watch } = route else {
         return match route {
@@ -108,7 +108,7 @@ pub(crate) fn not_written(state: &ApiState, route: Route, method: &Method) -> Re
     }
 }
 
-/// Who watches, for people: the user, and where from, as far as that is known.
+/// Describes the client of a watch for people: the user and the address, as far as they are known.
 pub(crate) fn watcher(parts: &Parts) -> Option<String> {
     let user = parts.extensions.get::<User>().map(|user| user.name().escape_debug().to_string());
     let address = Peer::of(parts).map(|peer| peer.address.to_string());
@@ -118,7 +118,7 @@ pub(crate) fn watcher(parts: &Parts) -> Option<String> {
     }
 }
 
-/// The newest revision that etcd had when this was called.
+/// Returns the newest revision that etcd had when this was called.
 async fn consistent(cache: &Cache, deadline: Instant) -> Result<u64, Refusal> {
     cache.consistent_revision_async(deadline.saturating_duration_since(Instant::now())).await.map_err(refused)
 }

@@ -1,11 +1,11 @@
-//! Documents of OpenAPI 3, as small as they may be: kubectl asks for them before it explains a kind, and some clients
-//! before they read one. They say which kinds there are and where; of their fields they say that any may be there.
+//! Minimal OpenAPI 3 documents: kubectl requests them before it explains a kind, and some clients before they read
+//! objects. They list the kinds and their paths; the fields are declared as arbitrary.
 
 use super::discovery::GroupShown;
 use crate::catalog::Resource;
 use serde_json::{Map, Value, json};
 
-/// Where the document of each version is.
+/// Returns the index of documents by group and version.
 pub(super) fn root(groups: &[GroupShown<'_>]) -> Value {
     let mut paths = Map::new();
     for group in groups {
@@ -18,7 +18,7 @@ pub(super) fn root(groups: &[GroupShown<'_>]) -> Value {
     json!({"paths": paths})
 }
 
-/// The document of one group and version, by its path: `api/v1`, `apis/group/v1`. `None`: it is not served.
+/// Returns the document of one group and version, by its path: `api/v1`, `apis/group/v1`; `None` if it is not served.
 pub(super) fn of_version(groups: &[GroupShown<'_>], asked: &str) -> Option<Value> {
     let mut all = groups.iter().flat_map(|group| group.versions.iter().map(move |version| (group, version)));
     let (group, (version, resources)) = all.find(|(group, (version, _))| group.path(version) == asked)?;
@@ -53,7 +53,7 @@ pub(super) fn of_version(groups: &[GroupShown<'_>], asked: &str) -> Option<Value
     }))
 }
 
-/// The path of one object.
+/// Describes the path of one object.
 fn item(resource: &Resource, model: &str, parameters: &[&str]) -> Value {
     json!({"get": operation(resource, "get", "", model), "parameters": path_parameters(parameters)})
 }
@@ -115,14 +115,15 @@ fn list_schema(resource: &Resource, model: &str) -> Value {
     })
 }
 
-/// `test.matrix.v1.Widget`: the group is reversed, as in the models of custom resources.
+/// Returns the model name, such as `test.matrix.v1.Widget`: the group is reversed, as in the models of custom
+/// resources.
 fn model_name(resource: &Resource) -> String {
     let group = if resource.group.is_empty() { "core" } else { &resource.group };
     let reversed: Vec<&str> = group.rsplit('.').collect();
     format!("{}.{}.{}", reversed.join("."), resource.version, resource.kind)
 }
 
-/// `matrix.test` as `MatrixTest`; the core group as `Core`.
+/// Returns `matrix.test` as `MatrixTest`, and the core group as `Core`.
 fn camel(text: &str) -> String {
     let text = if text.is_empty() { "core" } else { text };
     text.split(|c: char| !c.is_ascii_alphanumeric())

@@ -1,4 +1,4 @@
-//! The watch of a resource: from what was asked for to a stream.
+//! Opens the watch of a resource from its request.
 
 use super::WAIT;
 use crate::api::{ApiState, Limits};
@@ -13,22 +13,22 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, OnLag, Start, State};
 
-/// What is watched.
+/// The target of a watch.
 pub(crate) struct Watched<'r> {
     pub(crate) served: &'r Arc<Served>,
     pub(crate) namespace: Option<&'r str>,
     pub(crate) name: Option<&'r str>,
     pub(crate) form: Form,
-    /// The old form of the path, which never marks the end of the initial state.
+    /// The path has the deprecated form, in which the end of the initial state is never marked.
     pub(crate) old_path: bool,
-    /// Who watches, for people: the name of the subscription has it.
+    /// Description of the client for people, which becomes part of the subscription's name.
     pub(crate) watcher: Option<String>,
     /// The request, which is logged when the watch ends.
     pub(crate) request: &'r Parts,
 }
 
-/// Opens a watch: everything that can be refused is refused here, before the response begins, but for a revision that
-/// has left the window or does not come, which is told as the first event.
+/// Opens a watch. Refusals are answered here, before the response begins, except for a revision that has left the
+/// window or is not reached, which is sent as the first event.
 pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params) -> Result<WatchStream, Refusal> {
     let Watched { served, namespace, name, form, old_path, watcher, request } = watched;
     let start = if old_path { params.old_watch_start()? } else { params.watch_start()? };
@@ -61,8 +61,8 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         .filter(selection.filter)
         .name(label)
         .on_lag(OnLag::Stop)
-        // A client that goes on from the revision of its last event has to have all of it. So a watch ends between
-        // revisions, and that is behind a batch.
+        // Clients resume from the revision of the last event, so a watch must end between revisions, which is at the
+        // end of a batch.
         .whole_revisions(true)
         .initial_batch_bytes(PIECE_BYTES)
         .open();
@@ -74,8 +74,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
     }
 }
 
-/// Errors of the start that Kubernetes tells as the first event, and not as the answer: its watch of the cache begins
-/// before it waits.
+/// Sends errors of the start as the first event where Kubernetes does: its watch cache responds before it waits.
 fn told_as_event(error: Error, framing: ResourceFraming, place: OpenWatch) -> Result<WatchStream, Refusal> {
     match error.code() {
         Code::Compacted | Code::FutureRevision | Code::Timeout => Ok(WatchStream::refused(error, framing, place)),
@@ -83,7 +82,7 @@ fn told_as_event(error: Error, framing: ResourceFraming, place: OpenWatch) -> Re
     }
 }
 
-/// Where the subscription begins, after what is waited for: all of it together as long as a list waits.
+/// Waits as requested, within the time limit of a list, and returns the start of the subscription.
 async fn start_of(cache: &Cache, from: &WatchFrom) -> watchcore::Result<Start> {
     let deadline = Instant::now() + WAIT;
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -99,14 +98,15 @@ async fn start_of(cache: &Cache, from: &WatchFrom) -> watchcore::Result<Start> {
             }
             Start::State
         }
-        // A client that was cut inside a revision has some of its objects, and names it as the last one that it has.
+        // A client that was disconnected inside a revision may have only some of its objects, but names it as its last
+        // one.
         WatchFrom::After(revision) => Start::Within(*revision),
         WatchFrom::AfterConsistent => Start::After(cache.consistent_revision_async(left()).await?),
         WatchFrom::Now => Start::Now,
     })
 }
 
-/// 503: there is nothing to serve yet; or there is no more, whoever tries again, and nobody is told to.
+/// Returns 503: the cache is not filled yet and the client should try again, or it is closed and the client should not.
 pub(crate) fn not_ready(cache: &Cache) -> Refusal {
     let (status, prefix) = (cache.status(), String::from_utf8_lossy(cache.prefix()));
     if status.state == State::Closed {
@@ -117,8 +117,9 @@ pub(crate) fn not_ready(cache: &Cache) -> Refusal {
     Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
 }
 
-/// How long a watch lasts: as long as it says, and at most `limits.watch`. Those that began together do not end together:
-/// one that says more lasts nine tenths of that or a little longer, at random, and one that says nothing half or longer.
+/// Returns the duration of a watch: as requested, up to nine tenths of `limits.watch`. Longer requests last a random
+/// time between that and the limit, and watches without a request between half and all of it, so that watches that
+/// began together do not end together.
 pub(crate) fn deadline(asked: Option<Duration>, limits: &Limits) -> Duration {
     let least = match asked {
         Some(asked) if asked <= limits.watch.mul_f64(0.9) => return asked,

@@ -1,9 +1,10 @@
-//! A list on its way to a client: pieces are made when the transport has room, formatted and compressed if asked for.
+//! A list on its way to a client: pieces are produced when the transport has room, and indented and compressed if
+//! requested.
 //!
-//! A list that is small goes out whole, with its length. Of a larger one the first piece is made before the response head
-//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on. So a list that takes
-//! longer than `limits.list` is cut off, however its client takes it: a task beside the body drops what is left of it, and
-//! the body ends with an error, which is no clean end of the response.
+//! A small list is sent whole, with its length. Of a larger one, the first piece is made before the response head is
+//! sent; the rest is a [`ListBody`]. A list may hold a snapshot, which keeps the log from its revision on. So a list
+//! that takes longer than `limits.list` is cut off, even if its client keeps reading: a separate task drops the rest,
+//! and the body ends with an error, so that the response does not look complete.
 
 use super::Taker;
 use super::pieces::PIECE;
@@ -20,37 +21,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use tokio::task::AbortHandle;
 
-/// Larger lists are compressed, where the client takes that. As in Kubernetes, it is decided when so much was made.
+/// Lists larger than this are compressed if the client accepts it. As in Kubernetes, this is decided after producing as
+/// much.
 const COMPRESSED: usize = 128 << 10;
 
-/// What makes the document of a list, a piece at a time.
+/// Produces the document of a list, a piece at a time.
 pub(crate) trait ListPieces: Send + 'static {
-    /// The next piece. It may be empty though it is not over.
+    /// Returns the next piece, which may be empty before the end.
     fn next(&mut self) -> Vec<u8>;
 
-    /// Whether everything was made.
+    /// Whether everything was produced.
     fn is_over(&self) -> bool;
 
-    /// How many items were made.
+    /// Returns how many items were produced.
     fn made(&self) -> usize;
 }
 
-/// The bytes of a list, as far as they go without a transport.
+/// The bytes of a list, independent of a transport.
 pub(crate) struct ListBytes {
     pieces: Box<dyn ListPieces>,
     indented: Option<Indented>,
     gzip: Option<Gzip>,
 }
 
-/// A document with indents.
+/// An indented document.
 #[derive(Default)]
 struct Indented {
     indent: Indent,
-    /// Made and not formatted yet: an indent may be far longer than what it stands before.
+    /// Produced but not indented yet: the indents may make it far longer.
     plain: Bytes,
 }
 
-/// What was made whole, and is a piece: one object.
+/// An object that was encoded completely, as the only piece.
 pub(crate) struct MadeObject(pub(crate) Vec<u8>);
 
 impl ListPieces for MadeObject {
@@ -69,7 +71,7 @@ impl ListPieces for MadeObject {
 
 struct Gzip {
     encoder: GzEncoder<Vec<u8>>,
-    /// Made and not compressed yet: one object may be far larger than a piece.
+    /// Produced but not compressed yet: one object may be far larger than a piece.
     plain: Bytes,
 }
 
@@ -78,7 +80,7 @@ impl ListBytes {
         ListBytes { pieces: Box::new(pieces), indented: pretty.then(Indented::default), gzip: None }
     }
 
-    /// The next bytes as they are without compression; they may be none though it is not over.
+    /// Returns the next uncompressed bytes, which may be empty before the end.
     fn plain(&mut self) -> Vec<u8> {
         let Some(Indented { indent, plain }) = &mut self.indented else { return self.pieces.next() };
         if plain.is_empty() {
@@ -90,7 +92,7 @@ impl ListBytes {
         out
     }
 
-    /// Whether there is nothing more of what [`plain`](ListBytes::plain) gives.
+    /// Whether [`plain`](ListBytes::plain) has nothing left to give.
     fn is_made(&self) -> bool {
         self.pieces.is_over() && self.indented.as_ref().is_none_or(|indented| indented.plain.is_empty())
     }
@@ -99,13 +101,13 @@ impl ListBytes {
         self.is_made() && self.gzip.is_none()
     }
 
-    /// From now on what comes is compressed, this first of all.
+    /// Compresses from now on, beginning with `plain`.
     fn compress(&mut self, plain: Bytes) {
-        // Level 1, as Kubernetes has it: lists are made for one client, in its time.
+        // The fastest level, as in Kubernetes: a list is compressed for one client only.
         self.gzip = Some(Gzip { encoder: GzEncoder::new(Vec::new(), Compression::fast()), plain });
     }
 
-    /// The next bytes; they may be none though it is not over.
+    /// Returns the next bytes, which may be empty before the end.
     fn next(&mut self) -> io::Result<Bytes> {
         let Some(mut gzip) = self.gzip.take() else { return Ok(Bytes::from(self.plain())) };
         if gzip.plain.is_empty() {
@@ -122,7 +124,7 @@ impl ListBytes {
     }
 }
 
-/// The response with a list: whole where it is small, else streamed.
+/// Returns the response with a list: whole if it is small, otherwise streamed.
 pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
     let gzip = taker.gzip;
     let mut first = Vec::new();
@@ -135,7 +137,7 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
         if bytes.is_over() || !gzip || first.len() > COMPRESSED {
             break;
         }
-        // Many keys may have been visited for little: others may go on.
+        // Many keys may have been visited for few bytes, so yield.
         tokio::task::yield_now().await;
     }
     let compressed = gzip && first.len() > COMPRESSED;
@@ -157,22 +159,22 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
     response
 }
 
-/// The body of a list that does not go out whole.
+/// The body of a list that is not sent whole.
 struct ListBody {
-    /// Made before the response head went out.
+    /// Produced before the response head was sent.
     first: Bytes,
     rest: Arc<Mutex<ListRest>>,
-    /// Many keys may have been visited for what was made last: others have their turn before more is made.
+    /// Set after a small piece, for which many keys may have been visited: the next poll yields before producing more.
     rests: bool,
-    /// The task that watches the time.
+    /// The task that enforces the time limit.
     watcher: AbortHandle,
 }
 
-/// What is left of a list.
+/// The rest of a list.
 enum ListRest {
     Bytes(Box<ListBytes>),
     Nothing,
-    /// Its time was over.
+    /// The time limit was exceeded.
     Cut,
 }
 
@@ -185,11 +187,11 @@ impl ListBody {
 }
 
 fn lock(rest: &Mutex<ListRest>) -> MutexGuard<'_, ListRest> {
-    // A panic in the middle of a piece drops the body; what is left is not asked for again.
+    // A panic while a piece is made drops the body, so the rest is not polled again.
     rest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Cuts a list off once its time is over.
+/// Cuts a list off when its time limit is exceeded.
 async fn cut_off(rest: Weak<Mutex<ListRest>>, taker: Taker) {
     let Taker { reader, longest, .. } = taker;
     tokio::time::sleep(longest).await;
@@ -226,7 +228,7 @@ impl http_body::Body for ListBody {
         }
         let ListRest::Bytes(bytes) = &mut *rest else { return Poll::Ready(None) };
         let made = bytes.next();
-        // A transport that has room for more than was made asks again at once.
+        // A transport with room for more polls again at once.
         let is_little = made.as_ref().is_ok_and(|made| (1..PIECE / 2).contains(&made.len()));
         let is_over = bytes.is_over() || made.is_err();
         if is_over {
@@ -238,7 +240,7 @@ impl http_body::Body for ListBody {
             Err(error) => Poll::Ready(Some(Err(error))),
             Ok(_) if is_over => Poll::Ready(None),
             Ok(_) => {
-                // Others may go on before the next keys are visited.
+                // Yields before the next keys are visited.
                 context.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -1,4 +1,4 @@
-//! A list in pieces: each is made when it is asked for, of at most 64 KiB or one item.
+//! A list in pieces of at most 64 KiB or one item, each produced when it is polled.
 
 use super::body::ListPieces;
 use super::source::{ListSource, VISITED};
@@ -8,29 +8,29 @@ use crate::json::layout::quoted;
 use std::sync::Arc;
 use watchcore::KeyValue;
 
-/// At most so much is made at a time, where it is not one item.
+/// Maximum size of a piece that has several items.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Room for what goes into an item beside its key and value: numbers, and a name.
+/// Room for an item's bytes besides key and value: numbers, and a name.
 const ADDED: usize = 128;
 
-/// What stands behind the items.
+/// The bytes after the items.
 const END: &[u8] = b"]}\n";
 
-/// What a list shows of its key-values.
+/// The format of a list's items.
 pub(crate) trait ListItems: Send + 'static {
-    /// What appends the item of a key-value; `None`: it is none of the list's.
+    /// Returns a closure that appends the item of a key-value; `None` if the key-value is not an item of the list.
     fn item(&self, kv: &KeyValue) -> Option<impl FnOnce(&mut Vec<u8>)>;
 }
 
-/// A list on its way into bytes.
+/// A list being encoded.
 pub(crate) struct Pieces<I = ObjectItems> {
     items: I,
     source: ListSource,
-    /// What stands before the items.
+    /// The bytes before the items.
     head: Vec<u8>,
     step: Step,
-    /// How many bytes a piece has at most.
+    /// Maximum size of a piece.
     size: usize,
     made: usize,
 }
@@ -61,7 +61,7 @@ impl ListItems for ObjectItems {
 }
 
 impl Pieces {
-    /// The objects of a resource.
+    /// Creates the list of a resource's objects.
     pub(super) fn new(served: Arc<Served>, form: Form, source: ListSource, size: usize) -> Pieces {
         let metadata = source.metadata();
         let mut head = Vec::new();
@@ -86,7 +86,7 @@ impl Pieces {
 }
 
 impl<I: ListItems> Pieces<I> {
-    /// Items of any kind behind a head, in pieces of at most `size` bytes.
+    /// Creates a list of any items after a head, in pieces of at most `size` bytes.
     pub(crate) fn of(items: I, source: ListSource, head: Vec<u8>, size: usize) -> Pieces<I> {
         Pieces { items, source, head, step: Step::Head, size, made: 0 }
     }
@@ -101,7 +101,7 @@ impl<I: ListItems> ListPieces for Pieces<I> {
         self.made
     }
 
-    /// It may be empty: so many keys were visited, and none was an item of the list.
+    /// Returns an empty piece if the visited keys contained no item of the list.
     fn next(&mut self) -> Vec<u8> {
         let mut out = match self.step {
             Step::Over => return Vec::new(),
@@ -110,7 +110,7 @@ impl<I: ListItems> ListPieces for Pieces<I> {
         };
         self.step = Step::Items;
         let Pieces { items, source, size, made, .. } = self;
-        // The end has its place in the last piece, whichever that is.
+        // Any piece may turn out to be the last, and must have room for the end.
         let size = *size - END.len();
         let (mut visited, mut shown) = (0, 0);
         let more = source.visit(|kv| {
@@ -128,7 +128,7 @@ impl<I: ListItems> ListPieces for Pieces<I> {
                 out.push(b',');
             }
             write(&mut out);
-            // What is escaped takes more room than the value has bytes.
+            // Escapes may make the item longer than its estimate; it then goes into the next piece.
             if shown > 0 && out.len() > size {
                 out.truncate(before);
                 return false;

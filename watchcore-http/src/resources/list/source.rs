@@ -1,7 +1,6 @@
-//! Where the items of a list come from: a snapshot that is walked, or a page of the core.
+//! The items of a list: a snapshot that is walked, or a page of the core.
 //!
-//! A list of everything at the newest revision walks a snapshot, a bounded number of keys at a time. Which objects a client
-//! gets of a resource and which keys it gets of the plain face are found by this one walk.
+//! A walk visits a bounded number of keys at a time. Lists of resources and of the `/v1/keys` API share it.
 
 use super::Reader;
 use crate::clients::is_large;
@@ -10,20 +9,20 @@ use crate::request::Selection;
 use tokio::time::Instant;
 use watchcore::{Cache, KeyValue, Page, Range, Result, Snapshot};
 
-/// Keys that are visited at a time, whether they are items of the list or not.
+/// Maximum number of keys visited at a time, whether they are items of the list or not.
 pub(super) const VISITED: usize = 1024;
 
-/// Where the items of a list come from. It cannot fail once it stands: what a client got of a list is part of a whole.
+/// The source of a list's items. It cannot fail, because the client must get either the whole list or none of it.
 pub(crate) enum ListSource {
     Walk(Box<Walk>),
-    /// A page of the core, which has its items counted.
+    /// A page of the core, whose items are counted.
     Page {
         page: Page,
         next: usize,
     },
 }
 
-/// The newest state, which is walked.
+/// A walk over a snapshot of the newest state.
 pub(crate) struct Walk {
     snapshot: Snapshot,
     selection: Selection,
@@ -32,10 +31,10 @@ pub(crate) struct Walk {
 }
 
 impl ListSource {
-    /// A walk of what a selection has in a snapshot.
+    /// Creates a walk over the selected key-values of a snapshot.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where the selection names what the cache does not declare.
+    /// INVALID_ARGUMENT if the selection names attributes that the cache does not declare.
     pub(crate) fn walk(snapshot: Snapshot, selection: Selection) -> Result<ListSource> {
         snapshot.filtered(&selection.filter).map(drop)?;
         Ok(ListSource::Walk(Box::new(Walk { snapshot, selection, next: Vec::new() })))
@@ -45,7 +44,7 @@ impl ListSource {
         ListSource::Page { page, next: 0 }
     }
 
-    /// The revision of all of its items.
+    /// Returns the revision of the list.
     pub(crate) fn revision(&self) -> u64 {
         match self {
             ListSource::Walk(walk) => walk.snapshot.revision(),
@@ -53,7 +52,7 @@ impl ListSource {
         }
     }
 
-    /// Where the next page begins, if there is one.
+    /// Returns the continue token, if there is a next page.
     pub(crate) fn continue_token(&self) -> Option<&str> {
         match self {
             ListSource::Walk(_) => None,
@@ -61,7 +60,7 @@ impl ListSource {
         }
     }
 
-    /// How many keys follow a page; 0 behind the last, and where a selector hides how many match.
+    /// Returns how many keys follow a page; 0 after the last page, and if a selector makes the number unknown.
     pub(crate) fn remaining(&self) -> u64 {
         match self {
             ListSource::Walk(_) => 0,
@@ -69,8 +68,8 @@ impl ListSource {
         }
     }
 
-    /// Itself, and how many items it has from the first one on. A walk is counted key by key: where that takes long, it is
-    /// done on a thread of the runtime that may block.
+    /// Counts the items from the first one on. A walk is counted key by key, so with a large cache this happens on a
+    /// blocking thread.
     ///
     /// # Errors
     /// Those of [`Turns`](crate::clients::Turns).
@@ -89,8 +88,8 @@ impl ListSource {
         if is_large(cache) { reader.turns.run(&reader.who, until, count).await } else { Ok(count()) }
     }
 
-    /// The metadata of the list: its revision, and where the next page begins. How many objects remain is only known
-    /// where every key of the range is asked for; a page counts none otherwise.
+    /// Returns the metadata of the list: its revision, and the continue token. The number of remaining objects is
+    /// included only if the list has no selector, because a page counts nothing otherwise.
     pub(super) fn metadata(&self) -> Vec<u8> {
         let mut out = br#"{"resourceVersion":"#.to_vec();
         quoted_number(self.revision(), &mut out);
@@ -108,7 +107,7 @@ impl ListSource {
         out
     }
 
-    /// Gives the next key-values to `take`. The one that it refuses is the next one again. `false`: there is none left.
+    /// Passes the next key-values to `take`. If `take` refuses one, it comes first next time. `false`: none is left.
     pub(super) fn visit(&mut self, mut take: impl FnMut(&KeyValue) -> bool) -> bool {
         match self {
             ListSource::Page { page, next } => {
@@ -126,9 +125,9 @@ impl ListSource {
 }
 
 impl Walk {
-    /// How many key-values it has in all.
+    /// Returns the total number of selected key-values.
     fn count(&self) -> usize {
-        // The same filter was accepted when the walk began.
+        // Never an error: the same filter was accepted when the walk was created.
         self.snapshot.filtered(&self.selection.filter).map_or(0, Iterator::count)
     }
 
@@ -136,7 +135,7 @@ impl Walk {
         let end = self.end_of_visit();
         let piece = Range::between(&self.next, end.as_deref().unwrap_or_default());
         let Ok(found) = self.snapshot.filtered(&self.selection.filter.clone().range(piece)) else {
-            return false; // The same filter was accepted when the walk began.
+            return false; // Never happens: the same filter was accepted when the walk was created.
         };
         for kv in found {
             if !take(&kv) {
@@ -147,8 +146,8 @@ impl Walk {
         end.map(|end| self.next = end).is_some()
     }
 
-    /// The key at which a visit ends, so that it is bounded also where hardly anything matches; `None`: at the end. A
-    /// visit of all keys is bounded by what it takes.
+    /// Returns the key at which a visit ends, so that it is bounded even if hardly any key matches; `None` for the end
+    /// of the range. Without a selector every key matches, so `take` bounds the visit.
     fn end_of_visit(&self) -> Option<Vec<u8>> {
         if self.selection.only_range {
             return None;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Change};
 
-/// So many widgets `shop/w00000` of a color and at least so many bytes, all of revision 1.
+/// Returns `count` red widgets `shop/w00000` with at least `bytes` bytes each, all of revision 1.
 fn widgets(count: usize, bytes: usize) -> Arc<Served> {
     let resource = Resource::new("matrix.test", "v1", "widgets", "Widget")
         .namespaced(true)
@@ -45,7 +45,7 @@ fn is_held(served: &Served) -> bool {
     served.cache.stats().snapshots > 0
 }
 
-/// More than are read on the spot.
+/// More than are read on an async thread.
 const LARGE: usize = 10_100;
 
 fn reader() -> Reader {
@@ -73,7 +73,7 @@ fn piece_is_bounded_or_one_object() {
     }
 }
 
-/// Two bytes of a value that is nested deeply are hundreds with their indent.
+/// With indents, two bytes of a deeply nested value become hundreds.
 #[tokio::test]
 async fn pretty_piece_is_bounded() {
     let served = widgets(1, 10);
@@ -92,7 +92,8 @@ async fn pretty_piece_is_bounded() {
     assert_eq!(pretty, all(walk(&served, "")).trim_ascii());
 }
 
-/// A selector that hardly matches visits a bounded number of keys at a time; so do keys without objects.
+/// With a selector that hardly matches, or with keys that are not objects, each piece still visits a bounded number of
+/// keys.
 #[test]
 fn visits_are_bounded() {
     let served = widgets(5000, 10);
@@ -133,7 +134,7 @@ async fn page_and_walk_are_the_same_bytes() {
     }
 }
 
-/// Pages of a large cache are read on another thread, and are the same.
+/// Pages of a large cache are read on another thread, with equal results.
 #[tokio::test]
 async fn large_cache_is_paged_elsewhere() {
     let served = widgets(LARGE, 10);
@@ -150,7 +151,7 @@ async fn large_cache_is_paged_elsewhere() {
     let whole: Value = serde_json::from_slice(&all(walk(&served, ""))).unwrap();
     let expected: Vec<_> = whole["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
     assert_eq!((names.iter().collect::<Vec<_>>(), pages), (expected, 3));
-    // What is waited for and what is refused are as elsewhere.
+    // Waiting and refusals are as with small caches.
     let damaged = source(&served, selection(&served, ""), ListStart::Continue("x".into()), 1, &reader()).await;
     assert_eq!(damaged.err().map(|refusal| refusal.code()), Some(400));
     let reader = reader();
@@ -164,7 +165,7 @@ async fn large_cache_is_paged_elsewhere() {
     assert_eq!(gone.err().map(|refusal| refusal.code()), Some(410));
 }
 
-/// Pages whose token is of a revision that is still to come hold up no other list of a large cache.
+/// A continue token of a future revision waits without occupying a thread of the pool.
 #[tokio::test]
 async fn tokens_of_the_future_wait_on_no_thread() {
     let [served, ahead] = [(); 2].map(|()| widgets(LARGE, 10));
@@ -194,14 +195,14 @@ async fn tokens_of_the_future_wait_on_no_thread() {
     }
 }
 
-/// A source that answers when the test says so.
+/// A source that answers when the test tells it to.
 struct Silent;
 
 impl watchcore::Source for Silent {
     fn wake(&self) {}
 }
 
-/// A page of a large cache is waited for as any list is: what etcd took to answer is a part of that time.
+/// A page of a large cache has the same time limit as any list, which includes the consistent read.
 #[tokio::test(start_paused = true)]
 async fn page_waits_no_longer_than_a_list() {
     let served = widgets(LARGE, 10);
@@ -216,7 +217,7 @@ async fn page_waits_no_longer_than_a_list() {
                 ticket => break ticket,
             }
         };
-        // It answers when all of the time has passed, with a revision that does not come.
+        // It answers when the whole time has passed, with a revision that is not reached.
         tokio::time::advance(WAIT).await;
         writer.serve_consistent(ticket, 9);
         std::time::Instant::now()
@@ -225,7 +226,7 @@ async fn page_waits_no_longer_than_a_list() {
     assert!(from.elapsed() < WAIT, "it is not waited for anew: {:?}", from.elapsed());
 }
 
-/// What is newest is walked; what has a limit, a token or a revision is a page.
+/// Lists of the newest state are walked; lists with a limit, a token or an exact revision are pages.
 #[tokio::test]
 async fn only_the_newest_is_walked() {
     let served = widgets(3, 10);
@@ -241,7 +242,7 @@ async fn only_the_newest_is_walked() {
     }
 }
 
-/// The next frame of a body; `None`: it wants to be asked again.
+/// Returns the next frame of a body; `None` if the body is pending.
 fn frame(body: &mut axum::body::Body) -> Option<Option<Result<usize, String>>> {
     match Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop())) {
         Poll::Pending => None,
@@ -252,7 +253,7 @@ fn frame(body: &mut axum::body::Body) -> Option<Option<Result<usize, String>>> {
     }
 }
 
-/// Before the body is asked no more is made than the first piece; each time it is asked one more.
+/// Before the first poll only the first piece is produced; each poll produces one more.
 #[tokio::test]
 async fn nothing_is_made_ahead() {
     let served = widgets(2000, 1000);
@@ -271,8 +272,8 @@ async fn nothing_is_made_ahead() {
     assert!(body.is_end_stream());
 }
 
-/// One that takes a piece now and then is not cut off, where nothing says how long it may take; a body that is dropped
-/// releases its snapshot.
+/// Without a time limit, a client that takes a piece now and then is not cut off. Dropping a body releases its
+/// snapshot.
 #[tokio::test(start_paused = true)]
 async fn slow_list_goes_on() {
     let served = widgets(1000, 1000);
@@ -297,7 +298,7 @@ async fn slow_list_goes_on() {
     assert!(!is_held(&served));
 }
 
-/// One that takes a piece again and again has an end, too: what it holds of the log grows for as long.
+/// A client that keeps taking pieces is cut off too, because it holds more and more of the log.
 #[tokio::test(start_paused = true)]
 async fn list_without_an_end_is_cut_off() {
     const LONGEST: Duration = Duration::from_secs(600);
@@ -316,7 +317,7 @@ async fn list_without_an_end_is_cut_off() {
     assert!(from.elapsed() < LONGEST + Duration::from_secs(60), "{:?}", from.elapsed());
 }
 
-/// It is decided when 128 KiB were made, and then compressed a piece at a time.
+/// After 128 KiB the list is compressed, a piece at a time.
 #[tokio::test]
 async fn compression_begins_behind_its_limit() {
     for (count, compressed) in [(110, false), (140, true)] {
@@ -329,8 +330,8 @@ async fn compression_begins_behind_its_limit() {
     }
 }
 
-/// A piece that is small took as many keys as a large one. Where few match, others have their turn between two pieces, also
-/// where the transport takes one after the other.
+/// A small piece may have visited as many keys as a large one, so the body yields between small pieces, even if the
+/// transport polls without pause.
 #[tokio::test]
 async fn others_have_their_turn_between_small_pieces() {
     let served = widgets(10_000, 10);
@@ -353,7 +354,7 @@ async fn others_have_their_turn_between_small_pieces() {
         }
     }
     assert!(pieces >= 8 && turns + 2 >= pieces, "{pieces} pieces, {turns} turns");
-    // Where the client takes gzip, all of it is made before the head goes out.
+    // If the client accepts gzip, all pieces are made before the head is sent.
     let mut response = std::pin::pin!(respond(bytes(), taker(true, Duration::MAX)));
     let mut turns = 0;
     while response.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
