@@ -1,4 +1,4 @@
-//! Accepting connections, and ending all of them.
+//! Accepting connections, and shutting down all of them.
 
 use super::connection::{self, Accepted};
 use super::{Server, Shared};
@@ -17,21 +17,21 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
 
-/// How long nothing is accepted where the system has no room for one more connection.
+/// How long accepting pauses when the system cannot provide another connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections beyond the limit, which are answered nothing but their health.
+/// Connections beyond the limit, on which only health probes are answered.
 pub(super) const SPARE: usize = 32;
 
-/// How the system finds out that a client is gone which never said so: within two minutes, while nothing is sent to it.
+/// TCP keepalive: a client that vanished silently is detected within two minutes while nothing is sent to it.
 const ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// Bytes of a client that the system holds unsent, at most. Left to itself it holds megabytes for a client that
-/// never reads, and it has one limit for all sockets together.
+/// Most unsent bytes that the kernel buffers per client. By default it buffers megabytes for a client that never reads,
+/// and the limit for all sockets is shared.
 const UNSENT: u32 = 128 << 10;
 
-/// Accepts until told to stop, then ends what is there.
+/// Accepts connections until told to stop, then shuts down the existing ones.
 pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
     let mut connections = JoinSet::new();
     let mut door = Door::default();
@@ -43,7 +43,8 @@ pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped:
                 grace = &mut stopped => break grace.unwrap_or_default(),
                 Some(ended) = connections.join_next() => note(ended),
                 () = over(&mut door.pause) => door.pause = None,
-                // Before the listener, which is always ready where many connect: the clock cuts off whom it let in.
+                // Polled before the listener, which under load is always ready, so that the clock can cut off
+                // connections.
                 () = &mut looking => {}
                 accepted = listener.accept(), if door.pause.is_none() => match accepted {
                     Ok((stream, address)) => door.connect(stream, address, &shared, &mut connections),
@@ -67,7 +68,7 @@ async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
 #[derive(Default)]
 struct Door {
     pause: Option<Pin<Box<Sleep>>>,
-    /// The system had no room, and nobody could come in since.
+    /// Whether accepting failed, and no connection was accepted since.
     is_stuck: bool,
     spare: VecDeque<(Who, Weak<Activity>)>,
 }
@@ -93,8 +94,8 @@ impl Door {
         all.spawn(connection::run(accepted, shared.clone()));
     }
 
-    /// Keeps a connection beyond the limit. When these are too many, the client that has most of them loses its oldest: so a
-    /// client that asks for nothing but health is done before that, however many others come.
+    /// Registers a connection beyond the limit. If there are too many, the client with most of them loses its oldest
+    /// one, so a health probe is answered first, however many connections another client opens.
     fn spare(&mut self, who: Who, activity: &Arc<Activity>) {
         self.spare.retain(|(_, activity)| activity.strong_count() > 0);
         self.spare.push_back((who, Arc::downgrade(activity)));
@@ -113,8 +114,8 @@ impl Door {
         }
     }
 
-    /// A client that has gone before it was accepted is nothing. All else is the system's: file descriptors or memory are
-    /// used up, and trying at once again would only burn a processor.
+    /// Handles an error of accept. A client that disconnected before it was accepted is ignored. Other errors mean that
+    /// file descriptors or memory are used up, and retrying at once would only burn CPU.
     fn failed(&mut self, error: &Error, shared: &Shared) {
         use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused) {
@@ -128,8 +129,8 @@ impl Door {
     }
 }
 
-/// An event goes out when it is there; a client whose machine is gone says nothing, so the system asks for it; what a
-/// client does not take stays here. A socket that has closed already is found when it is read.
+/// Sets socket options: no delay for events, keepalive probes for vanished clients, and a bound on the kernel's send
+/// buffer. Errors are ignored: if the socket is closed already, the next read reports it.
 fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);
@@ -138,7 +139,7 @@ fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_notsent_lowat(UNSENT);
 }
 
-/// A connection that panics takes nobody with it.
+/// Logs a panic of a connection's task, which affects no other connection.
 fn note(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
@@ -147,7 +148,7 @@ fn note(ended: Result<(), JoinError>) {
     }
 }
 
-/// Watches are told to end over most of the grace time; the rest is for their last bytes.
+/// Shuts down: watches are ended over three quarters of the grace time; the rest is for their last bytes.
 async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
     let begin = Instant::now();
     shared.api.begin_end();

@@ -1,4 +1,4 @@
-//! The body of an answer on a connection of our own: handed out in pieces, counted until the client has taken them.
+//! The body of an answer on our own connections: passed on in pieces, and counted until the client has taken them.
 
 use crate::clients::{Account, Activity, Answering, Holder, MadeBytes, UnreadBytes};
 use axum::body::Body;
@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::Notify;
 
-/// A piece has no more, so that many streams of one connection go on beside each other.
+/// Maximum size of a piece, so that the streams of one connection progress side by side.
 const PIECE: usize = 64 << 10;
 
 tokio::task_local! {
-    /// Ends the stream of HTTP/2 whose task this is.
+    /// Ends the HTTP/2 stream that the current task serves.
     static STREAM: Arc<Notify>;
 }
 
-/// A stream of HTTP/2, until it is complete, or is cut off: it is dropped then, which resets it and frees what was queued
-/// for it.
+/// Runs an HTTP/2 stream until it is complete or cut off. Cutting it off drops it, which resets the stream and frees
+/// its queued bytes.
 pub(super) fn until_cut(stream: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send {
     let cut = Arc::new(Notify::new());
-    // Outside of the future, which would have room for it twice.
+    // Boxed outside the async block, which would otherwise reserve space for it twice.
     let mut stream = Box::pin(STREAM.scope(cut.clone(), stream));
     async move {
         tokio::select! {
@@ -33,7 +33,7 @@ pub(super) fn until_cut(stream: impl Future<Output = ()> + Send + 'static) -> im
     }
 }
 
-/// The stream of HTTP/2 that holds the bytes of an answer.
+/// An HTTP/2 stream that holds the bytes of an answer.
 struct StreamHolder {
     activity: Arc<Activity>,
     stream: Arc<Notify>,
@@ -53,7 +53,7 @@ impl Holder for StreamHolder {
     }
 }
 
-/// The holder of the bytes of an answer that is made in this task.
+/// Returns the holder of the bytes of the answer that the current task makes.
 pub(super) fn holder(activity: &Arc<Activity>) -> Box<dyn Holder> {
     let activity = activity.clone();
     match STREAM.try_with(Arc::clone) {
@@ -62,26 +62,28 @@ pub(super) fn holder(activity: &Arc<Activity>) -> Box<dyn Holder> {
     }
 }
 
-/// The body of an answer; while it is there, the connection is answering.
+/// The body of an answer; while it exists, the connection counts as answering.
 pub(super) struct Answer {
     body: Body,
-    /// Bytes that the body gave, and that were not handed out yet.
+    /// Bytes that the body produced, and that were not passed on yet.
     rest: Bytes,
-    /// Bytes that the body has still to give, and that count already.
+    /// Bytes of known length that the body has still to produce, and that are counted already.
     said: usize,
     made: MadeBytes,
     activity: Arc<Activity>,
-    /// On HTTP/2 a body is not asked as long as its client gives no room. `None`: HTTP/1.1, where the socket says so.
+    /// On HTTP/2, whether the body waits to be polled: it is not while its client grants no window. `None` on HTTP/1.1,
+    /// where the socket reports a blocked client.
     unasked: Option<bool>,
     _answering: Answering,
 }
 
 impl Answer {
-    /// The answer to a request, which counts for this account.
+    /// Creates the body, counted to this account.
     pub(super) fn new(body: Body, account: &Arc<Account>, answering: Answering, is_http2: bool) -> Answer {
         let activity = answering.activity().clone();
         let answered = account.answer(holder(&activity));
-        // The bytes of a body of a known length count from now on. Values of the cache count, too: this client keeps them.
+        // A body of known length counts in full from now on, even if its bytes are shared with the cache: this client
+        // keeps them alive.
         let said = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
         let made = answered.made(said);
         let unasked = is_http2.then_some(false);

@@ -1,20 +1,20 @@
-//! One rule for time: a connection that makes no progress within the time of what it is about is cut off.
+//! Time limits of connections: a connection that makes no progress within the limit of its state is cut off.
 //!
-//! Each connection is in a [`State`], with a number that counts its progress. A task looks at all connections some times
-//! a second: as long as the state and the number are those that it saw before, time runs. So no connection has a timer,
-//! and no timer is armed, moved or forgotten when a request comes; progress is counted where it is made, in [`Activity`].
+//! Each connection is in a [`State`], with a number that counts its progress. A task inspects all connections a few
+//! times per second: while state and number are the same as before, time runs. So connections need no timers of their
+//! own, and requests arm, reset and cancel none; progress is counted where it happens, in [`Activity`].
 //!
-//! | state | progress is | at most | then |
+//! | state | progress | limit | then |
 //! | --- | --- | --- | --- |
-//! | the handshake of TLS | its end | `handshake_timeout` | cut |
-//! | the head of a request, from its first byte on; the first one, from the beginning on | a head that is whole | `header_timeout` | cut |
-//! | the client has not taken all that it was answered, watches included | a byte that it takes | `stall` | cut |
-//! | an answer is made; a watch has nothing to say | | no limit | |
-//! | between two requests | a request | `idle`, of an unknown client `idle_unknown` | told to close |
-//! | told to close; beyond the limit of connections | | 2 s | cut |
+//! | TLS handshake | completion | `handshake_timeout` | cut off |
+//! | head of a request, from its first byte; of the first one, from the accept | a complete head | `header_timeout` | cut off |
+//! | client has not taken all that it was answered, watches included | a byte taken | `stall` | cut off |
+//! | answer is being made; watch has nothing to send | | none | |
+//! | between two requests | a request | `idle`; without an authenticated user `idle_unknown` | told to close |
+//! | told to close; beyond the limit of connections | | 2 s | cut off |
 //!
-//! A connection that is older than `connection_age` is told to close, too: HTTP/2 at once, by GOAWAY, and HTTP/1.1 with
-//! its next answer. The answers that it has begun are sent whole.
+//! A connection older than `connection_age` is told to close too: HTTP/2 at once, by GOAWAY, and HTTP/1.1 with its next
+//! answer. Answers that have begun are sent whole.
 
 use crate::api::Limits;
 use crate::clients::{Activity, ClientPlace, State};
@@ -26,13 +26,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a connection that is told to close may take for it.
+/// How long a connection may take to close after it was told to.
 const LAST: Duration = Duration::from_secs(2);
 
-/// The least and the most time between two looks at all connections.
+/// Bounds on the time between two inspections of all connections.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
-/// Connections that are looked at before others have their turn.
+/// Number of connections inspected before the task yields.
 const PORTION: usize = 1024;
 
 /// All connections of a server.
@@ -49,19 +49,19 @@ struct All {
     connections: HashMap<u64, TimedConnection>,
 }
 
-/// A connection, as it was at the last look.
+/// A connection, as it was at the last inspection.
 struct TimedConnection {
     activity: Arc<Activity>,
     address: SocketAddr,
-    /// When it is to close for its age.
+    /// When it reaches its maximum age.
     until: Option<Instant>,
-    /// Beyond the limit: it has little time for its one request.
+    /// Whether it is beyond the limit of connections, and so gets little time for its one request.
     spare: bool,
     state: (State, u64),
     since: Instant,
 }
 
-/// A connection among the others, with its place: until its socket is dropped, whoever has that.
+/// The registration of a connection, with its permit. It lives as long as the socket, also after an upgrade.
 pub(super) struct Connection {
     clock: Arc<Clock>,
     number: u64,
@@ -93,7 +93,7 @@ impl Clock {
         Arc::new(Clock { limits, figures, all: Mutex::default(), on_none: Notify::new() })
     }
 
-    /// Enters a connection; one without a place is beyond the limit.
+    /// Registers a connection; one without a permit is beyond the limit.
     pub(super) fn enter(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -103,8 +103,8 @@ impl Clock {
         let activity = Arc::new(Activity::default());
         activity.shakes_hands(shakes_hands);
         let now = Instant::now();
-        // A tenth less or more, so that those that began together do not end together. A moment that the clock cannot
-        // hold never comes.
+        // Varied by a tenth, so that connections that began together do not end together. An age beyond the range of
+        // the clock is never reached.
         let age = self.limits.connection_age.checked_mul(9 + fastrand::u32(0..3)).map(|age| age / 10);
         let until = age.and_then(|age| now.checked_add(age));
         let (state, spare) = (activity.state(), place.is_none());
@@ -118,7 +118,7 @@ impl Clock {
         Connection { clock: self.clone(), number, activity, _place: place }
     }
 
-    /// Looks at all connections for as long as this is polled.
+    /// Inspects all connections periodically, for as long as this is polled.
     pub(super) async fn run(&self) {
         let limits = &self.limits;
         let shortest =
@@ -132,7 +132,7 @@ impl Clock {
         }
     }
 
-    /// Looks at each connection once.
+    /// Inspects each connection once.
     async fn look(&self) {
         let numbers: Vec<u64> = self.lock().connections.keys().copied().collect();
         for portion in numbers.chunks(PORTION) {
@@ -187,12 +187,12 @@ impl Clock {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(super) fn count(&self) -> usize {
         self.lock().connections.len()
     }
 
-    /// Waits until there is none.
+    /// Waits until there are no connections.
     pub(super) async fn none(&self) {
         loop {
             let none = self.on_none.notified();
@@ -203,24 +203,24 @@ impl Clock {
         }
     }
 
-    /// Each is to close, behind what it answers.
+    /// Tells each connection to close after the answers that it has begun.
     pub(super) fn close_all(&self) {
         self.each(Activity::close);
     }
 
-    /// Each ends now.
+    /// Cuts off each connection.
     pub(super) fn cut_all(&self) {
         self.each(Activity::cut);
     }
 
     fn each(&self, tell: impl Fn(&Activity)) {
-        // Outside of the lock: who is told may go at once.
+        // Outside the lock: a connection may end at once, which takes the lock.
         let all: Vec<_> = self.lock().connections.values().map(|connection| connection.activity.clone()).collect();
         all.iter().for_each(|activity| tell(activity));
     }
 
     fn lock(&self) -> MutexGuard<'_, All> {
-        // No code under this lock panics between two changes that belong together.
+        // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -235,7 +235,7 @@ mod tests {
     const UNKNOWN: Duration = Duration::from_secs(15);
     const STALL: Duration = Duration::from_secs(60);
 
-    /// A connection of HTTP/1.1 under a clock that runs.
+    /// Returns an HTTP/1.1 connection under a running clock.
     fn connection() -> (Arc<Clock>, Connection) {
         let mut limits = Limits::default();
         (limits.header_timeout, limits.idle, limits.idle_unknown, limits.stall) = (HEAD, IDLE, UNKNOWN, STALL);
@@ -259,7 +259,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The clock stands still but for the waits of the test.
+    /// The paused time advances only while the test waits.
     #[tokio::test(start_paused = true)]
     async fn each_state_has_its_time() {
         let (_clock, connection) = connection();
@@ -278,7 +278,7 @@ mod tests {
         assert!(is_cut_within(activity, LAST + SECOND * 4).await);
     }
 
-    /// Each request begins the time anew, also where the state is the same at each look.
+    /// Each request restarts the time, even if all inspections see the same state.
     #[tokio::test(start_paused = true)]
     async fn connection_that_asks_is_not_idle() {
         let (_clock, connection) = connection();
@@ -290,7 +290,7 @@ mod tests {
         assert!(closes_within(activity, UNKNOWN).await, "an unknown client has less time");
     }
 
-    /// A client that takes a byte now and then goes on; one that takes nothing is cut off, however much it asks.
+    /// A client that takes a byte now and then continues; one that takes nothing is cut off, even if it sends requests.
     #[tokio::test(start_paused = true)]
     async fn client_that_takes_nothing_is_cut() {
         for holds in

@@ -1,8 +1,8 @@
 //! The life of a connection, from the accepted socket to its end.
 //!
-//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and lets hyper serve its
-//! requests. The task has no time limit of its own: the clock looks at its [`Activity`](super::clock::Activity), tells it to
-//! close, or cuts it off.
+//! The connection's task makes the TLS handshake, detects the version of HTTP, and lets hyper serve the requests. It
+//! has no time limits of its own: the clock inspects its [`Activity`](super::clock::Activity), tells it to close, or
+//! cuts it off.
 
 use super::Shared;
 use super::answer::until_cut;
@@ -27,40 +27,40 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-/// The first bytes of a client of HTTP/2.
+/// The connection preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A read buffer of hyper is never smaller.
+/// The minimum read buffer of hyper.
 const LEAST_BUFFER: usize = 8192;
 
-/// Answers that are made at a time for one connection of HTTP/2; the others wait in their order, so that a thousand requests
-/// which come at once do not keep those of other connections from their turns. nginx and Go let a connection have 128 and 250
-/// streams in all; here watches need more, and their heads are made at once.
+/// How many answers are made concurrently for one HTTP/2 connection; further requests wait in order, so that a thousand
+/// requests at once do not delay other connections. nginx and Go limit the streams of a connection to 128 and 250;
+/// watches need more streams here, but their heads are made at once.
 const MADE_AT_ONCE: usize = 100;
 
-/// How long the end of a connection may take to be said.
+/// How long the shutdown of a socket may take.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// A client of HTTP/2 is asked whether it is there after so long without a word of it, and has as long for the answer.
+/// Interval of HTTP/2 pings on a silent connection, and how long the client may take to answer one.
 const PING: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(30)];
 
-/// A socket that was accepted.
+/// An accepted socket.
 pub(super) struct Accepted {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
     pub(super) connection: Connection,
-    /// All places are taken but those for health.
+    /// All permits are in use: only health probes are answered.
     pub(super) only_health: bool,
 }
 
-/// A part of the life of a connection. Each is a box of its own, which goes with it: a task is as large as the largest
-/// future that is written into it, and a handshake is ten times as large as a watch.
+/// A phase of a connection, boxed and freed when it ends: a task is as large as its largest inline future, and a
+/// handshake is ten times as large as a watch.
 type Part<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Serves a connection until it ends, or is cut off.
+/// Serves a connection until it ends or is cut off.
 pub(super) fn run(accepted: Accepted, shared: Arc<Shared>) -> impl Future<Output = ()> + Send {
     let activity = accepted.connection.activity().clone();
-    // Made here and not inside of the future, which would have room for its arguments twice.
+    // Created outside the async block, which would otherwise reserve space for its arguments twice.
     let mut beginning: Part<Option<Part<()>>> = Box::pin(begin(accepted, shared));
     async move {
         let served = tokio::select! {
@@ -78,8 +78,8 @@ pub(super) fn run(accepted: Accepted, shared: Arc<Shared>) -> impl Future<Output
     }
 }
 
-/// Makes the handshake, and finds out which HTTP is spoken. Returns the part that serves the requests; `None`: the client is
-/// gone.
+/// Makes the handshake and detects the version of HTTP. Returns the phase that serves the requests; `None` if the
+/// client disconnected.
 async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
     let Accepted { mut stream, address, connection, only_health } = accepted;
     let local = stream.local_addr().ok();
@@ -118,7 +118,7 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
         if peer.certificate.is_some() {
             activity.is_known();
         }
-        // A session is a kilobyte, and each of the futures above it would have room for one twice.
+        // Boxed: a session takes a kilobyte, and each future around it would reserve space for it twice.
         let stream = Box::new(stream);
         Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2))
     } else {
@@ -132,8 +132,8 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
     }
 }
 
-/// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes that
-/// stay would be ready at once again, as long as the rest does not come. `None`: it went.
+/// Reads until it is clear whether the client speaks HTTP/2; `None` if it disconnected. The bytes are consumed and not
+/// peeked: a socket with peeked bytes stays readable, so that waiting for the rest would spin.
 async fn first_bytes(stream: &mut TcpStream) -> Option<Bytes> {
     let mut ahead = BytesMut::new();
     loop {
@@ -149,7 +149,7 @@ async fn first_bytes(stream: &mut TcpStream) -> Option<Bytes> {
     }
 }
 
-/// The parts of one connection beside its socket.
+/// The state of one connection besides its socket.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: Arc<Peer>,
@@ -157,7 +157,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Serves requests over a socket.
+    /// Serves the requests on a socket.
     pub(super) fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool) -> Part<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -186,7 +186,7 @@ impl Link {
     }
 }
 
-/// Counts and logs the error that a connection ended with.
+/// Counts and logs the error with which a connection ended.
 fn ended(served: hyper::Result<()>, shared: &Shared, peer: &Peer) {
     let Err(error) = served else { return };
     if error.is_parse_too_large() {
@@ -197,7 +197,7 @@ fn ended(served: hyper::Result<()>, shared: &Shared, peer: &Peer) {
     tracing::debug!(target: "watchcore_http", address = %peer.address, "connection: {error}");
 }
 
-/// hyper has the socket, or a watch.
+/// Alternates between hyper, which serves requests, and watches, which take the socket over.
 fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> Part<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -218,8 +218,8 @@ where
     })
 }
 
-/// Until the client is done, or asks for something else than answers: a watch that leaves hyper, with the socket and what
-/// hyper had read of the next request.
+/// Serves requests until the client is done (`None`), or a watch takes the connection over: then returns the socket,
+/// the bytes that hyper had read of the next request, and the watch.
 async fn requests<IO>(
     shared: &Shared,
     socket: Socket<IO>,
@@ -235,7 +235,7 @@ where
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // The clock has it, for hyper counts the time between two requests as the time of a head.
+        // Disabled, because hyper would include the time between two requests; the clock enforces the limit.
         .header_read_timeout(None::<Duration>)
         .max_header_size(limits.header_bytes)
         .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
@@ -246,12 +246,12 @@ where
             biased;
             ended = connection.as_mut() => return ended.map(|()| None),
             taken = poll_fn(|_| take(&takeover, &activity)) => {
-                // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
+                // Moving out is sound: hyper's connection is `Unpin`.
                 let parts = Pin::into_inner(connection).into_parts();
                 return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, taken)));
             }
             () = activity.closes(), if !is_closing => {
-                // A client that has sent nothing waits for no answer.
+                // A client that has sent nothing expects no answer.
                 if activity.is_fresh() {
                     return Ok(None);
                 }
@@ -262,9 +262,9 @@ where
     }
 }
 
-/// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each
-/// poll of the connection, and it is put there inside of one. The watch stays there while hyper has bytes of the answer before it
-/// (of a client that sends its requests ahead): then hyper waits for the socket, and is polled again.
+/// Returns the watch that the service has handed over. Registers no waker: it is polled after each poll of the
+/// connection, during which the service stores the watch. The watch stays there while hyper has unwritten bytes of
+/// earlier, pipelined answers; hyper then waits for the socket, and is polled again.
 fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     if !activity.is_flushed() {
         return Poll::Pending;
@@ -273,7 +273,7 @@ fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
     taken.map_or(Poll::Pending, Poll::Ready)
 }
 
-/// The watch has the socket, until it ends or the client goes. No part of hyper is left meanwhile. `None`: the connection
+/// Writes a watch until it ends or the client disconnects; no part of hyper exists meanwhile. `None` if the connection
 /// ends with it.
 fn watch<IO>(socket: Socket<IO>, ahead: Bytes, taken: Taken, handler: &Handler) -> Part<Option<Socket<IO>>>
 where
@@ -281,7 +281,7 @@ where
 {
     let Taken { head, stream, answered, answering, keeps_alive, body } = taken;
     let (activity, address) = (handler.activity.clone(), handler.peer.address);
-    // Made here and not inside of the future, which would hold each part of it a second time, for as long as the watch.
+    // Created outside the async block, which would otherwise hold each argument twice, for as long as the watch.
     let mut direct = Direct::new(socket, head, stream, ahead, answered);
     Box::pin(async move {
         let written = poll_fn(|context| direct.poll(context)).await;
@@ -292,7 +292,7 @@ where
                 socket.put_back(ahead);
                 return Some(socket);
             }
-            // The client sees the end of the stream either way; its part of the closing is not waited for.
+            // The client sees the end of the stream either way; its close is not waited for.
             Ok(()) => drop(Box::pin(tokio::time::timeout(CLOSING, socket.shutdown())).await),
             Err(error) => tracing::debug!(target: "watchcore_http", %address, "watch: {error}"),
         }
@@ -306,7 +306,7 @@ where
 {
     let limits = shared.limits();
     let activity = handler.activity.clone();
-    // Room beside the watches, so that a connection that has all of them still lists.
+    // Additional streams, so that a connection with the maximum of watches can still list.
     let streams = u32::try_from(limits.watches_per_connection.saturating_add(100)).unwrap_or(u32::MAX);
     let mut builder = http2::Builder::new(Streams(shared.alive.clone()));
     builder
@@ -314,7 +314,7 @@ where
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(streams)
         .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
-        // Clients upload no data here.
+        // Small windows: clients upload no data here.
         .initial_stream_window_size(65_535)
         .initial_connection_window_size(65_535)
         .keep_alive_interval(PING[0])
@@ -329,7 +329,7 @@ where
     connection.await
 }
 
-/// Runs the streams of HTTP/2 for hyper: each is a task that is counted, and can be cut off alone.
+/// Runs the HTTP/2 streams for hyper: each as a counted task, which can be cut off alone.
 #[derive(Clone)]
 struct Streams(Arc<super::Alive>);
 

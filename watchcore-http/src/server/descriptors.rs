@@ -1,10 +1,10 @@
-//! How many connections the limit of open files has room for.
+//! Fits the number of connections to the limit on open files.
 
-/// Files beside connections: those of the caches' sources, of the log, and what is read again when it changes.
+/// File descriptors besides connections: the caches' sources, the log, and files that are read again when they change.
 const OTHERS: usize = 64;
 
-/// The number of connections: as many as are wanted, or as there are file descriptors for. The descriptors that are left
-/// over are for the feeder, which must reconnect while clients hold all that they can.
+/// Returns the wanted number of connections, or as many as there are file descriptors for. Some descriptors are
+/// reserved for the feeder, which must be able to reconnect while clients hold all permits.
 #[cfg(unix)]
 pub(super) fn room_for(wanted: usize) -> usize {
     let needed = wanted.saturating_add(super::accept::SPARE).saturating_add(OTHERS);
@@ -18,7 +18,7 @@ pub(super) fn room_for(wanted: usize) -> usize {
     room
 }
 
-/// The number of connections, on systems without such a limit.
+/// Returns the wanted number: this system has no such limit.
 #[cfg(not(unix))]
 pub(super) fn room_for(wanted: usize) -> usize {
     wanted

@@ -22,33 +22,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Semaphore;
 use tower::Service as _;
 
-/// A watch that leaves hyper: what is written to the socket instead of what hyper would.
+/// A watch that is written to the socket directly instead of by hyper.
 pub(super) struct Taken {
     pub(super) head: Bytes,
     pub(super) stream: Box<WatchStream>,
     pub(super) answered: Arc<Answered>,
     pub(super) answering: Answering,
-    /// Whether the client wants the connection for more.
+    /// Whether the client keeps the connection open for more requests.
     pub(super) keeps_alive: bool,
-    /// The body of the response, which is empty: who wrapped it learns of the end of the watch by its end.
+    /// The response's empty body: a layer that wrapped it is notified of the watch's end when it is dropped.
     pub(super) body: Body,
 }
 
-/// The place in which a watch waits for the task of its connection; one at a time, for hyper answers one request at a time.
+/// Hands a watch over to the task of its connection. One slot suffices, because hyper answers one request at a time.
 pub(super) type Takeover = Arc<Mutex<Option<Taken>>>;
 
 /// The service of one connection.
 #[derive(Clone)]
 pub(super) struct Handler {
-    /// The place for a watch, on HTTP/1.1, where the connection can be taken apart.
+    /// The slot for a watch, on HTTP/1.1 without layers that need the body.
     pub(super) takeover: Option<Takeover>,
     pub(super) router: Router,
     pub(super) peer: Arc<Peer>,
     pub(super) activity: Arc<Activity>,
     pub(super) api: Api,
-    /// All places are taken: nothing but health is answered, and the connection closes.
+    /// All permits are in use: only health probes are answered, and the connection closes.
     pub(super) only_health: bool,
-    /// On HTTP/2: a permit for each answer that is being made.
+    /// On HTTP/2: limits the answers that are made concurrently.
     pub(super) making: Option<Arc<Semaphore>>,
 }
 
@@ -67,13 +67,13 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         Box::pin(async move {
             let is_http2 = making.is_some();
             let permit = match making {
-                // The semaphore is never closed; a request without a permit would be answered all the same.
+                // The semaphore is never closed; if it were, the request would be answered without a permit.
                 Some(making) => making.acquire_owned().await.ok(),
                 None => None,
             };
             let mut response = match refused {
                 Some(refusal) => api.refuse(&request.into_parts().0, refusal),
-                // A router never fails.
+                // Never an error: the router's error type is `Infallible`.
                 None => match router.call(request.map(Body::new)).await {
                     Ok(response) => response,
                     Err(never) => match never {},
@@ -95,9 +95,9 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                 let (parts, body) = response.into_parts();
                 let (head, answered) = (direct::head_bytes(&parts), account.answer(holder(&activity)));
                 let taken = Taken { head, stream, answered, answering, keeps_alive, body };
-                // A panic elsewhere cannot have left it half done: it is set and taken, nothing more.
+                // The slot is only set and taken, so a panic cannot leave it half changed.
                 *takeover.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
-                // The task of the connection looks there behind this poll, and drops this with what hyper has.
+                // The connection's task finds the watch after this poll, and drops this future with the rest of hyper.
                 return std::future::pending().await;
             }
             Ok(response.map(|body| Answer::new(body, &account, answering, is_http2)))
@@ -105,7 +105,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
     }
 }
 
-/// Whether the answer can be written past hyper: as chunks, which HTTP/1.0 does not know, and with a body.
+/// Whether the answer can bypass hyper: it is chunked, which HTTP/1.0 lacks, and has a body.
 fn can_be_taken(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11 && request.method() == Method::GET && request.body().is_end_stream()
 }
@@ -124,7 +124,7 @@ impl Handler {
         self.api.0.figures.refused(reason);
     }
 
-    /// The refusal of a request, before anybody looks at its path and parameters.
+    /// Returns the refusal of a request that breaks a limit, before its path and parameters are parsed.
     fn refusal(&self, request: &Request<Incoming>) -> Option<Refusal> {
         let limits = self.limits();
         if self.only_health && !matches!(Route::of(request.uri().path()), Ok(Route::Health(_))) {

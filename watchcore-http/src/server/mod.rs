@@ -1,14 +1,14 @@
-//! A server of an [`Api`]'s own: sockets, TLS, connections, and their end.
+//! A server of an [`Api`]'s own: sockets, TLS, connections, and shutdown.
 //!
-//! A program that has a server already nests [`Api::router`] into it. One that has none starts a [`Server`]: it accepts
-//! connections on the caller's tokio runtime, one task each at a time, speaks HTTP/1.1 and HTTP/2 on the same port, holds the
-//! limits of [`Limits`](crate::Limits), and ends without cutting anybody off.
+//! A program that has a server nests [`Api::router`] into it. Other programs start a [`Server`]: it accepts connections
+//! on the caller's tokio runtime, with one task each, speaks HTTP/1.1 and HTTP/2 on the same port, enforces
+//! [`Limits`](crate::Limits), and shuts down gracefully.
 //!
-//! The life of a connection: `accept` takes it, if there is a place; `connection` makes the handshake, finds out what is
-//! spoken, and runs hyper; `handler` puts the [`Peer`](crate::access::Peer) into each request and hands it to the
-//! router; `answer` counts what is answered until the client has taken it; and `clock` ends it where it makes no
-//! progress. At the end of the server the listener closes first, then connections that are idle, the others behind what
-//! they answer; watches are ended one by one; what is left at the end of the grace time is cut off.
+//! The life of a connection: `accept` accepts it, if there is a permit; `connection` makes the handshake, detects the
+//! version of HTTP, and runs hyper; `handler` adds the [`Peer`](crate::access::Peer) to each request and passes it to
+//! the router; `answer` counts the answer's bytes until the client has taken them; and `clock` ends a connection that
+//! makes no progress. On shutdown the listener closes first, then idle connections, then the others after their
+//! answers; watches are ended one by one; the rest is cut off at the end of the grace time.
 
 mod accept;
 mod answer;
@@ -36,12 +36,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use watchcore::{Code, Error, Result};
 
-/// How many connections the system holds that are not accepted yet, where its own limit is not lower. One more is left
-/// without an answer, and tries again a second later: behind a restart all clients come in one moment.
+/// How many unaccepted connections the kernel queues, unless its own limit is lower. A connection beyond that is
+/// ignored, and the client retries a second later; after a restart, all clients connect at once.
 const BACKLOG: u32 = 4096;
 
-/// A server that runs. Its watches are tasks of tokio's: caches built with `trust_wakers(true)` wake them soonest.
-/// Where it is dropped it ends at once, as with a [`shutdown`](Server::shutdown) without grace.
+/// A running server. Its watches are tokio tasks: caches built with `trust_wakers(true)` wake them soonest. Dropping
+/// the server ends it at once, like [`shutdown`](Server::shutdown) without grace.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,12 +59,12 @@ const BACKLOG: u32 = 4096;
 #[must_use = "a server that is dropped ends"]
 pub struct Server {
     address: SocketAddr,
-    /// Takes the grace time; dropped, there is none.
+    /// Receives the grace time; dropped: no grace.
     stop: oneshot::Sender<Duration>,
     accepting: JoinHandle<()>,
 }
 
-/// What a [`Server`] is started with.
+/// Builder of a [`Server`].
 ///
 /// ```no_run
 /// use watchcore::Cache;
@@ -90,11 +90,14 @@ pub struct ServerBuilder {
 }
 
 impl Server {
-    /// How long [`shutdown`](Server::shutdown) takes at most beyond the grace time: streams of HTTP/2 may need it to notice that
-    /// their connection was cut off.
+    /// How long [`shutdown`](Server::shutdown) may take beyond the grace time: HTTP/2 streams may need it to notice
+    /// that their connection was cut off.
     pub const CUT: Duration = Duration::from_secs(5);
 
-    /// A server of this service. It listens on 127.0.0.1:8080 until told otherwise.
+    /// Creates a builder of a server for this service. By default it listens on 127.0.0.1:8080.
+    ///
+    /// A service may have several servers, and be nested in another; but it ends with the first of them that shuts
+    /// down.
     ///
     /// A service may have several servers, and be nested in another; but it ends with the first of them that ends.
     pub fn builder(api: Api) -> ServerBuilder {
@@ -109,79 +112,79 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends it: `/readyz` fails from now on and nobody can connect; each watch ends cleanly, one by one over most of the
-    /// grace time; each answer is sent whole; idle connections close. What is there at the end of the grace time is cut
-    /// off. Returns when the last connection is gone.
+    /// Shuts down: from now on `/readyz` fails and connections are refused; watches end cleanly, one by one over most
+    /// of the grace time; answers that have begun are sent whole; idle connections close. The rest is cut off at the
+    /// end of the grace time. Returns when the last connection is closed.
     ///
-    /// The service ends with it, for good, and wherever else it is served: its watches end there too, and new ones are
-    /// refused. A program that goes on builds another [`Api`] for that.
+    /// The service ends too, permanently, wherever else it is served: its watches end there as well, and new ones are
+    /// refused. A program that wants to continue must build another [`Api`].
     pub async fn shutdown(self, grace: Duration) {
-        // It is not there any more where its runtime ends.
+        // Fails if the accepting task is gone because its runtime shut down.
         let _ = self.stop.send(grace);
         let _ = self.accepting.await;
     }
 }
 
 impl ServerBuilder {
-    /// Where it listens: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; port 0 is any that is free.
+    /// Sets the address: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; port 0 chooses a free port.
     ///
-    /// A name is looked up when it starts, on a thread that may block; of its addresses the first that can be listened on
-    /// is taken.
+    /// A host name is resolved at the start, on a blocking thread; the first of its addresses on which the server can
+    /// listen is used.
     ///
-    /// An address that others reach needs TLS and something that says who asks (an authenticator, or client
-    /// certificates), or [`insecure`](ServerBuilder::insecure).
+    /// An address other than loopback requires TLS and authentication (an authenticator, or client certificates), or
+    /// [`insecure`](ServerBuilder::insecure).
     pub fn address(mut self, address: impl Into<String>) -> ServerBuilder {
         self.address = address.into();
         self
     }
 
-    /// A socket that listens already, instead of an address: of systemd, for example.
+    /// Sets a listening socket to use instead of an address, for example from systemd.
     pub fn listener(mut self, listener: StdListener) -> ServerBuilder {
         self.listener = Some(listener);
         self
     }
 
-    /// Connections are encrypted, with these certificates.
+    /// Enables TLS with these certificates.
     pub fn tls(mut self, tls: Tls) -> ServerBuilder {
         self.tls = Some(tls);
         self
     }
 
-    /// Others may reach it although it does not encrypt, or does not ask who they are: everybody who reaches it reads
-    /// everything that it serves. Default: no.
+    /// Allows an address other than loopback without TLS or without authentication: then every client that reaches the
+    /// server reads everything that it serves. Default: no.
     pub fn insecure(mut self, insecure: bool) -> ServerBuilder {
         self.insecure = insecure;
         self
     }
 
-    /// The program's own router, into which that of the service is nested or merged. Default: the service's alone.
+    /// Sets the program's own router, which contains the service's router. Default: only the service's router.
     ///
-    /// Its layers see each answer as it goes out, and may change it. Where none of them looks into bodies, say
+    /// Its layers see each answer, and may change it. If none of them needs the bodies of watches, enable
     /// [`direct`](ServerBuilder::direct).
     pub fn router(mut self, router: Router) -> ServerBuilder {
         self.router = Some(router);
         self
     }
 
-    /// Whether a watch over HTTP/1.1 is written past the layers of the [`router`](ServerBuilder::router), straight to its
-    /// socket. Then it has no buffer while it is idle, which is most of what it costs; but a layer that compresses, counts,
-    /// or otherwise takes part in the bodies of answers does not see that of a watch, and would break it. The head of the
-    /// answer goes out as they leave it. Default: without a router of the program's own.
+    /// Sets whether watches over HTTP/1.1 bypass the layers of the [`router`](ServerBuilder::router) and are written
+    /// straight to their socket. An idle watch then has no buffers, which are most of its memory; but a layer that
+    /// compresses, counts or otherwise handles bodies does not see the bodies of watches, and would break them. The
+    /// head of the answer is sent as the layers leave it. Default: yes, unless the program sets its own router.
     pub fn direct(mut self, direct: bool) -> ServerBuilder {
         self.direct = Some(direct);
         self
     }
 
-    /// Starts it on the runtime of the caller.
+    /// Starts the server on the caller's runtime.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where the address is none, or others reach it and it is not secure; where the certificates
-    /// cannot be read. UNAVAILABLE where the address cannot be listened on.
+    /// INVALID_ARGUMENT if the address is malformed, or is not loopback and the server is not secure, or if the
+    /// certificates cannot be read. UNAVAILABLE if the server cannot listen on the address.
     pub async fn start(self) -> Result<Server> {
         let of_listener = |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot listen: {error}"));
         let given = |listener: StdListener| {
@@ -218,9 +221,9 @@ impl ServerBuilder {
 }
 
 /// # Errors
-/// INVALID_ARGUMENT where it is no address; UNAVAILABLE where it is another's, or taken.
+/// INVALID_ARGUMENT if the address is malformed; UNAVAILABLE if it is in use, or not an address of this machine.
 async fn bind(address: &str) -> Result<TcpListener> {
-    // A name is looked up on a thread that may block, for it may take as long as its servers do.
+    // Resolved on a blocking thread, because DNS may be slow.
     let found = tokio::net::lookup_host(address).await.map_err(|error| {
         let message =
             format!("listen address {address:?}: {error}. Give an address and a port, such as 127.0.0.1:8080.");
@@ -241,7 +244,8 @@ async fn bind(address: &str) -> Result<TcpListener> {
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // As std does it: a restarted server need not wait for connections of the one before. On Windows it means more.
+    // As std does: a restarted server need not wait for old connections to expire. On Windows the option means
+    // something else.
     #[cfg(not(windows))]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -261,15 +265,15 @@ fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Res
     Err(Error::new(Code::InvalidArgument, message))
 }
 
-/// What all connections of a server share.
+/// State that all connections of a server share.
 struct Shared {
     api: Api,
     router: Router,
-    /// Watches of HTTP/1.1 leave hyper.
+    /// Whether watches over HTTP/1.1 bypass hyper.
     direct: bool,
     tls: Option<tls::Certificates>,
     asks_certificate: bool,
-    /// Who asks has to be known.
+    /// Whether requests must be authenticated.
     must_be_known: bool,
     places: Arc<ClientPlaces>,
     clock: Arc<Clock>,
@@ -286,14 +290,14 @@ impl Shared {
     }
 }
 
-/// How many tasks of the server live beside those of connections: the streams of HTTP/2.
+/// Counts the server's tasks besides those of connections: HTTP/2 streams.
 #[derive(Default)]
 struct Alive {
     count: AtomicUsize,
     on_none: Notify,
 }
 
-/// One of them, until this is dropped.
+/// A counted task, until this is dropped.
 struct AliveTask(Arc<Alive>);
 
 impl Alive {
@@ -302,10 +306,11 @@ impl Alive {
         AliveTask(self.clone())
     }
 
-    /// Waits until there is none. Nobody may enter any more.
+    /// Waits until there are none. No more may be entered.
     async fn none(&self) {
         while self.count.load(SeqCst) > 0 {
-            // One that leaves between the two leaves a permit.
+            // If the last one leaves between the check and the wait, `notify_one` has stored a permit, and the wait
+            // returns at once.
             self.on_none.notified().await;
         }
     }

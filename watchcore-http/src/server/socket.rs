@@ -1,4 +1,4 @@
-//! The socket of a connection: bytes that were read ahead, and what it tells the clock.
+//! The socket of a connection: prepends bytes that were read ahead, and reports to the clock.
 
 use super::clock::Connection;
 use crate::clients::Activity;
@@ -9,24 +9,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A socket, bytes of it that were read already, and its place among the connections: that goes with the socket, also
-/// where a WebSocket has taken it.
+/// A socket, bytes of it that were read already, and its registration with the clock, which lasts as long as the
+/// socket, even after a WebSocket has taken it over.
 pub(super) struct Socket<IO> {
     io: IO,
     ahead: Bytes,
     connection: Connection,
-    /// Written bytes are progress, as on HTTP/1.1. On HTTP/2 the answers count the bytes that are taken of them, because a
-    /// client can ask for frames between them without reading an answer.
+    /// Whether written bytes count as progress, as on HTTP/1.1. On HTTP/2 only the bytes of answers count, because a
+    /// client can cause other frames to be written without reading an answer.
     counts: bool,
 }
 
 impl<IO> Socket<IO> {
-    /// `ahead` is read before what comes.
+    /// Creates a socket from which `ahead` is read first.
     pub(super) fn new(io: IO, ahead: Bytes, connection: Connection, counts: bool) -> Socket<IO> {
         Socket { io, ahead, connection, counts }
     }
 
-    /// Bytes of the next request that were read meanwhile: they come first.
+    /// Puts back bytes of the next request, which are read next.
     pub(super) fn put_back(&mut self, bytes: Bytes) {
         debug_assert!(self.ahead.is_empty(), "who reads on has read what was ahead");
         self.ahead = bytes;
@@ -91,7 +91,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
         let flushed = Pin::new(&mut self.io).poll_flush(context);
         self.activity().blocked(flushed.is_pending());
         ready!(flushed)?;
-        // hyper flushes the socket when it has nothing left itself.
+        // hyper flushes the socket when its own buffer is empty.
         self.activity().flushed();
         Poll::Ready(Ok(()))
     }

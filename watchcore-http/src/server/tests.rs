@@ -1,4 +1,4 @@
-//! Connections over pipes that hold as much as a test wants, where a socket of the kernel holds what it wants.
+//! Tests of connections over pipes with a fixed buffer size, unlike the kernel's sockets.
 
 use super::*;
 use crate::access::Peer;
@@ -36,7 +36,7 @@ fn limited(limits: Limits) -> Arc<Shared> {
     })
 }
 
-/// What belongs to a connection beside its socket.
+/// Returns the state of a connection besides its socket.
 fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> Link {
     let peer = Peer {
         address: ([127, 0, 0, 1], 1).into(),
@@ -50,7 +50,7 @@ fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> Link {
     Link { shared: shared.clone(), peer: Arc::new(peer), only_health: false }
 }
 
-/// A connection over a pipe, until it ends or is cut off.
+/// Serves a connection over a pipe until it ends or is cut off.
 fn serve<IO>(shared: &Arc<Shared>, io: IO, is_http2: bool)
 where
     IO: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -69,14 +69,14 @@ where
     });
 }
 
-/// A connection of HTTP/1.1 over a pipe that holds so many bytes.
+/// Returns an HTTP/1.1 connection over a pipe with a buffer of `room` bytes.
 fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
     let (client, server) = tokio::io::duplex(room);
     serve(shared, server, false);
     client
 }
 
-/// One of HTTP/2, whose client gives each stream room for so many bytes, and reads while its connection is polled.
+/// Returns an HTTP/2 connection whose client grants each stream a window of `room` bytes, and reads while it is polled.
 async fn connection2(shared: &Arc<Shared>, room: u32) -> (h2::client::SendRequest<Bytes>, Connection2) {
     let (client, server) = tokio::io::duplex(16 << 10);
     serve(shared, server, true);
@@ -85,7 +85,7 @@ async fn connection2(shared: &Arc<Shared>, room: u32) -> (h2::client::SendReques
 
 type Connection2 = h2::client::Connection<DuplexStream>;
 
-/// Both requests are there before a byte of an answer is taken, and the pipe holds a part of the first.
+/// Both requests arrive before a byte of an answer is taken, and the pipe holds only a part of the first answer.
 #[tokio::test]
 async fn watch_follows_the_whole_answer_before_it() {
     let shared = shared();
@@ -103,7 +103,7 @@ async fn watch_follows_the_whole_answer_before_it() {
 const SECOND: Duration = Duration::from_secs(1);
 const LARGE: &str = "GET /apis/matrix.test/v1/widgets/large HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A server with a megabyte at [`LARGE`].
+/// Returns a server with a value of a megabyte at [`LARGE`].
 fn with_large(limits: Limits) -> Arc<Shared> {
     let shared = limited(limits);
     let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(1 << 20));
@@ -112,8 +112,8 @@ fn with_large(limits: Limits) -> Arc<Shared> {
     shared
 }
 
-/// hyper has all of the answer at once, and writes it for ten seconds: neither is the connection idle meanwhile, nor does
-/// the next head, which has come already, take too long.
+/// hyper gets the answer at once and writes it for ten seconds. Meanwhile the connection is not idle, and the next
+/// head, which has arrived already, does not time out.
 #[tokio::test(start_paused = true)]
 async fn answer_takes_as_long_as_its_client() {
     let mut limits = Limits::default();
@@ -134,7 +134,7 @@ async fn answer_takes_as_long_as_its_client() {
     assert!(said.len() > 1 << 20 && from.elapsed() > SECOND * 9, "{} bytes, {:?}", said.len(), from.elapsed());
 }
 
-/// The same on HTTP/2, where the client gives room for sixteen bytes at a time.
+/// The same on HTTP/2, with a window of sixteen bytes.
 #[tokio::test(start_paused = true)]
 async fn answer_takes_as_long_as_its_stream() {
     let limits = Limits { idle: SECOND, ..Limits::default() };
@@ -154,7 +154,7 @@ async fn answer_takes_as_long_as_its_stream() {
     assert!(said.trim_ascii_end().ends_with(b"}") && waited > SECOND * 5, "{} bytes, {waited:?}", said.len());
 }
 
-/// The client of an answer that hyper has all of takes nothing: it is left when its time is over.
+/// A client that takes no byte of an answer that hyper has buffered is cut off after the stall limit.
 #[tokio::test(start_paused = true)]
 async fn client_that_takes_no_answer_is_left() {
     let limits = Limits { stall: SECOND, ..Limits::default() };
@@ -166,8 +166,8 @@ async fn client_that_takes_no_answer_is_left() {
 
 const WATCH: &str = "GET /apis/matrix.test/v1/widgets?watch=1&timeoutSeconds=36000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A watch whose client takes nothing is left in the same time, on the direct path, behind a buffer as TLS has one, and on
-/// HTTP/2; one that takes a little now and then goes on.
+/// A watch whose client takes nothing is cut off after the stall limit: on the direct path, behind a buffer like that
+/// of TLS, and on HTTP/2. A client that takes a little now and then keeps its watch.
 #[tokio::test(start_paused = true)]
 async fn watch_whose_client_takes_nothing_is_left() {
     let limits = || Limits { stall: SECOND, ..Limits::default() };
@@ -203,7 +203,7 @@ async fn watch_whose_client_takes_nothing_is_left() {
     assert_eq!(shared.clock.count(), 1);
 }
 
-/// Nothing to say is no reason to end.
+/// A watch without events is not cut off.
 #[tokio::test(start_paused = true)]
 async fn quiet_watch_goes_on() {
     let shared = limited(Limits { stall: SECOND, idle: SECOND, header_timeout: SECOND, ..Limits::default() });
@@ -219,8 +219,8 @@ async fn quiet_watch_goes_on() {
     assert_eq!(shared.clock.count(), 2);
 }
 
-/// A WebSocket lasts as long as its client answers pings: it is neither idle between two of them, nor is a pong the
-/// beginning of a request.
+/// A WebSocket lasts as long as its client answers pings: it is not idle between them, and a pong is not the beginning
+/// of a request.
 #[tokio::test(start_paused = true)]
 async fn websocket_is_not_idle() {
     let shared = shared();
@@ -242,7 +242,7 @@ async fn websocket_is_not_idle() {
     assert_eq!(shared.clock.count(), 1);
 }
 
-/// Waits until the connection is closed, and that is so long from now.
+/// Waits until the connection is closed, and checks that this takes `after`.
 async fn is_left(shared: &Shared, after: Duration) {
     let from = tokio::time::Instant::now();
     while shared.clock.count() > 0 {
@@ -252,7 +252,7 @@ async fn is_left(shared: &Shared, after: Duration) {
     assert!(from.elapsed() >= after, "{:?}", from.elapsed());
 }
 
-/// A name is looked up where it may take its time: here there is one such thread, and it is busy.
+/// Host names are resolved on a blocking thread; here the only one is busy.
 #[test]
 fn names_are_looked_up_elsewhere() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
@@ -270,7 +270,7 @@ fn names_are_looked_up_elsewhere() {
     });
 }
 
-/// Behind a restart all clients come back at once: the system holds them until they are accepted.
+/// After a restart all clients connect at once; the kernel queues them until they are accepted.
 #[tokio::test]
 async fn many_may_connect_before_they_are_accepted() {
     let listener = bind("127.0.0.1:0").await.unwrap();
@@ -285,7 +285,7 @@ async fn many_may_connect_before_they_are_accepted() {
     drop(clients);
 }
 
-/// What lasts as long as a watch is small: a handshake, which is not, goes when it is over.
+/// The part that lasts as long as a watch is small; the larger handshake is freed when it is over.
 #[tokio::test]
 async fn task_of_a_connection_is_small() {
     let shared = shared();

@@ -1,4 +1,4 @@
-//! Certificates: those of the server, read again when they change, and who may show one to it.
+//! TLS: the server's certificates, reloaded when they change, and the configuration of client certificates.
 
 use crate::access::{Authorities, BELIEVED, ClientCertificate, certificates, said};
 use crate::files::Reloaded;
@@ -16,15 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
-/// Where the certificates of a server are: files in PEM.
+/// The certificate files of a server, in PEM.
 ///
-/// They are looked at in each handshake, and read again when they have changed: a certificate is renewed by replacing
-/// the files. While they make no pair, because only one of the two is replaced yet, the pair before serves.
+/// Each handshake checks the files, and reads them again if they have changed: a certificate is renewed by replacing
+/// the files. While certificate and key do not match, because only one of them was replaced yet, the previous pair is
+/// used.
 ///
-/// The files that say who may connect, `client_ca` and `client_crl`, are looked at also while connections last. A request
-/// on an open connection is 401, and an open watch ends, when the certificate of the client has ended, was revoked, or
-/// its authority has left the file. While these files cannot be read, what they said before holds for a minute; then
-/// nobody is known by a certificate.
+/// The files `client_ca` and `client_crl` are also checked while connections last. When a client's certificate expires,
+/// is revoked, or loses its authority, its requests on open connections get 401, and its watches end. While these files
+/// cannot be read, their previous contents are used for a minute; after that, no client is authenticated by a
+/// certificate.
 ///
 /// ```
 /// let tls = watchcore_http::Tls::new("server.crt", "server.key").client_ca("ca.crt").client_crl("ca.crl");
@@ -38,15 +39,15 @@ pub struct Tls {
     client_crl: Option<PathBuf>,
 }
 
-/// The certificates of a running server, read again when their files change.
+/// The certificates of a running server, reloaded when their files change.
 pub(super) struct Certificates {
     pair: Arc<Reloaded<SingleCertAndKey>>,
     authorities: Option<Arc<Reloaded<Authorities>>>,
-    /// The newest configuration, with the values that it was made of.
+    /// The newest configuration, with the values that it was made from.
     made: Mutex<Made>,
 }
 
-/// A configuration for handshakes, and the values that it was made of.
+/// A configuration for handshakes, and the values that it was made from.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) config: Arc<ServerConfig>,
@@ -55,30 +56,30 @@ pub(super) struct Made {
 }
 
 impl Tls {
-    /// The chain of certificates, the server's own first, and its private key (PKCS#8, PKCS#1 or SEC1).
+    /// Sets the certificate chain, the server's own certificate first, and its private key (PKCS#8, PKCS#1 or SEC1).
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
         let (certificate, key) = (certificate.into(), key.into());
         Tls { certificate, key, passphrase: None, client_ca: None, client_crl: None }
     }
 
-    /// The file of the passphrase with which the key is encrypted: PKCS#8 (`ENCRYPTED PRIVATE KEY`), as
-    /// `openssl pkcs8 -topk8` writes it. A line feed at its end is no part of the passphrase.
+    /// Sets the file with the passphrase of the key, which must be encrypted PKCS#8 (`ENCRYPTED PRIVATE KEY`), as
+    /// `openssl pkcs8 -topk8` writes it. A line feed at the end of the file is not part of the passphrase.
     pub fn key_passphrase_file(mut self, path: impl Into<PathBuf>) -> Tls {
         self.passphrase = Some(path.into());
         self
     }
 
-    /// Certificates that sign those of clients. A client that shows one of these is the user that its common name
-    /// says, in the groups that its organizations say, as with Kubernetes. A client without one may connect, and is
-    /// known by another authenticator or not at all; one with another's certificate may not.
+    /// Sets the authorities that sign client certificates. A client with such a certificate is the user of its common
+    /// name, in the groups of its organizations, as in Kubernetes. A client without a certificate may connect, and is
+    /// authenticated by another authenticator or not at all; one with a certificate of another authority is refused.
     pub fn client_ca(mut self, path: impl Into<PathBuf>) -> Tls {
         self.client_ca = Some(path.into());
         self
     }
 
-    /// Lists of the certificates that the authorities have revoked (CRL, PEM). It has one of each authority that has
-    /// signed a certificate of a client, or one between the two: a certificate whose authority has no list there is
-    /// refused, and so is one whose list is past its time of the next update.
+    /// Sets the revocation lists of the authorities (CRL, PEM). A list is required for each authority and intermediate
+    /// that has signed a client certificate: certificates whose authority has no list are refused, and so are those
+    /// whose list has expired.
     pub fn client_crl(mut self, path: impl Into<PathBuf>) -> Tls {
         self.client_crl = Some(path.into());
         self
@@ -89,12 +90,12 @@ impl Tls {
     }
 
     /// # Errors
-    /// INVALID_ARGUMENT where the files cannot be read, or are no pair.
+    /// INVALID_ARGUMENT if the files cannot be read, or certificate and key do not match.
     pub(super) fn load(&self) -> Result<Certificates> {
         self.load_believing(BELIEVED)
     }
 
-    /// Loads the files; `believed` is the limit for authorities and revocations that cannot be read any more.
+    /// Loads the files. `believed` is how long authorities and revocation lists are used after they became unreadable.
     fn load_believing(&self, believed: Duration) -> Result<Certificates> {
         let failed = |why: String| Error::new(Code::InvalidArgument, format!("TLS: {why}. Give files in PEM."));
         let mut paths = vec![self.certificate.clone(), self.key.clone()];
@@ -123,7 +124,7 @@ impl Tls {
 }
 
 impl Certificates {
-    /// The configuration that the files make at this moment.
+    /// Returns the configuration for the current files.
     pub(super) async fn current(&self) -> Made {
         let pair = self.pair.current().await;
         let authorities = match &self.authorities {
@@ -133,19 +134,19 @@ impl Certificates {
             }
             None => None,
         };
-        // Nothing in here panics between two changes that belong together.
+        // A panic cannot leave half a change: the lock guards one assignment.
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.is_of(&pair, authorities.as_ref()) {
             match Made::new(pair, authorities, self.authorities.is_some()) {
                 Ok(newer) => *made = newer,
-                // The protocol versions do not fit the provider, which no file can cause.
+                // Protocol versions and provider do not match, which files cannot cause.
                 Err(error) => tracing::error!(target: "watchcore_http", "TLS: {error}"),
             }
         }
         made.clone()
     }
 
-    /// The certificate that a client has shown in a handshake of this configuration.
+    /// Returns the certificate of a client after a handshake with this configuration.
     pub(super) fn shown(&self, session: &rustls::ServerConnection, made: Made) -> Option<ClientCertificate> {
         let (chain, authorities) = (session.peer_certificates()?, self.authorities.clone()?);
         Some(ClientCertificate::new(chain, authorities, made.authorities?))
@@ -162,14 +163,14 @@ impl Made {
             .with_safe_default_protocol_versions()?;
         let builder = match &authorities {
             Some(authorities) => builder.with_client_cert_verifier(authorities.verifier().clone()),
-            // Either there are no authorities, or their files could not be read for too long. Clients are then known by a
-            // token or not at all.
+            // There are no authorities, or their files were unreadable for too long. Clients are then authenticated by
+            // a token or not at all.
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(pair.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if asks_certificate {
-            // A session that is resumed is not verified again: a client's certificate would outlive its end.
+            // A resumed session is not verified again: a client's certificate would outlive its end.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -185,7 +186,7 @@ impl Made {
     }
 }
 
-/// The server's own certificate with its key.
+/// Returns the server's certificate chain with its key.
 fn pair(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<SingleCertAndKey, String> {
     let in_file = |at: usize, what: String| format!("{}: {what}", paths[at].display());
     let chain = certificates(&files[0]).map_err(|why| in_file(0, why))?;
@@ -204,12 +205,12 @@ fn pair(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<SingleCertA
     Ok(SingleCertAndKey::from(pair))
 }
 
-/// An encrypted key in a text in PEM. `None`: the first section of the text is something else.
+/// Returns the encrypted key in a PEM text; `None` if the text has no such section.
 fn encrypted_key(pem: &[u8]) -> Option<std::result::Result<SecretDocument, String>> {
     let text = std::str::from_utf8(pem).ok()?;
     let begin = format!("-----BEGIN {}-----", EncryptedPrivateKeyInfoRef::PEM_LABEL);
     let text = &text[text.find(&begin)?..];
-    // The text of an error may have a part of the key in it.
+    // The error is replaced, because its text may contain a part of the key.
     let parsed = SecretDocument::from_pem(text).map(|(_, document)| document);
     Some(parsed.map_err(|_: DerError| "the encrypted private key cannot be read as PEM".to_owned()))
 }
@@ -229,7 +230,7 @@ mod tests {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
     use rustls::pki_types::CertificateDer;
 
-    /// Waits until the authorities of clients are believed, or no more.
+    /// Waits until the authorities are in use, or no longer in use.
     async fn until(certificates: &Certificates, believed: bool) -> Made {
         let seen = async {
             loop {
@@ -243,8 +244,8 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(10), seen).await.expect("the authorities are believed for ever")
     }
 
-    /// Who may connect is not known when nobody can read who signs them: handshakes ask for no certificate, and one that was
-    /// shown before is nobody's.
+    /// While the authorities' file cannot be read, handshakes ask for no certificate, and earlier certificates are not
+    /// accepted.
     #[tokio::test]
     async fn authorities_that_are_gone_know_nobody() {
         let mut parameters = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();

@@ -1,11 +1,11 @@
-//! A Status for what hyper refuses by itself.
+//! Adds a Status body to errors that hyper answers by itself.
 //!
-//! A head that hyper cannot parse, or that is too large, never reaches the service: hyper writes an empty answer and closes.
-//! It has no hook for that. So the socket below hyper looks at what is written: an answer of hyper's own is one write of a
-//! head that says nothing but `connection: close`, `content-length: 0` and the date, with 400, 414 or 431. The service's own
-//! answers have a content type. In the place of such a head goes one with a Status as its body.
+//! A head that hyper cannot parse, or that is too large, never reaches the service: hyper writes an empty answer and
+//! closes, and has no hook to change that. So the socket below hyper inspects the writes: an answer of hyper's own is
+//! one write of a head with only `connection: close`, `content-length: 0` and the date, and with status 400, 414 or
+//! 431. The service's own answers have a content type. Such a head is replaced by one with a Status body.
 //!
-//! HTTP/2 has no such place: h2 resets a stream that it refuses, or answers it with an empty 431 in frames of its own.
+//! HTTP/2 offers no such place: h2 resets a stream that it refuses, or answers it with an empty 431.
 
 use crate::status::Refusal;
 use bytes::{Buf as _, Bytes};
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Longer than the head of any answer of hyper's own.
 const LONGEST: usize = 256;
 
-/// A socket of HTTP/1.1 below hyper.
+/// An HTTP/1.1 socket below hyper.
 pub(super) struct Worded<IO> {
     io: IO,
     /// The rest of a Status that was reported to hyper as written.
@@ -70,7 +70,7 @@ fn worded(written: &[u8]) -> Option<Bytes> {
 }
 
 impl<IO: AsyncWrite + Unpin> Worded<IO> {
-    /// Writes what is left of a Status.
+    /// Writes the rest of a Status.
     fn poll_unwritten(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unwritten.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.unwritten))?;
@@ -97,7 +97,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Worded<IO> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_unwritten(context))?;
         let Some(answer) = worded(bytes) else { return Pin::new(&mut self.io).poll_write(context, bytes) };
-        // hyper is told that all bytes are written. The rest of the answer goes out with the next write, flush or shutdown.
+        // hyper is told that all bytes are written. The rest of the answer goes out with the next write, flush or
+        // shutdown.
         self.unwritten = answer;
         if let Poll::Ready(Err(error)) = self.poll_unwritten(context) {
             return Poll::Ready(Err(error));
