@@ -1,7 +1,8 @@
-//! What a list costs: when its first piece is there, how long the whole takes, how much memory it needs above its cache.
+//! Measures a list: the time to its first piece and to its end, and its memory above the cache's.
 //!
 //! Usage: `lists OBJECTS FORM [gzip]`; FORM is json, metadata, table, label (a selector that one object in a hundred
-//! passes) or pages (of 500). One thread makes the list and takes it, without a socket. For instructions an object:
+//! matches) or pages (of 500). One thread produces and consumes the list, without a socket. To count instructions per
+//! object:
 //!
 //! ```text
 //! valgrind --tool=callgrind --toggle-collect='lists::counted*' target/release/examples/lists 10000 json
@@ -18,22 +19,22 @@ use watchcore_http::{Api, Resource};
 
 const PATH: &str = "/apis/matrix.test/v1/widgets";
 
-/// A list that was taken whole.
+/// A list that was read whole.
 struct Taken {
     first: Duration,
     whole: Duration,
     bytes: usize,
     frames: usize,
-    /// What comes behind `"continue":"`, where there is such a thing in the first piece.
+    /// The continue token in the first piece, if there is one.
     token: Option<String>,
 }
 
-/// The part that is counted.
+/// The measured part.
 #[inline(never)]
 fn counted(runtime: &Runtime, router: &Router, request: Request<axum::body::Body>) -> Taken {
     runtime.block_on(async {
         let from = Instant::now();
-        // A router never fails.
+        // Never an error: the router's error type is `Infallible`.
         let Ok(response) = router.clone().oneshot(request).await;
         assert_eq!(response.status(), 200);
         let mut body = response.into_body();
@@ -78,7 +79,7 @@ fn router(objects: u64) -> watchcore::Result<Router> {
     Ok(Api::builder().cache(cache).resource(widgets).build()?.router())
 }
 
-/// A line of this process' status, in KiB.
+/// Returns a line of this process's status, in KiB.
 fn memory(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -102,10 +103,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let router = router(objects)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // What is only made once is made: threads of the core, tables of the router.
+    // Warm up: threads of the core, tables of the router.
     counted(&runtime, &router, request(&format!("{PATH}?limit=1"))?);
     let before = memory("VmRSS");
-    // 5: the high-water mark begins anew.
+    // Writing 5 resets the high-water mark.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let target = match form {
         "label" => format!("{PATH}?labelSelector=app%3Da07"),

@@ -1,8 +1,8 @@
-//! A server over a cache that is kept busy, to look at: `cargo run -p watchcore-http --example live_page`, then open
+//! A server over a busy cache, as a demonstration: `cargo run -p watchcore-http --example live_page`, then open
 //! <http://127.0.0.1:8080/> in a browser. Another address can be given: `-- 127.0.0.1:0`.
 //!
-//! The program writes to its cache itself: 2,000 objects, some hundreds of changes a second, now and then a resync. Three
-//! watchers read along; one of them is slow, so that there is lag to be seen.
+//! The program writes to its cache itself: 2,000 objects, some hundreds of changes per second, and now and then a
+//! resync. Three watchers read the changes; one of them is slow, so that it lags.
 
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -55,7 +55,7 @@ async fn write(mut writer: Writer, keys: Vec<String>) {
     }
 }
 
-/// What a source does that lost its place: the whole state anew.
+/// Replaces the whole state, as a source does that lost its position.
 fn resync(writer: &mut Writer, keys: &[String], revision: u64) -> watchcore::Result<()> {
     let value = value(revision);
     let records = keys.iter().map(|key| Record {
@@ -70,13 +70,13 @@ fn resync(writer: &mut Writer, keys: &[String], revision: u64) -> watchcore::Res
     Ok(())
 }
 
-/// Reads along, a batch at a time.
+/// Reads changes, a batch at a time.
 async fn read(cache: Cache, name: &'static str, pause: Duration) {
     let opened = cache.subscribe(Start::State).name(name).on_lag(OnLag::SkipToOldest).open();
     let Ok(mut subscription) = opened else { return };
     while let Ok(waited) = subscription.wait_async(Duration::from_secs(1)).await {
         if waited {
-            // What was lost is told once, and it goes on behind it.
+            // A loss is reported once as an error; reading then continues after it.
             let _ = subscription.poll(512);
         }
         tokio::time::sleep(pause).await;

@@ -1,10 +1,10 @@
-//! What comes from strangers, given to what reads it: paths, queries, selectors, tokens, headers, stored values, whole
-//! requests, frames of a WebSocket.
+//! Fuzz targets for untrusted input: paths, queries, selectors, tokens, headers, stored values, whole requests,
+//! WebSocket frames.
 //!
-//! Each function takes any bytes and panics where what was read of them is not what it has to be: a key outside of its
-//! resource's prefix, a selector with another meaning than the core reads in it, a value that is another value when it
-//! goes out. The programs in `fuzz/` call them with bytes that grow out of what was seen to reach new code; the tests of
-//! the crate call them with bytes at random and with texts that are nearly right.
+//! Each function takes arbitrary bytes and panics if they are interpreted wrongly: a key outside its resource's prefix,
+//! a selector with another meaning than the core gives it, a value that changes when it is sent. The programs in
+//! `fuzz/` call them with inputs from a coverage-guided fuzzer; the crate's tests call them with random bytes and with
+//! nearly valid texts.
 
 use crate::api::{Api, ApiBuilder};
 use crate::catalog::{Resource, Served};
@@ -28,10 +28,10 @@ use watchcore::{Cache, Change, Code, Range, Read, ReadOptions};
 
 const GROUP: &str = "matrix.test";
 
-/// What the color of an object outside of every resource is: it must not be seen but by its key.
+/// The color of objects outside every resource, which must only be visible through `/v1/keys`.
 const OUTSIDE: &str = "of-no-resource";
 
-/// Widgets and nodes, beside keys that lie close to theirs and must not be reached.
+/// Widgets and nodes, and keys close to theirs that must not be reachable.
 static API: LazyLock<Api> = LazyLock::new(|| {
     let widgets = Resource::new(GROUP, "v1", "widgets", "Widget")
         .namespaced(true)
@@ -53,7 +53,7 @@ static API: LazyLock<Api> = LazyLock::new(|| {
     api.unwrap_or_else(|error| panic!("the service of a test: {error}"))
 });
 
-/// Where requests are answered.
+/// The runtime on which requests are answered.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.unwrap_or_else(|error| panic!("the runtime of a test: {error}"))
@@ -63,8 +63,8 @@ fn widgets() -> &'static Arc<Served> {
     API.0.catalog.resource(GROUP, "v1", "widgets").unwrap_or_else(|| unreachable!("it is declared"))
 }
 
-/// A whole request: method and target in the first line, a header in each other. It is answered, or waits for something;
-/// what is said to be JSON is JSON, and nothing of it is of an object outside of the resources.
+/// A whole request: method and target in the first line, one header per further line. It is answered or waits; a body
+/// declared as JSON is JSON, and contains no object from outside the resources.
 pub fn request(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -76,7 +76,7 @@ pub fn request(data: &[u8]) {
     let Ok(mut request) = request.body(Body::empty()) else { return };
     request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("127.0.0.1"));
     let keys = request.uri().path().contains("keys");
-    // A wait for a revision, and a watch, have no end here.
+    // Waits for a revision, and watches, do not end by themselves.
     let answered = RUNTIME.block_on(within(PATIENCE, async {
         let response = API.router().oneshot(request).await.unwrap_or_else(|never| match never {});
         let (head, body) = response.into_parts();
@@ -89,22 +89,23 @@ pub fn request(data: &[u8]) {
         && !head.headers.contains_key(header::CONTENT_ENCODING)
         && !body.is_empty()
     {
-        // A stream has one value a line.
+        // A stream has one JSON value per line.
         let values = serde_json::Deserializer::from_slice(&body).into_iter::<Value>();
         values.for_each(|value| assert!(value.is_ok(), "{text:?}: {:?}", String::from_utf8_lossy(&body)));
     }
     assert!(keys || memchr::memmem::find(&body, OUTSIDE.as_bytes()).is_none(), "{text:?} reaches what is outside");
 }
 
-/// What a future comes to, if it does so soon. The clock is that of the runtime, so it is asked for there.
+/// Returns a future's output if it is ready in time. An async fn, so that the timer is created inside the runtime.
 async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
     timeout(patience, future).await.ok()
 }
 
-/// How long an answer is waited for, where it need not come.
+/// How long to wait for an answer that may never come.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What a client sends over a WebSocket, and then is gone: the connection ends, and the place of the watch is free.
+/// Bytes that a client sends over a WebSocket before it disconnects: the connection ends, and the watch's permit is
+/// free.
 pub fn frames(data: &[u8]) {
     let params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
     let watched = Watched {
@@ -121,7 +122,7 @@ pub fn frames(data: &[u8]) {
         let (client, server) = tokio::io::duplex(4 << 10);
         let (mut reads, mut writes) = tokio::io::split(client);
         let talks = async {
-            // The server may have closed before all of it was sent.
+            // Ignored: the server may have closed the connection earlier.
             let _ = writes.write_all(data).await;
             let _ = writes.shutdown().await;
         };
@@ -134,7 +135,7 @@ pub fn frames(data: &[u8]) {
     assert!(ended.is_some(), "a WebSocket does not end: {data:?}");
 }
 
-/// A path. What it names of a resource is one key of that, or nothing.
+/// A path. The objects that it names are one key of their resource, or none.
 pub fn path(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(Route::Objects { version, plural, namespace, name, .. }) = Route::of(&text) else { return };
@@ -152,7 +153,7 @@ pub fn path(data: &[u8]) {
     }
 }
 
-/// A query, and what is made of it for a list, a get and a watch.
+/// A query, parsed for a list, a get and a watch.
 pub fn query(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let params = match Params::parse(Some(&text)) {
@@ -172,7 +173,7 @@ pub fn query(data: &[u8]) {
     }
 }
 
-/// A selector: as one of labels, and as one of fields.
+/// A selector: as a label selector, and as a field selector.
 pub fn selector(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
@@ -191,7 +192,7 @@ pub fn selector(data: &[u8]) {
     }
 }
 
-/// All that a selection lets pass lies in its range, and that in its resource's.
+/// Checks that all keys that pass a selection lie in its range, and the range in its resource's.
 fn check_selection(served: &Served, selection: &Selection) {
     let snapshot = served.cache.snapshot().unwrap_or_else(|error| panic!("a state: {error}"));
     let passed = snapshot.filtered(&selection.filter).unwrap_or_else(|error| panic!("{selection:?}: {error}"));
@@ -201,8 +202,8 @@ fn check_selection(served: &Served, selection: &Selection) {
     }
 }
 
-/// A continue token: it is refused, or goes on within the list that it is given to. The bytes are one as they are, and
-/// what is changed in one of that list, whose checksum is then made anew: anybody can do that.
+/// A continue token: it is refused, or continues within its list. The bytes are tried as a token, and as changes to a
+/// valid token whose checksum is then recomputed, as any client can do.
 pub fn token(data: &[u8]) {
     goes_on_within(&list_of_one_namespace(), String::from_utf8_lossy(data).into_owned());
     for range in [list_of_one_namespace(), Range::path("/registry/widgets/a")] {
@@ -225,15 +226,15 @@ fn goes_on_within(range: &Range, token: String) {
     }
 }
 
-/// A token of a list, of which others are made that are nearly right.
+/// Returns a valid token of a list, from which nearly valid ones are made.
 fn real_token(range: &Range) -> String {
     let page = widgets().cache.list_with(range, &ReadOptions::new(Read::Any).limit(1));
     let page = page.unwrap_or_else(|error| panic!("a page: {error}"));
     page.continue_token().unwrap_or_else(|| unreachable!("the list has more than one")).to_owned()
 }
 
-/// A token that begins at another key: what is left of `data` behind its first byte, each of whose lower bits puts eight
-/// of the bytes behind it in place of scope, epoch, revision, filter.
+/// Returns a changed token with a valid checksum. The lower bits of the first byte of `data` select which of scope,
+/// epoch, revision and filter are replaced by the following 8-byte numbers; the rest of `data` becomes the key.
 fn signed_anew(token: &str, data: &[u8]) -> String {
     let Some((changed, mut rest)) = data.split_first() else { return String::new() };
     let mut bytes = URL_SAFE_NO_PAD.decode(token).unwrap_or_else(|error| panic!("{token}: {error}"));
@@ -269,7 +270,7 @@ pub fn accept(data: &[u8]) {
     let _ = (accepts_json(&headers), accepts_aggregated(&headers), accepts_gzip(&headers));
 }
 
-/// A stored value: it has a layout if it is a JSON object, and goes out as that object with its revision.
+/// A stored value: it has a layout if it is a JSON object, and is sent as that object with its revision.
 pub fn layout(data: &[u8]) {
     let identity = Identity { namespace: Some("a"), name: "b" };
     let parsed: Option<Value> = serde_json::from_slice(data).ok();
@@ -281,7 +282,7 @@ pub fn layout(data: &[u8]) {
     let (mut whole, mut metadata) = (Vec::new(), Vec::new());
     layout.write(data, identity, 42, &mut whole);
     layout.write_metadata(data, identity, 42, &mut metadata);
-    // Numbers that no machine can hold, and nesting that it does not follow, are no JSON to the other reader.
+    // serde_json refuses numbers beyond the range of f64 and deep nesting.
     let Some(parsed) = parsed else { return };
     let [whole, metadata] = [whole, metadata].map(|bytes| -> Value {
         serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&bytes)))
@@ -302,7 +303,7 @@ mod tests {
 
     const ALL: [fn(&[u8]); 8] = [path, query, selector, token, accept, layout, request, frames];
 
-    /// Pieces of which texts are made that are nearly right.
+    /// Parts of nearly valid texts.
     const PIECES: &[&str] = &[
         "/",
         "api",
@@ -395,7 +396,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Paths and parameters that are served, as a rule: lists, watches, documents, keys.
+        /// Mostly valid paths and parameters: lists, watches, documents, keys.
         #[test]
         fn requests_are_answered(
             path in prop::sample::select(&["/apis/matrix.test/v1/widgets", "/api/v1/nodes", "/apis/matrix.test/v1/namespaces/a/widgets/b", "/apis/matrix.test/v1/namespaces/%2e%2e/widgets/b", "/api/v1/nodes/a%2Fb", "/apis", "/openapi/v3/api/v1", "/v1/keys", "/metrics", "/"][..]),
@@ -405,7 +406,7 @@ mod tests {
             request(format!("GET {path}?{}\nAccept: {accept}", query.join("&")).as_bytes());
         }
 
-        /// Frames of a client that are nearly right: with a mask and without, of each kind, cut short.
+        /// Nearly valid client frames: masked or not, of each opcode, cut short.
         #[test]
         fn nearly_right_frames_break_nothing(frame in vec((any::<u8>(), any::<u8>(), vec(any::<u8>(), 0..140)), 0..4)) {
             let mut data = Vec::new();
@@ -426,7 +427,7 @@ mod tests {
             token(&data[..cut.index(data.len())]);
         }
 
-        /// Scope, epoch, revision and filter of the list or others, and a key that is close to it.
+        /// Scope, epoch, revision and filter of the list or others, with a key close to it.
         #[test]
         fn tokens_signed_anew_stay_in_their_list(
             changed in prop_oneof![Just(0), any::<u8>()],
