@@ -1,4 +1,4 @@
-//! Who asks, and who may: tokens, hooks, names and origins. The certificates of clients are in `tls`.
+//! Authentication and authorization: tokens, hooks, host names and origins. Client certificates are tested in `tls`.
 
 use crate::support::certificates::{Authority, Files, install};
 use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node_key, widget, widget_key};
@@ -83,7 +83,7 @@ async fn tokens_change_under_the_server() {
     }
 }
 
-/// Notes what it is asked, and denies what the test says.
+/// An authorizer that records its questions, and denies paths that the test names.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<String>>>);
 
@@ -98,7 +98,7 @@ impl Authorizer for Noting {
         let denied = namespace.as_deref() == Some("vault") || path == "/metrics" || resource == "nodes";
         let decision = if denied { Decision::Deny("it is closed".into()) } else { Decision::Allow };
         Box::pin(async move {
-            // Hooks may take their time.
+            // Hooks may be slow.
             tokio::task::yield_now().await;
             decision
         })
@@ -115,7 +115,7 @@ impl Authorizer for Denies {
     }
 }
 
-/// What is allowed is what each of them allows.
+/// Several authorizers must all allow a request.
 #[tokio::test]
 async fn authorizers_given_twice_narrow() {
     let ground =
@@ -178,7 +178,7 @@ async fn authorizer_decides_on_each_request() {
     }
 }
 
-/// Whoever signs a token anew, it begins in the namespace that was allowed, or is refused.
+/// A token whose checksum was recomputed begins in the allowed namespace, or is refused.
 #[tokio::test]
 async fn token_reaches_no_other_namespace() {
     for face in BOTH {
@@ -207,7 +207,7 @@ async fn token_reaches_no_other_namespace() {
     }
 }
 
-/// An authorizer decides by the key. An object that says it is another one goes out as the object of its key, in each form.
+/// Authorizers decide by the key, so an object that states another name is sent with the name of its key, in each form.
 #[tokio::test]
 async fn objects_cannot_claim_another_namespace() {
     const TABLE: (&str, &str) = ("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
@@ -234,7 +234,7 @@ async fn objects_cannot_claim_another_namespace() {
     }
 }
 
-/// Panics when it is asked, or behind it.
+/// An authorizer that panics in its call, or in the returned future.
 struct Panicking;
 
 impl Authorizer for Panicking {
@@ -248,7 +248,7 @@ impl Authorizer for Panicking {
     }
 }
 
-/// A bug of a hook is the program's fault, not the client's: it shows as one, and takes nobody with it.
+/// A panic in a hook is a server error, reported as such, and affects no other request.
 #[tokio::test]
 async fn panic_of_a_hook_is_500() {
     for face in BOTH {
@@ -275,7 +275,7 @@ async fn authorizer_alone_sees_the_anonymous() {
     assert_eq!(noting.0.lock().unwrap()[0], "system:anonymous list matrix.test/v1/widgets - -");
 }
 
-/// A browser shows a page what it may read; before it sends a token with a request it asks, without one.
+/// A browser lets listed pages read answers, and sends a preflight without credentials before a request with a token.
 #[tokio::test]
 async fn pages_of_listed_origins_may_read() {
     const PAGE: (&str, &str) = ("Origin", "https://ops.example");
@@ -354,7 +354,7 @@ async fn foreign_hosts_and_origins_are_refused() {
     }
 }
 
-/// A browser is told that an answer is what its type says, and that no page of another origin may embed it.
+/// Each answer forbids MIME sniffing, and embedding by pages of other origins.
 #[tokio::test]
 async fn answers_are_safe_in_a_browser() {
     const LISTED: &str = "https://ops.example";
@@ -364,7 +364,7 @@ async fn answers_are_safe_in_a_browser() {
         let service = move |api: ApiBuilder| api.origin(LISTED).authenticator(tokens);
         let ground = Ground::builder().face(face).api(service).start().await;
         for path in PATHS.into_iter().chain(["/livez", "/readyz"]) {
-            // A watch has no end.
+            // A watch would not end.
             let method = if path.contains("watch") { "POST" } else { "GET" };
             for headers in [&[][..], &[("Authorization", "Bearer secret")]] {
                 let answer = request(ground.address, method, path, headers).await;
@@ -383,8 +383,8 @@ async fn answers_are_safe_in_a_browser() {
     }
 }
 
-/// A page of another site can make a browser ask, with the certificate of its user, and without an Origin: an image, a
-/// script. The browser says where it comes from.
+/// A page of another site can cause requests without Origin, such as images and scripts, to which the browser attaches
+/// its user's certificate. Sec-Fetch-Site says where the page is from.
 #[tokio::test]
 async fn pages_of_other_sites_are_refused() {
     const LISTED: (&str, &str) = ("Origin", "https://ops.example");

@@ -1,4 +1,4 @@
-//! Watches that have nothing to say: rows HW-15 and HW-44 of docs/HTTP.md.
+//! Silent watches: rows HW-15 and HW-44 of docs/HTTP.md.
 
 use crate::support::client::Watching;
 use crate::support::ground::WIDGETS;
@@ -11,20 +11,20 @@ use watchcore::{Code, Error, SourceState};
 const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1&after=1";
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// A service whose interval is short, and one widget at 1.
+/// Returns a service with a short bookmark interval, and one widget at revision 1.
 async fn ground() -> Ground {
     let ground = Ground::builder().api(|api| api.bookmark_interval(Duration::from_millis(20))).start().await;
     ground.put_widget("shop/a", "red");
     ground
 }
 
-/// A watch that asked for bookmarks gets one each interval, though the revision has not moved.
+/// A watch that asked for bookmarks gets one each interval, even if the revision has not moved.
 #[tokio::test]
 async fn bookmarks_come_without_a_change() {
     let ground = ground().await;
     let target = format!("{WIDGETS}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
     let mut widgets = Watching::open(ground.address, &target).await;
-    // Blanks that come all the time are no bookmarks.
+    // Keep-alives that come in between are not bookmarks.
     assert_eq!(within("bookmarks", widgets.told_times(3)).await, ["BOOKMARK @1"; 3]);
     let mut socket = open(&ground, &target).await;
     for _ in 0..3 {
@@ -44,7 +44,7 @@ async fn bookmarks_come_without_a_change() {
     }
     ground.put_node("n");
     while within("a bookmark", widgets.told()).await != "BOOKMARK @2" {}
-    // The server is behind what this client has: nothing that goes back is said.
+    // The server is behind this client, so it must not send a lower revision.
     let future = format!("{WIDGETS}?watch=1&resourceVersion=3&allowWatchBookmarks=true");
     let mut future = Watching::open(ground.address, &future).await;
     assert_eq!(future.client.chunk().await.unwrap(), b" ");
@@ -52,8 +52,8 @@ async fn bookmarks_come_without_a_change() {
     assert_eq!(within("a bookmark", future.told()).await, "BOOKMARK @3");
 }
 
-/// A watch that asked for no bookmarks breaks its silence with bytes that readers of JSON, of lines and of events pass
-/// over, and that are counted as no event. A WebSocket has pings instead.
+/// A watch without bookmarks breaks its silence with bytes that readers of JSON, of lines and of server-sent events
+/// ignore, and that do not count as events. A WebSocket has pings instead.
 #[tokio::test]
 async fn silence_is_broken_by_what_clients_pass_over() {
     let ground = ground().await;
@@ -71,7 +71,7 @@ async fn silence_is_broken_by_what_clients_pass_over() {
         assert_eq!(String::from_utf8(body).unwrap(), expected);
         assert_eq!(figure(ground.address, "watchcore_http_watch_events_total").await, 0.0);
     }
-    // A reader of JSON texts, and one of lines that are JSON texts.
+    // A JSON parser, and a line-based reader of JSON.
     let mut watching = Watching::open(ground.address, &target).await;
     let mut body = watching.client.chunk().await.expect("a chunk");
     ground.put_widget("shop/b", "red");
@@ -85,8 +85,9 @@ async fn silence_is_broken_by_what_clients_pass_over() {
     assert_eq!(told(&mut socket).await["type"], "ADDED", "its first message");
 }
 
-/// Watches of a cache that has lost etcd for longer than the limit end: their clients may find a server that has not. Those that
-/// come back all the same have found none, and stay, until that cache has followed etcd again and loses it anew.
+/// Watches of a cache that has been without etcd for longer than the limit end, so that their clients may find a better
+/// server. Clients that come back have found none, so their watches stay until the cache has reconnected and lost etcd
+/// again.
 #[tokio::test]
 async fn watches_of_a_stale_cache_end_once() {
     let builder =

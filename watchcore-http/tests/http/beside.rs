@@ -1,5 +1,5 @@
-//! Answers in which this server once differed from Kubernetes' own over the same etcd: row HP-31 of docs/HTTP.md. Kubernetes 1.37 gave
-//! the expected answers; `go: TestComparison` asks both.
+//! Answers in which this server once differed from Kubernetes' over the same etcd: row HP-31 of docs/HTTP.md. The
+//! expected answers are those of Kubernetes 1.37; `go: TestComparison` compares both servers.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS};
 use crate::support::{Ground, Watching, request};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
 const NO_MATCH: &str = "resourceVersionMatch is forbidden when continue is provided";
 
-/// A request (GET where it names no method), its code, and what the Status has beside that: message, and details.
+/// A request (GET unless it names a method), the expected code, and the expected message and details of the Status.
 struct Case(&'static str, String, u16, Expected);
 
 enum Expected {
@@ -16,7 +16,7 @@ enum Expected {
     Message(&'static str),
     BeginsWith(&'static str),
     Status(&'static str, Value),
-    /// 422 with these causes, each of a field and forbidden.
+    /// 422 with these causes, each a forbidden field.
     Forbidden(&'static [(&'static str, &'static str)]),
 }
 use Expected::{Anything, BeginsWith, Forbidden, Message, Status};
@@ -29,26 +29,26 @@ fn cases(token: &str) -> Vec<Case> {
     let token_match = || Forbidden(&[("resourceVersionMatch", NO_MATCH)]);
     let kind = || json!({"group": "matrix.test", "kind": "widgets"});
     vec![
-        // A field that objects without namespaces have not.
+        // Objects without namespaces lack this field.
         get(format!("{NODES}?fieldSelector=metadata.namespace=x"), 400, no_field()),
         get(format!("{NODES}?fieldSelector=metadata.namespace%21=x"), 400, no_field()),
         get(format!("{NODES}?watch=1&fieldSelector=metadata.namespace="), 400, no_field()),
         get(format!("{WIDGETS}?fieldSelector=metadata.namespace=shop"), 200, Anything),
-        // Negative numbers are none; who asks for one object is not asked for numbers.
+        // Negative numbers are ignored, and a get of one object ignores malformed ones.
         get(format!("{WIDGETS}?limit=-1"), 200, Anything),
         get(format!("{WIDGETS}?limit=-1&timeoutSeconds=-1"), 200, Anything),
         get(format!("{SHOP}/a?limit=abc&timeoutSeconds=-1"), 200, Anything),
         get(format!("{WIDGETS}?limit=abc"), 400, BeginsWith("parameter limit is malformed")),
         get(format!("{WIDGETS}?watch=1&timeoutSeconds=abc"), 400, BeginsWith("parameter timeoutSeconds is malformed")),
         get(format!("{WIDGETS}?limit=abc&sendInitialEvents=true"), 400, BeginsWith("parameter limit is malformed")),
-        // Behind an object.
+        // Subresources.
         get(format!("{SHOP}/a/status"), 404, Status("widgets.matrix.test \"a\" not found", of("a"))),
         get(format!("{SHOP}/none/x/y"), 404, Status("widgets.matrix.test \"none\" not found", of("none"))),
         get(format!("{NODES}/n/status"), 404, Status("nodes \"n\" not found", json!({"name": "n", "kind": "nodes"}))),
         get(format!("{WIDGETS}/a/status"), 404, Message("the server could not find the requested resource")),
         get("/apis/matrix.test/v1/none/a/b".into(), 404, Message("the server could not find the requested resource")),
         Case("DELETE", format!("{SHOP}/a/status"), 404, Status("widgets.matrix.test \"a\" not found", of("a"))),
-        // A token has its revision.
+        // A token fixes its revision.
         get(
             format!("{WIDGETS}?continue={token}&resourceVersion=5"),
             400,
@@ -67,11 +67,11 @@ fn cases(token: &str) -> Vec<Case> {
             422,
             Forbidden(&[("sendInitialEvents", "sendInitialEvents is forbidden for list")]),
         ),
-        // A watch that says nothing asks for its initial state, which has no token.
+        // A watch without parameters gets the initial state, which has no token.
         get(format!("{WIDGETS}?watch=1&continue=abc"), 422, token_match()),
         get(format!("{WIDGETS}?watch=1&continue=abc&resourceVersion=0"), 422, token_match()),
         get("/apis/matrix.test/v1/watch/widgets?watch=1&continue=abc".into(), 422, token_match()),
-        // The old path alone makes no watch of the parameters.
+        // The deprecated path without `watch` does not make the parameters those of a watch.
         get(
             "/apis/matrix.test/v1/watch/widgets?sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
             422,
@@ -153,7 +153,7 @@ async fn answers_are_those_of_kubernetes() {
             }
         }
     }
-    // A state that does not come is told by the watch, and not instead of it.
+    // A state that is not reached is reported inside the watch, not as its answer.
     for target in [
         format!("{WIDGETS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=99"),
         format!(

@@ -1,4 +1,4 @@
-//! Paths, and what is said about what is served: rows HR.
+//! Paths and discovery: rows HR of docs/HTTP.md.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS, widgets};
 use crate::support::{Answer, Client, Ground, get, request};
@@ -90,7 +90,7 @@ async fn hr_05_versions_and_groups_are_ordered() {
     assert_eq!((&list["groups"][0]["name"], &list["groups"][1]["name"]), (&json!("a.test"), &json!("b.test")));
     assert_eq!(named(&list["groups"][1]["versions"]), ["v2", "v1", "v2beta1", "v1alpha1"]);
     assert_eq!(list["groups"][1]["preferredVersion"]["groupVersion"], "b.test/v2");
-    // Nothing of the core group is declared: it is there, and empty.
+    // Nothing of the core group is declared, but the group exists.
     assert_eq!(json_of(&ground, "/api").await["versions"], json!(["v1"]));
     assert_eq!(json_of(&ground, "/api/v1").await["resources"], json!([]));
 }
@@ -143,17 +143,17 @@ async fn hr_08_discovery_form_is_negotiated() {
     let old = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
     let protobuf = "application/vnd.kubernetes.protobuf";
     let table = [
-        // header Accept, kind of the answer; none: 406
+        // Header Accept, and the kind of the answer; `None`: 406.
         ("application/json", Some("APIGroupList")),
         ("*/*", Some("APIGroupList")),
         ("application/*;q=0.1", Some("APIGroupList")),
         ("text/html, application/json;q=0.9", Some("APIGroupList")),
         (AGGREGATED, Some("APIGroupDiscoveryList")),
-        // client-go and kubectl: the newest first, plain JSON at the end.
+        // Accept headers of client-go and kubectl: the newest form first, plain JSON last.
         (&format!("{AGGREGATED},{old},application/json"), Some("APIGroupDiscoveryList")),
         (&format!("{old},application/json"), Some("APIGroupList")),
         (&format!("{protobuf},application/json"), Some("APIGroupList")),
-        // It is preferred where it is taken at all, as with Kubernetes.
+        // The aggregated form is preferred wherever it is accepted, as in Kubernetes.
         (&format!("application/json,{AGGREGATED};q=0.5"), Some("APIGroupDiscoveryList")),
         (old, None),
         (protobuf, None),
@@ -197,7 +197,7 @@ async fn hr_10_openapi_names_every_kind() {
     for path in [WIDGETS, "/apis/matrix.test/v1/namespaces/{namespace}/widgets", item] {
         assert_eq!(document["paths"][path]["get"]["x-kubernetes-group-version-kind"], kind, "{path}");
     }
-    // Each reference leads somewhere, and each operation has a name of its own.
+    // Each reference resolves, and each operation has its own name.
     let text = document.to_string();
     let mut names = std::collections::BTreeSet::new();
     for part in text.split("#/components/schemas/").skip(1) {
@@ -238,10 +238,10 @@ async fn hr_12_head_is_get_without_a_body() {
         assert_eq!(head.header("content-type"), whole.header("content-type"), "{path}");
         assert_eq!(head.header("content-length"), Some(whole.body.len().to_string().as_str()), "{path}");
     }
-    // Of a watch too: nothing streams, and the connection is as it was.
+    // A HEAD of a watch streams nothing, and keeps the connection usable.
     let watched = client.answer("HEAD", &format!("{SHOP}?watch=1"), &[]).await;
     assert_eq!((watched.code(), watched.header("content-type")), (200, Some("application/json")));
-    // Nothing of a body was on the connection: the next answer is in its place.
+    // No body was sent, so the next answer follows directly.
     assert_eq!(client.answer("GET", "/api", &[]).await.json()["kind"], "APIVersions");
 }
 
@@ -263,7 +263,7 @@ async fn hr_14_unknown_paths_are_not_found() {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
     ground.put_node("n1");
-    // What a path must not name lies there, to be found.
+    // Keys below the prefix that no path may reach.
     for key in ["widgets/../a", "widgets/shop/a/b", "widgets//a"] {
         ground.put(&format!("/registry/matrix.test/{key}"), "{}");
     }
@@ -272,10 +272,10 @@ async fn hr_14_unknown_paths_are_not_found() {
         "/apis/matrix.test/v1/gadgets",
         "/apis/matrix.test/v2/widgets",
         "/apis/other.test/v1/widgets",
-        // Of the core group is what stands under /api, and nothing else.
+        // Only the core group is served below /api.
         "/api/v1/widgets",
         "/apis//v1/nodes",
-        // Objects in namespaces are named behind one, and others are behind none.
+        // Namespaced objects need a namespace in the path, and others must not have one.
         "/apis/matrix.test/v1/widgets/a",
         "/api/v1/namespaces/shop/nodes",
         "/api/v1/namespaces/shop/nodes/n1",

@@ -1,4 +1,4 @@
-//! One client against the others: what a user, or an address, takes is bounded, and the others go on beside it.
+//! Fairness: the shares of a user or an address are bounded, and other clients are served meanwhile.
 
 use crate::support::ground::{Face, SHOP, WIDGETS, widget, widget_key};
 use crate::support::{Client, Ground, Watching, eventually, figure_in, request, within};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use watchcore::Change;
 use watchcore_http::{Authenticator, HookFuture, Limits, Refusal, User};
 
-/// The bearer token is the name.
+/// Takes the bearer token as the user's name.
 struct ByName;
 
 impl Authenticator for ByName {
@@ -23,7 +23,7 @@ impl Authenticator for ByName {
 
 const ALICE: [(&str, &str); 1] = [("Authorization", "Bearer alice")];
 const MALLORY: [(&str, &str); 1] = [("Authorization", "Bearer mallory")];
-/// A watch has nothing to say at its beginning.
+/// Options of a watch that sends nothing at its beginning.
 const NOTHING: &str = "resourceVersion=0&resourceVersionMatch=NotOlderThan&sendInitialEvents=false";
 const HEALTH: &str = "/livez";
 
@@ -34,7 +34,7 @@ async fn ground(limit: impl FnOnce(&mut Limits)) -> Ground {
     Ground::builder().face(Face::Own).cache(|cache: watchcore::Builder| cache.capacity(1 << 15)).api(api).start().await
 }
 
-/// A client of HTTP/2 that gives each of its streams room for so many bytes.
+/// Returns an HTTP/2 client that grants each stream a window of `room` bytes.
 async fn with_room(address: SocketAddr, room: u32) -> h2::client::SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let handshake = h2::client::Builder::new().initial_window_size(room).handshake::<_, Bytes>(stream);
@@ -50,8 +50,8 @@ fn as_mallory(target: &str) -> http::Request<()> {
     http::Request::get(format!("http://localhost{target}")).header(name, value).body(()).unwrap()
 }
 
-/// Hundreds of objects of a megabyte, of which nobody reads a byte: beyond the budget the client is refused, what stood
-/// still for longest is reset, and another client is answered. When it is gone nothing counts any more.
+/// A client requests hundreds of objects of a megabyte and reads nothing: beyond its budget it is refused, the answer
+/// without progress for longest is reset, and another client is answered. After it disconnects, no bytes count.
 #[tokio::test]
 async fn unread_answers_are_bounded() {
     const BUDGET: usize = 8 << 20;
@@ -89,7 +89,7 @@ async fn unread_answers_are_bounded() {
     assert_eq!(request(ground.address, "GET", &format!("{SHOP}/large"), &MALLORY).await.code(), 200);
 }
 
-/// Watches whose clients read nothing hold no more than the budget: those that stood still for longest are cut off.
+/// Watches whose clients read nothing hold no more than the budget: those without progress for longest are cut off.
 #[tokio::test]
 async fn unread_watches_are_bounded() {
     const BUDGET: usize = 4 << 20;
@@ -111,7 +111,7 @@ async fn unread_watches_are_bounded() {
     assert_eq!(alice.head.code, 200);
 }
 
-/// However many watches one user opens, another one gets one.
+/// One user's many watches do not keep another user from watching.
 #[tokio::test]
 async fn watches_are_shared_between_users() {
     let ground = ground(|limits| limits.watches = 20).await;
@@ -132,7 +132,7 @@ async fn watches_are_shared_between_users() {
     assert_eq!(alice.head.code, 200);
 }
 
-/// A thousand reads of a large cache that one user has asked for do not keep the one of another.
+/// One user's thousand reads of a large cache do not delay another user's read.
 #[tokio::test]
 async fn reads_are_shared_between_users() {
     const MANY: usize = 600;
@@ -149,7 +149,7 @@ async fn reads_are_shared_between_users() {
         let done = done.clone();
         tokio::spawn(async move { done.send(response.await.map(|response| response.status().as_u16())).unwrap() });
     }
-    // The first has had its turn, so the others wait for theirs.
+    // One read is done, so the others are queued.
     assert_eq!(within("an answer", all_done.recv()).await.unwrap().unwrap(), 200);
     let before = all_done.len();
     assert_eq!(request(ground.address, "GET", &target, &ALICE).await.code(), 200);
@@ -157,7 +157,8 @@ async fn reads_are_shared_between_users() {
     assert!(meanwhile < MANY / 4, "{meanwhile} of mallory's came first");
 }
 
-/// Strangers have all places. Health is answered beside them, and nothing else; what they do not use is free again soon.
+/// Unauthenticated clients hold all permits: only health probes are answered beyond them, and idle connections are
+/// closed soon.
 #[tokio::test]
 async fn strangers_keep_nobody_from_health() {
     let ground = ground(|limits| {
@@ -171,7 +172,7 @@ async fn strangers_keep_nobody_from_health() {
         assert_eq!(client.answer("GET", HEALTH, &[]).await.code(), 200);
         strangers.push(client);
     }
-    // Those who ask nothing are as many as there are.
+    // More connections than permits, which never send a request.
     let mut silent = Vec::new();
     for _ in 0..100 {
         silent.push(TcpStream::connect(ground.address).await.unwrap());
@@ -191,7 +192,7 @@ async fn strangers_keep_nobody_from_health() {
     eventually("their places are free", answered).await;
 }
 
-/// What `timeoutSeconds` says is held to the most of the server, and the end is a clean one.
+/// `timeoutSeconds` is capped by the server's limit, and the watch ends cleanly.
 #[tokio::test]
 async fn watch_lasts_as_long_as_the_server_says() {
     let ground = ground(|limits| limits.watch = Duration::from_millis(300)).await;
@@ -202,8 +203,8 @@ async fn watch_lasts_as_long_as_the_server_says() {
     }
 }
 
-/// An old connection of HTTP/1.1 ends with its next answer, and one of HTTP/2 takes no request any more, but sends whole
-/// what it has begun.
+/// An old HTTP/1.1 connection closes with its next answer; an old HTTP/2 connection takes no more requests, but
+/// completes those that it has begun.
 #[tokio::test]
 async fn old_connections_end() {
     let ground = ground(|limits| limits.connection_age = Duration::from_millis(200)).await;
@@ -230,8 +231,7 @@ async fn old_connections_end() {
     assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
 }
 
-/// Of the requests that a connection sends at once a hundred are worked on, the others in their order behind them; other
-/// connections do not wait for any of them.
+/// Of a connection's concurrent requests a hundred are worked on, the others queue; other connections are not delayed.
 #[tokio::test]
 async fn requests_of_a_connection_are_made_in_turns() {
     const AT_ONCE: u64 = 100;

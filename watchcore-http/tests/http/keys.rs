@@ -1,4 +1,4 @@
-//! The plain face: keys as a document, as lines, as server-sent events. The table of docs/HTTP.md, section HK.
+//! The `/v1/keys` API: keys as a document, as lines, as server-sent events. Section HK of docs/HTTP.md.
 
 use crate::support::client::{Head, Watching};
 use crate::support::ground::{WIDGETS, widget};
@@ -10,7 +10,7 @@ use watchcore::{Change, Record, ResyncReason};
 
 const P: &str = "/v1/keys?prefix=/registry/";
 
-/// /registry/a at 1 and 3, /registry/b at 2 and no text, /registry/c at 4.
+/// Writes /registry/a at 1 and 3, /registry/b, not UTF-8, at 2, and /registry/c at 4.
 async fn filled() -> Ground {
     let ground = Ground::start().await;
     ground.put("/registry/a", "1");
@@ -20,7 +20,7 @@ async fn filled() -> Ground {
     ground
 }
 
-/// A watch of lines, below `/registry/`.
+/// Opens a watch of lines below `/registry/`.
 async fn watch(ground: &Ground, query: &str) -> Watching {
     Watching::open(ground.address, &format!("{P}&watch=1{query}")).await
 }
@@ -37,7 +37,7 @@ async fn lines(watching: &mut Watching, count: usize) -> Vec<String> {
     all
 }
 
-/// One server-sent event.
+/// A server-sent event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Sent {
     kind: String,
@@ -45,7 +45,7 @@ struct Sent {
     id: Option<u64>,
 }
 
-/// A client of server-sent events that remembers where it is, as browsers do.
+/// A client of server-sent events that remembers the last id, as browsers do.
 struct Events {
     watching: Watching,
     last: Option<u64>,
@@ -80,7 +80,7 @@ impl Events {
         sent
     }
 
-    /// The next so many, as `TYPE key#id`, without what is not there.
+    /// Returns the next `count` events as `TYPE key#id`; absent parts are omitted.
     async fn told(&mut self, count: usize) -> Vec<String> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -99,7 +99,7 @@ fn record(key: &'static [u8], create_revision: u64, mod_revision: u64, version: 
     Record { key, value: b"new", create_revision, mod_revision, version, lease: 0 }
 }
 
-/// What a listing found after [`filled`]: a was changed, b and c are gone, d is new.
+/// The records of a listing after [`filled`]: a was changed, b and c are gone, d is new.
 fn found() -> [Record<'static>; 2] {
     [record(b"/registry/a", 1, 6, 3), record(b"/registry/d", 7, 7, 1)]
 }
@@ -300,7 +300,7 @@ async fn watcher_that_falls_behind_is_told_what_it_lost() {
     let mut watching = watch(&ground, "&after=0").await;
     ground.put("/registry/a", "1");
     let mut before = line(&mut watching).await;
-    // The server runs in this thread: it sees all of these at once.
+    // The server runs on this thread, so it sees all writes at once.
     for number in 0..4000 {
         ground.put("/registry/b", number.to_string());
     }
@@ -404,7 +404,7 @@ async fn last_event_of_a_revision_is_the_last_that_matches() {
     assert_eq!(events.told(2).await, ["MODIFIED a", "ADDED a1#5"]);
 }
 
-/// A revision of 1000 events is more than one piece, and more than one batch of the core.
+/// A revision of 1000 events spans several pieces, and several batches of the core.
 #[tokio::test]
 async fn stream_resumes_without_loss_through_a_large_revision() {
     let ground = Ground::start().await;
@@ -420,7 +420,7 @@ async fn stream_resumes_without_loss_through_a_large_revision() {
     assert!(inside.iter().all(|told| !told.contains('#')), "no id inside the revision");
     assert_eq!(first.last, Some(1));
     drop(first);
-    // The revision comes again, whole: half of it was not to be gone on from.
+    // The whole revision is sent again, because a client cannot resume inside it.
     let mut second = Events::open(&ground, "", Some(1)).await;
     let whole = second.told(1000).await;
     assert_eq!((whole[0].as_str(), whole[999].as_str()), ("MODIFIED 000", "ADDED 999#2"));
@@ -450,7 +450,7 @@ async fn resumed_streams_see_each_event_once() {
             let sent = events.next().await;
             let data: Value = serde_json::from_str(&sent.data).unwrap();
             pending.push((data["revision"].as_u64().unwrap(), data["key"].as_str().unwrap().to_owned()));
-            // What a client takes for certain is what stands before an id.
+            // A client has complete data up to an id.
             if sent.id.is_some() {
                 kept.append(&mut pending);
             }
@@ -509,7 +509,7 @@ async fn accept_decides_on_events() {
     }
 }
 
-/// Objects of resources are keys too, as they are stored.
+/// Objects of resources are keys too, shown as they are stored.
 #[tokio::test]
 async fn objects_are_shown_as_they_are_stored() {
     let ground = Ground::start().await;

@@ -1,4 +1,4 @@
-//! The forms of lists and of single objects: Table, metadata alone, pretty, compressed.
+//! Forms of lists and of single objects: Table, metadata only, pretty, compressed.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS, widget, widget_key};
 use crate::support::{Answer, Client, Ground, Watching, get, request};
@@ -24,7 +24,7 @@ async fn accepting(ground: &Ground, target: &str, accept: &str) -> Answer {
     answer
 }
 
-/// What kubectl asks for: a table where there is one, else the objects.
+/// kubectl's Accept header: a table if possible, otherwise objects.
 #[tokio::test]
 async fn list_is_a_table() {
     let ground = two().await;
@@ -42,7 +42,7 @@ async fn list_is_a_table() {
         (&json!("PartialObjectMetadata"), &json!("1"))
     );
     assert!(object.get("spec").is_none());
-    // A page of one, and tables without rows.
+    // A page with one row, and tables without rows.
     let page = accepting(&ground, &format!("{SHOP}?limit=1"), TABLE).await.json();
     assert_eq!((page["rows"].as_array().unwrap().len(), &page["metadata"]["remainingItemCount"]), (1, &json!(1)));
     assert!(page["metadata"]["continue"].is_string());
@@ -89,7 +89,7 @@ async fn one_object_comes_in_every_form() {
     assert_eq!(metadata["metadata"]["resourceVersion"], "2");
 }
 
-/// Indents change nothing but white space.
+/// `pretty` changes only white space.
 #[tokio::test]
 async fn pretty_is_for_people() {
     let ground = two().await;
@@ -108,7 +108,7 @@ async fn pretty_is_for_people() {
     }
 }
 
-/// Two bytes of a value that is nested deeply are hundreds with their indent: these are made while the client takes them.
+/// With indents, two bytes of a deeply nested value become hundreds, which are produced as the client takes them.
 #[tokio::test]
 async fn deep_value_is_indented_in_pieces() {
     let ground = two().await;
@@ -123,7 +123,7 @@ async fn deep_value_is_indented_in_pieces() {
     }
 }
 
-/// Objects of about 1 KiB each.
+/// Returns a server with objects of about 1 KiB each.
 async fn many(count: usize) -> Ground {
     let ground = Ground::start().await;
     for at in 0..count {
@@ -140,7 +140,7 @@ fn unzipped(body: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// A list above 128 KiB is compressed where the client takes that, and is the same list.
+/// A list above 128 KiB is compressed if the client accepts it, and has the same contents.
 #[tokio::test]
 async fn large_list_is_compressed() {
     let ground = many(500).await;
@@ -164,7 +164,7 @@ async fn large_list_is_compressed() {
     assert_eq!(list, plain.json());
 }
 
-/// One at 128 KiB or below goes out as it is, with its length.
+/// A list of up to 128 KiB is sent uncompressed, with its length.
 #[tokio::test]
 async fn small_list_is_not_compressed() {
     let ground = many(100).await;
@@ -177,7 +177,7 @@ async fn small_list_is_not_compressed() {
     assert_eq!(refused.names(), answer.names());
 }
 
-/// An object that is larger than a piece, and than what is compressed at a time.
+/// An object that is larger than a piece, and than the part that is compressed at a time.
 #[tokio::test]
 async fn large_objects_go_out_whole() {
     let ground = Ground::start().await;
@@ -190,14 +190,14 @@ async fn large_objects_go_out_whole() {
     assert_eq!(plain.names(), ["shop/a", "shop/b"]);
     let zipped = request(ground.address, "GET", WIDGETS, &[("Accept-Encoding", "gzip")]).await;
     assert_eq!(unzipped(&zipped.body), plain.body);
-    // Keep-alive holds behind a list.
+    // The connection stays usable after a list.
     let mut client = Client::connect(ground.address).await;
     for _ in 0..2 {
         assert_eq!(client.answer("GET", WIDGETS, &[]).await.body, plain.body);
     }
 }
 
-/// What somebody may read is no other's to keep: neither a cache on the way nor the disk of a browser.
+/// Answers are private to their user: neither proxies nor browsers may store them.
 #[tokio::test]
 async fn answers_are_kept_by_nobody() {
     let ground = Ground::start().await;
@@ -210,8 +210,8 @@ async fn answers_are_kept_by_nobody() {
     }
 }
 
-/// A large object goes out from where the cache has it, and is the same, byte for byte, as one that is copied: by itself, in
-/// a list, in the initial state of a watch and in its events, however it was stored.
+/// A large object is sent from the cache's memory, and equals one that is copied, byte for byte: alone, in a list, in
+/// the initial state of a watch and in its events, however it was stored.
 #[tokio::test]
 async fn large_objects_are_as_small_ones() {
     let ground = Ground::start().await;

@@ -1,4 +1,5 @@
-//! Lists against a naive model: random writes and compactions, lists of every start, pages that go on beside them.
+//! Lists compared with a simple model: random writes and compactions, lists from every start, pages read between
+//! writes.
 
 use crate::support::ground::{SHOP, WIDGETS, widget, widget_key};
 use crate::support::{Client, Ground};
@@ -8,14 +9,14 @@ use watchcore::Change;
 
 const COLORS: [&str; 3] = ["red", "green", "blue"];
 
-/// What is written; keys are numbers of [`name_of`].
+/// A write; keys are numbers of [`name_of`].
 #[derive(Clone, Debug)]
 enum Write {
     Put(usize, usize),
-    /// A value that is no object.
+    /// Puts a value that is not an object.
     Junk(usize),
     Delete(usize),
-    /// Everything but the newest so many revisions.
+    /// Compacts everything but this many newest revisions.
     Compact(u64),
 }
 
@@ -32,12 +33,12 @@ enum Select {
 enum From {
     Consistent,
     Any,
-    /// So many revisions below the newest.
+    /// At least a revision this many below the newest.
     AtLeast(u64),
     Exact(u64),
 }
 
-/// A list, with what is written behind each of its pages.
+/// A list, with the writes that follow each of its pages.
 #[derive(Clone, Debug)]
 struct Asked {
     shop_only: bool,
@@ -47,7 +48,7 @@ struct Asked {
     between: Vec<Vec<Write>>,
 }
 
-/// What lives at a key: its color (`None`: it is no object), and since when.
+/// The value at a key: its color (`None`: not an object), and its revision.
 type Lives = (Option<&'static str>, u64);
 
 /// All states, by revision.
@@ -97,7 +98,7 @@ impl Model {
         assert_eq!(ground.revision(), self.revision());
     }
 
-    /// The keys of a list behind `next`, those that match, in a state.
+    /// Returns the matching objects of a list from `next` on in a state, and the keys of all values.
     fn matching(&self, asked: &Asked, revision: u64, next: &str) -> (Vec<(String, Lives)>, Vec<String>) {
         let state = &self.states[revision as usize];
         let range: Vec<_> = state
@@ -141,7 +142,7 @@ impl Asked {
         format!("limit={}{select}{from}", self.limit)
     }
 
-    /// Takes the whole list, page by page, and compares each.
+    /// Reads the whole list, page by page, and compares each page.
     async fn check(&self, client: &mut Client, ground: &Ground, model: &mut Model) {
         let path = if self.shop_only { SHOP } else { WIDGETS };
         let newest = model.revision();
@@ -237,7 +238,7 @@ proptest! {
             let ground = Ground::start().await;
             let mut client = Client::connect(ground.address).await;
             let mut model = Model { states: vec![BTreeMap::new()], compacted: 0 };
-            // A revision 1 of every run: 0 means "any" in a query.
+            // Revision 1 exists in every run, because 0 means "any" in a query.
             model.write(&ground, &Write::Put(0, 0));
             for (writes, asked) in &rounds {
                 writes.iter().for_each(|write| model.write(&ground, write));

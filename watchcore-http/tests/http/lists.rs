@@ -1,4 +1,4 @@
-//! Lists and single objects: which state they are answered from, and what is in them.
+//! Lists and single objects: the state from which they are answered, and their contents.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS, node_key, widget, widget_key, widgets};
 use crate::support::{Answer, Client, Ground, eventually, get, request, within};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use watchcore::{Cache, Change, Writer};
 use watchcore_http::{Api, Limits, Resource, Server};
 
-/// Widgets shop/a to shop/e, then other/z: revisions 1 to 6.
+/// Writes widgets shop/a to shop/e, then other/z: revisions 1 to 6.
 async fn six() -> Ground {
     let ground = Ground::start().await;
     for name in ["shop/a", "shop/b", "shop/c", "shop/d", "shop/e", "other/z"] {
@@ -16,17 +16,17 @@ async fn six() -> Ground {
     ground
 }
 
-/// A list of a path with a query.
+/// Gets a path with a query.
 async fn list(ground: &Ground, path: &str, query: &str) -> Answer {
     get(ground.address, &format!("{path}?{query}")).await
 }
 
-/// The revision of a list.
+/// Returns the revision of a list.
 fn revision(list: &Answer) -> String {
     list.json()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned()
 }
 
-/// The token of a list, or of a Status, as it stands in a query.
+/// Returns the continue token of a list or of a Status, percent-encoded.
 fn token(answer: &Answer) -> String {
     let token = answer.json()["metadata"]["continue"].as_str().expect("a token").to_owned();
     token.bytes().map(|byte| format!("%{byte:02x}")).collect()
@@ -50,7 +50,8 @@ async fn list_has_all_objects_by_key() {
     assert_eq!((&empty["kind"], &empty["apiVersion"], &empty["items"]), (&json!("NodeList"), &json!("v1"), &json!([])));
 }
 
-/// Without a revision, of revision 0, and not older than one: the newest there is, at its revision.
+/// Without a revision, with revision 0, and with a minimum revision, a list is of the newest state, and states its
+/// revision.
 #[tokio::test]
 async fn newest_state_carries_its_revision() {
     let ground = six().await;
@@ -68,7 +69,7 @@ async fn newest_state_carries_its_revision() {
     }
 }
 
-/// The limit holds with revision 0 too, which Kubernetes passes over.
+/// The limit applies with revision 0 too; Kubernetes ignores it there.
 #[tokio::test]
 async fn limit_holds_for_every_start() {
     let ground = six().await;
@@ -91,7 +92,7 @@ async fn exact_revision_is_answered_exactly() {
         (revision(&exact).as_str(), exact.names()),
         ("3", vec!["shop/a".into(), "shop/b".into(), "shop/c".into()])
     );
-    // With a limit a revision alone is exact.
+    // With a limit, a revision without a match parameter is exact.
     let page = list(&ground, SHOP, "resourceVersion=3&limit=2").await;
     assert_eq!((revision(&page).as_str(), page.names()), ("3", vec!["shop/a".into(), "shop/b".into()]));
     assert_eq!(page.json()["metadata"]["remainingItemCount"], 1);
@@ -151,7 +152,7 @@ async fn revision_that_does_not_come_times_out() {
     assert!(from.elapsed() >= Duration::from_millis(2900), "{:?}", from.elapsed());
 }
 
-/// Pages stay at the revision of the first beside writes.
+/// All pages are of the first page's revision, whatever is written meanwhile.
 #[tokio::test]
 async fn pages_are_of_one_revision() {
     let ground = six().await;
@@ -163,12 +164,12 @@ async fn pages_are_of_one_revision() {
     assert_eq!((revision(&second).as_str(), second.names()), ("6", vec!["shop/c".into(), "shop/d".into()]));
     assert_eq!(second.json()["items"][1]["spec"]["color"], "red");
     assert_eq!(second.json()["metadata"]["remainingItemCount"], 1);
-    // The revision 0 beside a token says nothing.
+    // Revision 0 beside a token is ignored.
     let third = list(&ground, SHOP, &format!("resourceVersion=0&continue={}", token(&second))).await;
     assert_eq!((revision(&third).as_str(), third.names()), ("6", vec!["shop/e".into()]));
 }
 
-/// A page whose revision left the window says so, with a token that goes on in the newest state.
+/// A page whose revision left the window is refused, with a token that continues in the newest state.
 #[tokio::test]
 async fn page_behind_the_window_goes_on_inconsistently() {
     let ground = six().await;
@@ -181,7 +182,7 @@ async fn page_behind_the_window_goes_on_inconsistently() {
     assert!(gone.message().contains("inconsistent list"), "{}", gone.message());
     let next = list(&ground, SHOP, &format!("limit=1&continue={}", token(&gone))).await;
     assert_eq!((revision(&next).as_str(), next.names()), ("8", vec!["shop/d".into()]));
-    // From here on it is a list of that revision.
+    // From here on the pages are of that newer revision.
     ground.put_widget("shop/f", "blue");
     let rest = list(&ground, SHOP, &format!("continue={}", token(&next))).await;
     assert_eq!((revision(&rest).as_str(), rest.names()), ("8", vec!["shop/dd".into(), "shop/e".into()]));
@@ -192,7 +193,7 @@ async fn tokens_are_of_their_list() {
     let ground = six().await;
     let page = list(&ground, SHOP, "limit=2").await;
     let good = token(&page);
-    // Its last letter is another one.
+    // Replace the last character.
     let last = if good.ends_with("%41") { "%51" } else { "%41" };
     let damaged = format!("{}{last}", &good[..good.len() - 3]);
     for (path, query) in [
@@ -218,7 +219,8 @@ async fn tokens_are_of_their_list() {
     assert_eq!(list(&other, SHOP, &format!("continue={good}")).await.code(), 400);
 }
 
-/// A cache that was not prepared looks for names in its keys: there, too, a token is of its selector, in any order.
+/// An unprepared cache matches names by its keys; its tokens are bound to their selector too, in any order of the
+/// terms.
 #[tokio::test]
 async fn tokens_know_selectors_on_names() {
     for prepared in [true, false] {
@@ -239,7 +241,7 @@ async fn tokens_know_selectors_on_names() {
     }
 }
 
-/// How deep a value may be is one number: what is served is what selectors see.
+/// One limit on nesting holds for both: values that are served are visible to selectors.
 #[tokio::test]
 async fn depth_of_what_is_served_is_that_of_selectors() {
     let ground = Ground::start().await;
@@ -249,14 +251,14 @@ async fn depth_of_what_is_served_is_that_of_selectors() {
         ground.put(&widget_key(&format!("shop/{name}")), value);
     }
     for query in ["", "labelSelector=app%3Dred", "labelSelector=!app"] {
-        // As text: a list is two levels around its items.
+        // Compared as text: the list itself adds two levels of nesting.
         let page = list(&ground, SHOP, query).await.text().to_owned();
         let has = |name: &str| page.contains(&format!(r#""name":"{name}""#));
         assert_eq!((has("even"), has("deeper")), (!query.contains('!'), false), "{query}");
     }
 }
 
-/// A member whose name is no text is another member, to what is served and to selectors.
+/// A member whose name is not valid text is a different member, for the framing and for selectors.
 #[tokio::test]
 async fn names_that_are_no_text_hide_nothing() {
     let ground = Ground::start().await;
@@ -268,7 +270,7 @@ async fn names_that_are_no_text_hide_nothing() {
     }
 }
 
-/// How many remain is known where only keys are asked for.
+/// The number of remaining objects is known only without a selector.
 #[tokio::test]
 async fn remaining_count_is_exact_or_absent() {
     let ground = six().await;
@@ -301,7 +303,7 @@ async fn selectors_select() {
     }
 }
 
-/// A value that is no object, or lies at a key of another shape, is left out and harms nothing.
+/// A value that is not an object, or whose key has another shape, is skipped without further effect.
 #[tokio::test]
 async fn values_that_are_no_objects_are_left_out() {
     for ground in [Ground::start().await, Ground::builder().undeclared().start().await] {
@@ -348,8 +350,8 @@ async fn missing_names_come_from_keys() {
     }
 }
 
-/// Before the first listing every read is 503 with Retry-After, also one that would wait; then the embedded cache's newest revision is the
-/// consistent one.
+/// Before the first listing every read gets 503 with Retry-After, even one that would wait; then the embedded cache's
+/// newest revision is the consistent one.
 #[tokio::test]
 async fn cache_that_is_not_ready_is_busy() {
     let ground = Ground::builder().cache(|cache| cache.expect_load(true)).start().await;
@@ -409,13 +411,13 @@ async fn absent_object_is_not_found() {
     assert_eq!(absent.json()["details"], json!({"name": "x", "group": "matrix.test", "kind": "widgets"}));
     let node = get(ground.address, &format!("{NODES}/n1")).await;
     assert_eq!(node.message(), "nodes \"n1\" not found");
-    // Nothing of another prefix, whatever the name says.
+    // No name in a path reaches another prefix.
     for name in ["..%2f..%2fnodes%2fn1", "%2e%2e", "a%00"] {
         assert_eq!(get(ground.address, &format!("{SHOP}/{name}")).await.code(), 404, "{name}");
     }
 }
 
-/// A get of a future revision comes when the cache has it.
+/// A get of a future revision is answered when the cache has reached it.
 #[tokio::test]
 async fn get_waits_for_its_revision() {
     let ground = six().await;
@@ -428,7 +430,8 @@ async fn get_waits_for_its_revision() {
     assert_eq!((&body["spec"]["color"], &body["metadata"]["resourceVersion"]), (&json!("blue"), &json!("7")));
 }
 
-/// Over etcd, a list or get without a revision asks for the newest one there, and waits until the cache has it.
+/// With etcd, a list or get without a revision asks etcd for its newest revision, and waits until the cache has reached
+/// it.
 #[tokio::test]
 async fn consistent_reads_wait_for_etcd() {
     struct Silent;
@@ -457,7 +460,7 @@ async fn consistent_reads_wait_for_etcd() {
     }
 }
 
-/// Widgets of 10 KB each, more than a socket takes at once.
+/// Writes widgets of 10 KB each, in total more than a socket buffers.
 fn fill(writer: &mut Writer) {
     let mut value = widget("shop/a", "red");
     value["data"] = json!("x".repeat(10_000));
@@ -479,7 +482,7 @@ async fn snapshot_is_held(cache: &Cache, held: bool) {
     eventually("a snapshot", async || ((cache.stats().snapshots > 0) == held).then_some(())).await;
 }
 
-/// A list is made while it is taken: what the client has not got room for is not made, and the snapshot is held.
+/// A list is produced as the client takes it: the rest is not produced, and the snapshot is held.
 #[tokio::test]
 async fn list_is_made_as_it_is_taken() {
     let ground = large(|_| {}).await;
@@ -489,7 +492,7 @@ async fn list_is_made_as_it_is_taken() {
     let first = client.chunk().await.expect("the first piece");
     assert!(head.is_chunked() && first.len() <= 64 << 10, "{}", first.len());
     snapshot_is_held(&ground.cache, true).await;
-    // Beside it the cache goes on, and the list does not change.
+    // The cache changes meanwhile, the list does not.
     ground.delete(&widget_key("shop/w03999"));
     let mut all = first;
     all.extend(client.body(&head).await);
@@ -498,7 +501,7 @@ async fn list_is_made_as_it_is_taken() {
     snapshot_is_held(&ground.cache, false).await;
 }
 
-/// Who takes nothing of a list is cut off; its snapshot goes.
+/// A client that takes nothing of its list is cut off, and the snapshot is released.
 #[tokio::test]
 async fn client_that_takes_nothing_is_cut_off() {
     let ground = large(|limits| limits.stall = Duration::from_millis(500)).await;
@@ -514,7 +517,7 @@ async fn client_that_takes_nothing_is_cut_off() {
     assert!(rest.len() < 30_000_000, "{}", rest.len());
 }
 
-/// In our own server its connection is cut off too, though it has no room to be told anything.
+/// On our own server the connection is closed too, although its full socket cannot carry an error.
 #[tokio::test]
 async fn connection_of_a_stalled_list_is_closed() {
     let cache = Resource::declare(Cache::builder("/registry/"), [&widgets()]).unwrap().build().unwrap();
@@ -527,7 +530,7 @@ async fn connection_of_a_stalled_list_is_closed() {
     client.request("GET", WIDGETS, &[]).await;
     client.head().await.unwrap();
     snapshot_is_held(&cache, true).await;
-    // It reads nothing more: that the connection is gone shows in what cannot be sent on it any more.
+    // Without reading, a closed connection shows only in failing writes.
     within("the connection is gone", async {
         while client.try_send(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,4 +1,4 @@
-//! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
+//! The server's promises, seen by a client of raw bytes: the rows of docs/HTTP.md.
 
 mod access;
 mod alive;

@@ -1,4 +1,4 @@
-//! A list of keys without a revision is as new as etcd: the feeder is played by the test.
+//! Reads of `/v1/keys` without a revision are as new as etcd; the test plays the feeder.
 
 use crate::support::ground::WIDGETS;
 use crate::support::{Client, Ground, Watching, eventually, get, within};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 const P: &str = "/v1/keys?prefix=/registry/";
 
-/// An etcd that is not asked but through the writer.
+/// A source that the test answers through the writer.
 struct Silent;
 
 impl watchcore::Source for Silent {
     fn wake(&self) {}
 }
 
-/// A cache with one key, whose feeder is the test.
+/// Returns a cache with one key, fed by the test.
 async fn fed() -> Ground {
     let ground = Ground::start().await;
     ground.put("/registry/a", "1");
@@ -23,7 +23,7 @@ async fn fed() -> Ground {
     ground
 }
 
-/// The ticket with which etcd is asked for its newest revision, behind this one.
+/// Waits for a consistent read, and returns its ticket, which is higher than `before`.
 async fn asked(ground: &Ground, before: u64) -> u64 {
     eventually("etcd is asked", async || {
         let ticket = ground.writer().demand().consistent;
@@ -32,7 +32,7 @@ async fn asked(ground: &Ground, before: u64) -> u64 {
     .await
 }
 
-/// What was written before the request is in the answer, however far behind the cache is.
+/// The answer contains every write before the request, however far the cache lags.
 #[tokio::test]
 async fn list_waits_for_what_etcd_has() {
     let ground = fed().await;
@@ -58,7 +58,7 @@ async fn list_waits_for_what_etcd_has() {
     }
 }
 
-/// A watch without a revision begins with what etcd has: its client may have seen that at another server, and begins anew.
+/// A watch without a revision begins with etcd's newest state, which its client may have seen at another server.
 #[tokio::test]
 async fn watch_of_keys_begins_with_what_etcd_has() {
     let ground = fed().await;
@@ -92,7 +92,8 @@ async fn watch_of_keys_begins_with_what_etcd_has() {
     assert_eq!(lagging.header("retry-after"), Some("1"));
 }
 
-/// etcd does not answer, or the cache does not get as far: 504 within the time of a wait, and the next may be asked.
+/// If etcd does not answer, or the cache does not reach its revision, the answer is 504 in time, and later requests
+/// work.
 #[tokio::test]
 async fn list_that_waits_in_vain_is_504() {
     let ground = fed().await;
@@ -100,7 +101,7 @@ async fn list_that_waits_in_vain_is_504() {
     let waits = async |query: &str| get(ground.address, &format!("{P}{query}")).await;
     let lags = async {
         let ticket = asked(&ground, 0).await;
-        // It says that there is a revision, and that does not come.
+        // etcd names a revision that is never reached.
         ground.writer().serve_consistent(ticket, 9);
     };
     let (lagging, ()) = tokio::join!(waits(""), lags);
@@ -124,7 +125,7 @@ async fn list_that_waits_in_vain_is_504() {
     assert_eq!((after.code(), &after.json()["count"]), (200, &1.into()));
 }
 
-/// A revision that etcd has not is of another etcd: nobody waits for it without an end.
+/// A revision above etcd's belongs to another etcd, so a watch from it must not wait for ever.
 #[tokio::test]
 async fn watch_above_etcd_ends_with_504() {
     let ground = fed().await;
@@ -135,8 +136,8 @@ async fn watch_above_etcd_ends_with_504() {
     watching.ended().await;
 }
 
-/// Before a cache that has lost etcd counts as stale, reads of the newest state fail: that is said where each check is
-/// listed, and fails nothing.
+/// If etcd is lost, but not yet for the stale limit, consistent reads fail: the verbose report shows it, and readiness
+/// is unaffected.
 #[tokio::test]
 async fn failing_consistent_reads_are_named() {
     let ground = fed().await;
@@ -155,7 +156,7 @@ async fn failing_consistent_reads_are_named() {
     assert!(answered.text().contains("\n[+]consistent-reads of cache /registry/ ok\n"), "{}", answered.text());
 }
 
-/// The state of a watch waits for what etcd has, and says in its first event that etcd does not answer.
+/// A watch whose initial state waits for etcd reports in its first event that etcd does not answer.
 #[tokio::test]
 async fn watch_that_waits_in_vain_is_told() {
     let ground = fed().await;

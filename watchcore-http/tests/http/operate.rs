@@ -1,4 +1,4 @@
-//! What people and machines that run the server see: health, metrics, the access log.
+//! The endpoints for operators: health, metrics, the access log.
 
 use crate::support::certificates::Files;
 use crate::support::ground::{Face, PREFIX, SHOP, WIDGETS};
@@ -81,7 +81,7 @@ async fn closed_cache_is_not_alive() {
     assert!(answer.text().contains("[-]cache /registry/ failed: Closed\n"), "{}", answer.text());
 }
 
-/// Nothing serves it any more until the server is started again: nobody is told to try again.
+/// A closed cache serves nothing until the server is restarted, so clients are not told to try again.
 #[tokio::test]
 async fn closed_cache_is_not_to_be_asked_again() {
     let ground = Ground::start().await;
@@ -106,8 +106,8 @@ async fn closed_cache_is_not_to_be_asked_again() {
     }
 }
 
-/// Reads the text format 0.0.4 more strictly than Prometheus does: each family has its HELP and TYPE, once, before its
-/// series, which stand together; no series is there twice; histograms rise and are whole. What it gives: the families.
+/// Parses the Prometheus text format 0.0.4 strictly: each family has HELP and TYPE once, before its contiguous series;
+/// no series is repeated; histograms are cumulative and complete. Returns the families.
 fn parsed(text: &str) -> BTreeMap<String, (String, Vec<(String, f64)>)> {
     let is_name = |name: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -145,7 +145,7 @@ fn parsed(text: &str) -> BTreeMap<String, (String, Vec<(String, f64)>)> {
     families
 }
 
-/// `name="value",...}`, with what must be escaped escaped.
+/// Checks `name="value",...}`, with its escapes.
 fn check_labels(labels: &str) {
     let mut rest = labels.strip_suffix('}').unwrap_or_else(|| panic!("no end: {labels}"));
     while !rest.is_empty() {
@@ -281,7 +281,7 @@ async fn requests_are_counted_by_verb_resource_code() {
     }
 }
 
-/// Notes the threads on which its figures are asked for, as those of a feeder are.
+/// A source that records the threads on which its statistics are read.
 #[derive(Default)]
 struct NotedThreads(Mutex<HashSet<ThreadId>>);
 
@@ -293,13 +293,13 @@ impl Source for NotedThreads {
     }
 }
 
-/// With ten thousand watches it takes some milliseconds, in which no event would go out.
+/// With ten thousand watches this takes milliseconds, which would delay events on an async thread.
 #[tokio::test]
 async fn figures_are_gathered_off_the_runtime() {
     let ground = Ground::builder().face(Face::Own).start().await;
     let source = Arc::new(NotedThreads::default());
     ground.writer().attach(source.clone()).unwrap();
-    // The server runs on the thread of the test.
+    // The server runs on the test's thread.
     let here = thread::current().id();
     for path in ["/metrics", "/events"] {
         if path == "/events" {
@@ -313,7 +313,7 @@ async fn figures_are_gathered_off_the_runtime() {
     }
 }
 
-/// Those of keys have their own, of all caches.
+/// Frames of `/v1/keys` have their own series, over all caches.
 #[tokio::test]
 async fn frames_of_keys_are_counted() {
     let ground = Ground::start().await;
@@ -364,7 +364,7 @@ async fn watches_are_counted_with_their_lag() {
         })
         .await;
 
-        // It does not read: what the kernel does not hold stays in the log.
+        // This client does not read, so events beyond the kernel's buffer lag.
         let mut deaf = Client::connect(ground.address).await;
         deaf.request("GET", &format!("{WIDGETS}?watch=1"), &[]).await;
         assert_eq!(deaf.head().await.unwrap().code, 200);
@@ -396,7 +396,7 @@ async fn connections_are_counted() {
     eventually("they are gone", || async { (open().await == 1.0).then_some(()) }).await;
 }
 
-/// What is logged while it lives, on this thread.
+/// Collects the log lines of this thread.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -412,13 +412,14 @@ impl Write for Logged {
 }
 
 thread_local! {
-    /// Where the lines of this thread go: a test has one, and its server runs on it.
+    /// Destination of this thread's log lines: each test has its own thread, on which its server runs.
     static LINES: RefCell<Logged> = RefCell::default();
 }
 
 impl Logged {
-    /// One subscriber for all tests, which asks the thread where a line goes. With one a thread a line was lost now and
-    /// then: whether anybody listens to a place in the code is kept for all threads, and was found out while none did.
+    /// Installs one subscriber for all tests, which looks up the destination by thread. With a subscriber per thread,
+    /// lines were lost now and then: tracing caches for all threads whether a call site has a subscriber, and had
+    /// cached that it has none.
     fn start() -> Logged {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -435,7 +436,7 @@ impl Logged {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// The one line of the access log that has all of these words.
+    /// Waits for the access log line that contains all words.
     async fn line(&self, words: &[&str]) -> String {
         eventually(&format!("a line with {words:?} in:\n{}", self.all()), || async {
             let all = self.all();
@@ -455,7 +456,7 @@ async fn requests_are_logged_without_secrets() {
     let logged = Logged::start();
     let files = Files::new();
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
-    // It knows who is at the other end.
+    // Our own server knows the client's address.
     let ground = Ground::builder().face(Face::Own).api(move |api| api.authenticator(tokens)).start().await;
     let target = format!("{WIDGETS}?limit=5&token=hidden&access_token=hidden");
     let headers = [("Authorization", "Bearer secret"), ("X-Request-Id", "of-client-1")];
@@ -487,7 +488,7 @@ async fn requests_are_logged_without_secrets() {
     assert!(!logged.all().contains("secret") && !logged.all().contains("hidden"), "{}", logged.all());
 }
 
-/// A request line may have any UTF-8 in it: what ends a line elsewhere, what turns its text round, what a terminal obeys.
+/// A request line may contain any UTF-8: line breaks, text direction marks, terminal escapes.
 #[tokio::test]
 async fn logged_lines_are_plain_text() {
     let logged = Logged::start();
@@ -536,12 +537,12 @@ async fn websockets_are_logged_when_they_end() {
     assert!(line.contains("verb=\"watch\""), "{line}");
 }
 
-/// Nobody is there to be answered: it is told apart from an answer, and counted.
+/// A client that disconnects gets no answer; the log and the metrics count it separately.
 #[tokio::test]
 async fn clients_that_go_are_499() {
     let logged = Logged::start();
     let ground = Ground::start().await;
-    // A list of a revision that does not come waits for 3 s.
+    // A list of a revision that is not reached waits for 3 s.
     let mut client = Client::connect(ground.address).await;
     client.request("GET", &format!("{WIDGETS}?resourceVersion=99"), &[("X-Request-Id", "gone")]).await;
     let waiters = format!("watchcore_waiters{{cache=\"{PREFIX}\"}}");

@@ -1,4 +1,5 @@
-//! The live page as bytes, and the figures that its script shows; http-tests/browser runs the script. docs/HTTP.md, section HK.
+//! The live page as bytes, and the samples that its script shows; http-tests/browser runs the script. Section HK of
+//! docs/HTTP.md.
 
 use crate::support::client::Watching;
 use crate::support::{Answer, Client, Ground, get, request, within};
@@ -6,7 +7,7 @@ use serde_json::Value;
 use std::time::Duration;
 use watchcore::{Start, Subscription};
 
-/// What is a name for some, and markup for others.
+/// A name that is also markup.
 const EVIL: &str = "<script>alert('1')</script>\"&";
 
 fn watcher(ground: &Ground, name: &str) -> Subscription {
@@ -19,19 +20,19 @@ async fn page(ground: &Ground, path: &str) -> Answer {
     answer
 }
 
-/// The first sample that a new viewer gets.
+/// Returns the first sample that a new viewer gets.
 async fn first_sample(ground: &Ground) -> Value {
     sample(&mut Watching::open(ground.address, "/events").await).await
 }
 
-/// The names of the members of an object.
+/// Returns the names of an object's members.
 fn members(object: &Value) -> Vec<&str> {
     let mut names: Vec<&str> = object.as_object().expect("an object").keys().map(String::as_str).collect();
     names.sort_unstable();
     names
 }
 
-/// The next sample of `/events`.
+/// Returns the next sample of `/events`.
 async fn sample(watching: &mut Watching) -> Value {
     loop {
         let line = String::from_utf8(watching.line().await.expect("a line, not the end")).expect("text");
@@ -42,7 +43,7 @@ async fn sample(watching: &mut Watching) -> Value {
     }
 }
 
-/// Each member is there with its figure, and no other: http-tests/browser/page.mjs shows a sample of these names.
+/// Each member exists with its value, and no others: http-tests/browser/page.mjs shows a sample of these names.
 #[tokio::test]
 async fn sample_has_the_figures_of_the_page() {
     let ground = Ground::start().await;
@@ -52,7 +53,7 @@ async fn sample_has_the_figures_of_the_page() {
     let _watcher = watcher(&ground, "the report");
     ground.put_node("n1");
     get(ground.address, "/api/v1/nodes").await;
-    // A request is counted when its answer has gone.
+    // A request is counted after its answer was sent.
     let counted = async || Some(first_sample(&ground).await).filter(|sample| sample["resources"][1]["requests"] == 1);
     let sample = crate::support::eventually("one request of nodes", counted).await;
     assert_eq!(members(&sample), ["caches", "more_resources", "resources", "server"]);
@@ -106,7 +107,7 @@ async fn sample_has_the_figures_of_the_page() {
     assert_eq!((&watcher["name"], &watcher["lag_events"]), (&"the report".into(), &1.into()));
 }
 
-/// The document has no figure and no name, so nothing of a server can be markup in it; and it needs nothing of elsewhere.
+/// The document contains no data, so no name can become markup; and it loads nothing from other origins.
 #[tokio::test]
 async fn page_is_one_document_for_all() {
     let ground = Ground::builder().cache(|cache| cache.name(EVIL)).start().await;
@@ -134,8 +135,8 @@ async fn page_is_one_document_for_all() {
     assert_eq!(page(&other, "/cache").await.text(), text);
 }
 
-/// What the script makes of a sample, and how it comes back, by the engine of node. Where there is none it is not looked at:
-/// nothing else of these tests runs a page.
+/// Runs the page's script in node: how it shows a sample, and how it reconnects. Skipped without node, because no other
+/// test here runs the page.
 #[test]
 fn script_shows_a_sample() {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../http-tests/browser/page.mjs");
@@ -162,7 +163,7 @@ async fn watchers_are_sorted_by_lag() {
         watchers.push(watcher(&ground, &number.to_string()));
         ground.put_node("n1");
     }
-    // The first was furthest behind, and has taken all of it.
+    // The first watcher lagged most, and now takes everything.
     while !watchers[0].poll(100).expect("no loss").events().is_empty() {}
     let sample = first_sample(&ground).await;
     let cache = &sample["caches"][0];
@@ -183,7 +184,8 @@ async fn events_are_figures_each_second() {
     let second = sample(&mut events).await;
     let cache = &second["caches"][0];
     assert_eq!((&cache["revision"], &cache["objects"], &cache["state"]), (&1.into(), &1.into(), &"Ready".into()));
-    // Of samples that lie close, as behind a tick that came late, the second has the rate of the first, which has none.
+    // Of two samples close together, as after a delayed tick, the second repeats the first one's rate, which is
+    // unknown.
     let rate = async {
         for revision in 2.. {
             ground.put_node("n1");

@@ -1,4 +1,4 @@
-//! Parameters and their refusals: rows HP.
+//! Parameters and their refusals: rows HP of docs/HTTP.md.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS};
 use crate::support::{Answer, Client, Ground, Watching, get, request};
@@ -24,7 +24,7 @@ const NEEDS_INITIAL: Expected<'_> =
 const NEEDS_NOT_OLDER: Expected<'_> =
     (FORBIDDEN, MATCH, "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
 
-/// Widgets shop/a (red), shop/b (blue), other/a (red), and nodes n1, n2: revisions 1 to 5.
+/// Writes widgets shop/a (red), shop/b (blue), other/a (red), and nodes n1, n2: revisions 1 to 5.
 async fn five() -> Ground {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
@@ -39,12 +39,12 @@ async fn ask(ground: &Ground, path: &str, query: &str) -> Answer {
     get(ground.address, &format!("{path}?{query}")).await
 }
 
-/// Text as it stands in a query.
+/// Percent-encodes a text.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// Checks that a request is refused as 422, with these causes and no others.
+/// Checks that a request is refused with 422 and exactly these causes.
 async fn refused_for(ground: &Ground, query: &str, causes: &[Expected<'_>]) {
     let answer = ask(ground, SHOP, query).await;
     assert_eq!(answer.status(), (422, "Invalid".into()), "{query}");
@@ -60,7 +60,7 @@ async fn refused_for(ground: &Ground, query: &str, causes: &[Expected<'_>]) {
     assert_eq!(answer.message(), format!("ListOptions.meta.k8s.io \"\" is invalid: {listed}"), "{query}");
 }
 
-/// A list that is answered has at least one object, and a watch that is answered begins.
+/// Checks that a request is accepted: a list has an object, and a watch begins.
 async fn taken(ground: &Ground, query: &str) {
     let mut client = Client::connect(ground.address).await;
     client.request("GET", &format!("{SHOP}?{query}"), &[]).await;
@@ -68,7 +68,7 @@ async fn taken(ground: &Ground, query: &str) {
     assert_eq!(head.code, 200, "{query}");
 }
 
-/// The names that a list of a query has.
+/// Returns the names in the list of a query.
 async fn selected(ground: &Ground, path: &str, query: &str) -> Vec<String> {
     ask(ground, path, query).await.names()
 }
@@ -99,7 +99,7 @@ async fn hp_03_first_of_repeated_parameters_counts() {
     assert_eq!(selected(&ground, SHOP, "limit=1&limit=2&limit=x").await, ["shop/a"]);
     assert_eq!(selected(&ground, SHOP, "watch=0&watch=1").await.len(), 2);
     assert_eq!(selected(&ground, SHOP, "labelSelector=app%3Dblue&labelSelector=app%3Dred").await, ["shop/b"]);
-    // The first is there, if as nothing.
+    // The first value counts, even if empty.
     assert_eq!(selected(&ground, SHOP, "labelSelector=&labelSelector=app%3Dred").await.len(), 2);
     assert_eq!(ask(&ground, SHOP, "limit=x&limit=1").await.status().0, 400);
 }
@@ -167,7 +167,7 @@ async fn hp_07_list_match_needs_a_revision() {
         }
         taken(&ground, &format!("resourceVersionMatch={value}&resourceVersion=5")).await;
     }
-    // An empty one is none.
+    // An empty value counts as absent.
     taken(&ground, "resourceVersionMatch=").await;
 }
 
@@ -251,7 +251,7 @@ async fn hp_14_watch_match_is_forbidden_with_continue() {
     let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=t";
     refused_for(&ground, query, &[WITH_CONTINUE]).await;
     refused_for(&ground, "watch=1&resourceVersionMatch=NotOlderThan&continue=t", &[NEEDS_INITIAL, WITH_CONTINUE]).await;
-    // A watch without parameters asks for its initial state. With a revision it ignores the token, as it does a limit.
+    // A watch without parameters gets the initial state. With a revision it ignores the token, as it does a limit.
     for version in ["", "&resourceVersion=", "&resourceVersion=0"] {
         refused_for(&ground, &format!("watch=1&continue=t&limit=1{version}"), &[WITH_CONTINUE]).await;
     }
@@ -279,7 +279,7 @@ async fn hp_16_revision_is_a_decimal_number() {
     assert_eq!(selected(&ground, SHOP, "resourceVersion=005").await.len(), 2);
 }
 
-/// A number that no cache reaches is too large at once, for a watch too: nobody waits for it.
+/// A revision that no cache can reach is refused at once, for a watch too.
 #[tokio::test]
 async fn hp_17_huge_revisions_are_of_the_future() {
     let ground = five().await;
@@ -397,12 +397,12 @@ async fn hp_20_declared_fields_select() {
             assert_eq!(answer.message(), message, "{selector}");
         }
     }
-    // What one resource declares another has not.
+    // A field that only another resource declares.
     assert_eq!(ask(&ground, NODES, "fieldSelector=spec.color=red").await.status().0, 400);
 }
 
-/// Name and namespace, which are parts of the key: for a resource with namespaces and one without, in a cache that was
-/// prepared for selectors and in one that was not.
+/// Name and namespace are parts of the key: for a resource with namespaces and one without, in a prepared and an
+/// unprepared cache.
 #[tokio::test]
 async fn hp_21_name_and_namespace_always_select() {
     let of_all: [(&str, &[&str]); 10] = [
@@ -501,8 +501,8 @@ async fn hp_24_name_in_a_path_is_watched_alone() {
     }
 }
 
-/// A watch without a revision, or of revision 0, that says no more acts as sendInitialEvents=true; but in the old form of
-/// the path there is no end mark.
+/// A watch without a revision, or with revision 0, and without `sendInitialEvents` acts as with sendInitialEvents=true;
+/// but by the deprecated path there is no end mark.
 #[tokio::test]
 async fn hp_25_watch_of_the_state_is_the_default() {
     let ground = five().await;

@@ -1,5 +1,5 @@
-//! Clients whose connection breaks inside a revision with several objects, and that go on behind the last event that they
-//! have: rows HW-40 to HW-43 of docs/HTTP.md.
+//! Clients whose connection breaks inside a revision of several objects, and that resume after their last event: rows
+//! HW-40 to HW-43 of docs/HTTP.md.
 
 use crate::support::client::Watching;
 use crate::support::ground::{SHOP, WIDGETS, node, node_key, widget, widget_key};
@@ -8,7 +8,7 @@ use crate::websocket::{open, told};
 use std::collections::BTreeMap;
 use watchcore::{Change, Record, ResyncReason};
 
-/// The selections of these tests: everything, and some that the changes move objects into and out of.
+/// Everything, and selections that the changes move objects into and out of.
 const SELECTIONS: [(&str, &str); 5] = [
     (WIDGETS, ""),
     (SHOP, ""),
@@ -17,7 +17,7 @@ const SELECTIONS: [(&str, &str); 5] = [
     (SHOP, "&fieldSelector=metadata.name%3Da1"),
 ];
 
-/// The widgets `a0`, `a1` and so on of the namespaces shop and farm.
+/// Returns the name of widget number `at`: `a0`, `a1` and so on, in the namespaces shop and farm.
 fn name(at: usize) -> String {
     format!("{}/a{at}", if at.is_multiple_of(3) { "farm" } else { "shop" })
 }
@@ -33,7 +33,8 @@ fn transaction(ground: &Ground, widgets: &[(String, Option<&str>)]) -> u64 {
     ground.apply(&changes.collect::<Vec<_>>())
 }
 
-/// Red and blue widgets, then a revision of 20 objects that makes, changes, recolors and deletes some; the revision.
+/// Writes red and blue widgets, then a revision of 20 objects that creates, changes, recolors and deletes some; returns
+/// it.
 fn write(ground: &Ground) -> u64 {
     for at in 0..16 {
         ground.put_widget(&name(at), if at.is_multiple_of(2) { "red" } else { "blue" });
@@ -57,7 +58,7 @@ async fn watch(ground: &Ground, (path, selector): (&str, &str), revision: u64) -
     Watching::open(ground.address, &format!("{path}?watch=1&resourceVersion={revision}{selector}")).await
 }
 
-/// Applies an event of `TYPE name@revision` to a client's state.
+/// Applies an event of the form `TYPE name@revision` to a client's state.
 fn take(known: &mut BTreeMap<String, String>, event: &str) {
     let (kind, object) = event.split_once(' ').expect("a type");
     let (name, revision) = object.split_once('@').expect("a revision");
@@ -78,8 +79,8 @@ async fn listed(ground: &Ground, (path, selector): (&str, &str)) -> BTreeMap<Str
     list.names().into_iter().zip(versions).collect()
 }
 
-/// Cut behind each event of the revision, a client that goes on at the revision of that event has in the end what a list
-/// has. The revision comes again as it came; one event alone does not.
+/// A client that is cut off after any event of the revision, and resumes from that event's revision, ends with the
+/// state of a list. A revision of several events is sent again whole; a single event is not.
 #[tokio::test]
 async fn client_cut_inside_a_revision_loses_nothing() {
     let ground = Ground::start().await;
@@ -87,7 +88,7 @@ async fn client_cut_inside_a_revision_loses_nothing() {
     let mut counts = Vec::new();
     for selection in SELECTIONS {
         let mut whole = watch(&ground, selection, revision - 1).await;
-        // Each selection sees this one: it was red.
+        // Each selection sees this change, because the object was red.
         let next = ground.put_widget("shop/a1", "blue");
         let mut events = Vec::new();
         while events.last().is_none_or(|event: &String| !event.ends_with(&format!("@{}", next))) {
@@ -125,7 +126,7 @@ async fn client_cut_inside_a_revision_loses_nothing() {
     }
 }
 
-/// A client may come to a server that is behind: that one gives it the revision when it has it.
+/// A client may resume at a server that is behind: it gets the whole revision when that server has reached it.
 #[tokio::test]
 async fn revision_that_is_to_come_is_given_whole() {
     let ground = Ground::start().await;
@@ -140,7 +141,7 @@ async fn revision_that_is_to_come_is_given_whole() {
     assert_eq!(one.told().await, expected[3]);
 }
 
-/// A client that may have a part of a revision that has left the window is told to list.
+/// A client that may have a part of a revision that has left the window gets 410.
 #[tokio::test]
 async fn revision_of_several_that_left_is_410() {
     let ground = Ground::builder().cache(|cache| cache.capacity(128).segment_slots(16)).start().await;
@@ -164,7 +165,7 @@ async fn revision_of_several_that_left_is_410() {
     assert!(seen.contains(&true) && seen.contains(&false));
 }
 
-/// A resync ends with the objects of its own revision: a client that has one of them lacks at most the others.
+/// A resync ends with the objects of its own revision, so a client that has one of them lacks at most the others.
 #[tokio::test]
 async fn objects_of_the_end_of_a_difference_come_again() {
     for (of_its_end, expected) in [

@@ -1,4 +1,4 @@
-//! Open watches end when their user is gone or may not watch any more; those of others go on.
+//! Open watches end when their user no longer exists or may no longer watch; those of others continue.
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, install, later};
 use crate::support::ground::{Face, SHOP, WIDGETS};
@@ -17,10 +17,10 @@ use watchcore_http::{
     ApiBuilder, Asked, Authenticator, Authorizer, Decision, HookFuture, Refusal, Server, Tls, Tokens, User,
 };
 
-/// Often enough for a test, and rare enough for a hook to answer in a part of it.
+/// Short enough for a test, and long enough for a hook to answer within a third.
 const INTERVAL: Duration = Duration::from_millis(150);
 
-/// A watch of each form over HTTP, and what its end begins with where a code is told.
+/// A watch of each form over HTTP, and the name of the form in which its end is reported.
 const FORMS: [(&str, &str, &str); 5] = [
     ("/apis/matrix.test/v1/widgets?watch=1&resourceVersion=1&timeoutSeconds=9223372036854775807", "*/*", "resource"),
     (
@@ -33,7 +33,7 @@ const FORMS: [(&str, &str, &str); 5] = [
     ("/events", "text/event-stream", "event"),
 ];
 
-/// A hook that knows who the header X-User names, and decides what is denied; each of its ways can be changed.
+/// A hook that takes the user from the header X-User, and denies what the test says; each behavior can be changed.
 #[derive(Clone, Default)]
 struct Hook(Arc<Mutex<State>>);
 
@@ -41,11 +41,11 @@ struct Hook(Arc<Mutex<State>>);
 struct State {
     gone: BTreeSet<String>,
     denied: BTreeSet<String>,
-    /// Hangs, panics, or has an error of its own, for this user.
+    /// Hang, panic or fail for this user.
     hangs: Option<String>,
     panics: Option<String>,
     fails: Option<String>,
-    /// What it was asked: as whom, and for which path.
+    /// The recorded questions: the users, and the paths.
     heads: Vec<String>,
     decisions: Vec<String>,
     names_its_header: bool,
@@ -103,7 +103,7 @@ async fn watching(ground: &Ground, (target, accept, _): (&str, &str, &str), head
     Watching::open_with(ground.address, target, &[("Accept", accept), header]).await
 }
 
-/// Reads a watch of a form to its end, which says this code.
+/// Reads a watch of a form to its end, which must report this code.
 async fn ends_with(mut watch: Watching, (target, _, form): (&str, &str, &str), code: u16) {
     let (reason, name) = match code {
         401 => ("Unauthorized", "UNAUTHENTICATED"),
@@ -130,7 +130,7 @@ async fn ends_with(mut watch: Watching, (target, _, form): (&str, &str, &str), c
     assert!(form != "event" || said.contains("event: ERROR\n"), "{target}: {said}");
 }
 
-/// Waits until a change has come to a watch: it is open.
+/// Checks that a watch is open by waiting for a change.
 async fn goes_on(ground: &Ground, watch: &mut Watching, change: &str) {
     ground.put_widget(&format!("shop/{change}"), "red");
     let read = async {
@@ -211,7 +211,7 @@ async fn websocket_is_closed_with_1008() {
     }
 }
 
-/// The file of tokens, as the command has it.
+/// Uses the token file that the command line uses.
 #[tokio::test]
 async fn token_that_leaves_the_file_ends_its_watches() {
     let files = Files::new();
@@ -223,7 +223,7 @@ async fn token_that_leaves_the_file_ends_its_watches() {
     let (alice, carol, mut bob) = (open("Bearer secret").await, open("Bearer moved").await, open("Bearer other").await);
     files.write("tokens", "moved,dave\nother,bob\n");
     ends_with(alice, FORMS[0], 401).await;
-    // The token is another user's: the watch was opened by somebody who is gone.
+    // The token now belongs to another user, so the user who opened the watch has lost it.
     ends_with(carol, FORMS[0], 401).await;
     goes_on(&ground, &mut bob, "after").await;
     files.write("tokens", "# nobody any more\n");
@@ -269,7 +269,7 @@ async fn certificate_that_holds_no_more_ends_its_watches() {
     assert!(!bytes.windows(5).any(|word| word == b"ERROR"));
 }
 
-/// A hook that does not say whether the user is there ends a watch later, and only those of that user.
+/// A hook that gives no answer about a user ends that user's watches later, and no others.
 #[tokio::test]
 async fn hook_that_does_not_say_ends_watches_later() {
     for (name, change) in [
@@ -289,7 +289,7 @@ async fn hook_that_does_not_say_ends_watches_later() {
     }
 }
 
-/// Who watches much is asked for once, where the hook says by what.
+/// Many watches with one credential cause one question, if the hook names the headers that it reads.
 #[tokio::test]
 async fn each_question_is_asked_once_a_pass() {
     let hook = Hook::default();
@@ -313,7 +313,7 @@ async fn each_question_is_asked_once_a_pass() {
     assert!(state.heads.iter().all(|head| head == "/ alice"), "nothing but its header: {:?}", state.heads);
 }
 
-/// A hook that does not say what it looks at sees the head of the request, each time.
+/// A hook that does not name its headers sees the whole head of the request at each recheck.
 #[tokio::test]
 async fn recheck_sees_the_same_head() {
     let hook = Hook::default();

@@ -1,4 +1,4 @@
-//! The end of our own server: nobody who reads is cut off, and nobody who does not holds it up.
+//! Shutdown of our own server: clients that read get everything, and clients that do not read do not delay it.
 
 use crate::support::ground::{Face, WIDGETS};
 use crate::support::{Client, Ground, Watching, eventually, figure, get, within};
@@ -49,7 +49,7 @@ async fn hundred_watches_end_within_the_grace() {
 async fn ready_fails_and_nobody_connects() {
     let (ground, server) = served().await;
     let address = server.address();
-    // A watch that holds the server in its grace time: it is not read, so its last bytes stay.
+    // An unread watch keeps the server in its grace time, because its last bytes cannot be sent.
     let mut watch = Client::connect(address).await;
     watch.request("GET", &format!("{WIDGETS}?watch=1"), &[]).await;
     assert_eq!(watch.head().await.unwrap().code, 200);
@@ -66,7 +66,7 @@ async fn ready_fails_and_nobody_connects() {
     within("the end", ended).await.unwrap();
 }
 
-/// A grace time that no clock can say is one without an end: watches behind the first go when their clients do.
+/// A grace time beyond the range of the clock never ends: watches end when their clients disconnect.
 #[tokio::test]
 async fn endless_grace_ends_nobody() {
     let ground = Ground::start().await;
@@ -82,7 +82,7 @@ async fn endless_grace_ends_nobody() {
     drained.abort();
 }
 
-/// Without a watch there is nothing to wait for, whatever the grace time is.
+/// Without watches there is nothing to wait for, whatever the grace time.
 #[tokio::test]
 async fn idle_connections_close_at_once() {
     let (_ground, server) = served().await;
@@ -100,7 +100,7 @@ async fn idle_connections_close_at_once() {
     within("the end", ended).await.unwrap();
 }
 
-/// What the client has not taken at the end of the grace time is cut off.
+/// A client that does not read is cut off at the end of the grace time.
 #[tokio::test]
 async fn client_that_never_reads_is_cut() {
     let (ground, server) = served().await;
@@ -123,7 +123,7 @@ async fn client_that_never_reads_is_cut() {
     drop((deaf, list));
 }
 
-/// A list that is on its way is sent whole.
+/// A list that has begun is sent whole.
 #[tokio::test]
 async fn list_is_sent_whole() {
     let (ground, server) = served().await;
@@ -168,7 +168,7 @@ async fn http2_streams_end_cleanly() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// A WebSocket has left the task of its connection, and is ended and cut off all the same.
+/// WebSockets, which are no longer served by their connection's task, are ended and cut off too.
 #[tokio::test]
 async fn websockets_end_with_the_server() {
     use futures_core::Stream;

@@ -1,4 +1,4 @@
-//! Our own server: connections and their limits. Raw sockets, so that slow and broken clients can be played.
+//! Our own server: connections and their limits, with raw sockets for slow and broken clients.
 
 use crate::support::ground::{Face, WIDGETS};
 use crate::support::{self, Client, Ground, Watching, eventually, figure, figure_in, get, within};
@@ -13,7 +13,7 @@ use watchcore_http::{Api, Limits, Server};
 const QUICK: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_secs(600);
 
-/// A server with these limits.
+/// Starts a server with changed limits.
 async fn limited(limit: impl FnOnce(&mut Limits)) -> (Ground, Server) {
     let mut limits = Limits::default();
     limit(&mut limits);
@@ -22,7 +22,7 @@ async fn limited(limit: impl FnOnce(&mut Limits)) -> (Ground, Server) {
     (ground, server)
 }
 
-/// How many were refused for this reason. Asked of the nested router, whose connections are not counted.
+/// Returns how many were refused for a reason. Asks the nested router, whose connections are not counted.
 async fn refused(ground: &Ground, reason: &str) -> f64 {
     figure(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await
 }
@@ -31,10 +31,10 @@ async fn connections(ground: &Ground) -> f64 {
     figure(ground.address, "watchcore_http_connections").await
 }
 
-/// Waits until the server closes; what it said before.
+/// Waits until the server closes the connection, and returns what it sent.
 async fn closed(stream: &mut TcpStream) -> String {
     let mut said = Vec::new();
-    // A reset is an end, too.
+    // A reset counts as closed too.
     let _ = within("the end of the connection", stream.read_to_end(&mut said)).await;
     String::from_utf8_lossy(&said).into_owned()
 }
@@ -48,7 +48,7 @@ async fn silent_client_is_closed() {
     eventually("the place is free", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
 }
 
-/// Each byte comes in time; all of them together do not.
+/// Each byte arrives in time, the whole head does not.
 #[tokio::test]
 async fn slow_header_is_closed() {
     let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
@@ -72,7 +72,7 @@ async fn slow_header_is_closed() {
     }
 }
 
-/// The second head of a connection has no more time than the first.
+/// The second head of a connection has the same time limit as the first.
 #[tokio::test]
 async fn slow_second_header_is_closed() {
     let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
@@ -94,7 +94,7 @@ async fn idle_connection_is_closed() {
     assert_eq!(refused(&ground, "header_timeout").await, 0.0, "it is no refusal");
 }
 
-/// A watch is an answer, however long nothing happens; what counts begins when it ends.
+/// A watch is an answer, so its connection is not idle; the idle time begins when it ends.
 #[tokio::test]
 async fn watch_is_not_idle() {
     let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, QUICK)).await;
@@ -105,7 +105,7 @@ async fn watch_is_not_idle() {
     assert_eq!(watch.client.rest().await, b"", "idle now");
 }
 
-/// Limits with which a server would refuse or keep everything.
+/// Limits with which a server could serve nothing.
 #[test]
 fn limits_leave_something_to_serve() {
     type Say = fn(&mut Limits);
@@ -126,7 +126,7 @@ fn limits_leave_something_to_serve() {
     }
 }
 
-/// Of the program's own router: one that encodes bodies, and says so in the head.
+/// A layer of the program's own router that encodes bodies, and declares that in the head.
 #[tokio::test]
 async fn layers_see_the_body_of_a_watch() {
     use axum::body::Body;
@@ -174,7 +174,7 @@ async fn large_headers_are_431() {
         let names: Vec<String> = (0..count).map(|number| format!("X-{number}")).collect();
         let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
         client.request("GET", "/livez", &headers).await;
-        // Where more came than the server read, the connection may be reset before the answer is read.
+        // The server may reset the connection before the answer is read, because it did not read the whole request.
         if let Some(head) = client.head().await {
             assert_eq!(head.code, 431, "{}", head.text);
         }
@@ -185,7 +185,7 @@ async fn large_headers_are_431() {
     assert_eq!(answer.code(), 200, "below the limit");
 }
 
-/// Headers without an end: what is kept of them is bounded.
+/// Endless headers: the server buffers a bounded part.
 #[tokio::test]
 async fn endless_headers_are_closed() {
     let (ground, server) = limited(|limits| limits.header_bytes = 8 << 10).await;
@@ -207,7 +207,7 @@ async fn long_url_is_414() {
     let answer = support::request(server.address(), "GET", &target, &[("X-Request-ID", "long")]).await;
     assert_eq!(answer.status(), (414, "RequestURITooLong".into()));
     assert_eq!(refused(&ground, "url_bytes").await, 1.0);
-    // As each answer.
+    // The same headers as on each answer.
     assert_eq!(answer.header("cache-control"), Some("no-cache, private"));
     assert_eq!(answer.header("audit-id"), Some("long"));
     let counted =
@@ -221,7 +221,7 @@ async fn long_url_is_414() {
     }
 }
 
-/// An answer that says with a Status why it is none, whoever refused the request.
+/// Checks that a response has a Status with this reason as its body.
 fn is_status(said: &str, reason: &str) {
     let (head, body) = said.split_once("\r\n\r\n").expect("a head");
     let status: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {said:?}"));
@@ -237,7 +237,7 @@ fn is_status(said: &str, reason: &str) {
     }
 }
 
-/// hyper refuses what it cannot parse by itself, with an empty answer: that gets a Status, too, behind other answers as well.
+/// hyper answers unparsable requests itself, without a body: the client gets a Status, also after other answers.
 #[tokio::test]
 async fn refusals_of_hyper_are_status() {
     let (_ground, server) = limited(|_| ()).await;
@@ -309,20 +309,20 @@ async fn connections_above_the_limit_are_closed() {
     assert_eq!(second.answer("GET", "/livez", &[]).await.code(), 200, "who was there stays");
 }
 
-/// Sockets of this process whose local end is the server's.
+/// Counts the sockets of this process whose local end is the server's.
 fn sockets_of(address: SocketAddr) -> usize {
     let text = std::fs::read_to_string("/proc/net/tcp").expect("a system with /proc");
     let local = format!(":{:04X}", address.port());
     let is_open = |line: &&str| {
         let mut fields = line.split_whitespace().skip(1);
         let is_local = fields.next().is_some_and(|field| field.ends_with(&local));
-        // Not LISTEN, and not what the kernel keeps after the process has closed it.
+        // Excludes LISTEN, and states that outlive the process's own close.
         is_local && fields.nth(1).is_some_and(|state| matches!(state, "01" | "08"))
     };
     text.lines().skip(1).filter(is_open).count()
 }
 
-/// In every way in which a client can leave: before a word, within a head, behind a request, within an answer.
+/// Clients leave in every way: before the first byte, within a head, after a request, within an answer.
 #[tokio::test]
 async fn ten_thousand_connections_come_and_go() {
     let (ground, server) = limited(|limits| limits.connections = 150).await;
@@ -335,7 +335,7 @@ async fn ten_thousand_connections_come_and_go() {
         for number in 0..100 {
             let mut stream = within("connect", TcpStream::connect(address)).await.unwrap();
             let words = &words[(batch + number) % words.len()];
-            // It may be above the limit, and closed already.
+            // The connection may be beyond the limit, and closed already.
             let _ = stream.write_all(words.as_bytes()).await;
             open.push(stream);
         }
@@ -346,7 +346,7 @@ async fn ten_thousand_connections_come_and_go() {
     assert_eq!(get(address, "/livez").await.code(), 200);
 }
 
-/// A client of HTTP/2 that says so from its first byte.
+/// Returns an HTTP/2 client with prior knowledge.
 async fn http2(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (client, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
@@ -420,7 +420,7 @@ async fn http2_that_asks_nothing_is_closed() {
     drop(client);
 }
 
-/// The list is larger than what the kernel holds, and not read before the watch begins behind it.
+/// The list exceeds the kernel's buffers, and is not read before the pipelined watch begins.
 #[tokio::test]
 async fn pipelined_watch_follows_a_whole_list() {
     let (ground, server) = limited(|_| ()).await;
@@ -439,8 +439,8 @@ async fn pipelined_watch_follows_a_whole_list() {
     assert!(client.chunk().await.expect("an event").starts_with(br#"{"type":"ADDED""#));
 }
 
-/// A server in a process of its own, which lives until its standard input ends: what
-/// [`server_without_descriptors_goes_on`] starts.
+/// A server in a separate process, which lives until its standard input ends: started by
+/// [`server_without_descriptors_goes_on`].
 #[test]
 #[ignore = "a process of its own, which server_without_descriptors_goes_on starts"]
 fn few_files_child() {
@@ -450,8 +450,8 @@ fn few_files_child() {
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
 }
 
-/// The descriptors of the process are used up: accepting pauses, and does not try again all the time; when some come
-/// back, who waited is served.
+/// The process has no free descriptors: accepting pauses between attempts, and serves the waiting clients when
+/// descriptors become free.
 #[tokio::test]
 async fn server_without_descriptors_goes_on() {
     use std::io::{BufRead, BufReader};
@@ -471,7 +471,7 @@ async fn server_without_descriptors_goes_on() {
     let address: SocketAddr = address.expect("it listens").parse().unwrap();
     let from = Instant::now();
     let mut open = Vec::new();
-    // The first asks while the others wait.
+    // The first client sends a request while the others connect.
     let mut asks = Client::connect(address).await;
     for _ in 0..60 {
         open.push(within("the queue of the listener", TcpStream::connect(address)).await.unwrap());
@@ -488,7 +488,7 @@ async fn server_without_descriptors_goes_on() {
     };
     let tried = within("it tries again", tried).await;
     let took = from.elapsed();
-    // A pause of 100 ms lies between two tries, so that many of them do not come sooner than their pauses.
+    // There is a pause of 100 ms between two attempts.
     let pauses = Duration::from_millis(100) * (tried as u32 - 1);
     assert!(took >= pauses, "it tried {tried} times within {took:?}");
     drop((open, asks));

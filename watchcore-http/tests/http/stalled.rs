@@ -1,4 +1,4 @@
-//! Clients that take nothing, or close one half: what a watch of theirs costs is bounded, on every transport.
+//! Clients that take nothing, or close one direction: the cost of their watches is bounded, on every transport.
 
 use crate::support::client::Head;
 use crate::support::ground::{Face, SHOP, WIDGETS};
@@ -20,10 +20,10 @@ const UPGRADE: [(&str, &str); 4] = [
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
-/// What it is, its address, its headers.
+/// A description, a target, and headers.
 type WatchCase = (&'static str, String, &'static [(&'static str, &'static str)]);
 
-/// A watch of each face on each transport of HTTP/1.1.
+/// A watch of each API on each transport of HTTP/1.1.
 fn watches() -> [WatchCase; 4] {
     [
         ("lines", KEYS.into(), &[]),
@@ -33,7 +33,7 @@ fn watches() -> [WatchCase; 4] {
     ]
 }
 
-/// A server over more than a socket takes, and than the system keeps for it.
+/// Starts a server with more data than the sockets' buffers hold.
 async fn full(face: Face, stall: Duration) -> Ground {
     let mut limits = Limits::default();
     limits.stall = stall;
@@ -49,7 +49,7 @@ async fn open_watches(ground: &Ground) -> f64 {
     figure(ground.address, "watchcore_http_watches_open").await
 }
 
-/// A client with the head of its answer, which it has read; what came behind that is still to be read.
+/// Returns a client that has read the head of its answer, but not the body.
 async fn begun(address: SocketAddr, what: &str, target: &str, headers: &[(&str, &str)]) -> (Client, Head) {
     let mut client = Client::connect(address).await;
     client.request("GET", target, headers).await;
@@ -58,8 +58,8 @@ async fn begun(address: SocketAddr, what: &str, target: &str, headers: &[(&str, 
     (client, head)
 }
 
-/// A client takes nothing of its watch, however long that may last: its place is free, its connection closed, and when it
-/// wakes up it finds what the system had kept for it, and an end that is no clean one.
+/// A client takes nothing of its watch: its permit is freed and its connection closed. When the client reads again, it
+/// finds what the kernel had buffered, and no clean end.
 #[tokio::test]
 async fn client_that_takes_nothing_is_left() {
     let ground = full(Face::Own, STALL).await;
@@ -73,7 +73,7 @@ async fn client_that_takes_nothing_is_left() {
     assert!(figure(ground.address, "watchcore_http_refused_total{reason=\"stall\"}").await >= 3.0);
 }
 
-/// In another server nobody knows what the client takes: there a watch is left when its deadline has passed.
+/// In another server nothing observes what the client takes, so the watch is ended after its deadline.
 #[tokio::test]
 async fn nested_watch_is_left_behind_its_deadline() {
     let ground = full(Face::Nested, STALL).await;
@@ -81,22 +81,22 @@ async fn nested_watch_is_left_behind_its_deadline() {
     let mut clients = Vec::new();
     for (what, target, headers) in watches() {
         let (client, head) = begun(ground.address, what, &format!("{target}&timeoutSeconds=1"), headers).await;
-        // A WebSocket looks after itself.
+        // A WebSocket enforces its own limit.
         if head.code == 200 {
             clients.push((what, (client, head)));
         }
     }
     eventually("all are left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
     assert!(from.elapsed() >= Duration::from_secs(1) + STALL, "not before: {:?}", from.elapsed());
-    // What its transport has taken by then is whole, and so is its end.
+    // Frames that the transport took before are complete, and so is the end.
     for (_, (mut client, head)) in clients {
         client.body(&head).await;
     }
 }
 
-/// All are left, and their connections closed.
+/// Waits until all watches have ended and their connections are closed.
 async fn left(ground: &Ground, least: Instant, clients: Vec<(&str, (Client, Head))>) {
-    // The head of each has come, so each was open.
+    // Each head was received, so each watch was open.
     eventually("all are left", async || (open_watches(ground).await == 0.0).then_some(())).await;
     assert!(Instant::now() >= least, "not before");
     for (what, (mut client, head)) in clients {
@@ -107,12 +107,12 @@ async fn left(ground: &Ground, least: Instant, clients: Vec<(&str, (Client, Head
     }
 }
 
-/// Whether the last frame is a close frame of the normal end.
+/// Whether the last frame is a close frame with code 1000.
 fn ends_with_close(bytes: &[u8]) -> bool {
     bytes.ends_with(&[0x88, 2, 0x03, 0xe8])
 }
 
-/// A client of HTTP/2 that gives each stream room for so many bytes, and no more until its bodies are read.
+/// Returns an HTTP/2 client that grants each stream a window of `room` bytes, until its bodies are read.
 async fn with_room(address: SocketAddr, room: u32) -> h2::client::SendRequest<bytes::Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let handshake = h2::client::Builder::new().initial_window_size(room).handshake::<_, bytes::Bytes>(stream);
@@ -123,15 +123,15 @@ async fn with_room(address: SocketAddr, room: u32) -> h2::client::SendRequest<by
     client
 }
 
-/// The body of an answer whose head has come.
+/// Returns the body of an answer whose head was received.
 async fn body_of(client: &mut h2::client::SendRequest<bytes::Bytes>, target: &str) -> h2::RecvStream {
     let request = http::Request::get(format!("http://localhost{target}")).body(()).unwrap();
     let (response, _) = client.send_request(request, true).unwrap();
     within("a head", response).await.unwrap().into_body()
 }
 
-/// On HTTP/2 a client that gives no room for any of its answers takes nothing: whatever they are, and however much of them
-/// it has taken before, its connection ends.
+/// On HTTP/2, the connection of a client that grants no window to any of its answers ends, whatever they are, and
+/// however much the client took before.
 #[tokio::test]
 async fn connection_without_room_is_left() {
     let ground = full(Face::Own, STALL).await;
@@ -160,7 +160,7 @@ async fn connection_without_room_is_left() {
     eventually("its places are free", async || (open_watches(&ground).await == 0.0).then_some(())).await;
 }
 
-/// A stream that stands still is no reason to end a connection on which others go on.
+/// One stalled stream does not end a connection whose other streams progress.
 #[tokio::test]
 async fn connection_that_takes_something_goes_on() {
     let ground = full(Face::Own, STALL).await;
@@ -175,7 +175,7 @@ async fn connection_that_takes_something_goes_on() {
     assert!(some.await.is_none_or(|data| data.is_some_and(|data| data.is_ok())), "it goes on");
 }
 
-/// One that closes its half and reads on is gone: nothing tells it from one whose process has ended.
+/// A client that closes its sending direction counts as gone: it looks like one whose process has exited.
 #[tokio::test]
 async fn client_that_closes_its_half_is_gone() {
     let ground = Ground::builder().face(Face::Own).start().await;

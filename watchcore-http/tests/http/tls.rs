@@ -1,4 +1,4 @@
-//! Certificates: those of the server, which change under it, and those of clients.
+//! Server certificates, which change while the server runs, and client certificates.
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, der, get, install, later, shown};
 use crate::support::ground::{Face, WIDGETS};
@@ -43,7 +43,7 @@ async fn both_protocols_are_negotiated() {
     assert_eq!(within("a list", response).await.unwrap().status(), 200);
 }
 
-/// A watch on a socket with TLS leaves hyper, too, and the connection goes on behind it.
+/// A watch over TLS bypasses hyper too, and its connection stays usable.
 #[tokio::test]
 async fn watch_over_tls_keeps_the_connection() {
     let (authority, files) = (Authority::new("ca"), Files::new());
@@ -122,7 +122,7 @@ async fn client_certificates_authenticate() {
     assert!(refused.is_err(), "another's certificate: {refused:?}");
 }
 
-/// Where client certificates are asked for, nobody is let in unknown, although the service has no authenticator.
+/// A server that asks for client certificates requires authentication, even without an authenticator.
 #[tokio::test]
 async fn client_ca_alone_asks_who() {
     let (authority, files) = (Authority::new("ca"), Files::new());
@@ -135,7 +135,7 @@ async fn client_ca_alone_asks_who() {
     assert_eq!(get(server.address(), &alice, "/metrics", "").await.unwrap().0, 200);
 }
 
-/// A new authority takes effect as a new certificate does, and no session of before passes it by.
+/// A new authority takes effect like a new certificate, and resumed sessions do not bypass it.
 #[tokio::test]
 async fn client_ca_changes_under_the_server() {
     let (old, new, files) = (Authority::new("old"), Authority::new("new"), Files::new());
@@ -151,7 +151,7 @@ async fn client_ca_changes_under_the_server() {
     assert_eq!(get(server.address(), &of_new, WIDGETS, "").await.unwrap().0, 200);
 }
 
-/// The code of one more answer on a connection that is open.
+/// Returns the code of another answer on an open connection.
 async fn asked_again(stream: &mut TlsStream<TcpStream>) -> u16 {
     stream.write_all(format!("GET {WIDGETS}?limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
     let mut said = Vec::new();
@@ -167,7 +167,7 @@ async fn asked_again(stream: &mut TlsStream<TcpStream>) -> u16 {
     }
 }
 
-/// Asks on an open connection until its certificate is refused.
+/// Repeats requests on an open connection until its certificate is refused.
 async fn refused_at_last(stream: &mut TlsStream<TcpStream>) {
     let asks = async {
         while asked_again(stream).await != 401 {
@@ -177,7 +177,7 @@ async fn refused_at_last(stream: &mut TlsStream<TcpStream>) {
     within("401", asks).await;
 }
 
-/// A connection lasts longer than what its handshake has found: each request looks again.
+/// A connection outlives its handshake, so each request verifies the certificate again.
 #[tokio::test]
 async fn open_connection_loses_its_certificate() {
     let (authority, other, files) = (Authority::new("ca"), Authority::new("other"), Files::new());
@@ -317,8 +317,8 @@ async fn wrong_files_are_errors() {
     }
 }
 
-/// A key whose line ends were lost, as happens on its way through a variable of the environment, is one wrong line: what
-/// says so has nothing of it.
+/// A key without line breaks, as it may come out of an environment variable, is one malformed line: the error must not
+/// quote it.
 #[tokio::test]
 async fn errors_show_nothing_of_a_key() {
     let (authority, files) = (Authority::new("ca"), Files::new());
@@ -345,8 +345,8 @@ async fn errors_show_nothing_of_a_key() {
     }
 }
 
-/// The origin of a page is its scheme, too: who can change what a browser gets without encryption has a page of the same
-/// name, which must not ask with the certificate of its reader.
+/// The scheme belongs to a page's origin: a page of the same host without encryption, which others on the network can
+/// forge, must not use its reader's certificate.
 #[tokio::test]
 async fn pages_of_another_scheme_are_refused() {
     let (authority, files) = (Authority::new("ca"), Files::new());

@@ -1,4 +1,4 @@
-//! Watches of a resource: how each begins, what comes, how it ends. The table of docs/HTTP.md, section HW.
+//! Watches of a resource: how each begins, its events, how it ends. Section HW of docs/HTTP.md.
 
 use crate::support::client::Watching;
 use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node, node_key, widget, widget_key};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use watchcore::{Record, ResyncReason};
 
-/// shop/a at 1, shop/b at 2, shop/a again at 3, a node at 4.
+/// Writes shop/a at 1, shop/b at 2, shop/a again at 3, a node at 4.
 async fn filled() -> Ground {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
@@ -129,7 +129,7 @@ async fn future_revision_is_waited_for() {
     assert_eq!(watching.told().await, "MODIFIED shop/a@7");
 }
 
-/// The revision before the oldest of the window is the last from which a watch can begin.
+/// A watch can begin at the revision before the oldest one in the window, but not earlier.
 #[tokio::test]
 async fn compacted_revision_is_an_error_event() {
     let ground = filled().await;
@@ -218,7 +218,7 @@ async fn old_path_watches_without_end_mark() {
     }
 }
 
-/// What is no object of the resource is as if it were not there.
+/// Values that are not objects of the resource count as absent.
 #[tokio::test]
 async fn values_that_are_no_objects_are_not_there() {
     let ground = filled().await;
@@ -243,7 +243,7 @@ async fn bookmarks_come_where_they_are_allowed() {
     assert_eq!(watching.told().await, "END @0");
     ground.put_node("n1");
     ground.put_node("n2");
-    // What does not match moves the position, too.
+    // Changes that do not match move the position too.
     let mut last = String::new();
     while last != "BOOKMARK @2" {
         last = watching.told().await;
@@ -287,7 +287,7 @@ async fn deadline_ends_the_stream() {
     moved.ended().await;
 }
 
-/// A cache that had to list again: the watch goes on with what that changed.
+/// After its cache had to list again, the watch continues with the difference.
 #[tokio::test]
 async fn resync_goes_out_as_its_difference() {
     let ground = filled().await;
@@ -317,8 +317,7 @@ fn resync(ground: &Ground, widgets: &[(&str, &str, u64, u64)]) {
     ground.writer().resync(40, records, ResyncReason::Compacted).unwrap();
 }
 
-/// The connection breaks behind any event of a difference: who comes back with the revision of that event gets the rest,
-/// or is told to list.
+/// A client is cut off after any event of a resync: resuming from that event's revision gives it the rest, or 410.
 #[tokio::test]
 async fn difference_that_breaks_off_is_not_lost() {
     let ground = filled().await;
@@ -339,7 +338,7 @@ async fn difference_that_breaks_off_is_not_lost() {
     }
 }
 
-/// What is of a difference's end waits for its other events: where that is too much, the client lists.
+/// Objects of a resync's own revision are held back until its end; if they are too large, the client gets 410.
 #[tokio::test]
 async fn difference_too_large_to_order_is_410() {
     let ground = filled().await;
@@ -426,7 +425,7 @@ async fn head_goes_out_before_the_first_event() {
     assert_eq!((head.code(), head.body.len()), (200, 0));
 }
 
-/// A million of them would cost as much: what a second watcher gets was made for the first.
+/// The second watcher gets the frame that was made for the first, as a million watchers would.
 #[tokio::test]
 async fn event_is_framed_once_for_all() {
     let ground = filled().await;
@@ -444,7 +443,7 @@ async fn event_is_framed_once_for_all() {
     assert_eq!(event["object"]["metadata"]["resourceVersion"], revision.to_string());
 }
 
-/// On our own server the connection was taken apart for the watch, and is put together again.
+/// On our own server the connection is taken apart for the watch, and returned to hyper after it.
 #[tokio::test]
 async fn connection_is_kept_behind_a_watch() {
     for face in [Face::Own, Face::Nested] {
@@ -463,7 +462,7 @@ async fn connection_is_kept_behind_a_watch() {
     }
 }
 
-/// Kubernetes stores custom resources with a line's end behind them, and others store as they like to read.
+/// Kubernetes stores custom resources with a final line feed, and other programs may store formatted JSON.
 #[tokio::test]
 async fn value_of_many_lines_is_one_line() {
     let ground = Ground::start().await;

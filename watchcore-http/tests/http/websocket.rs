@@ -1,4 +1,4 @@
-//! Watches over WebSockets: the rows of docs/HTTP.md, section HF, that are about them, and HK-21.
+//! Watches over WebSockets: the rows of section HF of docs/HTTP.md that are about them, and HK-21.
 
 use crate::support::certificates::{Authority, Files, client, connect, install};
 use crate::support::ground::{Face, SHOP, WIDGETS};
@@ -19,7 +19,7 @@ use watchcore_http::{Server, Tls, Tokens};
 
 pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// A watch of all widgets, whose first message is the mark that ends its initial state where there are none.
+/// A watch of all widgets; without widgets its first message is the mark that ends the initial state.
 const WATCH: &str = "/apis/matrix.test/v1/widgets?watch=1&allowWatchBookmarks=1";
 
 pub(crate) async fn open(ground: &Ground, target: &str) -> Socket {
@@ -27,7 +27,7 @@ pub(crate) async fn open(ground: &Ground, target: &str) -> Socket {
     opened.unwrap_or_else(|error| panic!("{target}: {error}")).0
 }
 
-/// The next message. A ping is none: the server asks so whether the client is there, when a slow machine takes half a minute.
+/// Returns the next message, ignoring pings, which the server sends every half minute.
 async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Option<Message> {
     loop {
         match within("a message", socket.next()).await.map(|message| message.expect("a message, and no error")) {
@@ -37,7 +37,7 @@ async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream
     }
 }
 
-/// The next message, which is text that is one object of JSON.
+/// Returns the next message, which must be a text with one JSON object.
 pub(crate) async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
     match message(socket).await {
         Some(Message::Text(text)) => {
@@ -48,12 +48,12 @@ pub(crate) async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSock
     }
 }
 
-/// The revision of the object of an event.
+/// Returns the revision of an event's object.
 fn version(event: &Value) -> &str {
     event["object"]["metadata"]["resourceVersion"].as_str().expect("a revision")
 }
 
-/// The code of the close frame that comes next, and behind it the end.
+/// Returns the code of the next close frame, after which the connection must end.
 pub(crate) async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> u16 {
     let code = loop {
         match message(socket).await {
@@ -66,7 +66,8 @@ pub(crate) async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSo
     code
 }
 
-/// A page cannot set a header of a WebSocket: it offers its token as a subprotocol, beside one that the server chooses.
+/// A page cannot set headers of a WebSocket, so it offers its token as a subprotocol, beside one that the server
+/// chooses.
 #[tokio::test]
 async fn token_may_be_a_subprotocol() {
     let token = |text: &str| format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(text));
@@ -97,7 +98,7 @@ async fn token_may_be_a_subprotocol() {
     assert_eq!(told(&mut socket).await["type"], "ADDED");
 }
 
-/// A connection that was upgraded by hand, for frames that no client would send.
+/// Returns a connection that was upgraded by hand, for malformed frames.
 async fn raw(ground: &Ground, target: &str) -> TcpStream {
     let mut client = Client::connect(ground.address).await;
     client.request("GET", target, &HANDSHAKE).await;
@@ -114,15 +115,15 @@ const HANDSHAKE: [(&str, &str); 4] = [
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
-/// What the server sends before it closes.
+/// Returns what the server sends before it closes.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
-    // A connection that was reset is as closed as one that was shut.
+    // A reset connection counts as closed.
     let _ = within("the end", stream.read_to_end(&mut rest)).await;
     rest
 }
 
-/// Whether the last frame is a close frame of this code.
+/// Whether the last frame is a close frame with this code.
 fn ends_with_close(bytes: &[u8], code: u16) -> bool {
     (2..=bytes.len().min(128)).any(|from| {
         let frame = &bytes[bytes.len() - from..];
@@ -142,8 +143,8 @@ async fn each_event_is_a_text_message() {
     assert_eq!(version(&told(&mut socket).await), "2");
 }
 
-/// A browser's WebSocket fails on any answer but 101, so keys answer with words, whatever else is asked; a request that
-/// its connection does not consent to upgrade, or for another protocol, is answered as ever.
+/// A browser's WebSocket fails on any answer but 101, so `/v1/keys` refuses it with a message, before other errors.
+/// Without an upgradable connection, or for another protocol, the request is answered as usual.
 #[tokio::test]
 async fn keys_have_no_websocket() {
     for face in [Face::Own, Face::Nested] {
@@ -209,7 +210,7 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
     let old = with(WATCH, &[HANDSHAKE[0], HANDSHAKE[1], HANDSHAKE[3], ("Sec-WebSocket-Version", "8")]).await;
     assert_eq!(old.status(), (426, "UpgradeRequired".into()));
     assert_eq!((old.header("sec-websocket-version"), old.header("upgrade")), (Some("13"), Some("websocket")));
-    // None, one that is short, one that is no base64, 18 bytes.
+    // Missing, too short, not base64, 18 bytes.
     for key in [None, Some("short"), Some("!!!!!!!!!!!!!!!!!!!!!!!!"), Some("AAAAAAAAAAAAAAAAAAAAAAAA")] {
         let mut headers = HANDSHAKE[..3].to_vec();
         headers.extend(key.map(|key| ("Sec-WebSocket-Key", key)));
@@ -218,7 +219,7 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
     assert_eq!(with("/apis/matrix.test/v1/gadgets?watch=1", &HANDSHAKE).await.code(), 404);
     assert_eq!(with(&format!("{WIDGETS}?watch=1&labelSelector=%5E"), &HANDSHAKE).await.code(), 400);
     ground.put_widget("shop/a", "red");
-    // Without the consent of the connection it is a request like any other.
+    // Without an upgradable connection it is a plain request.
     let plain = with(WIDGETS, &[("Upgrade", "websocket")]).await;
     assert_eq!(plain.names(), ["shop/a"]);
     assert_eq!(with(WIDGETS, &HANDSHAKE).await.names(), ["shop/a"], "a list is no watch");
@@ -235,8 +236,8 @@ async fn end_of_a_watch_is_a_close_frame() {
     assert_eq!(closed(&mut drained).await, 1001);
 }
 
-/// Records of TLS lie between the frames and the socket: what is written goes out although nothing follows it, an object of
-/// many records comes whole, what the client says is heard, and the end is one of each layer.
+/// TLS records lie between frames and socket: an event is sent although nothing follows it, an object of many records
+/// arrives whole, the client's messages are received, and both layers are closed.
 #[tokio::test]
 async fn watch_over_tls() {
     let (authority, files) = (Authority::new("ca"), Files::new());
@@ -325,7 +326,7 @@ async fn large_message_closes_with_1009() {
         let _ = socket.flush().await;
         assert_eq!(closed(&mut socket).await, 1009);
     }
-    // In two frames, each small enough.
+    // Two fragments, each small enough.
     let mut stream = raw(&ground, WATCH).await;
     for opcode in [0x02, 0x80] {
         let mut frame = vec![opcode, 0x80 | 126, 0x0c, 0x00, 0, 0, 0, 0];
@@ -354,7 +355,7 @@ async fn broken_frames_close_with_their_codes() {
     }
 }
 
-/// Of the eight that are open nobody reads, and one that reads notices nothing of that.
+/// Eight clients do not read; another one that reads is unaffected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_do_not_read_cost_little() {
     let ground = Ground::builder().cache(|cache| cache.capacity(128)).start().await;
@@ -370,7 +371,7 @@ async fn clients_that_do_not_read_cost_little() {
         let event = within("the reader's event", told(&mut reader)).await;
         assert_eq!(version(&event), revision.to_string());
     }
-    // 20 MB went by each: what they hold is a batch of the log, not that.
+    // Each watch was offered 20 MB; an unread one holds a batch of the log, not all of that.
     let held = ground.cache.stats().bytes();
     assert!(held < 100 << 20, "{held} bytes");
     drop(reader);
@@ -415,7 +416,7 @@ fn hostile() -> &'static (tokio::runtime::Runtime, Ground) {
 }
 
 fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
-    // Frames that begin as frames do, and bytes that do not.
+    // Frames with a plausible header, and arbitrary bytes.
     let frame = (any::<u8>(), any::<u8>(), any::<[u8; 4]>(), proptest::collection::vec(any::<u8>(), 0..130)).prop_map(
         |(first, second, mask, payload)| {
             let length = if second % 4 == 0 { second & 0x7f } else { payload.len().min(125) as u8 };
@@ -432,13 +433,13 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The server ends the connection or goes on with it; the watch goes with the connection, and others are served.
+    /// The server ends the connection or keeps it; the watch ends with the connection, and other clients are served.
     #[test]
     fn hostile_frames_harm_nobody(bytes in hostile_bytes()) {
         let (runtime, ground) = hostile();
         runtime.block_on(async {
             let mut stream = raw(ground, WATCH).await;
-            // It may have closed already.
+            // The server may have closed the connection already.
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             rest(&mut stream).await;

@@ -1,4 +1,4 @@
-//! An authority of certificates, the files of a server, and clients of TLS.
+//! A certificate authority, the files of a server, and TLS clients.
 
 use super::within;
 use rcgen::{
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// A directory that is gone when it is dropped.
+/// A temporary directory, removed on drop.
 pub(crate) struct Files(PathBuf);
 
 impl Files {
@@ -30,7 +30,7 @@ impl Files {
         Files(path)
     }
 
-    /// Writes a file in one step, as those do who renew certificates.
+    /// Writes a file atomically, as certificate renewers do.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let (new, path) = (self.0.join(format!("{name}.new")), self.0.join(name));
         std::fs::write(&new, text).expect("a file");
@@ -58,7 +58,7 @@ pub(crate) struct Pair {
     serial: u64,
 }
 
-/// An hour from now.
+/// Returns the time an hour from now.
 pub(crate) fn later() -> SystemTime {
     SystemTime::now() + Duration::from_secs(3600)
 }
@@ -75,12 +75,12 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for localhost, by its common name, in these organizations.
+    /// Signs a certificate for localhost with this common name and these organizations.
     pub(crate) fn sign(&self, name: &str, organizations: &[&str]) -> Pair {
         self.sign_until(name, organizations, later())
     }
 
-    /// A certificate that ends at this moment.
+    /// Signs a certificate that expires at this time.
     pub(crate) fn sign_until(&self, name: &str, organizations: &[&str], end: SystemTime) -> Pair {
         static SERIAL: AtomicU64 = AtomicU64::new(1);
         let serial = SERIAL.fetch_add(1, Relaxed);
@@ -92,7 +92,7 @@ impl Authority {
         if !name.is_empty() {
             parameters.distinguished_name.push(DnType::CommonName, name);
         }
-        // rcgen keeps one of each type.
+        // rcgen keeps only the last name of each type.
         for organization in organizations {
             parameters.distinguished_name.push(DnType::OrganizationName, *organization);
         }
@@ -100,7 +100,7 @@ impl Authority {
         Pair { certificate: certificate.pem(), key: key.serialize_pem(), serial }
     }
 
-    /// The list of what it has revoked, which ends at this moment.
+    /// Returns the revocation list of these certificates, which expires at this time.
     pub(crate) fn revoke(&self, revoked: &[&Pair], end: SystemTime) -> String {
         let at = |time: SystemTime| date_time_ymd(1970, 1, 1) + time.duration_since(UNIX_EPOCH).unwrap();
         let begin = at(UNIX_EPOCH + Duration::from_secs(1));
@@ -122,7 +122,7 @@ impl Authority {
     }
 }
 
-/// A client that trusts an authority, shows a certificate if it has one, and speaks these protocols.
+/// Returns a client that trusts an authority, has a certificate if given, and offers these protocols.
 pub(crate) fn client(trusts: &Authority, shows: Option<&Pair>, protocols: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusts.pem().as_bytes()).unwrap()).unwrap();
@@ -142,13 +142,13 @@ pub(crate) fn client(trusts: &Authority, shows: Option<&Pair>, protocols: &[&str
     TlsConnector::from(Arc::new(config))
 }
 
-/// A handshake.
+/// Connects, with a TLS handshake.
 pub(crate) async fn connect(address: SocketAddr, client: &TlsConnector) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     within("the handshake", client.connect(ServerName::try_from("localhost").unwrap(), stream)).await
 }
 
-/// One GET on a connection of its own: its code and all that was said.
+/// Sends one GET on a new connection, and returns the code and the whole response.
 pub(crate) async fn get(
     address: SocketAddr,
     client: &TlsConnector,
@@ -166,7 +166,7 @@ pub(crate) async fn get(
     Ok((code, said))
 }
 
-/// The certificate that a server shows.
+/// Returns the server's certificate.
 pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> Vec<u8> {
     stream.get_ref().1.peer_certificates().expect("a certificate")[0].to_vec()
 }
@@ -175,7 +175,7 @@ pub(crate) fn der(pair: &Pair) -> Vec<u8> {
     CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap().to_vec()
 }
 
-/// The files of a server: `server.crt`, `server.key`.
+/// Writes the files of a server: `server.crt`, `server.key`.
 pub(crate) fn install(files: &Files, pair: &Pair) -> (PathBuf, PathBuf) {
     (files.write("server.crt", &pair.certificate), files.write("server.key", &pair.key))
 }

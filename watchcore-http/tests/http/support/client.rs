@@ -1,5 +1,5 @@
-//! A client of HTTP/1.1 that hides nothing: heads as they came, chunks as they were cut, when bytes arrived, and whether
-//! the connection is still there.
+//! An HTTP/1.1 client that exposes raw details: heads and chunks as they arrived, and whether the connection is still
+//! open.
 
 use super::{BOUND, within};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 /// One connection.
 pub(crate) struct Client {
     stream: TcpStream,
-    /// What was read and not taken.
+    /// Bytes that were read and not used yet.
     unread: Vec<u8>,
     closed: bool,
 }
@@ -19,9 +19,9 @@ pub(crate) struct Client {
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) code: u16,
-    /// Names in small letters, in the order in which they came.
+    /// Names in lower case, in the order of arrival.
     pub(crate) headers: Vec<(String, String)>,
-    /// As it came, with its empty line.
+    /// The raw head with its final empty line.
     pub(crate) text: String,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Answer {
 }
 
 impl Head {
-    /// A header by its name in small letters.
+    /// Returns a header by its lower-case name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(there, _)| there == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether its body comes in chunks.
+    /// Whether the body is chunked.
     pub(crate) fn is_chunked(&self) -> bool {
         self.header("transfer-encoding") == Some("chunked")
     }
@@ -61,7 +61,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {:?}", self.text()))
     }
 
-    /// The Status that it is, checked in its shape: code and reason.
+    /// Checks that the body is a Status, and returns its code and reason.
     pub(crate) fn status(&self) -> (u16, String) {
         let status = self.json();
         assert_eq!(status["kind"], "Status", "{status}");
@@ -72,12 +72,12 @@ impl Answer {
         (self.code(), text_of(&status["reason"]))
     }
 
-    /// The sentence of the Status that it is.
+    /// Returns the message of the Status.
     pub(crate) fn message(&self) -> String {
         text_of(&self.json()["message"])
     }
 
-    /// The names of the items of a list, with their namespaces: `shop/a`, or `n1`.
+    /// Returns the names of a list's items, with their namespaces: `shop/a`, or `n1`.
     pub(crate) fn names(&self) -> Vec<String> {
         let list = self.json();
         assert_eq!(self.code(), 200, "{list}");
@@ -85,7 +85,7 @@ impl Answer {
     }
 }
 
-/// `namespace/name` of an object, or its name.
+/// Returns `namespace/name` of an object, or its name.
 pub(crate) fn name_of(object: &Value) -> String {
     let name = text_of(&object["metadata"]["name"]);
     match object["metadata"]["namespace"].as_str() {
@@ -94,7 +94,7 @@ pub(crate) fn name_of(object: &Value) -> String {
     }
 }
 
-/// A JSON string, as text.
+/// Returns a JSON string as text.
 pub(crate) fn text_of(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
 }
@@ -106,17 +106,17 @@ impl Client {
         Client { stream, unread: Vec::new(), closed: false }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         within("send", self.stream.write_all(bytes.as_ref())).await.expect("is sent");
     }
 
-    /// Sends bytes where the connection still takes them.
+    /// Sends raw bytes, and returns an error if the connection is closed.
     pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         within("send", self.stream.write_all(bytes)).await
     }
 
-    /// Sends the head of a request. Its Host is the address, unless the headers say another.
+    /// Sends the head of a request. Its Host is the address, unless the headers contain another.
     pub(crate) async fn request(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) {
         let mut head = format!("{method} {target} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -129,10 +129,10 @@ impl Client {
         self.send(head).await;
     }
 
-    /// Reads once; `false`: the server has closed its side.
+    /// Reads once; `false` if the server has closed its side.
     async fn read(&mut self) -> bool {
         let mut bytes = vec![0; 64 << 10];
-        // A connection that was reset is as closed as one that was shut.
+        // A reset connection counts as closed.
         let count = within("read", self.stream.read(&mut bytes)).await.unwrap_or_default();
         if count == 0 {
             self.closed = true;
@@ -142,7 +142,7 @@ impl Client {
         true
     }
 
-    /// What there is until `end`, with it.
+    /// Returns the bytes up to and including `end`.
     async fn until(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         loop {
             if let Some(at) = self.unread.windows(end.len()).position(|window| window == end) {
@@ -163,7 +163,7 @@ impl Client {
         Some(self.unread.drain(..count).collect())
     }
 
-    /// The head of the next response. Informational ones are passed over. `None`: the connection is closed.
+    /// Returns the head of the next response, ignoring informational ones; `None` if the connection is closed.
     pub(crate) async fn head(&mut self) -> Option<Head> {
         loop {
             let text = String::from_utf8(self.until(b"\r\n\r\n").await?).expect("a head of text");
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// The next chunk of a body, without its frame. `None`: the last chunk came, or the connection was cut off, which
+    /// Returns the next chunk of a body, decoded; `None` after the last chunk, or if the connection was cut off, which
     /// [`Client::is_closed`] tells apart.
     pub(crate) async fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = self.until(b"\r\n").await?;
@@ -192,7 +192,7 @@ impl Client {
         (size > 0).then_some(bytes)
     }
 
-    /// The body behind a head, whole. A body that is cut off fails the test.
+    /// Returns the whole body after a head. Fails the test if the body is cut off.
     pub(crate) async fn body(&mut self, head: &Head) -> Vec<u8> {
         if head.is_chunked() {
             let mut body = Vec::new();
@@ -214,7 +214,7 @@ impl Client {
         }
     }
 
-    /// One whole response to a request on this connection.
+    /// Sends a request on this connection, and returns the whole response.
     pub(crate) async fn answer(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
         self.request(method, target, headers).await;
         let head = self.head().await.expect("an answer");
@@ -227,45 +227,45 @@ impl Client {
         self.closed
     }
 
-    /// Waits until the server closes; what it still sent.
+    /// Waits until the server closes, and returns what it still sent.
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         while self.read().await {}
         std::mem::take(&mut self.unread)
     }
 
-    /// The connection itself, with what was read ahead of it.
+    /// Returns the socket, and what was read ahead from it.
     pub(crate) fn into_stream(self) -> (TcpStream, Vec<u8>) {
         (self.stream, self.unread)
     }
 }
 
-/// One GET on a connection of its own.
+/// Sends one GET on a new connection.
 pub(crate) async fn get(address: SocketAddr, target: &str) -> Answer {
     request(address, "GET", target, &[]).await
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn request(address: SocketAddr, method: &str, target: &str, headers: &[(&str, &str)]) -> Answer {
     Client::connect(address).await.answer(method, target, headers).await
 }
 
-/// A watch: the lines of a response in chunks.
+/// A watch: the lines of a chunked response.
 pub(crate) struct Watching {
     pub(crate) client: Client,
     pub(crate) head: Head,
-    /// What came in chunks and is not a whole line yet.
+    /// Bytes of chunks that are not a complete line yet.
     unread: Vec<u8>,
-    /// How many bytes each chunk had that came so far.
+    /// The length of each chunk so far.
     pub(crate) chunks: Vec<usize>,
 }
 
 impl Watching {
-    /// Opens a watch, on a connection of its own, and waits for its head. It fails where the answer is not 200.
+    /// Opens a watch on a new connection, and waits for its head. Fails unless the answer is 200.
     pub(crate) async fn open(address: SocketAddr, target: &str) -> Watching {
         Watching::open_with(address, target, &[]).await
     }
 
-    /// The same with headers.
+    /// Like [`open`](Self::open), with headers.
     pub(crate) async fn open_with(address: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Watching {
         let mut client = Client::connect(address).await;
         client.request("GET", target, headers).await;
@@ -277,13 +277,12 @@ impl Watching {
         Watching::over(client, head)
     }
 
-    /// The watch whose head has come.
+    /// Continues a watch whose head was read.
     pub(crate) fn over(client: Client, head: Head) -> Watching {
         Watching { client, head, unread: Vec::new(), chunks: Vec::new() }
     }
 
-    /// The next line, with its line feed and without the blanks that keep a silent watch alive. `None`: the stream has
-    /// ended.
+    /// Returns the next line with its line feed, without keep-alive bytes; `None` if the stream has ended.
     pub(crate) async fn line(&mut self) -> Option<Vec<u8>> {
         loop {
             let blanks = self.unread.iter().take_while(|byte| **byte == b' ').count();
@@ -304,7 +303,7 @@ impl Watching {
         }
     }
 
-    /// The next event. It fails where the stream has ended, or a line is no event.
+    /// Returns the next event. Fails if the stream has ended, or the line is not an event.
     pub(crate) async fn event(&mut self) -> Value {
         let line = self.line().await.expect("an event, not the end");
         let event: Value = serde_json::from_slice(&line)
@@ -314,8 +313,8 @@ impl Watching {
         event
     }
 
-    /// The next event as `TYPE namespace/name@revision`; a bookmark as `BOOKMARK @revision`, the mark at the end of the
-    /// initial state as `END @revision`, an error as `ERROR code reason`.
+    /// Returns the next event as `TYPE namespace/name@revision`; a bookmark as `BOOKMARK @revision`, the mark at the
+    /// end of the initial state as `END @revision`, an error as `ERROR code reason`.
     pub(crate) async fn told(&mut self) -> String {
         let event = self.event().await;
         let (kind, object) = (text_of(&event["type"]), &event["object"]);
@@ -330,7 +329,7 @@ impl Watching {
         }
     }
 
-    /// So many of them.
+    /// Returns the next `count` events in this form.
     pub(crate) async fn told_times(&mut self, count: usize) -> Vec<String> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -339,7 +338,7 @@ impl Watching {
         all
     }
 
-    /// Waits for the end of the stream, which is a clean one: the last chunk.
+    /// Waits for the clean end of the stream: the last chunk.
     pub(crate) async fn ended(&mut self) {
         if let Some(line) = self.line().await {
             panic!("not the end, but {}", String::from_utf8_lossy(&line));

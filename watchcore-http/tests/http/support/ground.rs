@@ -1,4 +1,4 @@
-//! A cache with its writer, and a served router over it.
+//! A cache with its writer, and a server over it.
 
 use axum::Router;
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use tokio::task::JoinHandle;
 use watchcore::{Builder, Cache, Change, Writer};
 use watchcore_http::{Api, ApiBuilder, Resource, Server};
 
-/// What keys of all resources begin with.
+/// Prefix of the keys of all resources.
 pub(crate) const PREFIX: &str = "/registry/";
 
-/// The path of the list of all widgets; those of a namespace are at [`SHOP`].
+/// Path of the list of all widgets; [`SHOP`] is that of one namespace.
 pub(crate) const WIDGETS: &str = "/apis/matrix.test/v1/widgets";
-/// The path of the widgets of the namespace `shop`.
+/// Path of the widgets of the namespace `shop`.
 pub(crate) const SHOP: &str = "/apis/matrix.test/v1/namespaces/shop/widgets";
-/// The path of the nodes, which have no namespaces.
+/// Path of the nodes, which have no namespaces.
 pub(crate) const NODES: &str = "/api/v1/nodes";
 
 /// `widgets.matrix.test/v1`: namespaced, with the fields `spec.color` and `spec.size` and a column Color.
@@ -35,17 +35,17 @@ pub(crate) fn nodes() -> Resource {
     Resource::new("", "v1", "nodes", "Node").prefix("/registry/nodes/").short_name("no")
 }
 
-/// The key of a widget: `shop/a`.
+/// Returns the key of a widget such as `shop/a`.
 pub(crate) fn widget_key(name: &str) -> String {
     format!("/registry/matrix.test/widgets/{name}")
 }
 
-/// The key of a node.
+/// Returns the key of a node.
 pub(crate) fn node_key(name: &str) -> String {
     format!("/registry/nodes/{name}")
 }
 
-/// A widget: `shop/a` with a color and an app as its label.
+/// Returns a widget such as `shop/a` with a color, and an app as its label.
 pub(crate) fn widget(name: &str, color: &str) -> Value {
     let (namespace, name) = name.split_once('/').expect("namespace/name");
     json!({
@@ -56,21 +56,21 @@ pub(crate) fn widget(name: &str, color: &str) -> Value {
     })
 }
 
-/// A node.
+/// Returns a node.
 pub(crate) fn node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}})
 }
 
-/// Who serves: the two differ in how a watch leaves the server, and must not differ in a byte that a client sees.
+/// The kind of server. A watch leaves the two on different paths, with the same bytes for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Face {
-    /// Our own server, where a watch leaves hyper for the direct path.
+    /// Our own server, in which watches bypass hyper on the direct path.
     Own,
-    /// The router, served by axum: as it is when a program nests it.
+    /// The router served by axum, as when a program nests it.
     Nested,
 }
 
-/// What the environment says in WATCHCORE_HTTP_FACE, `own` or `nested`; else our own. So all tests can be run with each.
+/// The environment variable WATCHCORE_HTTP_FACE, `own` or `nested`, selects the server for all tests. Default: our own.
 impl Default for Face {
     fn default() -> Face {
         match std::env::var("WATCHCORE_HTTP_FACE").as_deref() {
@@ -81,7 +81,7 @@ impl Default for Face {
     }
 }
 
-/// What serves, until it is dropped.
+/// The running server, which ends when this is dropped.
 enum Serving {
     Own(#[expect(dead_code, reason = "ends the server when it is dropped")] Server),
     Nested(JoinHandle<()>),
@@ -95,7 +95,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a [`Ground`] is made of.
+/// Builder of a [`Ground`].
 pub(crate) struct GroundBuilder {
     resources: Vec<Resource>,
     cache: Builder,
@@ -105,7 +105,7 @@ pub(crate) struct GroundBuilder {
     nest: Option<&'static str>,
 }
 
-/// An embedded cache, its writer, and a server over it. It is gone when it is dropped.
+/// An embedded cache, its writer, and a server over it, which end when this is dropped.
 pub(crate) struct Ground {
     pub(crate) cache: Cache,
     pub(crate) api: Api,
@@ -115,31 +115,31 @@ pub(crate) struct Ground {
 }
 
 impl GroundBuilder {
-    /// Serves these resources, not widgets and nodes.
+    /// Serves these resources instead of widgets and nodes.
     pub(crate) fn resources(mut self, resources: impl IntoIterator<Item = Resource>) -> GroundBuilder {
         self.resources = resources.into_iter().collect();
         self
     }
 
-    /// Says more about the cache: its capacity, that it is not ready.
+    /// Configures the cache, for instance its capacity.
     pub(crate) fn cache(mut self, say: impl FnOnce(Builder) -> Builder) -> GroundBuilder {
         self.cache = say(self.cache);
         self
     }
 
-    /// The cache was not prepared by [`Resource::declare`].
+    /// Leaves out [`Resource::declare`], so that the cache is unprepared.
     pub(crate) fn undeclared(mut self) -> GroundBuilder {
         self.declare = false;
         self
     }
 
-    /// Says more about the service: its limits, its hooks, how often bookmarks come.
+    /// Configures the service: its limits, hooks, bookmark interval.
     pub(crate) fn api(mut self, say: impl FnOnce(ApiBuilder) -> ApiBuilder + Send + 'static) -> GroundBuilder {
         self.api = Box::new(say);
         self
     }
 
-    /// Who serves it.
+    /// Selects the kind of server.
     pub(crate) fn face(mut self, face: Face) -> GroundBuilder {
         self.face = face;
         self
@@ -187,7 +187,7 @@ async fn serve_nested(router: Router) -> (SocketAddr, Serving) {
 }
 
 impl Ground {
-    /// Widgets and nodes in one prepared cache, served by axum.
+    /// Creates a builder with widgets and nodes in one prepared cache.
     pub(crate) fn builder() -> GroundBuilder {
         GroundBuilder {
             resources: vec![widgets(), nodes()],
@@ -199,17 +199,17 @@ impl Ground {
         }
     }
 
-    /// The same, started.
+    /// Builds and starts it with the defaults.
     pub(crate) async fn start() -> Ground {
         Ground::builder().start().await
     }
 
-    /// The writer of the cache.
+    /// Locks the writer of the cache.
     pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().expect("a writer that no test broke")
     }
 
-    /// One revision of puts and deletes; its number is the next one.
+    /// Applies changes as the next revision, and returns it.
     pub(crate) fn apply(&self, changes: &[Change<'_>]) -> u64 {
         let mut writer = self.writer();
         let revision = writer.position().revision + 1;
@@ -222,7 +222,7 @@ impl Ground {
         self.apply(&[Change::put(key.as_bytes(), value.as_ref())])
     }
 
-    /// Puts a widget: `shop/a`.
+    /// Puts a widget such as `shop/a`.
     pub(crate) fn put_widget(&self, name: &str, color: &str) -> u64 {
         self.put(&widget_key(name), widget(name, color).to_string())
     }
@@ -237,7 +237,7 @@ impl Ground {
         self.apply(&[Change::delete(key.as_bytes())])
     }
 
-    /// The newest revision.
+    /// Returns the newest revision.
     pub(crate) fn revision(&self) -> u64 {
         self.cache.position().revision
     }

@@ -1,4 +1,4 @@
-//! What the tests stand on: caches with a served router, and a client that sees bytes.
+//! Test support: caches with a server, and a client of raw bytes.
 
 pub(crate) mod certificates;
 pub(crate) mod client;
@@ -13,10 +13,10 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for anything before it fails. Nothing waits for this time to pass.
+/// Upper bound on every wait of a test. No test waits for this time to pass.
 pub(crate) const BOUND: Duration = Duration::from_secs(10);
 
-/// What a future comes to, within the bound.
+/// Awaits a future within the bound.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(BOUND, future).await {
         Ok(value) => value,
@@ -24,7 +24,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
-/// The first value that a question gives, asked again and again within the bound.
+/// Repeats a question until it gives a value, within the bound.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut question: impl FnMut() -> F) -> T {
     let from = Instant::now();
     loop {
@@ -36,7 +36,7 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
     }
 }
 
-/// The continue token of a list, made to go on at another key: its checksum is no secret.
+/// Returns a list's continue token, changed to begin at another key; the checksum is recomputed.
 pub(crate) fn token_from(list: &Answer, next: &str) -> String {
     let list = list.json();
     let token = list["metadata"]["continue"].as_str().or(list["continue"].as_str()).expect("a token");
@@ -48,13 +48,13 @@ pub(crate) fn token_from(list: &Answer, next: &str) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A series of `/metrics`, by its name and labels as they are printed there.
+/// Returns the value of a series in `/metrics`, by its name and labels as printed there.
 pub(crate) async fn figure(address: SocketAddr, series: &str) -> f64 {
     let text = get(address, "/metrics").await.text();
     figure_in(&text, series).unwrap_or_else(|| panic!("no series {series} in:\n{text}"))
 }
 
-/// The same in a text that was scraped.
+/// Returns the value of a series in scraped text.
 pub(crate) fn figure_in(text: &str, series: &str) -> Option<f64> {
     text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(name, _)| *name == series)?.1.parse().ok()
 }
