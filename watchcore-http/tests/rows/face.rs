@@ -1,5 +1,5 @@
-//! The words of a row that read, over HTTP: `get`, `list`, `next`, `count` and `subscribe` at `/v1/keys`, the figures at
-//! `/metrics`. What writes runs in Rust. A row that needs another word is not claimed by this face.
+//! The reading words of a row, over HTTP: `get`, `list`, `next`, `count` and `subscribe` at `/v1/keys`, the metrics at
+//! `/metrics`. Writing words run in Rust. A row that needs any other word does not claim `http`.
 
 use crate::client::get;
 use crate::core::Core;
@@ -18,11 +18,11 @@ use tokio::task::JoinHandle;
 use watchcore::Cache;
 use watchcore_http::{Api, Server};
 
-/// What a step comes to, or the line of the refusal.
+/// The output of a step, or the line of the refusal.
 pub(crate) type Printed<T = Vec<String>> = Result<T, String>;
 
-/// A cache, and a server over it. The server runs on the runtime of this thread while a step waits for it, and at no other
-/// time: what is written between two steps comes to the server at once, so a loss is the same in every run.
+/// A cache, and a server over it. The server runs on this thread's runtime, and only while a step waits for it: it sees
+/// all writes between two steps at once, so a loss is the same in every run.
 pub(crate) struct Http {
     core: Core,
     runtime: Runtime,
@@ -45,7 +45,7 @@ impl Default for Http {
 struct List {
     /// `prefix=…` and the selectors.
     target: String,
-    /// `&revision=R`, which a page that follows must not have.
+    /// `&revision=R`, which following pages must omit.
     revision: String,
     limit: String,
     token: Option<String>,
@@ -72,7 +72,7 @@ impl Http {
             "subscribe" => self.subscribe(rest),
             "poll" | "drain" => {
                 let full = rest.last().is_some_and(|word| word == "full");
-                // A drain takes all, however it is divided.
+                // A drain takes everything, in any number of batches.
                 let most = rest.get(1).filter(|word| *word != "full" && step[0] == "poll");
                 let most = most.map_or(usize::MAX, |word| number(word));
                 let (cache, stream) = (self.cache(), self.streams.get_mut(&rest[0]).expect("a stream"));
@@ -126,7 +126,7 @@ impl Http {
         percent(self.cache().prefix())
     }
 
-    /// Where the server is, which begins with the first step that reads.
+    /// Returns the server's address; the first reading step starts it.
     fn address(&mut self) -> SocketAddr {
         let cache = self.cache();
         let start = || {
@@ -149,7 +149,7 @@ impl Http {
         let (after, options) = match &*words[1] {
             "state" => (None, &words[2..]),
             "after" => (Some(number(&words[2])), &words[3..]),
-            // This face begins now as Kubernetes' clients do: with a list, and a watch after its revision.
+            // Over HTTP, "now" begins as Kubernetes' clients do: with a list, and a watch after its revision.
             "now" => {
                 let list = get_json(address, format!("/v1/keys?prefix={}&limit=1", percent(cache.prefix())));
                 (Some(whole(&self.runtime.block_on(list)?, "revision")), &words[2..])
@@ -167,21 +167,21 @@ impl Http {
 }
 
 impl List {
-    /// Options of a list, a count or a watch, below the cache's prefix if they name none.
+    /// Parses the options of a list, a count or a watch; the default range is the cache's prefix.
     fn of(prefix: &str, words: &[String]) -> List {
         let (mut list, mut prefix, mut selectors) = (List::default(), prefix.to_owned(), String::new());
         let mut words = words.iter();
         while let Some(option) = words.next() {
             let mut next = || words.next().expect("one more word");
             match &**option {
-                // This face has no range of one key: it is the keys that begin with it.
+                // The API has no range of a single key, so the keys that begin with it are listed.
                 "prefix" | "key" => prefix = percent(&bytes(next())),
                 "where-labels" => selectors += &format!("&labels={}", percent(next().as_bytes())),
                 "where-fields" => selectors += &format!("&fields={}", percent(next().as_bytes())),
                 "any" => list.revision = "&revision=0".to_owned(),
                 "exact" => list.revision = format!("&revision={}", next()),
                 "limit" => list.limit = format!("&limit={}", next()),
-                // How long a read waits for its revision is the server's.
+                // The server decides how long a read waits for its revision.
                 "timeout" => drop(next()),
                 "full" => list.full = true,
                 "as" => list.name = Some(next().clone()),
@@ -193,7 +193,7 @@ impl List {
     }
 }
 
-/// A page of a list, which goes on after it.
+/// Reads the next page of a list.
 async fn page(address: SocketAddr, list: &mut List) -> Printed {
     let of = match &list.token {
         Some(token) => format!("&continue={}", percent(token.as_bytes())),
@@ -201,7 +201,7 @@ async fn page(address: SocketAddr, list: &mut List) -> Printed {
     };
     let answer = get(address, &format!("/v1/keys?{}{}{of}", list.target, list.limit)).await;
     let (page, code) = (answer.json(), answer.code());
-    // A refusal may have a token to go on with, from another revision.
+    // A refusal may contain a token that continues at another revision.
     let token = if code == 200 { &page["continue"] } else { &page["metadata"]["continue"] };
     list.token = token.as_str().map(str::to_owned);
     if code != 200 {
@@ -217,12 +217,12 @@ async fn page(address: SocketAddr, list: &mut List) -> Printed {
     Ok(lines)
 }
 
-/// What needs no subscription.
+/// Runs a reading step that needs no subscription.
 async fn read(address: SocketAddr, prefix: &str, step: &[String]) -> Printed {
     let rest = &step[1..];
     match &*step[0] {
         "get" => {
-            // The first of the keys that begin with it is the key itself, where it is there.
+            // The first of the keys that begin with it is the key itself, if it exists.
             let list = List::of(&percent(&bytes(&rest[0])), &rest[1..]);
             let found = get_json(address, format!("/v1/keys?{}&limit=1{}", list.target, list.revision)).await?;
             let first = found["items"].get(0).filter(|item| key_of(item) == rest[0]);
@@ -259,14 +259,14 @@ async fn get_json(address: SocketAddr, target: String) -> Printed<Value> {
     if answer.code() == 200 { Ok(answer.json()) } else { Err(refusal(address, answer.code(), &answer.json()).await) }
 }
 
-/// A figure of the one cache.
+/// Returns a metric of the only cache.
 async fn figure(address: SocketAddr, name: &str) -> String {
     let text = get(address, "/metrics").await.text();
     let series = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')));
     series.and_then(|line| line.rsplit_once(' ')).unwrap_or_else(|| panic!("no {name} in:\n{text}")).1.to_owned()
 }
 
-/// The code of the core for a Status. A 410 does not say what is there now, so that is asked for.
+/// Returns the core's code for a Status. A 410 does not contain the current revision, so another request asks for it.
 pub(crate) async fn refusal(address: SocketAddr, code: u16, status: &Value) -> String {
     let message = status["message"].as_str().unwrap_or_default();
     let numbers: Vec<u64> =
@@ -288,7 +288,7 @@ fn object(item: &Value, full: bool) -> String {
     format!("{}={}{numbers}", key_of(item), bytes_of(item, "value").expect("a value"))
 }
 
-/// The numbers of a key-value, as they stand behind it with `full`.
+/// Returns the numbers of a key-value, as a row prints them with `full`.
 pub(crate) fn numbers(item: &Value) -> String {
     let of = |name| whole(item, name);
     let lease = item["lease"].as_u64().map(|lease| format!(" lease {lease}")).unwrap_or_default();
@@ -299,7 +299,7 @@ pub(crate) fn key_of(item: &Value) -> String {
     bytes_of(item, "key").expect("a key")
 }
 
-/// Text, or base64 under another name, as a word of a row.
+/// Returns a member that is text, or base64 under its other name, as a word of a row.
 pub(crate) fn bytes_of(item: &Value, name: &str) -> Option<String> {
     match (item[name].as_str(), item[format!("{name}_base64")].as_str()) {
         (Some(text), None) => Some(word(text.as_bytes())),
@@ -309,12 +309,12 @@ pub(crate) fn bytes_of(item: &Value, name: &str) -> Option<String> {
     }
 }
 
-/// A number that a document has.
+/// Returns a number in a document.
 pub(crate) fn whole(document: &Value, name: &str) -> u64 {
     document[name].as_u64().unwrap_or_else(|| panic!("no {name}: {document}"))
 }
 
-/// Any bytes in an address.
+/// Percent-encodes bytes.
 fn percent(bytes: &[u8]) -> String {
     percent_encode(bytes, NON_ALPHANUMERIC).to_string()
 }

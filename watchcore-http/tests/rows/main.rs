@@ -1,12 +1,12 @@
-//! The rows of contract/core that claim `http`, over a socket: `cargo test -p watchcore-http --test rows [ID]`.
+//! Runs the rows of contract/core that claim `http` over a socket: `cargo test -p watchcore-http --test rows [ID]`.
 //!
-//! A cache is written in Rust, and read at `/v1/keys` and `/metrics` of a server over it ([`face`]). Each file is a test by
-//! its name.
+//! A cache is written in Rust, and read at `/v1/keys` and `/metrics` of a server over it ([`face`]). Each file is a
+//! test with the file's name.
 
 #[path = "../http/support/client.rs"]
 #[allow(dead_code, reason = "the other tests of this crate take more of it")]
 mod client;
-// The parser of rows, and those words of a row that write.
+// The parser of rows, and the writing words.
 #[path = "../../../tests/rows/core.rs"]
 mod core;
 mod face;
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use words::BOUND;
 
-/// What a future comes to, within the bound.
+/// Awaits a future within the bound.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(BOUND, future).await {
         Ok(value) => value,
@@ -33,7 +33,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 fn main() -> ExitCode {
     let rows = Row::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../contract/core"), "http");
     let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    // An id is one row: 1.4 is neither 1.40 nor 11.4.
+    // An id selects exactly one row: 1.4 is neither 1.40 nor 11.4.
     let is_wanted = |row: &&Row| wanted.is_empty() || row.name == wanted || row.name.starts_with(&format!("{wanted}-"));
     let (mut passed, mut failed) = (0, 0);
     for row in rows.iter().filter(is_wanted) {
@@ -50,6 +50,6 @@ fn main() -> ExitCode {
     }
     let result = if failed == 0 { "ok" } else { "FAILED" };
     println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured\n");
-    // As in libtest a filter that matches nothing is no failure: `cargo test NAME` runs each target.
+    // As in libtest, a filter without matches is a success, because `cargo test NAME` runs each target.
     ExitCode::from(u8::from(failed > 0))
 }

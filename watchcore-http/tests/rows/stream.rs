@@ -1,8 +1,8 @@
-//! A watch of `/v1/keys`, and its lines as rows print them.
+//! A watch of `/v1/keys`, and its lines in the form that rows print.
 //!
-//! A stream does not say that there is no more for now. Each watch here asks for bookmarks, which the server sends at an
-//! interval whether or not anything happened; a bookmark of the position that the cache has now stands behind all events up
-//! to that position, so a step that takes what there is reads up to it.
+//! A stream does not say that there is no more for now. Each watch here asks for bookmarks, which the server sends
+//! periodically, even without changes. A bookmark with the cache's current position follows all events up to that
+//! position, so a step that takes everything reads up to such a bookmark.
 
 use crate::client::{Client, Watching};
 use crate::face::{Printed, bytes_of, key_of, numbers, refusal, whole};
@@ -12,12 +12,12 @@ use watchcore::Cache;
 
 /// An open watch.
 pub(crate) struct Stream {
-    /// `None`: the client has closed it, or the server has ended it.
+    /// `None` after the client has closed it, or the server has ended it.
     pub(crate) watching: Option<Watching>,
-    /// Up to where the client has everything.
+    /// Position up to which the client has everything.
     pub(crate) position: u64,
-    /// The history that the last RESYNC line named, or that of the beginning; 0 behind a start of the future, which tells
-    /// nothing of a resync that it waits through.
+    /// Epoch named by the last RESYNC line, or the initial one; 0 after a start in the future, whose watch does not
+    /// report a resync during its wait.
     pub(crate) epoch: u64,
     is_initial: bool,
 }
@@ -47,8 +47,8 @@ impl Stream {
         }
     }
 
-    /// Whether nothing can come before the cache moves, nor a bookmark: at revision 0, and where the start is a revision of
-    /// the future, the server has none to send.
+    /// Whether neither events nor bookmarks can arrive before the cache changes: at revision 0, and after a start in
+    /// the future.
     fn is_before(&self, cache: &Cache) -> bool {
         let now = cache.position();
         let is_none = now.revision == 0 || self.position > now.revision;
@@ -56,15 +56,15 @@ impl Stream {
         self.watching.is_some() && is_none && is_same && !self.is_initial
     }
 
-    /// Whether everything up to what the cache has now stands before this bookmark. A revision alone does not say so: a
-    /// history that is replaced may have it again.
+    /// Whether this bookmark follows everything that the cache has now. The revision alone is not enough, because a
+    /// replaced history may have it too.
     fn reaches(&mut self, cache: &Cache, bookmark: &Value) -> bool {
         self.position = whole(bookmark, "revision");
         let now = cache.position();
         [0, now.epoch_number()].contains(&self.epoch) && self.position >= now.revision
     }
 
-    /// What there is, as lines of a row. A poll takes so many, and ends with the initial state.
+    /// Returns the available events as lines of a row. A poll returns at most `most`, and ends with the initial state.
     pub(crate) async fn take(&mut self, cache: &Cache, is_poll: bool, most: usize, full: bool) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.len() < most && !self.is_before(cache) {
@@ -83,7 +83,7 @@ impl Stream {
             }
             lines.push(self.printed(&line, full));
             if ["ERROR", "LAGGED"].contains(&&*text(&line, "type")) {
-                // Behind a LAGGED an ERROR line says it again, then the server ends the stream.
+                // A LAGGED is followed by an equivalent ERROR line, then the stream ends.
                 while self.line().await.is_some() {}
                 break;
             }
