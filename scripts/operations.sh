@@ -51,6 +51,6 @@ all counter 19 < <(sed -nE '/^counters! \{/,/^\}/ s/^ *(counter|gauge) ([a-z_]+)
 all metric 40 < <(first_texts '(gauge|counter|with|once|add)' <src/metrics/mod.rs)
 all message 25 < <(messages src watchcore-etcd/src)
 page=docs/SERVER.md
-all server_metric 15 < <(cat watchcore-http/src/figures.rs watchcore-http/src/operate/metrics.rs | first_texts '[^a-z_](gauge|counter|seconds|histogram)')
+all server_metric 15 < <(cat watchcore-http/src/counters.rs watchcore-http/src/operate/metrics.rs | first_texts '[^a-z_](gauge|counter|seconds|histogram)')
 all message 10 < <(messages watchcore-http/src watchcore-cli/src/cli/serve)
 exit $wrong

@@ -1,14 +1,14 @@
 //! The service that an embedding program builds, and the steps that every request passes.
 
-use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, unless_it_panics};
+use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, catch_panic};
 use crate::catalog::{Catalog, Resource, invalid};
-use crate::clients::{Account, Turns, Unread, Who};
-use crate::exchange::Exchange;
-use crate::figures::Figures;
+use crate::clients::{Account, BlockingPool, ClientId, Unread};
+use crate::counters::Counters;
+use crate::exchange::RequestRecord;
 use crate::keys;
 use crate::operate;
 use crate::page::{self, Viewers};
-use crate::request::{Params, Route, one_spelling};
+use crate::request::{Params, Route, canonical_path};
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
@@ -142,12 +142,12 @@ pub(crate) struct ApiState {
     pub(crate) open: Arc<OpenWatches>,
     pub(crate) unread: Arc<Unread>,
     /// Concurrency limit of reads that visit every key of a large cache.
-    pub(crate) lists: Arc<Turns>,
+    pub(crate) list_pool: Arc<BlockingPool>,
     /// Concurrency limit of reads that gather from all resources, caches or subscriptions.
-    pub(crate) readings: Arc<Turns>,
+    pub(crate) stats_pool: Arc<BlockingPool>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
-    pub(crate) figures: Arc<Figures>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) viewers: Viewers,
     pub(crate) access: Arc<Access>,
     /// How long a cache may be without its source before `/readyz` fails.
@@ -220,10 +220,10 @@ impl Api {
     pub(crate) fn refuse(&self, request: &Parts, refusal: Refusal) -> Response {
         let route = Route::of(request.uri.path());
         let subject = operate::subject(&self.0, request, &route);
-        let exchange = Exchange::begin(request, subject, self.0.figures.clone());
+        let record = RequestRecord::begin(request, subject, self.0.counters.clone());
         let mut response = refusal.into_response();
-        response.headers_mut().extend(self.0.access.told(request));
-        operate::finish(exchange, response)
+        response.headers_mut().extend(self.0.access.response_headers(request));
+        operate::finish(record, response)
     }
 
     /// Makes `/readyz` fail from now on.
@@ -318,13 +318,13 @@ impl ApiBuilder {
         let stale_limit = self.stale_limit.unwrap_or(Duration::from_secs(60));
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
-            lists: Arc::default(),
-            readings: Arc::default(),
+            list_pool: Arc::default(),
+            stats_pool: Arc::default(),
             unread: Unread::new(self.limits.unread_bytes, self.limits.unread_bytes_per_client),
             open: OpenWatches::rechecked(watches, of_connection, self.limits.stall, stale_limit, recheck),
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
-            figures: Arc::default(),
+            counters: Arc::default(),
             viewers: Viewers::default(),
             access,
             stale_limit,
@@ -337,9 +337,9 @@ impl ApiBuilder {
 async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Response {
     let (mut parts, _) = request.into_parts();
     let route = Route::of(parts.uri.path());
-    let exchange = Exchange::begin(&parts, operate::subject(&state, &parts, &route), state.figures.clone());
-    parts.extensions.insert(exchange.clone());
-    let told = state.access.told(&parts);
+    let record = RequestRecord::begin(&parts, operate::subject(&state, &parts, &route), state.counters.clone());
+    parts.extensions.insert(record.clone());
+    let headers = state.access.response_headers(&parts);
     let made = async move {
         if let Some(preflight) = state.access.preflight(&parts)? {
             return Ok(preflight);
@@ -349,16 +349,16 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
         response.extensions_mut().insert(account);
         Ok(response)
     };
-    let response = unless_it_panics(made).await.unwrap_or_else(|| {
-        let id = exchange.id().to_str().unwrap_or_default();
+    let response = catch_panic(made).await.unwrap_or_else(|| {
+        let id = record.id().to_str().unwrap_or_default();
         tracing::error!(target: "watchcore_http", id, "a request panicked");
         Err(Refusal::from(&Error::new(Code::Internal, "it panicked")))
     });
     let mut response = response.unwrap_or_else(IntoResponse::into_response);
-    for (name, value) in &told {
+    for (name, value) in &headers {
         response.headers_mut().append(name, value.clone());
     }
-    operate::finish(exchange, response)
+    operate::finish(record, response)
 }
 
 /// Authenticates and authorizes the request, and refuses it if its client has too many unread bytes. Afterwards the
@@ -371,15 +371,15 @@ async fn admit(
     let is_health = matches!(route, Ok(Route::Health(_)));
     state.access.check(parts, is_health, |parts| asked(parts, route)).await?;
     if let Some(user) = parts.extensions.get::<User>() {
-        if let Some(exchange) = Exchange::of(parts) {
-            exchange.sent_by(user.name());
+        if let Some(record) = RequestRecord::of(parts) {
+            record.set_user(user.name());
         }
         if let Some(activity) = Peer::of(parts).and_then(|peer| peer.activity.as_ref()) {
             activity.is_known();
         }
     }
-    let who = Who::of(parts);
-    let account = if is_health { state.unread.account(&who) } else { state.unread.admit(&who)? };
+    let client = ClientId::of(parts);
+    let account = if is_health { state.unread.account(&client) } else { state.unread.admit(&client)? };
     parts.extensions.insert(account.clone());
     Ok(account)
 }
@@ -390,7 +390,7 @@ async fn admit(
 /// 400 if the parameters are malformed: it is then unknown whether the request is a list or a watch.
 fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::result::Result<Asked, Refusal> {
     let path = parts.uri.path();
-    let mut asked = Asked::of_path(parts, one_spelling(path).unwrap_or_else(|| path.to_owned()));
+    let mut asked = Asked::of_path(parts, canonical_path(path).unwrap_or_else(|| path.to_owned()));
     if let Ok(Route::Objects { version, plural, namespace, name, old_watch }) = route {
         if matches!(parts.method, Method::GET | Method::HEAD) {
             let watches = *old_watch || Params::parse(parts.uri.query())?.watch;
@@ -408,7 +408,7 @@ fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::res
 
 async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::result::Result<Response, Refusal> {
     if parts.method != Method::GET && parts.method != Method::HEAD {
-        return Err(resources::not_written(&state, route, &parts.method));
+        return Err(resources::refuse_write(&state, route, &parts.method));
     }
     match route {
         Route::Health(which) => Ok(operate::health(&state, which, &parts).await),

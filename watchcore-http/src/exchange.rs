@@ -4,7 +4,7 @@
 //! the response, the permit of an open watch. Dropping the last reference counts and logs the request, exactly once,
 //! over any transport, whether the answer was sent whole or the client went away.
 
-use crate::figures::{Figures, RequestLabels, ResourceLabels};
+use crate::counters::{Counters, RequestLabels, ResourceLabels};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Code in the log of a request whose client went away before there was an answer, as nginx has it.
 const CLIENT_GONE: u16 = 499;
 
-pub(crate) struct Exchange {
+pub(crate) struct RequestRecord {
     began: Instant,
     method: Method,
     path: String,
@@ -33,7 +33,7 @@ pub(crate) struct Exchange {
     bytes: AtomicU64,
     /// Set for a watch: its bytes are counted where they are framed, so the body must not count them again.
     is_watch: AtomicBool,
-    figures: Arc<Figures>,
+    counters: Arc<Counters>,
 }
 
 /// The subject of a request, as far as its head says.
@@ -45,15 +45,15 @@ pub(crate) struct Subject {
     pub(crate) peer: Option<SocketAddr>,
 }
 
-impl Exchange {
+impl RequestRecord {
     /// Begins the record of a request.
-    pub(crate) fn begin(head: &Parts, subject: Subject, figures: Arc<Figures>) -> Arc<Exchange> {
+    pub(crate) fn begin(head: &Parts, subject: Subject, counters: Arc<Counters>) -> Arc<RequestRecord> {
         let Subject { verb, resource, query, peer } = subject;
-        Arc::new(Exchange {
+        Arc::new(RequestRecord {
             began: Instant::now(),
             method: head.method.clone(),
-            path: plain(head.uri.path()),
-            query: plain(&query),
+            path: log_safe(head.uri.path()),
+            query: log_safe(&query),
             verb,
             resource,
             peer,
@@ -63,12 +63,12 @@ impl Exchange {
             code: AtomicU16::new(CLIENT_GONE),
             bytes: AtomicU64::new(0),
             is_watch: AtomicBool::new(false),
-            figures,
+            counters,
         })
     }
 
     /// Returns the record in a request's extensions.
-    pub(crate) fn of(head: &Parts) -> Option<&Arc<Exchange>> {
+    pub(crate) fn of(head: &Parts) -> Option<&Arc<RequestRecord>> {
         head.extensions.get()
     }
 
@@ -78,38 +78,38 @@ impl Exchange {
     }
 
     /// Records the authenticated user.
-    pub(crate) fn sent_by(&self, user: &str) {
+    pub(crate) fn set_user(&self, user: &str) {
         // Authentication runs once per request, so this is empty before.
         let _ = self.user.set(user.to_owned());
     }
 
     /// Records that the head of the answer exists.
-    pub(crate) fn answered(&self, code: u16, reason: Option<&'static str>) {
+    pub(crate) fn set_answer(&self, code: u16, reason: Option<&'static str>) {
         self.code.store(code, Relaxed);
         if let Some(reason) = reason {
             let _ = self.reason.set(reason);
         }
     }
 
-    /// Marks the request as a watch; from now on only [`framed`](Self::framed) counts bytes.
-    pub(crate) fn watches(&self) {
+    /// Marks the request as a watch; from now on only [`add_watch_bytes`](Self::add_watch_bytes) counts bytes.
+    pub(crate) fn mark_watch(&self) {
         self.is_watch.store(true, Relaxed);
     }
 
     /// Counts bytes of a watch.
-    pub(crate) fn framed(&self, bytes: usize) {
+    pub(crate) fn add_watch_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Counts bytes of a body, unless the request is a watch.
-    pub(crate) fn sent(&self, bytes: usize) {
+    pub(crate) fn add_body_bytes(&self, bytes: usize) {
         if !self.is_watch.load(Relaxed) {
             self.bytes.fetch_add(bytes as u64, Relaxed);
         }
     }
 }
 
-impl Drop for Exchange {
+impl Drop for RequestRecord {
     fn drop(&mut self) {
         let (code, bytes) = (*self.code.get_mut(), *self.bytes.get_mut());
         let took = self.began.elapsed();
@@ -117,9 +117,9 @@ impl Drop for Exchange {
         let verb = if is_watch { "watch" } else { self.verb };
         let labels = RequestLabels { verb, resource: std::mem::take(&mut self.resource), code };
         if !is_watch {
-            self.figures.answer_sent(bytes);
+            self.counters.answer_sent(bytes);
         }
-        let resource = self.figures.request(labels, took);
+        let resource = self.counters.request(labels, took);
         tracing::info!(
             target: "watchcore_http::access",
             method = %self.method,
@@ -140,7 +140,7 @@ impl Drop for Exchange {
 
 /// Percent-encodes control characters for the log. A request line may contain any UTF-8, including characters that
 /// break a log line or reverse its text in a terminal.
-fn plain(text: &str) -> String {
+fn log_safe(text: &str) -> String {
     utf8_percent_encode(text, CONTROLS).to_string()
 }
 

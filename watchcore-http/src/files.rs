@@ -6,7 +6,7 @@
 //! used, and one warning says why.
 //!
 //! The server may use its old certificate for ever. Tokens and client authorities are different: a value with a limit
-//! ([`Reloaded::believed_for`]) is no longer used when its files could not be read for longer than the limit.
+//! ([`Reloaded::usable_for`]) is no longer used when its files could not be read for longer than the limit.
 
 use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
@@ -19,10 +19,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// Resolution of file times. A file that changed this recently may change again without a new modification time.
-const CLOCK_OF_FILES: Duration = Duration::from_secs(2);
+const TIME_RESOLUTION: Duration = Duration::from_secs(2);
 
 /// How long a caller waits for a check of the files.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Larger than any certificate or token list: a larger file was configured by mistake.
 const MOST_BYTES: u64 = 16 << 20;
@@ -40,17 +40,17 @@ pub(crate) struct Reloaded<T> {
     interval: Duration,
     /// How long the last good value is used while the files make none; `None`: for ever.
     limit: Option<Duration>,
-    held: Mutex<Held<T>>,
+    held: Mutex<ReloadState<T>>,
     /// Notified at the end of each check.
     ended: Notify,
     hasher: std::collections::hash_map::RandomState,
 }
 
-struct Held<T> {
+struct ReloadState<T> {
     value: Arc<T>,
-    looked: Instant,
+    checked_at: Instant,
     /// When the running check began, if one is running.
-    looking: Option<Instant>,
+    check_began: Option<Instant>,
     /// Stamps of the files when they were read; `None` forces the next check to read them.
     stamps: Option<Vec<Stamp>>,
     contents: u64,
@@ -92,10 +92,10 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let stamps = stamps(&paths);
         let contents = read(&paths)?;
         let value = Arc::new(make(&contents)?);
-        let held = Held {
+        let held = ReloadState {
             value,
-            looked: Instant::now(),
-            looking: None,
+            checked_at: Instant::now(),
+            check_began: None,
             stamps: stamps.filter(|stamps| are_settled(stamps)),
             contents: hasher.hash_one(&contents),
             failure: None,
@@ -114,15 +114,15 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     }
 
     /// Sets the limit: while the files make no value, the last good one is used for this long.
-    pub(crate) fn believed_for(self, limit: Duration) -> Reloaded<T> {
+    pub(crate) fn usable_for(self, limit: Duration) -> Reloaded<T> {
         Reloaded { limit: Some(limit), ..self }
     }
 
     /// Returns the last good value without checking the files, or `None` if the files have made no value for longer
     /// than the limit. A check that does not end, because the file system does not answer, counts as a failed one.
-    pub(crate) fn believed(&self) -> Option<Arc<T>> {
+    pub(crate) fn usable(&self) -> Option<Arc<T>> {
         let mut held = self.lock();
-        let since = held.failure.as_ref().map(|failure| failure.since).or(held.looking);
+        let since = held.failure.as_ref().map(|failure| failure.since).or(held.check_began);
         let Some(limit) = self.limit.filter(|limit| since.is_some_and(|since| since.elapsed() > *limit)) else {
             return Some(held.value.clone());
         };
@@ -143,24 +143,24 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     /// Returns the value of the files as they are now, or were at most an interval ago; the last good value if they
     /// cannot be read in time.
     pub(crate) async fn current(self: &Arc<Self>) -> Arc<T> {
-        self.look_after(self.interval).await;
+        self.check_if_older(self.interval).await;
         self.latest()
     }
 
     /// Checks the files if the last check is older than `age`.
-    pub(crate) async fn look_after(self: &Arc<Self>, age: Duration) {
+    pub(crate) async fn check_if_older(self: &Arc<Self>, age: Duration) {
         // Created before the lock is taken, so that a check that ends in between still notifies it.
         let ended = self.ended.notified();
-        match Look::begin(self, age) {
+        match FileCheck::begin(self, age) {
             // The blocking task finishes even if this caller is cancelled or times out.
-            LookDue::Now(look) => _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await,
+            CheckDue::Now(check) => _ = timeout(CHECK_TIMEOUT, spawn_blocking(move || check.0.check())).await,
             // Waits only for the rest of the same timeout: a file system that does not answer delays no caller twice.
-            LookDue::Begun(since) => _ = timeout(PATIENCE.saturating_sub(since.elapsed()), ended).await,
-            LookDue::Later => {}
+            CheckDue::Begun(since) => _ = timeout(CHECK_TIMEOUT.saturating_sub(since.elapsed()), ended).await,
+            CheckDue::Later => {}
         }
     }
 
-    fn look(&self) {
+    fn check(&self) {
         let (old, contents, failed) = {
             let held = self.lock();
             (held.stamps.clone(), held.contents, held.failure.as_ref().and_then(|failure| failure.contents))
@@ -183,10 +183,10 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         };
         // The stamps were taken before the read. A change in between gives other stamps at the next check.
         let settled = stamps.filter(|stamps| are_settled(stamps));
-        self.take(made, settled);
+        self.store(made, settled);
     }
 
-    fn take(&self, made: Result<(u64, Option<T>), (String, Option<u64>)>, stamps: Option<Vec<Stamp>>) {
+    fn store(&self, made: Result<(u64, Option<T>), (String, Option<u64>)>, stamps: Option<Vec<Stamp>>) {
         let what = self.what;
         let mut held = self.lock();
         match made {
@@ -214,7 +214,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held<T>> {
+    fn lock(&self) -> MutexGuard<'_, ReloadState<T>> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -222,36 +222,36 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 
 /// The exclusive right to check the files. Dropping it ends the check: when the check is done, after a panic of `make`,
 /// and when the runtime shuts down before the blocking task has started.
-struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
+struct FileCheck<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
 
 /// Whether a caller has to check the files.
-enum LookDue<T: Send + Sync + 'static> {
-    Now(Look<T>),
+enum CheckDue<T: Send + Sync + 'static> {
+    Now(FileCheck<T>),
     /// Another caller's check is running since this moment.
     Begun(Instant),
     Later,
 }
 
-impl<T: Send + Sync + 'static> Look<T> {
+impl<T: Send + Sync + 'static> FileCheck<T> {
     /// Starts a check unless one is running or the last one is younger than `age`.
-    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> LookDue<T> {
+    fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> CheckDue<T> {
         let mut held = files.lock();
-        if held.looked.elapsed() < age {
-            return LookDue::Later;
+        if held.checked_at.elapsed() < age {
+            return CheckDue::Later;
         }
-        if let Some(since) = held.looking {
-            return LookDue::Begun(since);
+        if let Some(since) = held.check_began {
+            return CheckDue::Begun(since);
         }
-        held.looking = Some(Instant::now());
-        LookDue::Now(Look(files.clone()))
+        held.check_began = Some(Instant::now());
+        CheckDue::Now(FileCheck(files.clone()))
     }
 }
 
-impl<T: Send + Sync + 'static> Drop for Look<T> {
+impl<T: Send + Sync + 'static> Drop for FileCheck<T> {
     fn drop(&mut self) {
         let mut held = self.0.lock();
-        held.looking = None;
-        held.looked = Instant::now();
+        held.check_began = None;
+        held.checked_at = Instant::now();
         drop(held);
         self.0.ended.notify_waiters();
     }
@@ -267,7 +267,7 @@ fn are_settled(stamps: &[Stamp]) -> bool {
     let now = SystemTime::now();
     stamps.iter().all(|stamp| {
         let age = stamp.modified.and_then(|modified| now.duration_since(modified).ok());
-        age.is_some_and(|age| age > CLOCK_OF_FILES)
+        age.is_some_and(|age| age > TIME_RESOLUTION)
     })
 }
 

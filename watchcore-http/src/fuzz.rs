@@ -77,10 +77,10 @@ pub fn request(data: &[u8]) {
     request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("127.0.0.1"));
     let keys = request.uri().path().contains("keys");
     // Waits for a revision, and watches, do not end by themselves.
-    let answered = RUNTIME.block_on(within(PATIENCE, async {
+    let answered = RUNTIME.block_on(within(ANSWER_TIMEOUT, async {
         let response = API.router().oneshot(request).await.unwrap_or_else(|never| match never {});
         let (head, body) = response.into_parts();
-        (head, timeout(PATIENCE, to_bytes(body, usize::MAX)).await)
+        (head, timeout(ANSWER_TIMEOUT, to_bytes(body, usize::MAX)).await)
     }));
     let Some((head, body)) = answered else { return };
     assert_ne!(head.status, StatusCode::INTERNAL_SERVER_ERROR, "{text:?}");
@@ -97,12 +97,12 @@ pub fn request(data: &[u8]) {
 }
 
 /// Returns a future's output if it is ready in time. An async fn, so that the timer is created inside the runtime.
-async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
-    timeout(patience, future).await.ok()
+async fn within<T>(time_limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    timeout(time_limit, future).await.ok()
 }
 
 /// How long to wait for an answer that may never come.
-const PATIENCE: Duration = Duration::from_millis(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Bytes that a client sends over a WebSocket before it disconnects: the connection ends, and the watch's permit is
 /// free.
@@ -205,9 +205,9 @@ fn check_selection(served: &Served, selection: &Selection) {
 /// A continue token: it is refused, or continues within its list. The bytes are tried as a token, and as changes to a
 /// valid token whose checksum is then recomputed, as any client can do.
 pub fn token(data: &[u8]) {
-    goes_on_within(&list_of_one_namespace(), String::from_utf8_lossy(data).into_owned());
+    continues_within(&list_of_one_namespace(), String::from_utf8_lossy(data).into_owned());
     for range in [list_of_one_namespace(), Range::path("/registry/widgets/a")] {
-        goes_on_within(&range, signed_anew(&real_token(&range), data));
+        continues_within(&range, signed_anew(&real_token(&range), data));
     }
 }
 
@@ -215,7 +215,7 @@ fn list_of_one_namespace() -> Range {
     Range::prefix("/registry/widgets/a/")
 }
 
-fn goes_on_within(range: &Range, token: String) {
+fn continues_within(range: &Range, token: String) {
     let options = ReadOptions::new(Read::Any).timeout(Duration::ZERO).continue_from(token);
     match widgets().cache.list_with(range, &options) {
         Ok(page) => assert!(page.iter().all(|kv| range.contains(kv.key())), "{page:?} reaches out of {range:?}"),

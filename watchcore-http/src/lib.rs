@@ -10,9 +10,9 @@ mod access;
 mod api;
 mod catalog;
 mod clients;
+mod counters;
 mod digest;
 mod exchange;
-mod figures;
 mod files;
 mod frame;
 #[cfg(any(test, fuzzing))]

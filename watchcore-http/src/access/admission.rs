@@ -7,8 +7,8 @@
 //! the same authenticators and authorizers again about all watches of one user. Each distinct credential and each
 //! distinct question is asked once, however many watches share it.
 
-use super::{Access, Asked, Peer, User, unless_it_panics};
-use crate::exchange::Exchange;
+use super::{Access, Asked, Peer, User, catch_panic};
+use crate::exchange::RequestRecord;
 use axum::extract::OriginalUri;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::request::Parts;
@@ -93,7 +93,7 @@ impl Admission {
 
 impl Credential {
     fn of(request: &Parts, access: &Access) -> Credential {
-        if let Some(peer) = Peer::of(request).filter(|peer| peer.names_somebody()) {
+        if let Some(peer) = Peer::of(request).filter(|peer| peer.names_user()) {
             return Credential::Certificate(peer.clone());
         }
         if access.authenticators.is_empty() {
@@ -141,7 +141,7 @@ fn copy_of(request: &Parts) -> Parts {
     head.version = request.version;
     head.headers = request.headers.iter().map(|(name, value)| (name.clone(), copy(value))).collect();
     head.extensions = request.extensions.clone();
-    head.extensions.remove::<Arc<Exchange>>();
+    head.extensions.remove::<Arc<RequestRecord>>();
     head.extensions.remove::<OnUpgrade>();
     if let Some(OriginalUri(uri)) = head.extensions.remove::<OriginalUri>() {
         head.extensions.insert(OriginalUri(copy_of_uri(&uri)));
@@ -168,18 +168,18 @@ async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
 
 impl Access {
     /// Judges the watches of one user, in the order of the slice. Each call of an authenticator or authorizer may take
-    /// `patience`, and each of the two rounds of calls three times as long.
-    pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], patience: Duration) -> Vec<Verdict> {
+    /// `time_limit`, and each of the two rounds of calls three times as long.
+    pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], time_limit: Duration) -> Vec<Verdict> {
         let credentials: HashMap<_, _> =
             admissions.iter().map(|admission| (admission.credential.same(), &admission.credential)).collect();
         let order = admissions.iter().map(|admission| admission.credential.same()).collect();
-        let known = ask_all(order, |same| self.user_again(credentials[&same], patience), patience * 3).await;
+        let known = ask_all(order, |same| self.user_again(credentials[&same], time_limit), time_limit * 3).await;
         let questions = admissions.iter().filter_map(|admission| {
             let user = known.get(&admission.credential.same())?.as_ref().ok()?;
             Some((user.as_ref(), admission.asked.as_deref()?))
         });
-        let decide = |(user, asked)| self.decide_again(user, asked, patience);
-        let decided = ask_all(questions.collect(), decide, patience * 3).await;
+        let decide = |(user, asked)| self.decide_again(user, asked, time_limit);
+        let decided = ask_all(questions.collect(), decide, time_limit * 3).await;
         let verdict = |admission: &Arc<Admission>| match known.get(&admission.credential.same()) {
             None => Verdict::Unasked(unknown("hooks are slow")),
             Some(Err(verdict)) => verdict.clone(),
@@ -198,7 +198,7 @@ impl Access {
         admissions.iter().map(verdict).collect()
     }
 
-    async fn user_again(&self, credential: &Credential, patience: Duration) -> Recognized {
+    async fn user_again(&self, credential: &Credential, time_limit: Duration) -> Recognized {
         let made;
         let (head, peer) = match credential {
             Credential::Nobody => return Ok(None),
@@ -216,7 +216,7 @@ impl Access {
             }
             Credential::Head(head) => (&**head, None),
         };
-        match answered(self.user_of(head, peer), patience).await.map_err(Verdict::Unknown)? {
+        match answered(self.user_of(head, peer), time_limit).await.map_err(Verdict::Unknown)? {
             Ok(Some(user)) => Ok(Some(user)),
             Ok(None) => Err(Verdict::Ends(gone())),
             Err(refusal) => Err(match refusal.code() {
@@ -227,8 +227,8 @@ impl Access {
         }
     }
 
-    async fn decide_again(&self, user: Option<&User>, asked: &Asked, patience: Duration) -> Verdict {
-        match answered(self.decide(user, asked), patience).await {
+    async fn decide_again(&self, user: Option<&User>, asked: &Asked, time_limit: Duration) -> Verdict {
+        match answered(self.decide(user, asked), time_limit).await {
             Ok(Ok(())) => Verdict::Stays,
             Ok(Err(refusal)) => Verdict::Ends(Error::new(Code::PermissionDenied, refusal.message())),
             Err(error) => Verdict::Unknown(error),
@@ -237,8 +237,8 @@ impl Access {
 }
 
 /// Returns the answer of an authenticator or authorizer, or the error that it hung or panicked.
-async fn answered<T>(hook: impl Future<Output = T>, patience: Duration) -> Result<T, Error> {
-    match timeout(patience, unless_it_panics(hook)).await {
+async fn answered<T>(hook: impl Future<Output = T>, time_limit: Duration) -> Result<T, Error> {
+    match timeout(time_limit, catch_panic(hook)).await {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => Err(unknown("a hook panicked")),
         Err(_) => Err(unknown("a hook does not answer")),

@@ -24,12 +24,12 @@ pub(super) fn bearer(head: &Parts) -> Option<&[u8]> {
 }
 
 /// Whether a comma-separated header contains a word.
-pub(crate) fn names(headers: &HeaderMap, header: HeaderName, word: &str) -> bool {
-    words(headers, header).any(|listed| listed.eq_ignore_ascii_case(word))
+pub(crate) fn header_contains(headers: &HeaderMap, header: HeaderName, word: &str) -> bool {
+    header_words(headers, header).any(|listed| listed.eq_ignore_ascii_case(word))
 }
 
 /// Returns the words of a comma-separated header.
-pub(crate) fn words(headers: &HeaderMap, header: HeaderName) -> impl Iterator<Item = &str> {
+pub(crate) fn header_words(headers: &HeaderMap, header: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(header).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
@@ -39,13 +39,15 @@ pub(crate) fn words(headers: &HeaderMap, header: HeaderName) -> impl Iterator<It
 ///
 /// # Errors
 /// 401 if there are two tokens, if one is malformed, or if no other subprotocol is offered, as in Kubernetes.
-pub(super) fn take_from_protocols(head: &mut Parts) -> Result<(), Refusal> {
+pub(super) fn token_from_protocols(head: &mut Parts) -> Result<(), Refusal> {
     let headers = &head.headers;
-    if !(names(headers, header::CONNECTION, "upgrade") && names(headers, header::UPGRADE, "websocket")) {
+    if !(header_contains(headers, header::CONNECTION, "upgrade")
+        && header_contains(headers, header::UPGRADE, "websocket"))
+    {
         return Ok(());
     }
     let (tokens, others): (Vec<&str>, Vec<&str>) =
-        words(headers, header::SEC_WEBSOCKET_PROTOCOL).partition(|protocol| protocol.starts_with(PROTOCOL));
+        header_words(headers, header::SEC_WEBSOCKET_PROTOCOL).partition(|protocol| protocol.starts_with(PROTOCOL));
     let refused = |why: &str| Err(Refusal::unauthorized(format!("Unauthorized: {why}")));
     let [token] = tokens[..] else {
         return if tokens.is_empty() { Ok(()) } else { refused("multiple base64url.bearer.authorization tokens") };
@@ -91,7 +93,7 @@ mod tests {
         let secret = protocol("secret");
         let taken = |headers: &[(&str, &str)]| {
             let mut head = head(&[&UPGRADE[..], headers].concat());
-            take_from_protocols(&mut head).map(|()| head).map_err(|refusal| refusal.code())
+            token_from_protocols(&mut head).map(|()| head).map_err(|refusal| refusal.code())
         };
         let text = |head: &Parts, name| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
         for protocols in [format!("{secret}, v1.watch"), format!("v1.watch,{secret}")] {
@@ -116,7 +118,7 @@ mod tests {
             assert_eq!(taken(&[("Sec-WebSocket-Protocol", &wrong)]).err(), Some(401), "{wrong}");
         }
         let mut no_upgrade = head(&[("Sec-WebSocket-Protocol", &format!("{secret},a"))]);
-        take_from_protocols(&mut no_upgrade).unwrap();
+        token_from_protocols(&mut no_upgrade).unwrap();
         assert_eq!(bearer(&no_upgrade), None, "no WebSocket is asked for");
     }
 }

@@ -105,7 +105,7 @@ impl ClientCertificate {
         ClientCertificate { user, chain, authorities, until, proven }
     }
 
-    pub(crate) fn names_somebody(&self) -> bool {
+    pub(crate) fn names_user(&self) -> bool {
         self.user.is_some()
     }
 
@@ -114,8 +114,8 @@ impl ClientCertificate {
     /// # Errors
     /// 401 if the certificate has expired, was revoked, or is no longer signed by one of the authorities.
     pub(crate) async fn user(&self) -> Result<Option<&User>, Refusal> {
-        self.authorities.look_after(INTERVAL).await;
-        let holds = self.authorities.believed().is_some_and(|authorities| self.holds(authorities, UnixTime::now()));
+        self.authorities.check_if_older(INTERVAL).await;
+        let holds = self.authorities.usable().is_some_and(|authorities| self.holds(authorities, UnixTime::now()));
         if holds { Ok(self.user.as_ref()) } else { Err(Refusal::unauthorized("Unauthorized")) }
     }
 
@@ -149,13 +149,13 @@ fn at_least_one<T>(all: Result<Vec<T>, pem::Error>, what: &str) -> Result<Vec<T>
     match all {
         Ok(all) if all.is_empty() => Err(format!("no {what} in it")),
         Ok(all) => Ok(all),
-        Err(error) => Err(format!("no {what}: {}", said(&error))),
+        Err(error) => Err(format!("no {what}: {}", pem_fault(&error))),
     }
 }
 
 /// Describes an error in a PEM file. The error's own text quotes the faulty line, which in a file without line ends is
 /// the whole key, and must not be logged.
-pub(crate) fn said(error: &pem::Error) -> &'static str {
+pub(crate) fn pem_fault(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::IllegalSectionStart { .. } => "a line that begins a section has more in it than -----BEGIN …-----",
         pem::Error::MissingSectionEnd { .. } => "a section has no line -----END …----- of its own",

@@ -16,11 +16,11 @@ mod origin;
 mod tokens;
 
 pub(crate) use admission::{Admission, Verdict};
-pub(crate) use bearer::{names, words};
-pub(crate) use certificates::{Authorities, ClientCertificate, certificates, said};
+pub(crate) use bearer::{header_contains, header_words};
+pub(crate) use certificates::{Authorities, ClientCertificate, certificates, pem_fault};
 pub use tokens::Tokens;
 
-use crate::clients::{Activity, Who};
+use crate::clients::{Activity, ClientId};
 use crate::status::Refusal;
 use axum::response::Response;
 use http::request::Parts;
@@ -37,7 +37,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// How long the last good token list or authorities are used after their files became unreadable.
-pub(crate) const BELIEVED: Duration = Duration::from_secs(60);
+pub(crate) const UNREADABLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The future of an authenticator's or authorizer's answer.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -234,19 +234,19 @@ impl Peer {
     }
 
     /// Whether the certificate names a user.
-    fn names_somebody(&self) -> bool {
-        self.certificate.as_ref().is_some_and(|certificate| certificate.names_somebody())
+    fn names_user(&self) -> bool {
+        self.certificate.as_ref().is_some_and(|certificate| certificate.names_user())
     }
 }
 
-impl Who {
+impl ClientId {
     /// Returns the client of a request that was already authenticated.
-    pub(crate) fn of(request: &Parts) -> Who {
+    pub(crate) fn of(request: &Parts) -> ClientId {
         let user = request.extensions.get::<User>();
         match (user, Peer::of(request)) {
-            (Some(user), _) => Who::User(user.name().into()),
-            (None, Some(peer)) => Who::at(peer.address.ip()),
-            (None, None) => Who::Somebody,
+            (Some(user), _) => ClientId::User(user.name().into()),
+            (None, Some(peer)) => ClientId::at(peer.address.ip()),
+            (None, None) => ClientId::Unknown,
         }
     }
 }
@@ -264,15 +264,15 @@ impl Access {
         is_health: bool,
         asked: impl FnOnce(&Parts) -> Result<Asked, Refusal>,
     ) -> Result<(), Refusal> {
-        bearer::take_from_protocols(head)?;
+        bearer::token_from_protocols(head)?;
         let peer = Peer::of(head).map(|peer| &**peer);
-        let must_be_known = self.must_be_known(peer);
-        self.origins.check(head, peer, must_be_known)?;
+        let requires_authentication = self.requires_authentication(peer);
+        self.origins.check(head, peer, requires_authentication)?;
         if is_health {
             return Ok(());
         }
         let user = self.user_of(head, peer).await?;
-        if must_be_known && user.is_none() {
+        if requires_authentication && user.is_none() {
             return Err(Refusal::unauthorized("Unauthorized"));
         }
         if !self.authorizers.is_empty() {
@@ -302,13 +302,13 @@ impl Access {
     }
 
     /// Returns the security headers of the answer to a request.
-    pub(crate) fn told(&self, head: &Parts) -> HeaderMap {
-        let mut told = self.origins.told(head);
-        told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    pub(crate) fn response_headers(&self, head: &Parts) -> HeaderMap {
+        let mut headers = self.origins.cors_headers(head);
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if Peer::of(head).is_some_and(|peer| peer.is_encrypted) {
-            told.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
+            headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000"));
         }
-        told
+        headers
     }
 
     /// Answers a CORS preflight request, which need not be authenticated; `None` if it is another request.
@@ -318,11 +318,11 @@ impl Access {
     pub(crate) fn preflight(&self, head: &Parts) -> Result<Option<Response>, Refusal> {
         let Some(response) = self.origins.preflight(head) else { return Ok(None) };
         let peer = Peer::of(head).map(|peer| &**peer);
-        self.origins.check(head, peer, self.must_be_known(peer))?;
+        self.origins.check(head, peer, self.requires_authentication(peer))?;
         Ok(Some(response))
     }
 
-    fn must_be_known(&self, peer: Option<&Peer>) -> bool {
+    fn requires_authentication(&self, peer: Option<&Peer>) -> bool {
         !self.authenticators.is_empty() || peer.is_some_and(|peer| peer.asks_certificate)
     }
 
@@ -343,7 +343,7 @@ impl Access {
 
 /// Awaits a future; `None` if it panicked. A panic, most likely in a hook, then gives an answer of 500, which operators
 /// watch for. Otherwise the connection would end, and the request be counted as one whose client went away.
-pub(crate) async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn catch_panic<T>(made: impl Future<Output = T>) -> Option<T> {
     let mut made = pin!(made);
     // Unwind safety: locks shared between requests are taken over after a panic, and guard no state that a panic can
     // break.

@@ -70,19 +70,19 @@ impl Origins {
     }
 
     /// Returns the CORS headers of an answer.
-    pub(super) fn told(&self, head: &Parts) -> HeaderMap {
-        let mut told = HeaderMap::new();
+    pub(super) fn cors_headers(&self, head: &Parts) -> HeaderMap {
+        let mut headers = HeaderMap::new();
         if !self.origins.is_empty() {
-            told.insert(header::VARY, HeaderValue::from_static("Origin"));
+            headers.insert(header::VARY, HeaderValue::from_static("Origin"));
         }
         if let Some(origin) = self.listed(head) {
-            told.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         } else {
             // Pages of other origins may not embed the answer.
             let name = HeaderName::from_static("cross-origin-resource-policy");
-            told.insert(name, HeaderValue::from_static("same-origin"));
+            headers.insert(name, HeaderValue::from_static("same-origin"));
         }
-        told
+        headers
     }
 
     /// Answers a CORS preflight request of a listed origin. Preflights carry no credentials, so they cannot be

@@ -1,7 +1,7 @@
 //! Authentication by bearer tokens from a file.
 
 use super::bearer::bearer;
-use super::{Authenticator, BELIEVED, HookFuture, User};
+use super::{Authenticator, HookFuture, UNREADABLE_LIMIT, User};
 use crate::files::Reloaded;
 use crate::status::Refusal;
 use http::header::{self, HeaderName};
@@ -45,7 +45,7 @@ impl Tokens {
     /// # Errors
     /// INVALID_ARGUMENT if the file cannot be read.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokens> {
-        Tokens::with(path.as_ref(), INTERVAL, BELIEVED)
+        Tokens::with(path.as_ref(), INTERVAL, UNREADABLE_LIMIT)
     }
 
     fn with(path: &Path, interval: Duration, believed: Duration) -> Result<Tokens> {
@@ -58,7 +58,7 @@ impl Tokens {
             Ok(known)
         };
         Reloaded::new("tokens", vec![path.to_path_buf()], interval, make)
-            .map(|known| Tokens(Arc::new(known.believed_for(believed))))
+            .map(|known| Tokens(Arc::new(known.usable_for(believed))))
             .map_err(|why| {
                 Error::new(Code::InvalidArgument, format!("tokens: {why}. Write a line token,name for each."))
             })
@@ -70,7 +70,7 @@ impl Authenticator for Tokens {
         Box::pin(async move {
             let Some(token) = bearer(head) else { return Ok(None) };
             self.0.current().await;
-            Ok(self.0.believed().and_then(|known| known.user_of(token).cloned()))
+            Ok(self.0.usable().and_then(|known| known.user_of(token).cloned()))
         })
     }
 

@@ -12,7 +12,7 @@ const MOST_NAMED: usize = 1024;
 
 /// Counts the values that lists and watches of a resource skip, and logs each key once.
 #[derive(Default)]
-pub(crate) struct LeftOut {
+pub(crate) struct SkippedValues {
     /// Number of skips. Relaxed: an independent statistic.
     count: AtomicU64,
     /// Hashes of the keys that were logged: 8 bytes each, at most [`MOST_NAMED`]. Of two keys with equal hashes only
@@ -21,7 +21,7 @@ pub(crate) struct LeftOut {
     hasher: RandomState,
 }
 
-impl LeftOut {
+impl SkippedValues {
     /// Counts a skipped value, and logs its key the first time.
     pub(crate) fn report(&self, resource: &Resource, key: &[u8], value: Option<&[u8]>) {
         self.count.fetch_add(1, Relaxed);
@@ -73,15 +73,15 @@ mod tests {
 
     #[test]
     fn keys_are_named_once_and_bounded() {
-        let left_out = LeftOut::default();
-        assert_eq!(left_out.is_new(b"/a"), Some(false));
-        assert_eq!(left_out.is_new(b"/a"), None, "once a key");
-        let named = (0..MOST_NAMED * 2).filter_map(|key| left_out.is_new(&key.to_le_bytes())).collect::<Vec<_>>();
+        let skipped = SkippedValues::default();
+        assert_eq!(skipped.is_new(b"/a"), Some(false));
+        assert_eq!(skipped.is_new(b"/a"), None, "once a key");
+        let named = (0..MOST_NAMED * 2).filter_map(|key| skipped.is_new(&key.to_le_bytes())).collect::<Vec<_>>();
         assert_eq!(named.len(), MOST_NAMED - 1);
         assert_eq!(named.iter().filter(|last| **last).count(), 1);
         let widgets = Resource::new("", "v1", "widgets", "Widget").prefix("/w/");
-        left_out.report(&widgets, b"/w/a", None);
-        left_out.report(&widgets, b"/w/a", None);
-        assert_eq!(left_out.count(), 2, "counted each time");
+        skipped.report(&widgets, b"/w/a", None);
+        skipped.report(&widgets, b"/w/a", None);
+        assert_eq!(skipped.count(), 2, "counted each time");
     }
 }

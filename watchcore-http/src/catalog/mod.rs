@@ -3,7 +3,7 @@
 mod left_out;
 mod resource;
 
-pub(crate) use left_out::LeftOut;
+pub(crate) use left_out::SkippedValues;
 pub use resource::Resource;
 pub(crate) use resource::{Field, LAYOUT, invalid};
 
@@ -29,7 +29,7 @@ pub(crate) struct Served {
     pub(crate) layout: Option<usize>,
     pub(crate) frames: Frames,
     pub(crate) table: TableShape,
-    pub(crate) left_out: LeftOut,
+    pub(crate) skipped: SkippedValues,
 }
 
 /// The served caches and resources, looked up by the names in a request.
@@ -71,8 +71,8 @@ impl Catalog {
             let name = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
             let layout = cache.attribute_number(LAYOUT);
             let (table, frames) = (TableShape::new(&resource), Frames::new(frame_bytes));
-            let left_out = LeftOut::default();
-            let served = Arc::new(Served { resource, cache, layout, frames, table, left_out });
+            let skipped = SkippedValues::default();
+            let served = Arc::new(Served { resource, cache, layout, frames, table, skipped });
             if catalog.by_name.insert(name, served.clone()).is_some() {
                 return Err(invalid(format!("resource {}: it is declared twice. Remove one.", served.resource)));
             }

@@ -10,13 +10,13 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(crate) struct Activity {
     /// Whether the TLS handshake is in progress.
-    shakes_hands: AtomicBool,
+    handshaking: AtomicBool,
     /// Set for HTTP/1.1, where bytes between two requests begin the next one. On HTTP/2 they may be control frames.
-    heeds_bytes: AtomicBool,
+    uses_http1: AtomicBool,
     /// Number of complete request heads.
     requests: AtomicU64,
     /// Whether bytes arrived since the last complete head.
-    heard: AtomicBool,
+    received: AtomicBool,
     /// Whether a user was authenticated.
     known: AtomicBool,
     /// Number of requests whose answer is incomplete.
@@ -24,7 +24,7 @@ pub(crate) struct Activity {
     /// Whether the connection became a WebSocket, whose watch is an answer that lasts as long as the connection.
     upgraded: AtomicBool,
     /// Number of answers that have more bytes, but were not polled since the transport took the previous ones.
-    unasked: AtomicUsize,
+    unpolled: AtomicUsize,
     /// Bytes of answers that were produced, and not yet taken by the socket.
     unread: AtomicUsize,
     /// Whether a write waits for the client.
@@ -49,30 +49,30 @@ pub(crate) enum State {
     Taking,
     Answering,
     Idle { known: bool },
-    Last,
+    Closing,
 }
 
 /// Marks a request as being answered until it is dropped.
 pub(crate) struct Answering(Arc<Activity>);
 
 impl Activity {
-    pub(crate) fn shakes_hands(&self, shakes: bool) {
-        self.shakes_hands.store(shakes, Relaxed);
+    pub(crate) fn set_handshaking(&self, is: bool) {
+        self.handshaking.store(is, Relaxed);
     }
 
-    pub(crate) fn heeds_bytes(&self) {
-        self.heeds_bytes.store(true, Relaxed);
+    pub(crate) fn set_http1(&self) {
+        self.uses_http1.store(true, Relaxed);
     }
 
     /// Records that bytes arrived.
-    pub(crate) fn heard(&self) {
-        self.heard.store(true, Relaxed);
+    pub(crate) fn received(&self) {
+        self.received.store(true, Relaxed);
     }
 
     /// Records that the head of a request is complete.
     pub(crate) fn answer(self: &Arc<Self>) -> Answering {
         self.answering.fetch_add(1, Relaxed);
-        self.heard.store(false, Relaxed);
+        self.received.store(false, Relaxed);
         self.requests.fetch_add(1, Relaxed);
         Answering(self.clone())
     }
@@ -88,16 +88,16 @@ impl Activity {
     }
 
     /// Records that an answer waits to be polled (`true`), or was polled again (`false`).
-    pub(crate) fn unasked(&self, is: bool) {
+    pub(crate) fn set_unpolled(&self, is: bool) {
         if is {
-            self.unasked.fetch_add(1, Relaxed);
+            self.unpolled.fetch_add(1, Relaxed);
         } else {
-            self.unasked.fetch_sub(1, Relaxed);
+            self.unpolled.fetch_sub(1, Relaxed);
         }
     }
 
     /// Records that the client took bytes.
-    pub(crate) fn takes(&self, bytes: usize) {
+    pub(crate) fn took(&self, bytes: usize) {
         self.progress.fetch_add(bytes as u64, Relaxed);
     }
 
@@ -122,7 +122,7 @@ impl Activity {
 
     /// Whether the client has not sent a byte yet.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.requests.load(Relaxed) == 0 && !self.heard.load(Relaxed)
+        self.requests.load(Relaxed) == 0 && !self.received.load(Relaxed)
     }
 
     /// Whether the next answer is the last.
@@ -136,8 +136,8 @@ impl Activity {
 
     /// Records that the connection is old. A client of HTTP/1.1 learns of the close with its next answer, because a
     /// request may already be on its way.
-    pub(crate) fn ages(&self) {
-        if self.heeds_bytes.load(Relaxed) {
+    pub(crate) fn reached_max_age(&self) {
+        if self.uses_http1.load(Relaxed) {
             self.old.store(true, Relaxed);
         } else {
             self.close();
@@ -171,8 +171,8 @@ impl Activity {
     /// Returns the state of the connection, and a number that changes with each progress in that state.
     pub(crate) fn state(&self) -> (State, u64) {
         let requests = self.requests.load(Relaxed);
-        let owes = self.unasked.load(Relaxed) > 0 || self.unread.load(Relaxed) > 0;
-        if self.shakes_hands.load(Relaxed) {
+        let owes = self.unpolled.load(Relaxed) > 0 || self.unread.load(Relaxed) > 0;
+        if self.handshaking.load(Relaxed) {
             (State::Handshake, 0)
         } else if owes || self.blocked.load(Relaxed) {
             // An answer that hyper took completely is not sent yet, so the limits for the next head and for idleness do
@@ -181,8 +181,8 @@ impl Activity {
         } else if self.answering.load(Relaxed) > 0 || self.upgraded.load(Relaxed) {
             (State::Answering, 0)
         } else if self.is_closing() {
-            (State::Last, 0)
-        } else if requests == 0 || self.heeds_bytes.load(Relaxed) && self.heard.load(Relaxed) {
+            (State::Closing, 0)
+        } else if requests == 0 || self.uses_http1.load(Relaxed) && self.received.load(Relaxed) {
             (State::Head, requests)
         } else {
             (State::Idle { known: self.known.load(Relaxed) }, requests)
@@ -205,13 +205,13 @@ impl Drop for Answering {
 
 /// The connection counts the bytes of its answers.
 impl Holder for Arc<Activity> {
-    fn holds(&self, bytes: usize) {
+    fn added(&self, bytes: usize) {
         self.unread.fetch_add(bytes, Relaxed);
     }
 
-    fn lets_go(&self, bytes: usize) {
+    fn removed(&self, bytes: usize) {
         self.unread.fetch_sub(bytes, Relaxed);
-        self.takes(bytes);
+        self.took(bytes);
     }
 
     fn cut(&self) {

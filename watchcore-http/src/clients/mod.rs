@@ -1,6 +1,6 @@
 //! The limits that are divided between clients, so that no client takes the share of the others.
 //!
-//! A client is a user, or an address where users are not authenticated ([`Who`]). Three resources are divided:
+//! A client is a user, or an address where users are not authenticated ([`ClientId`]). Three resources are divided:
 //! `places` (connections and watches), `turns` (threads that read large caches), `unread` (bytes of answers that
 //! were produced and not yet taken). docs/internals/http.md gives the rules and the reasons.
 
@@ -10,9 +10,9 @@ mod turns;
 mod unread;
 
 pub(crate) use activity::{Activity, Answering, State};
-pub(crate) use places::{ClientPlace, ClientPlaces, Full};
-pub(crate) use turns::{Turns, is_large, soon};
-pub(crate) use unread::{Account, Answered, Holder, MadeBytes, Unread, UnreadBytes};
+pub(crate) use places::{ClientPermit, ClientPermits, Full};
+pub(crate) use turns::{BlockingPool, is_large, read_deadline};
+pub(crate) use unread::{Account, Holder, ProducedBytes, Unread, UnreadAnswer, UnreadBytes};
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,30 +20,30 @@ use std::sync::Arc;
 
 /// The client to whose share a use counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Who {
+pub(crate) enum ClientId {
     User(Arc<str>),
     /// An IPv6 address counts by its first 64 bits: one client usually controls all addresses below them.
     Address(IpAddr),
     /// The router is nested in a program that does not say where requests come from.
-    Somebody,
+    Unknown,
 }
 
-impl Who {
+impl ClientId {
     /// Returns the client that connects from an address.
-    pub(crate) fn at(address: IpAddr) -> Who {
-        Who::Address(match address.to_canonical() {
+    pub(crate) fn at(address: IpAddr) -> ClientId {
+        ClientId::Address(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
             address => address,
         })
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::User(name) => write!(f, "user {name:?}"),
-            Who::Address(address) => write!(f, "address {address}"),
-            Who::Somebody => f.write_str("all clients together"),
+            ClientId::User(name) => write!(f, "user {name:?}"),
+            ClientId::Address(address) => write!(f, "address {address}"),
+            ClientId::Unknown => f.write_str("all clients together"),
         }
     }
 }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_client_are_one() {
-        let at = |text: &str| Who::at(text.parse().unwrap());
+        let at = |text: &str| ClientId::at(text.parse().unwrap());
         assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:1"));
         assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
         assert_eq!(at("::ffff:10.0.0.1"), at("10.0.0.1"));

@@ -3,27 +3,27 @@
 //! A lone client may hold nine tenths of the permits. The last tenth is for clients that hold less than an even share,
 //! so that a late client gets a permit, however many another one holds.
 
-use super::Who;
+use super::ClientId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A limit, divided between clients.
-pub(crate) struct ClientPlaces {
+pub(crate) struct ClientPermits {
     limit: usize,
-    taken: Mutex<TakenPlaces>,
+    held: Mutex<HeldPermits>,
 }
 
 #[derive(Default)]
-struct TakenPlaces {
+struct HeldPermits {
     all: usize,
     /// Permits held by each client; clients without permits are removed.
-    of: HashMap<Who, usize>,
+    of: HashMap<ClientId, usize>,
 }
 
 /// A permit, which is returned when it is dropped.
-pub(crate) struct ClientPlace {
-    places: Arc<ClientPlaces>,
-    who: Who,
+pub(crate) struct ClientPermit {
+    permits: Arc<ClientPermits>,
+    client: ClientId,
 }
 
 /// Why no permit was granted.
@@ -35,53 +35,53 @@ pub(crate) enum Full {
     Share(usize),
 }
 
-impl ClientPlaces {
-    pub(crate) fn new(limit: usize) -> Arc<ClientPlaces> {
-        Arc::new(ClientPlaces { limit, taken: Mutex::default() })
+impl ClientPermits {
+    pub(crate) fn new(limit: usize) -> Arc<ClientPermits> {
+        Arc::new(ClientPermits { limit, held: Mutex::default() })
     }
 
     /// Grants a permit to a client. O(1).
     ///
     /// # Errors
     /// The reason if none is granted.
-    pub(crate) fn take(self: &Arc<Self>, who: &Who) -> Result<ClientPlace, Full> {
-        let mut taken = self.lock();
-        if taken.all >= self.limit {
+    pub(crate) fn acquire(self: &Arc<Self>, client: &ClientId) -> Result<ClientPermit, Full> {
+        let mut held = self.lock();
+        if held.all >= self.limit {
             return Err(Full::All(self.limit));
         }
-        let has = taken.of.get(who).copied().unwrap_or(0);
+        let has = held.of.get(client).copied().unwrap_or(0);
         // Counts one client more than there are, so that even a lone client leaves some for a newcomer.
-        let clients = taken.of.len() + 1;
-        if taken.all >= self.limit - self.limit / 10 && has >= self.limit / clients {
+        let clients = held.of.len() + 1;
+        if held.all >= self.limit - self.limit / 10 && has >= self.limit / clients {
             return Err(Full::Share(has));
         }
-        taken.all += 1;
-        match taken.of.get_mut(who) {
+        held.all += 1;
+        match held.of.get_mut(client) {
             Some(has) => *has += 1,
-            None => drop(taken.of.insert(who.clone(), 1)),
+            None => drop(held.of.insert(client.clone(), 1)),
         }
-        Ok(ClientPlace { places: self.clone(), who: who.clone() })
+        Ok(ClientPermit { permits: self.clone(), client: client.clone() })
     }
 
     /// Returns the number of permits in use.
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.lock().all
     }
 
-    fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
+    fn lock(&self) -> MutexGuard<'_, HeldPermits> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for ClientPlace {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        taken.all -= 1;
-        if let Some(has) = taken.of.get_mut(&self.who) {
+        let mut held = self.permits.lock();
+        held.all -= 1;
+        if let Some(has) = held.of.get_mut(&self.client) {
             *has -= 1;
             if *has == 0 {
-                taken.of.remove(&self.who);
+                held.of.remove(&self.client);
             }
         }
     }
@@ -91,38 +91,38 @@ impl Drop for ClientPlace {
 mod tests {
     use super::*;
 
-    fn user(name: &str) -> Who {
-        Who::User(name.into())
+    fn user(name: &str) -> ClientId {
+        ClientId::User(name.into())
     }
 
-    fn take_all(places: &Arc<ClientPlaces>, who: &Who) -> (Vec<ClientPlace>, Full) {
-        let mut taken = Vec::new();
+    fn acquire_all(permits: &Arc<ClientPermits>, client: &ClientId) -> (Vec<ClientPermit>, Full) {
+        let mut held = Vec::new();
         loop {
-            match places.take(who) {
-                Ok(place) => taken.push(place),
-                Err(full) => return (taken, full),
+            match permits.acquire(client) {
+                Ok(permit) => held.push(permit),
+                Err(full) => return (held, full),
             }
         }
     }
 
     #[test]
     fn last_tenth_is_for_those_who_have_little() {
-        let places = ClientPlaces::new(100);
-        let (mallory, full) = take_all(&places, &user("mallory"));
+        let permits = ClientPermits::new(100);
+        let (mallory, full) = acquire_all(&permits, &user("mallory"));
         assert_eq!((mallory.len(), full), (90, Full::Share(90)));
-        let (alice, full) = take_all(&places, &user("alice"));
+        let (alice, full) = acquire_all(&permits, &user("alice"));
         assert_eq!((alice.len(), full), (10, Full::All(100)));
         drop(mallory);
-        let (more, full) = take_all(&places, &user("alice"));
+        let (more, full) = acquire_all(&permits, &user("alice"));
         assert_eq!((more.len(), full), (80, Full::Share(90)), "who is alone again");
         drop((alice, more));
-        assert_eq!((places.taken(), places.lock().of.len()), (0, 0));
+        assert_eq!((permits.held(), permits.lock().of.len()), (0, 0));
     }
 
     #[test]
     fn few_places_are_for_whoever_comes_first() {
-        let places = ClientPlaces::new(2);
-        let (taken, full) = take_all(&places, &Who::Somebody);
-        assert_eq!((taken.len(), full), (2, Full::All(2)));
+        let permits = ClientPermits::new(2);
+        let (held, full) = acquire_all(&permits, &ClientId::Unknown);
+        assert_eq!((held.len(), full), (2, Full::All(2)));
     }
 }

@@ -6,7 +6,7 @@
 //! round-robin, however long one of them is. Lists have a pool of their own, so that metrics and health pages do not
 //! wait for them.
 
-use super::Who;
+use super::ClientId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
@@ -14,39 +14,39 @@ use tokio::time::{Instant, timeout_at};
 use watchcore::{Cache, Code, DEFAULT_WAIT, Error, Result};
 
 /// In a cache with more objects than this, reading all of them takes about a millisecond.
-const AT_ONCE: u64 = 10_000;
+const MAX_INLINE_OBJECTS: u64 = 10_000;
 
 /// Whether a read that visits every key of the cache belongs on a blocking thread.
 pub(crate) fn is_large(cache: &Cache) -> bool {
-    cache.objects() > AT_ONCE
+    cache.objects() > MAX_INLINE_OBJECTS
 }
 
 /// Deadline for reads of statistics to begin: the same as for lists.
-pub(crate) fn soon() -> Instant {
+pub(crate) fn read_deadline() -> Instant {
     Instant::now() + DEFAULT_WAIT
 }
 
 /// How many reads of one pool run at a time.
-fn most() -> usize {
+fn max_running() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get() - 1).max(1)
 }
 
 /// A pool of blocking reads of one kind.
 #[derive(Default)]
-pub(crate) struct Turns(Mutex<Queues>);
+pub(crate) struct BlockingPool(Mutex<Queues>);
 
 #[derive(Default)]
 struct Queues {
     running: usize,
     /// Clients with waiting reads, in the order in which they are served. Each has a non-empty queue.
-    order: VecDeque<Who>,
-    waiting: HashMap<Who, VecDeque<oneshot::Sender<Turn>>>,
+    order: VecDeque<ClientId>,
+    waiting: HashMap<ClientId, VecDeque<oneshot::Sender<PoolPermit>>>,
 }
 
 /// The permit to run a read; dropping it passes it on to the next read.
-struct Turn(Arc<Turns>);
+struct PoolPermit(Arc<BlockingPool>);
 
-impl Turns {
+impl BlockingPool {
     /// Runs `work` on a blocking thread, and returns its result. If the future is dropped before the work begins, it
     /// never runs.
     ///
@@ -55,19 +55,19 @@ impl Turns {
     /// first.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        who: &Who,
+        client: &ClientId,
         until: Instant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let turn = timeout_at(until, self.turn(who)).await.map_err(|_| {
+        let permit = timeout_at(until, self.permit(client)).await.map_err(|_| {
             let message = format!(
-                "{who} has asked for more than could be read in this time: ask for less at a time, or try again"
+                "{client} has asked for more than could be read in this time: ask for less at a time, or try again"
             );
             Error::new(Code::ResourceExhausted, message)
         })?;
         let work = move || {
             // Work that has begun continues if its request is dropped, and keeps its permit until it ends.
-            let _turn = turn;
+            let _permit = permit;
             work()
         };
         tokio::task::spawn_blocking(work)
@@ -76,26 +76,26 @@ impl Turns {
     }
 
     /// Waits for a permit.
-    async fn turn(self: &Arc<Self>, who: &Who) -> Turn {
+    async fn permit(self: &Arc<Self>, client: &ClientId) -> PoolPermit {
         loop {
             let waiting = {
                 let mut queues = self.lock();
-                if queues.running < most() {
+                if queues.running < max_running() {
                     queues.running += 1;
-                    return Turn(self.clone());
+                    return PoolPermit(self.clone());
                 }
                 let (sender, waiting) = oneshot::channel();
                 let Queues { order, waiting: all, .. } = &mut *queues;
-                let queue = all.entry(who.clone()).or_default();
+                let queue = all.entry(client.clone()).or_default();
                 if queue.is_empty() {
-                    order.push_back(who.clone());
+                    order.push_back(client.clone());
                 }
                 queue.push_back(sender);
                 waiting
             };
             // Never an error: the sender is dropped only with the queues, which `self` keeps alive.
-            if let Ok(turn) = waiting.await {
-                return turn;
+            if let Ok(permit) = waiting.await {
+                return permit;
             }
         }
     }
@@ -109,20 +109,20 @@ impl Turns {
 impl Queues {
     /// Takes the next waiting read: the first one of the client whose turn it is. That client then moves to the end of
     /// the order.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        let who = self.order.pop_front()?;
-        let queue = self.waiting.get_mut(&who)?;
+    fn next(&mut self) -> Option<oneshot::Sender<PoolPermit>> {
+        let client = self.order.pop_front()?;
+        let queue = self.waiting.get_mut(&client)?;
         let next = queue.pop_front();
         if queue.is_empty() {
-            self.waiting.remove(&who);
+            self.waiting.remove(&client);
         } else {
-            self.order.push_back(who);
+            self.order.push_back(client);
         }
         next
     }
 }
 
-impl Drop for Turn {
+impl Drop for PoolPermit {
     fn drop(&mut self) {
         let next = {
             let mut queues = self.0.lock();
@@ -135,7 +135,7 @@ impl Drop for Turn {
         };
         if let Some(next) = next {
             // If the request is dropped at this moment, the unsent permit is dropped, and passed on in the same way.
-            drop(next.send(Turn(self.0.clone())));
+            drop(next.send(PoolPermit(self.0.clone())));
         }
     }
 }
@@ -153,13 +153,13 @@ mod tests {
 
     #[tokio::test]
     async fn as_many_run_as_there_are_turns() {
-        let turns = Arc::new(Turns::default());
+        let pool = Arc::new(BlockingPool::default());
         let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut reads = tokio::task::JoinSet::new();
         for _ in 0..300 {
-            let (turns, now, peak) = (turns.clone(), now.clone(), peak.clone());
+            let (pool, now, peak) = (pool.clone(), now.clone(), peak.clone());
             reads.spawn(async move {
-                let read = turns.run(&Who::Somebody, later(), move || {
+                let read = pool.run(&ClientId::Unknown, later(), move || {
                     peak.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
                     // Gives other reads the time to begin.
                     std::thread::sleep(Duration::from_millis(1));
@@ -172,18 +172,18 @@ mod tests {
             read.unwrap().unwrap();
         }
         let peak = peak.load(SeqCst);
-        assert!(peak <= most(), "{peak} reads at a time");
+        assert!(peak <= max_running(), "{peak} reads at a time");
     }
 
     /// Occupies the whole pool until the returned senders are dropped.
-    async fn taken(turns: &Arc<Turns>) -> Vec<mpsc::Sender<()>> {
+    async fn occupied(pool: &Arc<BlockingPool>) -> Vec<mpsc::Sender<()>> {
         let mut gates = Vec::new();
-        for _ in 0..most() {
+        for _ in 0..max_running() {
             let (gate, opened) = mpsc::channel::<()>();
             let (begun, begins) = oneshot::channel();
-            let turns = turns.clone();
+            let pool = pool.clone();
             tokio::spawn(async move {
-                let read = turns.run(&Who::Somebody, later(), move || {
+                let read = pool.run(&ClientId::Unknown, later(), move || {
                     begun.send(()).unwrap();
                     let _ = opened.recv();
                 });
@@ -197,12 +197,12 @@ mod tests {
 
     #[tokio::test]
     async fn read_that_nobody_waits_for_is_not_done() {
-        let turns = Arc::new(Turns::default());
-        let gates = taken(&turns).await;
+        let pool = Arc::new(BlockingPool::default());
+        let gates = occupied(&pool).await;
         let done = Arc::new(AtomicUsize::new(0));
         let read = |done: Arc<AtomicUsize>| {
-            let turns = turns.clone();
-            async move { turns.run(&Who::Somebody, later(), move || done.fetch_add(1, SeqCst)).await }
+            let pool = pool.clone();
+            async move { pool.run(&ClientId::Unknown, later(), move || done.fetch_add(1, SeqCst)).await }
         };
         let waiting = tokio::spawn(read(done.clone()));
         tokio::task::yield_now().await;
@@ -216,28 +216,28 @@ mod tests {
 
     #[tokio::test]
     async fn turn_that_does_not_come_is_refused() {
-        let turns = Arc::new(Turns::default());
-        let gates = taken(&turns).await;
-        let late = turns.run(&Who::User("mallory".into()), Instant::now(), || ()).await;
+        let pool = Arc::new(BlockingPool::default());
+        let gates = occupied(&pool).await;
+        let late = pool.run(&ClientId::User("mallory".into()), Instant::now(), || ()).await;
         let error = late.unwrap_err();
         assert!(error.code() == Code::ResourceExhausted && error.message().contains("user \"mallory\""), "{error}");
         drop(gates);
-        turns.run(&Who::Somebody, later(), || ()).await.unwrap();
+        pool.run(&ClientId::Unknown, later(), || ()).await.unwrap();
     }
 
     /// A client with a hundred waiting reads is served between clients with one each.
     #[tokio::test]
     async fn clients_have_their_turns_one_after_the_other() {
-        let turns = Arc::new(Turns::default());
-        let gates = taken(&turns).await;
+        let pool = Arc::new(BlockingPool::default());
+        let gates = occupied(&pool).await;
         let served = Arc::new(Mutex::new(Vec::new()));
         let mut reads = tokio::task::JoinSet::new();
         for (name, count) in [("mallory", 100), ("alice", 1), ("bob", 2)] {
             for _ in 0..count {
-                let (turns, served) = (turns.clone(), served.clone());
+                let (pool, served) = (pool.clone(), served.clone());
                 reads.spawn(async move {
-                    let who = Who::User(name.into());
-                    turns.run(&who, later(), move || served.lock().unwrap().push(name)).await
+                    let client = ClientId::User(name.into());
+                    pool.run(&client, later(), move || served.lock().unwrap().push(name)).await
                 });
                 // Each read is queued before the next one is spawned.
                 tokio::task::yield_now().await;
@@ -250,6 +250,6 @@ mod tests {
         let served = served.lock().unwrap();
         let last = |name| served.iter().rposition(|served| *served == name).unwrap();
         // Concurrent reads may end in another order than they began.
-        assert!(last("alice") < 3 + most() && last("bob") < 5 + 2 * most(), "{:?}", &served[..12]);
+        assert!(last("alice") < 3 + max_running() && last("bob") < 5 + 2 * max_running(), "{:?}", &served[..12]);
     }
 }

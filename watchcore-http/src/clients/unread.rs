@@ -12,11 +12,11 @@
 //!
 //! | atomic | written by | read by | order |
 //! | --- | --- | --- | --- |
-//! | `Answered::held` | the thread that produces or drops bytes | the same threads | Relaxed: a count; decisions read it again under `Answered::told` |
+//! | `UnreadAnswer::held` | the thread that produces or drops bytes | the same threads | Relaxed: a count; decisions read it again under `UnreadAnswer::reported` |
 //! | `Account::held`, `Unread::held` | reports | admission, reports | Relaxed: counts that publish no other memory |
-//! | `Answered::moved`, `Unread::moves` | reports | the search for the answer without progress | Relaxed: an order between answers that need not be exact |
+//! | `UnreadAnswer::last_report`, `Unread::report_count` | reports | the search for the answer without progress | Relaxed: an order between answers that need not be exact |
 
-use super::Who;
+use super::ClientId;
 use crate::status::Refusal;
 use bytes::{Buf, Bytes};
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 const GRAIN: usize = 4 << 10;
 
 /// Above this, no new answer begins: the rest of a budget is for answers that have begun.
-fn almost(limit: usize) -> usize {
+fn admission_limit(limit: usize) -> usize {
     limit / 4 * 3
 }
 
@@ -36,28 +36,28 @@ pub(crate) struct Unread {
     limit: usize,
     limit_of_client: usize,
     held: AtomicUsize,
-    moves: AtomicU64,
+    report_count: AtomicU64,
     cut: AtomicU64,
-    accounts: Mutex<HashMap<Who, Weak<Account>>>,
+    accounts: Mutex<HashMap<ClientId, Weak<Account>>>,
 }
 
 /// The counted bytes of one client. The account lives as long as one of its answers.
 pub(crate) struct Account {
     unread: Arc<Unread>,
-    who: Who,
+    client: ClientId,
     held: AtomicUsize,
-    answers: Mutex<HashMap<u64, Weak<Answered>>>,
+    answers: Mutex<HashMap<u64, Weak<UnreadAnswer>>>,
 }
 
 /// An answer, and how many of its bytes its client has not taken.
-pub(crate) struct Answered {
+pub(crate) struct UnreadAnswer {
     account: Arc<Account>,
     number: u64,
     held: AtomicUsize,
     /// The part of `held` that is reported to the budgets; `None`: the answer was cut off, and no longer counts.
-    told: Mutex<Option<usize>>,
-    /// The order of its last report, from `Unread::moves`.
-    moved: AtomicU64,
+    reported: Mutex<Option<usize>>,
+    /// The order of its last report, from `Unread::report_count`.
+    last_report: AtomicU64,
     /// The connection or stream that holds the bytes, and is notified of each change.
     holder: Box<dyn Holder>,
 }
@@ -65,9 +65,9 @@ pub(crate) struct Answered {
 /// The connection or stream that holds the bytes of an answer.
 pub(crate) trait Holder: Send + Sync {
     /// This many bytes were added.
-    fn holds(&self, bytes: usize);
+    fn added(&self, bytes: usize);
     /// This many bytes were removed.
-    fn lets_go(&self, bytes: usize);
+    fn removed(&self, bytes: usize);
     /// All bytes must be dropped at once.
     fn cut(&self);
 }
@@ -79,7 +79,7 @@ impl Unread {
             limit,
             limit_of_client,
             held: AtomicUsize::new(0),
-            moves: AtomicU64::new(0),
+            report_count: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             accounts: Mutex::default(),
         })
@@ -89,8 +89,8 @@ impl Unread {
     ///
     /// # Errors
     /// 429 if the client, or all clients together, are above three quarters of their budget.
-    pub(crate) fn admit(self: &Arc<Self>, who: &Who) -> Result<Arc<Account>, Refusal> {
-        let account = self.account(who);
+    pub(crate) fn admit(self: &Arc<Self>, client: &ClientId) -> Result<Arc<Account>, Refusal> {
+        let account = self.account(client);
         let refused = |held: usize, limit: usize, whose: &str| {
             let message = format!(
                 "{whose} has {held} bytes of answers that were not read yet, and may have {limit}: read them, or try again later"
@@ -98,35 +98,35 @@ impl Unread {
             Err(Refusal::too_many(message, 1))
         };
         let held = account.held.load(Relaxed);
-        if held >= almost(self.limit_of_client) {
-            return refused(held, self.limit_of_client, &who.to_string());
+        if held >= admission_limit(self.limit_of_client) {
+            return refused(held, self.limit_of_client, &client.to_string());
         }
         loop {
             let held = self.held.load(Relaxed);
-            if held < almost(self.limit) {
+            if held < admission_limit(self.limit) {
                 return Ok(account);
             }
             // The client that holds most gives way to one that holds less than half of that.
             let has_more = |other: &Arc<Account>| other.held.load(Relaxed) / 2 > account.held.load(Relaxed);
-            if !self.greediest().filter(has_more).is_some_and(|other| other.cut_one()) {
+            if !self.largest_account().filter(has_more).is_some_and(|other| other.cut_stalest()) {
                 return refused(held, self.limit, "this server");
             }
         }
     }
 
     /// Returns the account of a client, without checking its budget.
-    pub(crate) fn account(self: &Arc<Self>, who: &Who) -> Arc<Account> {
+    pub(crate) fn account(self: &Arc<Self>, client: &ClientId) -> Arc<Account> {
         let mut accounts = self.lock();
-        if let Some(account) = accounts.get(who).and_then(Weak::upgrade) {
+        if let Some(account) = accounts.get(client).and_then(Weak::upgrade) {
             return account;
         }
         let account = Arc::new(Account {
             unread: self.clone(),
-            who: who.clone(),
+            client: client.clone(),
             held: AtomicUsize::new(0),
             answers: Mutex::default(),
         });
-        accounts.insert(who.clone(), Arc::downgrade(&account));
+        accounts.insert(client.clone(), Arc::downgrade(&account));
         account
     }
 
@@ -141,13 +141,13 @@ impl Unread {
     }
 
     /// Returns the client that holds most.
-    fn greediest(&self) -> Option<Arc<Account>> {
+    fn largest_account(&self) -> Option<Arc<Account>> {
         // Upgraded under the lock, but dropped after it: dropping the last reference of an account takes the lock.
         let accounts: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         accounts.into_iter().max_by_key(|account| account.held.load(Relaxed))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Who, Weak<Account>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Weak<Account>>> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,14 +155,14 @@ impl Unread {
 
 impl Account {
     /// Begins an answer to this client.
-    pub(crate) fn answer(self: &Arc<Self>, holder: Box<dyn Holder>) -> Arc<Answered> {
-        let number = self.unread.moves.fetch_add(1, Relaxed);
-        let answered = Arc::new(Answered {
+    pub(crate) fn answer(self: &Arc<Self>, holder: Box<dyn Holder>) -> Arc<UnreadAnswer> {
+        let number = self.unread.report_count.fetch_add(1, Relaxed);
+        let answered = Arc::new(UnreadAnswer {
             account: self.clone(),
             number,
             held: AtomicUsize::new(0),
-            told: Mutex::new(Some(0)),
-            moved: AtomicU64::new(number),
+            reported: Mutex::new(Some(0)),
+            last_report: AtomicU64::new(number),
             holder,
         });
         self.lock().insert(number, Arc::downgrade(&answered));
@@ -170,17 +170,17 @@ impl Account {
     }
 
     /// Cuts off the answer without progress for longest; `false` if no answer has counted bytes.
-    fn cut_one(&self) -> bool {
+    fn cut_stalest(&self) -> bool {
         let answers: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
-        let counts = |answer: &&Arc<Answered>| answer.told().is_some_and(|told| told > 0);
-        let Some(still) = answers.iter().filter(counts).min_by_key(|answer| answer.moved.load(Relaxed)) else {
+        let counts = |answer: &&Arc<UnreadAnswer>| answer.reported().is_some_and(|reported| reported > 0);
+        let Some(still) = answers.iter().filter(counts).min_by_key(|answer| answer.last_report.load(Relaxed)) else {
             return false;
         };
         still.cut();
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Answered>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<UnreadAnswer>>> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,97 +190,99 @@ impl Drop for Account {
     fn drop(&mut self) {
         let mut accounts = self.unread.lock();
         // A new account of the same client may have replaced this one since its last reference was dropped.
-        if accounts.get(&self.who).is_some_and(|account| account.strong_count() == 0) {
-            accounts.remove(&self.who);
+        if accounts.get(&self.client).is_some_and(|account| account.strong_count() == 0) {
+            accounts.remove(&self.client);
         }
     }
 }
 
-impl Answered {
+impl UnreadAnswer {
     /// Counts newly produced bytes.
-    pub(crate) fn made(self: &Arc<Self>, bytes: usize) -> MadeBytes {
+    pub(crate) fn produced(self: &Arc<Self>, bytes: usize) -> ProducedBytes {
         self.add(bytes);
-        MadeBytes { answered: self.clone(), left: bytes }
+        ProducedBytes { answered: self.clone(), left: bytes }
     }
 
     fn add(&self, bytes: usize) {
-        self.holder.holds(bytes);
+        self.holder.added(bytes);
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
         // A smaller answer does not touch the shared budgets, which may lag by up to one grain per answer.
         if held >= GRAIN {
-            self.tell();
+            self.report();
         }
     }
 
     fn sub(&self, bytes: usize) {
-        self.holder.lets_go(bytes);
+        self.holder.removed(bytes);
         let before = self.held.fetch_sub(bytes, Relaxed);
         if before >= GRAIN {
-            self.tell();
+            self.report();
         }
     }
 
     /// Reports a change of at least one grain, or the fall below one grain, to the budgets; then enforces them.
-    fn tell(&self) {
+    fn report(&self) {
         let (account, unread) = (&self.account, &self.account.unread);
         {
-            let mut guard = self.told();
-            let Some(told) = guard.as_mut() else { return };
+            let mut guard = self.reported();
+            let Some(reported) = guard.as_mut() else { return };
             // Less than one grain counts as nothing, so the report on falling below it is the last one.
             let held = Some(self.held.load(Relaxed)).filter(|held| *held >= GRAIN).unwrap_or(0);
-            if held.abs_diff(*told) < GRAIN && held > 0 {
+            if held.abs_diff(*reported) < GRAIN && held > 0 {
                 return;
             }
             // Wrapping arithmetic: a difference may be negative, and the sums are exact modulo 2^64.
-            let more = held.wrapping_sub(*told);
-            *told = held;
+            let more = held.wrapping_sub(*reported);
+            *reported = held;
             account.held.fetch_add(more, Relaxed);
             unread.held.fetch_add(more, Relaxed);
-            self.moved.store(unread.moves.fetch_add(1, Relaxed), Relaxed);
+            self.last_report.store(unread.report_count.fetch_add(1, Relaxed), Relaxed);
         }
-        while account.held.load(Relaxed) > unread.limit_of_client && account.cut_one() {}
-        while unread.held.load(Relaxed) > unread.limit && unread.greediest().is_some_and(|account| account.cut_one()) {}
+        while account.held.load(Relaxed) > unread.limit_of_client && account.cut_stalest() {}
+        while unread.held.load(Relaxed) > unread.limit
+            && unread.largest_account().is_some_and(|account| account.cut_stalest())
+        {}
     }
 
     /// Cuts the answer off: its bytes no longer count, and are about to be freed.
     fn cut(&self) {
-        let told = self.told().take();
-        self.release(told);
-        if told.is_some() {
+        let reported = self.reported().take();
+        self.release(reported);
+        if reported.is_some() {
             self.account.unread.cut.fetch_add(1, Relaxed);
-            let (who, held) = (&self.account.who, self.held.load(Relaxed));
-            tracing::info!(target: "watchcore_http", %who, held, "an answer is cut off: its client does not read, and the budget of unread bytes is used up");
+            let (client, held) = (&self.account.client, self.held.load(Relaxed));
+            tracing::info!(target: "watchcore_http", who = %client, held, "an answer is cut off: its client does not read, and the budget of unread bytes is used up");
             self.holder.cut();
         }
     }
 
-    fn release(&self, told: Option<usize>) {
-        let told = told.unwrap_or(0);
-        self.account.held.fetch_sub(told, Relaxed);
-        self.account.unread.held.fetch_sub(told, Relaxed);
+    fn release(&self, reported: Option<usize>) {
+        let reported = reported.unwrap_or(0);
+        self.account.held.fetch_sub(reported, Relaxed);
+        self.account.unread.held.fetch_sub(reported, Relaxed);
     }
 
-    fn told(&self) -> MutexGuard<'_, Option<usize>> {
+    fn reported(&self) -> MutexGuard<'_, Option<usize>> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Answered {
+impl Drop for UnreadAnswer {
     fn drop(&mut self) {
-        let told = self.told().take();
-        self.release(told);
+        let reported = self.reported().take();
+        self.release(reported);
         self.account.lock().remove(&self.number);
     }
 }
 
 /// Bytes of an answer that were produced, and not handed to the transport; they stop counting when this is dropped.
-pub(crate) struct MadeBytes {
-    answered: Arc<Answered>,
+pub(crate) struct ProducedBytes {
+    answered: Arc<UnreadAnswer>,
     left: usize,
 }
 
-impl MadeBytes {
+impl ProducedBytes {
     /// Counts more produced bytes.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.left += bytes;
@@ -294,7 +296,7 @@ impl MadeBytes {
     }
 }
 
-impl Drop for MadeBytes {
+impl Drop for ProducedBytes {
     fn drop(&mut self) {
         if self.left > 0 {
             self.answered.sub(self.left);
@@ -305,7 +307,7 @@ impl Drop for MadeBytes {
 /// Bytes of an answer on their way to the socket. They count until the socket takes them, or they are dropped.
 pub(crate) struct UnreadBytes {
     bytes: Bytes,
-    answered: Arc<Answered>,
+    answered: Arc<UnreadAnswer>,
 }
 
 impl Buf for UnreadBytes {
@@ -341,25 +343,25 @@ mod tests {
     struct Flag(Arc<AtomicBool>);
 
     impl Holder for Flag {
-        fn holds(&self, _: usize) {}
-        fn lets_go(&self, _: usize) {}
+        fn added(&self, _: usize) {}
+        fn removed(&self, _: usize) {}
         fn cut(&self) {
             self.0.store(true, Relaxed);
         }
     }
 
-    fn user(name: &str) -> Who {
-        Who::User(name.into())
+    fn user(name: &str) -> ClientId {
+        ClientId::User(name.into())
     }
 
     /// Begins an answer with this many bytes; the flag says whether it was cut off.
-    fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (MadeBytes, Arc<AtomicBool>) {
+    fn answer(unread: &Arc<Unread>, name: &str, bytes: usize) -> (ProducedBytes, Arc<AtomicBool>) {
         let flag = Arc::new(AtomicBool::new(false));
         let answered = unread.account(&user(name)).answer(Box::new(Flag(flag.clone())));
-        (answered.made(bytes), flag)
+        (answered.produced(bytes), flag)
     }
 
-    fn hand_out(made: &mut MadeBytes, bytes: usize) -> UnreadBytes {
+    fn hand_out(made: &mut ProducedBytes, bytes: usize) -> UnreadBytes {
         made.hand_out(Bytes::from(vec![0; bytes]))
     }
 
@@ -385,12 +387,12 @@ mod tests {
     fn small_answers_ask_nothing_of_the_budget() {
         let unread = Unread::new(1 << 20, 1 << 20);
         let (mut made, _) = answer(&unread, "alice", 0);
-        let moves = unread.moves.load(Relaxed);
+        let before = unread.report_count.load(Relaxed);
         for _ in 0..1000 {
             made.add(8);
             drop(hand_out(&mut made, 8));
         }
-        assert_eq!((unread.held(), unread.moves.load(Relaxed)), (0, moves));
+        assert_eq!((unread.held(), unread.report_count.load(Relaxed)), (0, before));
     }
 
     #[test]
@@ -425,7 +427,7 @@ mod tests {
             (0..20).map(|number| answer(&unread, &format!("mallory {}", number % 4), 40_000)).collect();
         let (_own, _) = answer(&unread, "alice", 10_000);
         assert!(unread.admit(&user("alice")).is_ok());
-        assert!(unread.held() < almost(1 << 20) && unread.cut() == 1, "{} bytes", unread.held());
+        assert!(unread.held() < admission_limit(1 << 20) && unread.cut() == 1, "{} bytes", unread.held());
         drop(answers);
         let (_all, _) = answer(&unread, "bob", 800_000);
         assert!(unread.admit(&user("alice")).is_ok());

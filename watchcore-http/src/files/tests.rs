@@ -119,14 +119,14 @@ async fn value_with_a_limit_is_not_kept() {
     let scratch = Scratch::new();
     let path = scratch.write("text", "first");
     let limit = Duration::from_millis(50);
-    let files = Arc::new(Reloaded::new("text", vec![path.clone()], Duration::ZERO, text).unwrap().believed_for(limit));
-    let believed = async || {
+    let files = Arc::new(Reloaded::new("text", vec![path.clone()], Duration::ZERO, text).unwrap().usable_for(limit));
+    let usable = async || {
         files.current().await;
-        files.believed().map(|text| text.to_string())
+        files.usable().map(|text| text.to_string())
     };
     let gone = async || {
         let gone = async {
-            while believed().await.is_some() {
+            while usable().await.is_some() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -138,7 +138,7 @@ async fn value_with_a_limit_is_not_kept() {
         gone().await;
         assert!(from.elapsed() >= limit && *files.latest() != second);
         scratch.write("text", second);
-        assert_eq!(believed().await.as_deref(), Some(second), "it is there again");
+        assert_eq!(usable().await.as_deref(), Some(second), "it is there again");
     }
     scratch.write("text", "half!");
     gone().await;
@@ -231,9 +231,9 @@ fn nobody_waits_for_ever() {
         }
         text(files)
     };
-    let files = Reloaded::new("text", vec![path], Duration::ZERO, stuck).unwrap().believed_for(Duration::ZERO);
+    let files = Reloaded::new("text", vec![path], Duration::ZERO, stuck).unwrap().usable_for(Duration::ZERO);
     let files = Arc::new(files);
-    assert!(files.believed().is_some());
+    assert!(files.usable().is_some());
     scratch.write("text", "second");
     let runtime = runtime();
     let (say, said) = mpsc::channel();
@@ -243,7 +243,7 @@ fn nobody_waits_for_ever() {
         runtime.shutdown_background();
     });
     let value = said.recv_timeout(Duration::from_secs(10));
-    assert_eq!(files.believed(), None, "who may ask is not known while nobody can read it");
+    assert_eq!(files.usable(), None, "who may ask is not known while nobody can read it");
     drop(go);
     assert_eq!(value.as_deref(), Ok("first"));
 }

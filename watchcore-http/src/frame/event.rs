@@ -1,7 +1,7 @@
 //! Turns an event of a resource into a frame of a watch.
 //!
 //! The core reports what changed for the filter: a key came to match it, changed, or ceased to match. A client sees
-//! objects: a value that is not an object counts as an absent key. [`shown`] has the table that combines both.
+//! objects: a value that is not an object counts as an absent key. [`visible_change`] has the table that combines both.
 
 use super::{Form, Frame, Object, table};
 use crate::catalog::Served;
@@ -15,13 +15,13 @@ use watchcore::{Error, Event, Kind, Phase, Position, Resync, ResyncReason};
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Upper bound of a frame's bytes besides its object: the event type, the added metadata, the form's wrapper.
-const AROUND: usize = 256;
+const FRAME_OVERHEAD: usize = 256;
 
 /// Most bytes of a resync that are held back until its end: more than etcd accepts in one transaction by default.
-const MOST_HELD: usize = 2 << 20;
+const MAX_HELD: usize = 2 << 20;
 
 /// The change that a client sees for an event.
-struct Shown<'e> {
+struct VisibleChange<'e> {
     kind: Kind,
     object: Object<'e>,
     revision: u64,
@@ -59,20 +59,20 @@ impl Difference {
         event.kind() != Kind::Deleted && event.mod_revision() >= self.to
     }
 
-    /// Holds a frame back. `false`: the held frames exceed [`MOST_HELD`].
+    /// Holds a frame back. `false`: the held frames exceed [`MAX_HELD`].
     fn hold(&mut self, frame: Frame) -> bool {
         self.held_bytes += frame.len();
         self.held.push(frame);
-        self.held_bytes <= MOST_HELD
+        self.held_bytes <= MAX_HELD
     }
 
-    /// The error when the held frames exceed [`MOST_HELD`].
+    /// The error when the held frames exceed [`MAX_HELD`].
     fn refusal(&self) -> Refusal {
         Refusal::expired(format!(
             "too old resource version: {} ({}): the watch of etcd began anew, and more than {} MiB were written at its first revision; list again",
             self.from,
             self.to,
-            MOST_HELD >> 20
+            MAX_HELD >> 20
         ))
     }
 }
@@ -85,7 +85,7 @@ pub(crate) struct ResourceFraming {
     /// Whether a bookmark marks the end of the initial state.
     end_mark: bool,
     /// Revision at which the watch began, or of the last bookmark; a bookmark at or below it would be redundant.
-    told: u64,
+    last_bookmark: u64,
     difference: Option<Difference>,
     resumed: Option<Resumed>,
 }
@@ -101,18 +101,18 @@ struct Resumed {
 impl ResourceFraming {
     /// Creates the framing of a watch that begins at revision `begin`.
     pub(crate) fn new(served: Arc<Served>, form: Form, bookmarks: bool, end_mark: bool, begin: u64) -> ResourceFraming {
-        ResourceFraming { served, form, bookmarks, end_mark, told: begin, difference: None, resumed: None }
+        ResourceFraming { served, form, bookmarks, end_mark, last_bookmark: begin, difference: None, resumed: None }
     }
 
     /// For a subscription that begins within `begin` ([`Start::Within`](watchcore::Start)).
     pub(crate) fn within_begin(mut self) -> ResourceFraming {
-        self.resumed = Some(Resumed { at: self.told, has_begun: false });
+        self.resumed = Some(Resumed { at: self.last_bookmark, has_begun: false });
         self
     }
 
     /// Whether the event is the only visible one of the revision at which the client resumes; the client then has it
     /// already.
-    fn is_known(&mut self, event: &Event, is_last: bool) -> bool {
+    fn already_delivered(&mut self, event: &Event, is_last: bool) -> bool {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.at == event.revision());
         resumed.is_some_and(|resumed| !std::mem::replace(&mut resumed.has_begun, true) && is_last)
     }
@@ -122,11 +122,11 @@ impl ResourceFraming {
         // All watchers see the same resync marks, so a frame made inside a resync can be shared too.
         let gone_at = self.difference.as_ref().map_or(event.revision(), |difference| difference.from);
         let make = || {
-            let shown = shown(&self.served, event, gone_at)?;
-            Some(Frame::new(shown.object.room(self.form) + AROUND, |out| {
-                begin(shown.kind.name(), out);
+            let change = visible_change(&self.served, event, gone_at)?;
+            Some(Frame::new(change.object.room(self.form) + FRAME_OVERHEAD, |out| {
+                begin(change.kind.name(), out);
                 let from = out.len();
-                shown.object.write_as(&self.served, self.form, shown.revision, out);
+                change.object.write_as(&self.served, self.form, change.revision, out);
                 one_line(&mut out[from..]);
                 out.extend_from_slice(b"}\n");
             }))
@@ -134,13 +134,13 @@ impl ResourceFraming {
         // Not cached: an initial state is as large as the cache, and would evict the frames that all watchers are about
         // to need.
         if event.is_initial_state() {
-            return self.large(event).or_else(make);
+            return self.uncopied_frame(event).or_else(make);
         }
         self.served.frames.get(event.sequence(), self.form, event.kind(), make)
     }
 
     /// Returns the frame of a large object of the initial state, whose value is referenced and not copied.
-    fn large(&self, event: &Event) -> Option<Frame> {
+    fn uncopied_frame(&self, event: &Event) -> Option<Frame> {
         if self.form != Form::Json {
             return None;
         }
@@ -159,8 +159,8 @@ impl ResourceFraming {
     }
 
     fn bookmark_at(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
-        self.told = revision;
-        Frame::new(AROUND, |out| {
+        self.last_bookmark = revision;
+        Frame::new(FRAME_OVERHEAD, |out| {
             begin("BOOKMARK", out);
             self.write_bookmark(revision, ends_initial_state, out);
             out.extend_from_slice(b"}\n");
@@ -174,7 +174,7 @@ impl ResourceFraming {
             Form::Json => (resource.kind.as_str(), resource.api_version()),
             Form::Metadata | Form::Table(_) => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
         };
-        let mut object = Vec::with_capacity(AROUND);
+        let mut object = Vec::with_capacity(FRAME_OVERHEAD);
         object.extend_from_slice(b"{\"kind\":");
         quoted(kind, &mut object);
         object.extend_from_slice(b",\"apiVersion\":");
@@ -203,7 +203,7 @@ impl Framing for ResourceFraming {
                 if self.end_mark {
                     out.push(self.bookmark_at(event.revision(), true));
                 } else {
-                    self.told = self.told.max(event.revision());
+                    self.last_bookmark = self.last_bookmark.max(event.revision());
                 }
             }
             Kind::Resync => {
@@ -217,7 +217,7 @@ impl Framing for ResourceFraming {
                         "too old resource version: {} ({}): the history of the store was replaced; list again",
                         resync.from, resync.to
                     );
-                    out.push(refused(&Refusal::expired(message)));
+                    out.push(error_event(&Refusal::expired(message)));
                     return false;
                 }
                 let begun = event.resync().filter(|resync| resync.phase == Phase::Begin);
@@ -230,7 +230,7 @@ impl Framing for ResourceFraming {
                 match &mut self.difference {
                     Some(difference) if difference.holds(event) => {
                         if !frame.is_none_or(|frame| difference.hold(frame)) {
-                            out.push(refused(&difference.refusal()));
+                            out.push(error_event(&difference.refusal()));
                             return false;
                         }
                     }
@@ -244,24 +244,24 @@ impl Framing for ResourceFraming {
 
     fn event_of_revision(&mut self, event: &Event, is_last: bool, out: &mut Vec<Frame>) -> bool {
         let is_change = !matches!(event.kind(), Kind::Bookmark | Kind::Resync);
-        if is_change && self.difference.is_none() && self.is_known(event, is_last) {
+        if is_change && self.difference.is_none() && self.already_delivered(event, is_last) {
             return true;
         }
         self.event(event, out)
     }
 
     fn failed(&mut self, error: &Error, out: &mut Vec<Frame>) {
-        out.push(refused(&Refusal::from(error)));
+        out.push(error_event(&Refusal::from(error)));
     }
 
     fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
-        if self.bookmarks && position.revision >= self.told {
+        if self.bookmarks && position.revision >= self.last_bookmark {
             out.push(self.bookmark_at(position.revision, false));
         }
     }
 
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>) {
-        if self.bookmarks && position.revision > self.told {
+        if self.bookmarks && position.revision > self.last_bookmark {
             out.push(self.bookmark_at(position.revision, false));
         }
     }
@@ -285,9 +285,9 @@ fn one_line(text: &mut [u8]) {
 }
 
 /// Returns an ERROR event.
-fn refused(refusal: &Refusal) -> Frame {
+fn error_event(refusal: &Refusal) -> Frame {
     let status = refusal.to_json();
-    Frame::new(status.len() + AROUND, |out| {
+    Frame::new(status.len() + FRAME_OVERHEAD, |out| {
         begin("ERROR", out);
         out.extend_from_slice(status.as_bytes());
         out.extend_from_slice(b"}\n");
@@ -296,23 +296,23 @@ fn refused(refusal: &Refusal) -> Frame {
 
 /// Returns what a client sees of a change, or `None`. A deleted object gets the revision `gone_at`.
 ///
-/// | the core | new is an object | old is an object | shown |
+/// | the core | new is an object | old is an object | visible |
 /// | --- | --- | --- | --- |
 /// | ADDED | yes | | ADDED |
 /// | MODIFIED | yes | yes | MODIFIED |
 /// | MODIFIED | yes | no | ADDED |
 /// | MODIFIED | no | yes | DELETED |
 /// | DELETED | | yes | DELETED |
-fn shown<'e>(served: &Served, event: &'e Event, gone_at: u64) -> Option<Shown<'e>> {
+fn visible_change<'e>(served: &Served, event: &'e Event, gone_at: u64) -> Option<VisibleChange<'e>> {
     let new = || event.kv().and_then(|kv| Some((Object::or_report(served, kv)?, kv.mod_revision())));
     let old = || event.prev().and_then(|kv| Object::of(served, kv));
     // A deleted object is sent as it last was, with the revision of the deletion.
-    let gone = |object| Shown { kind: Kind::Deleted, object, revision: gone_at };
+    let gone = |object| VisibleChange { kind: Kind::Deleted, object, revision: gone_at };
     match event.kind() {
-        Kind::Added => new().map(|(object, revision)| Shown { kind: Kind::Added, object, revision }),
+        Kind::Added => new().map(|(object, revision)| VisibleChange { kind: Kind::Added, object, revision }),
         Kind::Modified => match (new(), old()) {
-            (Some((object, revision)), Some(_)) => Some(Shown { kind: Kind::Modified, object, revision }),
-            (Some((object, revision)), None) => Some(Shown { kind: Kind::Added, object, revision }),
+            (Some((object, revision)), Some(_)) => Some(VisibleChange { kind: Kind::Modified, object, revision }),
+            (Some((object, revision)), None) => Some(VisibleChange { kind: Kind::Added, object, revision }),
             (None, old) => old.map(gone),
         },
         Kind::Deleted => old().map(gone),

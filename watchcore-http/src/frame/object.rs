@@ -63,7 +63,7 @@ impl<'k> Object<'k> {
     pub(crate) fn or_report(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
         let object = Object::of(served, kv);
         if object.is_none() {
-            served.left_out.report(&served.resource, kv.key(), kv.value());
+            served.skipped.report(&served.resource, kv.key(), kv.value());
         }
         object
     }

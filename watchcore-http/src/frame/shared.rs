@@ -11,21 +11,21 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGua
 use watchcore::Kind;
 
 /// There is one slot for this many bytes of the limit, so the slots are small beside the frames.
-const BYTES_A_PLACE: usize = 2048;
+const BYTES_PER_SLOT: usize = 2048;
 
 /// Bytes charged for the record that an event has no frame.
 const BYTES_OF_NONE: usize = 64;
 
-const LEAST_PLACES: usize = 64;
+const MIN_SLOTS: usize = 64;
 
 /// As many as a log of default capacity has events: 3 MiB of empty slots, however large the limit is.
-const MOST_PLACES: usize = 1 << 16;
+const MAX_SLOTS: usize = 1 << 16;
 
 /// Frames of one resource in all forms, or of one cache's keys. The limit in bytes covers all forms together.
 pub(crate) struct Frames<F = Form> {
     /// Slots, indexed by sequence number modulo their count. Allocated when the first frame is stored.
-    places: OnceLock<Box<[RwLock<EventFrames<F>>]>>,
-    kept: Mutex<Kept>,
+    slots: OnceLock<Box<[RwLock<EventFrames<F>>]>>,
+    stored: Mutex<StoredBytes>,
     limit: usize,
     /// Lookups that found a frame, and frames that were made. Relaxed: independent statistics.
     found: AtomicU64,
@@ -41,7 +41,7 @@ struct EventFrames<F> {
 
 /// Bytes stored for each event, ordered so that the oldest are evicted first.
 #[derive(Default)]
-struct Kept {
+struct StoredBytes {
     events: BTreeMap<u64, usize>,
     bytes: usize,
 }
@@ -50,7 +50,7 @@ impl<F: Copy + Eq> Frames<F> {
     /// Creates the cache. A `limit` of 0 stores nothing.
     pub(crate) fn new(limit: usize) -> Frames<F> {
         let (found, made) = (AtomicU64::new(0), AtomicU64::new(0));
-        Frames { places: OnceLock::new(), kept: Mutex::default(), limit, found, made }
+        Frames { slots: OnceLock::new(), stored: Mutex::default(), limit, found, made }
     }
 
     /// Returns the frame of an event of the log, and makes it if it is not stored. If `make` returns `None`, the event
@@ -72,72 +72,72 @@ impl<F: Copy + Eq> Frames<F> {
         let frame = make();
         self.made.fetch_add(u64::from(frame.is_some()), Relaxed);
         if bytes_of(&frame) <= self.limit {
-            drop(self.keep(sequence, form, kind, &frame));
+            drop(self.store(sequence, form, kind, &frame));
         }
         frame
     }
 
     fn find(&self, sequence: u64, form: F, kind: Kind) -> Option<Option<Frame>> {
-        let places = self.places.get()?;
-        let place = places[at(sequence, places.len())].read().unwrap_or_else(PoisonError::into_inner);
-        place.frame(sequence, form, kind).cloned()
+        let slots = self.slots.get()?;
+        let slot = slots[at(sequence, slots.len())].read().unwrap_or_else(PoisonError::into_inner);
+        slot.frame(sequence, form, kind).cloned()
     }
 
     /// Stores a frame. Returns the evicted frames, so that the caller frees them outside the locks.
-    fn keep(&self, sequence: u64, form: F, kind: Kind, frame: &Option<Frame>) -> Vec<(F, Kind, Option<Frame>)> {
+    fn store(&self, sequence: u64, form: F, kind: Kind, frame: &Option<Frame>) -> Vec<(F, Kind, Option<Frame>)> {
         let bytes = bytes_of(frame);
         let mut left = Vec::new();
-        let mut kept = self.lock();
-        let oldest = kept.events.first_key_value().map(|(oldest, _)| *oldest);
-        let mut place = self.place(sequence);
+        let mut stored = self.lock();
+        let oldest = stored.events.first_key_value().map(|(oldest, _)| *oldest);
+        let mut slot = self.slot(sequence);
         // A reader behind all stored events reads alone; its frames would evict ones that other readers are about to
         // need.
-        let is_behind = oldest.is_some_and(|oldest| sequence < oldest) && kept.bytes + bytes > self.limit;
-        if is_behind || (place.sequence > sequence && !place.frames.is_empty()) {
+        let is_behind = oldest.is_some_and(|oldest| sequence < oldest) && stored.bytes + bytes > self.limit;
+        if is_behind || (slot.sequence > sequence && !slot.frames.is_empty()) {
             return left;
         }
-        if place.sequence != sequence {
+        if slot.sequence != sequence {
             // Frees the vector too, because many slots stay empty for long.
-            left.extend(std::mem::take(&mut place.frames));
-            let before = std::mem::replace(&mut place.sequence, sequence);
-            kept.release(before);
+            left.extend(std::mem::take(&mut slot.frames));
+            let before = std::mem::replace(&mut slot.sequence, sequence);
+            stored.release(before);
         }
-        if place.frame(sequence, form, kind).is_none() {
-            place.frames.push((form, kind, frame.clone()));
-            *kept.events.entry(sequence).or_default() += bytes;
-            kept.bytes += bytes;
+        if slot.frame(sequence, form, kind).is_none() {
+            slot.frames.push((form, kind, frame.clone()));
+            *stored.events.entry(sequence).or_default() += bytes;
+            stored.bytes += bytes;
         }
-        drop(place);
-        while kept.bytes > self.limit {
-            let Some((&oldest, _)) = kept.events.first_key_value() else { break };
-            kept.release(oldest);
-            left.extend(std::mem::take(&mut self.place(oldest).frames));
+        drop(slot);
+        while stored.bytes > self.limit {
+            let Some((&oldest, _)) = stored.events.first_key_value() else { break };
+            stored.release(oldest);
+            left.extend(std::mem::take(&mut self.slot(oldest).frames));
         }
         left
     }
 
     /// Locks the slot of an event; another event may occupy it.
-    fn place(&self, sequence: u64) -> RwLockWriteGuard<'_, EventFrames<F>> {
-        let places = self.places.get_or_init(|| {
-            let count = (self.limit / BYTES_A_PLACE).clamp(LEAST_PLACES, MOST_PLACES);
+    fn slot(&self, sequence: u64) -> RwLockWriteGuard<'_, EventFrames<F>> {
+        let slots = self.slots.get_or_init(|| {
+            let count = (self.limit / BYTES_PER_SLOT).clamp(MIN_SLOTS, MAX_SLOTS);
             (0..count).map(|_| RwLock::new(EventFrames { sequence: 0, frames: Vec::new() })).collect()
         });
-        places[at(sequence, places.len())].write().unwrap_or_else(PoisonError::into_inner)
+        slots[at(sequence, slots.len())].write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns (found, made, stored bytes).
-    pub(crate) fn figures(&self) -> (u64, u64, usize) {
+    pub(crate) fn counters(&self) -> (u64, u64, usize) {
         (self.found.load(Relaxed), self.made.load(Relaxed), self.lock().bytes)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, StoredBytes> {
         // A panic below this lock can at most leave the byte count off by one frame.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn at(sequence: u64, places: usize) -> usize {
-    (sequence % places as u64) as usize
+fn at(sequence: u64, slots: usize) -> usize {
+    (sequence % slots as u64) as usize
 }
 
 fn bytes_of(frame: &Option<Frame>) -> usize {
@@ -151,7 +151,7 @@ impl<F: Copy + Eq> EventFrames<F> {
     }
 }
 
-impl Kept {
+impl StoredBytes {
     fn release(&mut self, sequence: u64) {
         self.bytes -= self.events.remove(&sequence).unwrap_or(0);
     }

@@ -58,7 +58,7 @@ struct PointerTree {
 }
 
 /// Byte ranges of the values in an object, by their numbers.
-type Places = Vec<Option<Range<usize>>>;
+type ValueRanges = Vec<Option<Range<usize>>>;
 
 impl TableShape {
     pub(crate) fn new(resource: &Resource) -> TableShape {
@@ -111,7 +111,7 @@ impl TableShape {
 
     /// Appends the row of an object.
     pub(crate) fn write_row(&self, object: &Object<'_>, revision: u64, included: Included, out: &mut Vec<u8>) {
-        let text = self.walked(object);
+        let text = self.scanned_text(object);
         let places = self.places(text);
         let value = |at: usize| places[at].clone().map(|place| &text[place]);
         out.extend_from_slice(br#"{"cells":["#);
@@ -147,11 +147,11 @@ impl TableShape {
     }
 
     /// Returns the part of an object to scan: only `metadata` if all columns lie there.
-    fn walked<'k>(&self, object: &Object<'k>) -> &'k [u8] {
+    fn scanned_text<'k>(&self, object: &Object<'k>) -> &'k [u8] {
         if self.only_metadata { &object.value[object.layout.metadata()] } else { object.value }
     }
 
-    fn places(&self, text: &[u8]) -> Places {
+    fn places(&self, text: &[u8]) -> ValueRanges {
         let mut places = vec![None; DECLARED_AT + self.columns.len()];
         let tree = match &self.root.members[..] {
             [(_, metadata)] if self.only_metadata => metadata,
@@ -179,9 +179,9 @@ impl PointerTree {
     }
 
     /// Scans the next value and records the places of the columns inside it.
-    fn walk(&self, scan: &mut JsonScan<'_>, places: &mut Places) -> Option<()> {
+    fn walk(&self, scan: &mut JsonScan<'_>, places: &mut ValueRanges) -> Option<()> {
         // Of repeated members the last counts, so places inside an earlier one are discarded.
-        self.forget(places);
+        self.clear(places);
         let first = scan.peek()?;
         let from = scan.place();
         if self.members.is_empty() || !matches!(first, b'{' | b'[') {
@@ -209,9 +209,9 @@ impl PointerTree {
         Some(())
     }
 
-    fn forget(&self, places: &mut Places) {
+    fn clear(&self, places: &mut ValueRanges) {
         self.ends.iter().for_each(|number| places[*number] = None);
-        self.members.iter().for_each(|(_, below)| below.forget(places));
+        self.members.iter().for_each(|(_, below)| below.clear(places));
     }
 }
 

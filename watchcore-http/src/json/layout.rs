@@ -40,7 +40,7 @@ pub(crate) struct Identity<'k> {
 
 /// The result of scanning a value for `metadata`.
 #[derive(Default)]
-struct Found {
+struct MetadataScan {
     metadata: Option<Range<usize>>,
     /// Whether `metadata` is an object, and whether that object has members.
     is_object: bool,
@@ -53,24 +53,24 @@ struct Found {
 }
 
 /// Scans a value; `None` if it is not a JSON object. Of repeated members the last counts, as in Go.
-fn find(value: &[u8]) -> Option<Found> {
+fn scan_metadata(value: &[u8]) -> Option<MetadataScan> {
     std::str::from_utf8(value).ok()?;
-    let mut found = Found::default();
+    let mut found = MetadataScan::default();
     let mut scan = JsonScan::new(value);
     scan.members(|scan, member| {
         if !member.is("metadata") {
             return scan.pass();
         }
         let twice = found.twice || found.metadata.is_some();
-        found = Found { twice, is_object: scan.peek() == Some(b'{'), ..Found::default() };
+        found = MetadataScan { twice, is_object: scan.peek() == Some(b'{'), ..MetadataScan::default() };
         if !found.is_object {
-            found.metadata = Some(place(scan)?);
+            found.metadata = Some(value_range(scan)?);
             return Some(());
         }
         let from = scan.place();
         scan.members(|scan, member| {
             found.has_members = true;
-            let value = place(scan)?;
+            let value = value_range(scan)?;
             if member.is("resourceVersion") {
                 found.versions.push(value);
             } else if member.is("name") {
@@ -87,14 +87,14 @@ fn find(value: &[u8]) -> Option<Found> {
 }
 
 /// Skips the next value and returns its byte range.
-fn place(scan: &mut JsonScan<'_>) -> Option<Range<usize>> {
+fn value_range(scan: &mut JsonScan<'_>) -> Option<Range<usize>> {
     let length = scan.value()?.len();
     Some(scan.place() - length..scan.place())
 }
 
 /// Whether every occurrence of a member is the string `text`, and at least one exists. With `text` `None`: whether each
 /// is empty or null.
-fn says(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
+fn all_equal(value: &[u8], members: &[Range<usize>], text: Option<&str>) -> bool {
     let is_nothing = |place: &Range<usize>| matches!(&value[place.clone()], b"\"\"" | b"null");
     let is = |place: &Range<usize>, text| JsonScan::new(&value[place.clone()]).string().is_some_and(|own| own.is(text));
     match text {
@@ -113,7 +113,7 @@ impl Layout {
         if value.len() > LENGTH as usize {
             return None;
         }
-        let found = find(value)?;
+        let found = scan_metadata(value)?;
         let metadata = found.metadata.clone().filter(|_| found.is_object).unwrap_or(0..0);
         let (at, length) = match &found.versions[..] {
             [] => (metadata.start + 1, 0),
@@ -126,9 +126,9 @@ impl Layout {
         let mut version = length as u32;
         for (holds, bit) in [
             (odd, ODD),
-            (!says(value, &found.names, name), OTHER_NAME),
-            (!says(value, &found.namespaces, Some(namespace)), OTHER_NAMESPACE),
-            (!says(value, &found.namespaces, None), HAS_NAMESPACE),
+            (!all_equal(value, &found.names, name), OTHER_NAME),
+            (!all_equal(value, &found.namespaces, Some(namespace)), OTHER_NAMESPACE),
+            (!all_equal(value, &found.namespaces, None), HAS_NAMESPACE),
         ] {
             version |= if holds { bit } else { 0 };
         }
@@ -188,7 +188,7 @@ impl Layout {
         }
         let mut whole = Vec::with_capacity(value.len() + 128);
         self.write(value, identity, revision, &mut whole);
-        match find(&whole).and_then(|found| found.metadata) {
+        match scan_metadata(&whole).and_then(|found| found.metadata) {
             Some(metadata) => out.extend_from_slice(&whole[metadata]),
             None => out.extend_from_slice(b"{}"),
         }
@@ -227,7 +227,7 @@ pub(crate) fn quoted(text: &str, out: &mut Vec<u8>) {
 
 /// Scans the object again and appends it with all changes. Returns where the unchanged rest begins.
 fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) -> usize {
-    let Some(found) = find(value) else { return value.len() };
+    let Some(found) = scan_metadata(value) else { return value.len() };
     let mut added = Vec::new();
     let member = |name: &str, text: Option<&str>, added: &mut Vec<u8>| {
         if !added.is_empty() {
@@ -249,7 +249,7 @@ fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut V
     for (name, places, text) in
         [("name", &found.names, Some(identity.name)), ("namespace", &found.namespaces, identity.namespace)]
     {
-        if says(value, places, text) {
+        if all_equal(value, places, text) {
             continue;
         }
         if places.is_empty() {

@@ -4,11 +4,11 @@
 //! another number of items: it reads a snapshot or a page, which never change. It shares the walk and the body with
 //! lists of resources.
 
-use super::newest;
 use super::params::KeysList;
+use super::wait_for_newest;
 use crate::lines::{self, Numbers};
 use crate::request::Selection;
-use crate::resources::list::{ListBytes, ListItems, ListSource, PIECE, Pieces, Reader, Taker, page_of, respond};
+use crate::resources::list::{ListBytes, ListClient, ListItems, ListSource, PIECE, Pieces, Reader, page_of, respond};
 use crate::status::Refusal;
 use axum::response::Response;
 use tokio::time::Instant;
@@ -32,10 +32,10 @@ pub(super) async fn answer(
     cache: &Cache,
     list: KeysList,
     selection: Selection,
-    taker: Taker,
+    client: ListClient,
 ) -> Result<Response, Refusal> {
-    let document = document(cache, list, selection, &taker.reader).await?;
-    Ok(respond(ListBytes::new(document, false), taker).await)
+    let document = document(cache, list, selection, &client.reader).await?;
+    Ok(respond(ListBytes::new(document, false), client).await)
 }
 
 async fn document(
@@ -64,7 +64,7 @@ async fn document(
 async fn source(cache: &Cache, list: KeysList, selection: Selection, reader: &Reader) -> watchcore::Result<ListSource> {
     let deadline = Instant::now() + DEFAULT_WAIT;
     if list.continue_token.is_none() && list.revision.is_none() {
-        newest(cache, deadline).await?;
+        wait_for_newest(cache, deadline).await?;
     }
     let read = match list.revision {
         None | Some(0) => Read::Any,

@@ -11,7 +11,7 @@ mod watch;
 
 use crate::api::ApiState;
 use crate::frame::Frames;
-use crate::resources::list::Taker;
+use crate::resources::list::ListClient;
 use crate::resources::watch::{deadline, not_ready};
 use crate::resources::watcher;
 use crate::status::Refusal;
@@ -43,11 +43,11 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     if websocket::is_asked(request) {
         return Err(Refusal::bad_request(NO_WEBSOCKET));
     }
-    let is_sent = takes_events(&request.headers);
-    let last_event = if is_sent { last_event(&request.headers)? } else { None };
+    let is_sse = accepts_sse(&request.headers);
+    let last_event = if is_sse { last_event(&request.headers)? } else { None };
     let query = Query::of(request.uri.query());
     let prefix = query.prefix()?;
-    let task = query.task(is_sent, last_event)?;
+    let task = query.task(is_sse, last_event)?;
     let cache = cache_of(state, prefix)?;
     let selection = query.selection(cache, prefix)?;
     if !cache.is_ready() {
@@ -55,16 +55,16 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     }
     let watch = match task {
         KeysTask::List(list) => {
-            return list::answer(cache, list, selection, Taker::of(request, state)).await;
+            return list::answer(cache, list, selection, ListClient::of(request, state)).await;
         }
         KeysTask::Watch(watch) => watch,
     };
-    let stream = open(state, request, cache, selection.filter, is_sent, &watch).await?;
-    Ok(if is_sent { sse::respond(stream) } else { transport::respond(stream, LINES) })
+    let stream = open(state, request, cache, selection.filter, is_sse, &watch).await?;
+    Ok(if is_sse { sse::respond(stream) } else { transport::respond(stream, LINES) })
 }
 
 /// Whether the header Accept names server-sent events explicitly.
-fn takes_events(headers: &HeaderMap) -> bool {
+fn accepts_sse(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     ranges.flat_map(|value| value.split(',')).any(|range| {
         let mut parts = range.split(';').map(str::trim);
@@ -93,7 +93,7 @@ fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal
 }
 
 /// Waits until the cache has reached the revision that its source had when this was called.
-async fn newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
+async fn wait_for_newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
     let left = || deadline.saturating_duration_since(Instant::now());
     let least = cache.consistent_revision_async(left()).await?;
     cache.wait_until_async(least, left()).await.map(drop)
@@ -105,17 +105,17 @@ async fn open(
     request: &Parts,
     cache: &Cache,
     filter: Filter,
-    is_sent: bool,
+    is_sse: bool,
     watch: &KeysWatch,
 ) -> Result<WatchStream, Refusal> {
-    let place = state.open.open(request)?;
+    let permit = state.open.open(request)?;
     let name = watcher(request).map_or_else(|| "keys".to_owned(), |watcher| format!("keys {watcher}"));
     let refused = |error| Refusal::from(&error);
     let start = match watch.after {
         Some(after) => Start::After(after),
         None => {
             // The client may have seen a newer state at another server.
-            newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
+            wait_for_newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
             Start::State
         }
     };
@@ -132,9 +132,9 @@ async fn open(
         .map_err(refused)?;
     // Every cache of the catalog has a frame cache; without one, frames are not shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
-    let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
+    let framing = LineFraming::new(frames, is_sse, watch.bookmarks, watch.after.unwrap_or(0));
     let deadline = deadline(watch.timeout, &state.limits);
-    Ok(WatchStream::new(subscription, framing, Some(deadline), place).pulse(cache, state.bookmark_interval))
+    Ok(WatchStream::new(subscription, framing, Some(deadline), permit).heartbeat(cache, state.bookmark_interval))
 }
 
 #[cfg(test)]

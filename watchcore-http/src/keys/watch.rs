@@ -8,33 +8,33 @@ use std::sync::Arc;
 use watchcore::{Code, Error, Event, Kind, Phase, Position};
 
 /// Upper bound of a line's bytes besides its key and values.
-const LINE: usize = 256;
+const LINE_OVERHEAD: usize = 256;
 
 /// The framing of a watch of keys.
 pub(super) struct LineFraming {
     /// Whether lines are sent as server-sent events.
-    is_sent: bool,
+    is_sse: bool,
     /// The frames that all watches of the cache share.
     frames: Arc<Frames<LineForm>>,
     bookmarks: bool,
     /// Whether a resync is in progress: it is one change, so a client cannot resume inside it.
     in_difference: bool,
     /// The last revision up to which the client knows that it has everything.
-    told: u64,
+    last_revision: u64,
 }
 
 impl LineFraming {
-    /// Creates a framing. `is_sent`: as server-sent events. `after`: the revision that the client has already.
-    pub(super) fn new(frames: Arc<Frames<LineForm>>, is_sent: bool, bookmarks: bool, after: u64) -> LineFraming {
-        LineFraming { is_sent, frames, bookmarks, in_difference: false, told: after }
+    /// Creates a framing. `is_sse`: as server-sent events. `after`: the revision that the client has already.
+    pub(super) fn new(frames: Arc<Frames<LineForm>>, is_sse: bool, bookmarks: bool, after: u64) -> LineFraming {
+        LineFraming { is_sse, frames, bookmarks, in_difference: false, last_revision: after }
     }
 
     /// Returns the frame of a line of this type. `id` is the revision that is complete with this event.
     fn frame(&self, kind: &str, id: Option<u64>, room: usize, line: impl FnOnce(&mut Vec<u8>)) -> Frame {
-        if !self.is_sent {
+        if !self.is_sse {
             return Frame::new(room, line);
         }
-        Frame::new(room + LINE / 2, |out| {
+        Frame::new(room + LINE_OVERHEAD / 2, |out| {
             // Writes to a Vec succeed.
             let _ = write!(out, "event: {kind}\ndata: ");
             line(out);
@@ -46,12 +46,14 @@ impl LineFraming {
     }
 
     fn bookmark_at(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
-        self.told = revision;
-        self.frame("BOOKMARK", Some(revision), LINE, |out| lines::bookmark(out, None, revision, ends_initial_state))
+        self.last_revision = revision;
+        self.frame("BOOKMARK", Some(revision), LINE_OVERHEAD, |out| {
+            lines::bookmark(out, None, revision, ends_initial_state)
+        })
     }
 
     /// Returns the frame of an event. `id` is given if the event completes its revision.
-    fn said(&mut self, event: &Event, id: Option<u64>) -> Option<Frame> {
+    fn frame_of(&mut self, event: &Event, id: Option<u64>) -> Option<Frame> {
         let revision = event.revision();
         if event.kind() == Kind::Bookmark {
             // The subscription gives only the bookmark at the end of the initial state; periodic ones come from the
@@ -62,16 +64,16 @@ impl LineFraming {
             self.in_difference = resync.phase == Phase::Begin;
             if !self.in_difference {
                 // The end mark tells the client this revision. After a history reset it may be lower than the last one.
-                self.told = resync.to;
+                self.last_revision = resync.to;
             }
             let id = id.filter(|_| !self.in_difference);
-            return Some(self.frame("RESYNC", id, LINE, |out| lines::resync(out, None, &resync)));
+            return Some(self.frame("RESYNC", id, LINE_OVERHEAD, |out| lines::resync(out, None, &resync)));
         }
-        let id = id.filter(|_| self.is_sent && !event.is_initial_state() && !self.in_difference);
+        let id = id.filter(|_| self.is_sse && !event.is_initial_state() && !self.in_difference);
         let make = || {
             let shown = LineEvent::of(event)?;
             let bytes = [Some(shown.key), shown.value, shown.prev_value];
-            let room = LINE + bytes.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
+            let room = LINE_OVERHEAD + bytes.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
             Some(self.frame(shown.kind, id, room, |out| lines::event(out, None, &shown)))
         };
         // Not cached: an initial state is as large as the cache, and would evict the frames that all watchers are about
@@ -79,7 +81,7 @@ impl LineFraming {
         if event.is_initial_state() {
             return make();
         }
-        let form = match (self.is_sent, id) {
+        let form = match (self.is_sse, id) {
             (false, _) => LineForm::Lines,
             (true, None) => LineForm::Events,
             (true, Some(_)) => LineForm::EventsWithId,
@@ -90,12 +92,12 @@ impl LineFraming {
 
 impl Framing for LineFraming {
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
-        out.extend(self.said(event, None));
+        out.extend(self.frame_of(event, None));
         true
     }
 
     fn event_of_revision(&mut self, event: &Event, is_last: bool, out: &mut Vec<Frame>) -> bool {
-        out.extend(self.said(event, is_last.then(|| event.revision())));
+        out.extend(self.frame_of(event, is_last.then(|| event.revision())));
         true
     }
 
@@ -106,30 +108,30 @@ impl Framing for LineFraming {
             return;
         }
         if code == Code::Lagged {
-            out.push(self.frame("LAGGED", None, LINE, |out| lines::lagged(out, None, error)));
+            out.push(self.frame("LAGGED", None, LINE_OVERHEAD, |out| lines::lagged(out, None, error)));
         }
         let token = error.continue_token();
-        out.push(self.frame("ERROR", None, LINE + message.len(), |out| {
+        out.push(self.frame("ERROR", None, LINE_OVERHEAD + message.len(), |out| {
             lines::error(out, None, code, message, oldest, token);
         }));
     }
 
     fn deadline(&mut self, position: Position, out: &mut Vec<Frame>) {
         let revision = position.revision;
-        if self.bookmarks && !self.in_difference && revision > self.told {
+        if self.bookmarks && !self.in_difference && revision > self.last_revision {
             out.push(self.bookmark_at(revision, false));
         }
     }
 
     fn bookmark(&mut self, position: Position, out: &mut Vec<Frame>) {
         let revision = position.revision;
-        if self.bookmarks && !self.in_difference && revision >= self.told {
+        if self.bookmarks && !self.in_difference && revision >= self.last_revision {
             out.push(self.bookmark_at(revision, false));
         }
     }
 
-    fn blank(&self) -> &'static [u8] {
-        if self.is_sent { b": keep-alive\n\n" } else { b" " }
+    fn keep_alive(&self) -> &'static [u8] {
+        if self.is_sse { b": keep-alive\n\n" } else { b" " }
     }
 }
 
@@ -138,13 +140,13 @@ mod tests {
     use super::*;
     use watchcore::{Cache, Change, ResyncReason, Start};
 
-    fn framing(is_sent: bool, after: u64) -> LineFraming {
-        LineFraming::new(Arc::new(Frames::new(1 << 20)), is_sent, true, after)
+    fn framing(is_sse: bool, after: u64) -> LineFraming {
+        LineFraming::new(Arc::new(Frames::new(1 << 20)), is_sse, true, after)
     }
 
-    fn said(is_sent: bool, error: &Error) -> String {
+    fn frame_of(is_sse: bool, error: &Error) -> String {
         let mut out = Vec::new();
-        framing(is_sent, 0).failed(error, &mut out);
+        framing(is_sse, 0).failed(error, &mut out);
         out.iter().map(|frame| String::from_utf8(frame.payload().to_vec()).unwrap()).collect()
     }
 
@@ -152,9 +154,9 @@ mod tests {
     fn errors_are_lines() {
         let compacted = Error::new(Code::Compacted, "gone").with_oldest(41);
         let line = "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41}\n";
-        assert_eq!(said(false, &compacted), line);
-        assert_eq!(said(true, &compacted), format!("event: ERROR\ndata: {line}\n"));
-        assert_eq!(said(false, &Error::new(Code::Closed, "closed")), "", "an end is no error");
+        assert_eq!(frame_of(false, &compacted), line);
+        assert_eq!(frame_of(true, &compacted), format!("event: ERROR\ndata: {line}\n"));
+        assert_eq!(frame_of(false, &Error::new(Code::Closed, "closed")), "", "an end is no error");
     }
 
     #[test]
@@ -197,9 +199,9 @@ mod tests {
         cache.writer().unwrap().apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
         let batch = all.poll(9).unwrap();
         let frames = Arc::new(Frames::new(1 << 20));
-        let framed = |is_sent| {
+        let framed = |is_sse| {
             let mut out = Vec::new();
-            let mut framing = LineFraming::new(frames.clone(), is_sent, false, 0);
+            let mut framing = LineFraming::new(frames.clone(), is_sse, false, 0);
             for (event, is_last) in batch.events().iter().zip([false, true]) {
                 framing.event_of_revision(event, is_last, &mut out);
             }

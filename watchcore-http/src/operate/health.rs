@@ -20,7 +20,7 @@ use std::time::Duration;
 use watchcore::{Cache, State};
 
 /// Timeout of a check's consistent read: shorter than usual probe timeouts.
-const PATIENCE: Duration = Duration::from_millis(900);
+const READ_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// The result of one check.
 struct Check {
@@ -101,13 +101,13 @@ fn checks(state: &ApiState, which: Health) -> Vec<Check> {
 async fn consistent_reads(state: &ApiState) -> Vec<Check> {
     let reads = state.catalog.caches().iter().map(async |cache| {
         let read = async {
-            let revision = cache.consistent_revision_async(PATIENCE).await?;
-            cache.wait_until_async(revision, PATIENCE).await
+            let revision = cache.consistent_revision_async(READ_TIMEOUT).await?;
+            cache.wait_until_async(revision, READ_TIMEOUT).await
         };
-        let failure = match tokio::time::timeout(PATIENCE, read).await {
+        let failure = match tokio::time::timeout(READ_TIMEOUT, read).await {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.code().name().to_owned()),
-            Err(_) => Some(format!("nothing within {} ms", PATIENCE.as_millis())),
+            Err(_) => Some(format!("nothing within {} ms", READ_TIMEOUT.as_millis())),
         };
         let name = format!("consistent-reads of {}", name_of(cache));
         Check { decides: false, ..Check::new(name, failure) }

@@ -1,10 +1,10 @@
-//! Logging and counting of requests: see [`Exchange`].
+//! Logging and counting of requests: see [`RequestRecord`].
 
 use crate::access::Peer;
 use crate::api::ApiState;
 use crate::catalog::Resource;
-use crate::exchange::{Exchange, Subject};
-use crate::figures::ResourceLabels;
+use crate::counters::ResourceLabels;
+use crate::exchange::{RequestRecord, Subject};
 use crate::request::{Health, Params, Route};
 use crate::status::{Refusal, Refused};
 use axum::body::Body;
@@ -44,7 +44,7 @@ const MOST_LOGGED: usize = 1024;
 pub(crate) fn subject(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> Subject {
     let (verb, resource) = labels(state, head, route);
     let peer = Peer::of(head).map(|peer| peer.address);
-    Subject { verb, resource, query: shown(head.uri.query().unwrap_or_default()), peer }
+    Subject { verb, resource, query: loggable(head.uri.query().unwrap_or_default()), peer }
 }
 
 /// Returns the labels of a request, of bounded cardinality, whatever clients send.
@@ -92,37 +92,37 @@ pub(super) fn labels_of(resource: &Resource) -> ResourceLabels {
 }
 
 /// Returns the parameters of a query that may be logged.
-fn shown(query: &str) -> String {
-    let mut shown = String::new();
+fn loggable(query: &str) -> String {
+    let mut logged = String::new();
     for parameter in query.split('&') {
         let name = parameter.split('=').next().unwrap_or_default();
-        if LOGGED.contains(&name) && shown.len() + parameter.len() < MOST_LOGGED {
-            if !shown.is_empty() {
-                shown.push('&');
+        if LOGGED.contains(&name) && logged.len() + parameter.len() < MOST_LOGGED {
+            if !logged.is_empty() {
+                logged.push('&');
             }
-            shown.push_str(parameter);
+            logged.push_str(parameter);
         }
     }
-    shown
+    logged
 }
 
 /// Adds the request ID to an answer, and counts its body until the end.
-pub(crate) fn finish(exchange: Arc<Exchange>, mut response: Response) -> Response {
+pub(crate) fn finish(record: Arc<RequestRecord>, mut response: Response) -> Response {
     let reason = response.extensions().get::<Refused>().map(|refused| refused.0);
-    exchange.answered(response.status().as_u16(), reason);
+    record.set_answer(response.status().as_u16(), reason);
     let headers = response.headers_mut();
     for name in ["audit-id", "x-request-id"] {
-        headers.insert(HeaderName::from_static(name), exchange.id().clone());
+        headers.insert(HeaderName::from_static(name), record.id().clone());
     }
     // Answers are private to their user and must not be cached, as in Kubernetes, unless the handler decides otherwise.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    response.map(|body| Body::new(FollowedBody { body, exchange }))
+    response.map(|body| Body::new(FollowedBody { body, record }))
 }
 
 /// A body that reports its bytes to the request's record.
 struct FollowedBody {
     body: Body,
-    exchange: Arc<Exchange>,
+    record: Arc<RequestRecord>,
 }
 
 impl http_body::Body for FollowedBody {
@@ -137,7 +137,7 @@ impl http_body::Body for FollowedBody {
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.exchange.sent(data.len());
+            self.record.add_body_bytes(data.len());
         }
         Poll::Ready(frame)
     }
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn a_query_is_logged_without_secrets() {
-        assert_eq!(shown("watch=1&token=secret&limit=5&access_token=x&continue=abc"), "watch=1&limit=5");
-        assert_eq!(shown(""), "");
-        assert_eq!(shown(&format!("labelSelector={}", "x".repeat(2000))), "");
+        assert_eq!(loggable("watch=1&token=secret&limit=5&access_token=x&continue=abc"), "watch=1&limit=5");
+        assert_eq!(loggable(""), "");
+        assert_eq!(loggable(&format!("labelSelector={}", "x".repeat(2000))), "");
     }
 }

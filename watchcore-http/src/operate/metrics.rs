@@ -2,8 +2,8 @@
 
 use super::log::labels_of;
 use crate::api::ApiState;
-use crate::clients::{Who, soon};
-use crate::figures::ResourceLabels;
+use crate::clients::{ClientId, read_deadline};
+use crate::counters::ResourceLabels;
 use crate::status::Refusal;
 use axum::body::Body;
 use axum::response::Response;
@@ -21,9 +21,9 @@ const EVENTS: [f64; 8] = [0.0, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1
 /// # Errors
 /// 500 if the runtime shuts down, 429 if other reads keep this one from beginning.
 pub(crate) async fn metrics(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let who = Who::of(request);
-    let readings = state.readings.clone();
-    let text = readings.run(&who, soon(), move || {
+    let client = ClientId::of(request);
+    let stats_pool = state.stats_pool.clone();
+    let text = stats_pool.run(&client, read_deadline(), move || {
         let mut text = families(&state).text();
         text.push_str(&caches::text(state.catalog.caches()));
         text
@@ -38,16 +38,16 @@ pub(crate) async fn metrics(state: Arc<ApiState>, request: &Parts) -> Result<Res
 
 fn families(state: &ApiState) -> Families {
     let mut families = Families::with_prefix("watchcore_http_");
-    state.figures.show(&mut families);
-    of_open(state, &mut families);
-    of_lag(state, &mut families);
-    of_resources(state, &mut families);
+    state.counters.show(&mut families);
+    open_watches(state, &mut families);
+    lag(state, &mut families);
+    resources(state, &mut families);
     families
 }
 
-fn of_open(state: &ApiState, to: &mut Families) {
-    let (events, bytes, refused) = state.open.figures();
-    let connections = state.figures.connections() as u64;
+fn open_watches(state: &ApiState, to: &mut Families) {
+    let (events, bytes, refused) = state.open.counters();
+    let connections = state.counters.connections() as u64;
     to.gauge("connections", "Connections that are open, of this crate's own server.", &[], connections);
     let help = "Bytes of answers that were made, and that their clients have not taken.";
     to.gauge("unread_bytes", help, &[], state.unread.held() as u64);
@@ -63,7 +63,7 @@ fn of_open(state: &ApiState, to: &mut Families) {
 
 /// Covers all subscriptions of the caches, including those of an embedding program. The histogram describes the
 /// subscriptions open now; unlike a counter, it may fall.
-fn of_lag(state: &ApiState, to: &mut Families) {
+fn lag(state: &ApiState, to: &mut Families) {
     let mut lags = Histogram::new(&EVENTS);
     let mut most = Lag::default();
     for lag in state.catalog.caches().iter().flat_map(|cache| cache.subscriptions()).map(|info| info.lag) {
@@ -77,22 +77,22 @@ fn of_lag(state: &ApiState, to: &mut Families) {
     to.seconds("watch_lag_max_seconds", help, &[], most.age);
 }
 
-fn of_resources(state: &ApiState, to: &mut Families) {
+fn resources(state: &ApiState, to: &mut Families) {
     let mut of_frames = |labels: &ResourceLabels, (found, made, bytes): (u64, u64, usize)| {
         to.counter("frames_found", "Frames of events that were made already.", &labels.labels(), found);
         to.counter("frames_made", "Frames of events that had to be made.", &labels.labels(), made);
         to.gauge("frames_bytes", "Bytes of the frames that are kept.", &labels.labels(), bytes as u64);
     };
     for served in state.catalog.resources() {
-        of_frames(&labels_of(&served.resource), served.frames.figures());
+        of_frames(&labels_of(&served.resource), served.frames.counters());
     }
     // The frames of `/v1/keys` are kept per cache, and exported as one sum.
-    let of_keys = state.catalog.all_lines().map(|frames| frames.figures());
+    let of_keys = state.catalog.all_lines().map(|frames| frames.counters());
     if let Some(sum) = of_keys.reduce(|sum, one| (sum.0 + one.0, sum.1 + one.1, sum.2 + one.2)) {
         of_frames(&ResourceLabels::path("/v1/keys"), sum);
     }
     for served in state.catalog.resources() {
         let help = "Values that were left out, for they are no objects.";
-        to.counter("values_left_out", help, &labels_of(&served.resource).labels(), served.left_out.count());
+        to.counter("values_left_out", help, &labels_of(&served.resource).labels(), served.skipped.count());
     }
 }

@@ -11,7 +11,7 @@
 mod sample;
 
 use crate::api::ApiState;
-use crate::clients::{Who, soon};
+use crate::clients::{ClientId, read_deadline};
 use crate::digest::sha256;
 use crate::lines;
 use crate::resources::watch::deadline;
@@ -42,15 +42,15 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; require-trusted-types-for 'script'; trusted-types 'none'; \
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        source_of(inside("style")),
-        source_of(inside("script"))
+        source_of(element_text("style")),
+        source_of(element_text("script"))
     );
     // Always a valid header value: the hashes are base64.
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
 /// Returns the text of the first element of this name in the document, over which a browser computes the hash.
-fn inside(element: &str) -> &'static str {
+fn element_text(element: &str) -> &'static str {
     let behind = DOCUMENT.split_once(&format!("<{element}>")).map_or("", |(_, behind)| behind);
     behind.split_once(&format!("</{element}>")).map_or("", |(text, _)| text)
 }
@@ -96,13 +96,13 @@ pub(crate) fn page() -> Response {
 /// # Errors
 /// 429 if the limit on watches is reached.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
-    let mut place = state.open.open(request)?;
-    let revocation = place.revocation().clone();
+    let mut permit = state.open.open(request)?;
+    let revocation = permit.revocation().clone();
     let deadline = Instant::now() + deadline(None, &state.limits);
-    place.ends_at(deadline);
-    let begin = Some((subscribe(state), place, revocation));
+    permit.ends_at(deadline);
+    let begin = Some((subscribe(state), permit, revocation));
     let events = stream::unfold(begin, move |viewing| async move {
-        let (mut samples, place, revocation) = viewing?;
+        let (mut samples, permit, revocation) = viewing?;
         tokio::select! {
             biased;
             error = revocation.revoked() => Some((Ok::<_, Infallible>(revoked(error)), None)),
@@ -110,7 +110,7 @@ pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response,
             changed = timeout_at(deadline, samples.changed()) => {
                 changed.ok()?.ok()?;
                 let sample = samples.borrow_and_update().clone();
-                Some((Ok(sample), Some((samples, place, revocation))))
+                Some((Ok(sample), Some((samples, permit, revocation))))
             }
         }
     });
@@ -155,9 +155,10 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
                 return;
             }
         }
-        let readings = state.readings.clone();
-        let event =
-            readings.run(&Who::Somebody, soon(), move || Bytes::from(format!("data: {}\n\n", sample::take(&state))));
+        let stats_pool = state.stats_pool.clone();
+        let event = stats_pool.run(&ClientId::Unknown, read_deadline(), move || {
+            Bytes::from(format!("data: {}\n\n", sample::take_sample(&state)))
+        });
         // If the read could not begin in time, this sample is skipped.
         if let Ok(event) = event.await {
             samples.send_replace(event);
@@ -175,7 +176,10 @@ mod tests {
         let policy = POLICY.to_str().unwrap();
         assert!(!policy.contains("unsafe") && !policy.contains("sha256-'"), "{policy}");
         for element in ["style", "script"] {
-            assert!(policy.contains(&source_of(inside(element))) && inside(element).len() > 1000, "{element}");
+            assert!(
+                policy.contains(&source_of(element_text(element))) && element_text(element).len() > 1000,
+                "{element}"
+            );
         }
     }
 

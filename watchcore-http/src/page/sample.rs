@@ -2,7 +2,7 @@
 
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::figures::ResourceLabels;
+use crate::counters::ResourceLabels;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,16 +42,16 @@ impl Rates {
 }
 
 /// Takes one sample, as `/events` sends it.
-pub(super) fn take(state: &ApiState) -> Value {
+pub(super) fn take_sample(state: &ApiState) -> Value {
     let caches = state.catalog.caches();
     let stats: Vec<Stats> = caches.iter().map(Cache::stats).collect();
     let rates = state.viewers.lock().rates.of(stats.iter().map(|stats| stats.events).collect());
     let of_caches = caches.iter().zip(&stats).zip(rates).map(|((cache, stats), rate)| of_cache(cache, stats, rate));
     let (resources, more_resources) = of_resources(state);
-    let (events, bytes, refused) = state.open.figures();
+    let (events, bytes, refused) = state.open.counters();
     json!({
         "server": {
-            "watches": state.open.count(), "connections": state.figures.connections(), "events": events, "bytes": bytes,
+            "watches": state.open.count(), "connections": state.counters.connections(), "events": events, "bytes": bytes,
             "refused": refused,
         },
         "caches": of_caches.collect::<Vec<_>>(),
@@ -63,7 +63,7 @@ pub(super) fn take(state: &ApiState) -> Value {
 /// Returns the resources in the order of declaration; if there are too many, the most requested ones, and how many are
 /// missing.
 fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
-    let requests = state.figures.requests_by_resource();
+    let requests = state.counters.requests_by_resource();
     let of = |served: &Arc<Served>| {
         let resource = &served.resource;
         let labels = ResourceLabels::new(&resource.group, &resource.version, &resource.plural);
@@ -76,10 +76,10 @@ fn of_resources(state: &ApiState) -> (Vec<Value>, usize) {
         resources.truncate(RESOURCES);
     }
     let shown = resources.into_iter().map(|(requests, served)| {
-        let (frames_found, frames_made, _) = served.frames.figures();
+        let (frames_found, frames_made, _) = served.frames.counters();
         json!({
             "name": served.resource.to_string(), "prefix": served.resource.prefix, "requests": requests,
-            "frames_made": frames_made, "frames_found": frames_found, "left_out": served.left_out.count(),
+            "frames_made": frames_made, "frames_found": frames_found, "left_out": served.skipped.count(),
         })
     });
     (shown.collect(), more)
@@ -136,7 +136,7 @@ fn value(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::RequestLabels;
+    use crate::counters::RequestLabels;
 
     #[test]
     fn series_are_read() {
@@ -154,7 +154,7 @@ mod tests {
         let builder = (0..250).fold(crate::Api::builder().cache(cache), |api, number| api.resource(resource(number)));
         let api = builder.build().unwrap();
         let asked = RequestLabels { verb: "get", resource: ResourceLabels::new("", "v1", "p249"), code: 200 };
-        drop(api.0.figures.request(asked, Duration::ZERO));
+        drop(api.0.counters.request(asked, Duration::ZERO));
         let (shown, more) = of_resources(&api.0);
         assert_eq!((shown.len(), more), (100, 150));
         let names: Vec<_> = shown[..3].iter().map(|resource| resource["name"].as_str().unwrap()).collect();

@@ -51,7 +51,7 @@ impl<'h> Alternative<'h> {
     }
 
     /// How specific the range is: `*/*` is the least.
-    fn closeness(&self) -> u8 {
+    fn specificity(&self) -> u8 {
         u8::from(self.kind != "*") + u8::from(self.subtype != "*")
     }
 }
@@ -69,7 +69,7 @@ fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
         texts.iter().flat_map(|text| text.split(',')).filter_map(Alternative::parse).collect();
     all.retain(|alternative| alternative.quality > 0.0);
     all.sort_by(|one, other| {
-        other.quality.total_cmp(&one.quality).then_with(|| other.closeness().cmp(&one.closeness()))
+        other.quality.total_cmp(&one.quality).then_with(|| other.specificity().cmp(&one.specificity()))
     });
     Some(all)
 }
@@ -80,18 +80,18 @@ fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
 /// 406 if none is served; 400 if a table is requested with an unknown `includeObject`.
 pub(crate) fn form(headers: &HeaderMap, params: &Params) -> Result<Form, Refusal> {
     let Some(alternatives) = alternatives(headers) else { return Ok(Form::Json) };
-    let found = alternatives.iter().find_map(|alternative| served(alternative, params));
+    let found = alternatives.iter().find_map(|alternative| form_of(alternative, params));
     match (found, &params.unknown_included) {
         (Some(Form::Table(_)), Some(unknown)) => Err(Refusal::bad_request(format!(
             "unrecognized includeObject value: {unknown:?}: it is None, Metadata or Object"
         ))),
         (Some(form), _) => Ok(form),
-        (None, _) => Err(Refusal::not_acceptable(&asked(headers))),
+        (None, _) => Err(Refusal::not_acceptable(&accept_text(headers))),
     }
 }
 
 /// Returns the form that a media range stands for, if it is served.
-fn served(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
+fn form_of(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
     let streams = matches!(alternative.parameter("stream"), None | Some("" | "watch"));
     if !alternative.takes_json() || !streams || !matches!(alternative.parameter("sv"), None | Some("")) {
         return None;
@@ -114,7 +114,7 @@ pub(crate) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
         alternative.takes_json() && ["as", "g", "v"].iter().all(|name| alternative.parameter(name).is_none())
     };
     match alternatives(headers) {
-        Some(alternatives) if !alternatives.iter().any(plain) => Err(Refusal::not_acceptable(&asked(headers))),
+        Some(alternatives) if !alternatives.iter().any(plain) => Err(Refusal::not_acceptable(&accept_text(headers))),
         _ => Ok(()),
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn accepts_aggregated(headers: &HeaderMap) -> bool {
 }
 
 /// Returns the header Accept for an error message, truncated.
-fn asked(headers: &HeaderMap) -> String {
+fn accept_text(headers: &HeaderMap) -> String {
     const MOST: usize = 200;
     let all: Vec<_> =
         headers.get_all(header::ACCEPT).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();

@@ -163,14 +163,14 @@ impl Params {
 
     /// # Errors
     /// 400 if a number is malformed.
-    fn well_formed(&self) -> Result<(), Refusal> {
+    fn check_numbers(&self) -> Result<(), Refusal> {
         self.malformed.as_ref().map_or(Ok(()), |why| Err(Refusal::bad_request(why)))
     }
 
     /// Refuses combinations that are forbidden in a list. A watch by the deprecated path without `watch` in its query
     /// follows the same rules.
     fn check_list(&self) -> Result<(), Refusal> {
-        self.well_formed()?;
+        self.check_numbers()?;
         let version_match = self.version_match.as_deref();
         let zero = self.resource_version.as_deref() == Some("0");
         let mut causes = Vec::new();
@@ -221,7 +221,7 @@ impl Params {
     /// 422 if parameters are combined that exclude each other; 400 if the revision is not a number.
     pub(crate) fn watch_start(&self) -> Result<WatchStart, Refusal> {
         self.check_watch()?;
-        self.check_time()?;
+        self.check_timeout()?;
         let revision = self.revision()?;
         let defaulted = self.version_match.is_none() && revision.unwrap_or(0) == 0;
         let state = self.initial_events.unwrap_or(defaulted);
@@ -239,7 +239,7 @@ impl Params {
         } else {
             self.check_list()?
         }
-        self.check_time()?;
+        self.check_timeout()?;
         let revision = self.revision()?;
         let from = match (self.initial_events, revision) {
             (None, None | Some(0)) => WatchFrom::State(StateWait::None),
@@ -261,7 +261,7 @@ impl Params {
 
     /// Refuses a negative timeout, which would end the watch before it begins. Kubernetes answers it with an ERROR
     /// event of code 500.
-    fn check_time(&self) -> Result<(), Refusal> {
+    fn check_timeout(&self) -> Result<(), Refusal> {
         match self.is_over {
             true => Err(Refusal::bad_request("parameter timeoutSeconds is negative: the watch would be over at once")),
             false => Ok(()),
@@ -269,7 +269,7 @@ impl Params {
     }
 
     fn check_watch(&self) -> Result<(), Refusal> {
-        self.well_formed()?;
+        self.check_numbers()?;
         // A watch without parameters gets the initial state by default, so it follows the rules of `sendInitialEvents`.
         let from_now = matches!(self.resource_version.as_deref(), None | Some("0"));
         let defaulted = from_now && self.version_match.is_none() && self.initial_events.is_none();

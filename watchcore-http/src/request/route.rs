@@ -123,7 +123,7 @@ impl Route {
 /// Returns the canonical spelling of a path: decoded, without a trailing slash. `None` if the path is invalid.
 ///
 /// A segment cannot contain a slash, so two different routes never share a spelling.
-pub(crate) fn one_spelling(path: &str) -> Option<String> {
+pub(crate) fn canonical_path(path: &str) -> Option<String> {
     segments(path).ok().map(|segments| format!("/{}", segments.join("/")))
 }
 
@@ -188,7 +188,7 @@ mod tests {
         );
         assert_eq!(Route::of("/api/v1/pods/%ff").unwrap_err().code(), 400);
         assert_eq!(Route::of("/"), Ok(Route::Page));
-        assert_eq!(one_spelling("/"), Some("/".into()));
+        assert_eq!(canonical_path("/"), Some("/".into()));
         assert_eq!(Route::of("/openapi/v3/apis/apps/v1"), Ok(Route::OpenApi(Some("apis/apps/v1".into()))));
     }
 
@@ -205,12 +205,12 @@ mod tests {
             ("/apis/%25", "/apis/%"),
             ("", "/"),
         ] {
-            assert_eq!(one_spelling(path).as_deref(), Some(spelled), "{path}");
+            assert_eq!(canonical_path(path).as_deref(), Some(spelled), "{path}");
             let escaped = spelled.replace('%', "%25");
             assert_eq!(Route::of(path), Route::of(&escaped), "{path}");
         }
         for path in ["//", "/metrics//", "/v1%2Fkeys", "/%2e/metrics", "/%ff"] {
-            assert_eq!(one_spelling(path), None, "{path}");
+            assert_eq!(canonical_path(path), None, "{path}");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Selection {
 
 /// The requirements on a part of the key: its namespace, or its name.
 #[derive(Default)]
-struct PartDemand {
+struct SegmentRequirements {
     /// The value that the part must have.
     exactly: Option<String>,
     /// Values that the part must not have.
@@ -34,9 +34,9 @@ struct PartDemand {
 
 /// The requirements of a field selector, by where they are evaluated.
 #[derive(Default)]
-struct FieldDemands {
-    namespace: PartDemand,
-    name: PartDemand,
+struct SelectorRequirements {
+    namespace: SegmentRequirements,
+    name: SegmentRequirements,
     /// Terms of a field selector of the core.
     attributes: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Selection {
         if namespace.is_some() && !resource.namespaced || name.is_some() && namespace.is_some() != resource.namespaced {
             return Err(Refusal::no_such_path());
         }
-        let mut demands = FieldDemands::default();
+        let mut demands = SelectorRequirements::default();
         for term in field_requirements(params.field_selector.as_deref().unwrap_or_default())? {
             demands.add(served, term)?;
         }
@@ -80,7 +80,7 @@ impl Selection {
     }
 }
 
-impl PartDemand {
+impl SegmentRequirements {
     fn require(&mut self, equal: bool, value: String) {
         if !equal {
             self.not.push(value);
@@ -93,7 +93,7 @@ impl PartDemand {
 
     /// Whether a value can meet the requirements. If the exact value is known, the exclusions are checked against it
     /// and dropped.
-    fn possible(&mut self) -> bool {
+    fn is_satisfiable(&mut self) -> bool {
         let Some(exactly) = &self.exactly else { return !self.contradiction };
         if self.contradiction || self.not.contains(exactly) {
             return false;
@@ -102,7 +102,7 @@ impl PartDemand {
         true
     }
 
-    fn holds(&self, part: &str) -> bool {
+    fn matches(&self, part: &str) -> bool {
         self.exactly.as_ref().is_none_or(|exactly| exactly == part) && self.not.iter().all(|not| not != part)
     }
 
@@ -121,7 +121,7 @@ fn is_segment(text: &str) -> bool {
     !text.is_empty() && !text.contains('/')
 }
 
-impl FieldDemands {
+impl SelectorRequirements {
     fn add(&mut self, served: &Served, term: FieldRequirement) -> Result<(), Refusal> {
         match &*term.name {
             "metadata.name" => self.name.require(term.equal, term.value.into()),
@@ -142,21 +142,21 @@ impl FieldDemands {
     /// attributes or, if the cache has none, by a predicate on the key.
     fn selection(mut self, served: &Served, labelled: Filter) -> Result<Selection, Refusal> {
         let resource = &served.resource;
-        if !self.namespace.possible() || !self.name.possible() {
-            return Ok(nothing(resource));
+        if !self.namespace.is_satisfiable() || !self.name.is_satisfiable() {
+            return Ok(empty_selection(resource));
         }
         let namespace = if resource.namespaced { self.namespace.exactly.take() } else { None };
         if namespace.as_deref().is_some_and(|text| !is_segment(text))
             || self.name.exactly.as_deref().is_some_and(|text| !is_segment(text))
         {
-            return Ok(nothing(resource));
+            return Ok(empty_selection(resource));
         }
         let range = match self.name.exactly.take_if(|_| namespace.is_some() || !resource.namespaced) {
             Some(name) => Range::key(resource.key(namespace.as_deref(), &name)),
             None => resource.range(namespace.as_deref()),
         };
         let mut terms = std::mem::take(&mut self.attributes);
-        let any = |part: &PartDemand| part.exactly.is_none() && part.not.is_empty();
+        let any = |part: &SegmentRequirements| part.exactly.is_none() && part.not.is_empty();
         let by_key_alone = any(&self.name) && self.namespace.not.is_empty();
         let only_range = by_key_alone && terms.is_empty() && labelled == Filter::any();
         let mut filter = labelled;
@@ -168,13 +168,13 @@ impl FieldDemands {
             }
             self.name.terms(&by_name, &mut terms);
         } else if !by_key_alone {
-            filter = filter.named_predicate(self.name(), self.of_keys(resource.clone()));
+            filter = filter.named_predicate(self.name(), self.key_predicate(resource.clone()));
         }
         let filter = filter.fields(terms.join(",")).map_err(|error| Refusal::from(&error))?;
         Ok(Selection { filter: filter.range(range.clone()), range, only_range })
     }
 
-    /// Returns the name of the predicate of [`FieldDemands::of_keys`], which continue tokens carry. Equal requirements
+    /// Returns the name of the predicate of [`SelectorRequirements::key_predicate`], which continue tokens carry. Equal requirements
     /// in another order have the same name.
     fn name(&self) -> String {
         let mut terms = Vec::new();
@@ -186,17 +186,17 @@ impl FieldDemands {
     }
 
     /// Returns a predicate that checks the requirements on namespace and name against the key.
-    fn of_keys(self, resource: Resource) -> impl Fn(&KeyValue) -> bool + Send + Sync + 'static {
+    fn key_predicate(self, resource: Resource) -> impl Fn(&KeyValue) -> bool + Send + Sync + 'static {
         move |kv| {
             resource.identity(kv.key()).is_some_and(|(namespace, name)| {
-                self.namespace.holds(namespace.unwrap_or_default()) && self.name.holds(name)
+                self.namespace.matches(namespace.unwrap_or_default()) && self.name.matches(name)
             })
         }
     }
 }
 
 /// Returns the selection of no object.
-fn nothing(resource: &Resource) -> Selection {
+fn empty_selection(resource: &Resource) -> Selection {
     let range = resource.range(None);
     Selection { filter: Filter::none().range(range.clone()), range, only_range: false }
 }

@@ -8,7 +8,7 @@
 use super::openapi;
 use crate::api::ApiState;
 use crate::catalog::Resource;
-use crate::clients::{Who, soon};
+use crate::clients::{ClientId, read_deadline};
 use crate::digest::sha256;
 use crate::request::{Params, Version, accepts_aggregated, accepts_json};
 use crate::status::Refusal;
@@ -27,7 +27,7 @@ const MINOR: &str = "37";
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// With more resources a document takes too long for an async thread, and is made on a blocking thread.
-const AT_ONCE: usize = 500;
+const MAX_INLINE_RESOURCES: usize = 500;
 
 /// A path of discovery.
 pub(crate) enum DiscoveryPath {
@@ -46,7 +46,7 @@ pub(crate) enum DiscoveryPath {
 }
 
 /// A group with its versions, the preferred one first, each with its resources.
-pub(super) struct GroupShown<'s> {
+pub(super) struct DiscoveredGroup<'s> {
     pub(super) name: &'s str,
     pub(super) versions: Vec<(&'s str, Vec<&'s Resource>)>,
 }
@@ -56,17 +56,17 @@ pub(super) struct GroupShown<'s> {
 /// # Errors
 /// 404 if there is no such group or version; 406 if JSON is not accepted; 429 or 500 from the pool of blocking reads.
 pub(crate) async fn answer(state: Arc<ApiState>, path: DiscoveryPath, parts: Parts) -> Result<Response, Refusal> {
-    if state.catalog.resources().len() <= AT_ONCE {
-        return said(&state, &path, &parts);
+    if state.catalog.resources().len() <= MAX_INLINE_RESOURCES {
+        return document_at(&state, &path, &parts);
     }
-    let readings = state.readings.clone();
-    readings
-        .run(&Who::of(&parts), soon(), move || said(&state, &path, &parts))
+    let stats_pool = state.stats_pool.clone();
+    stats_pool
+        .run(&ClientId::of(&parts), read_deadline(), move || document_at(&state, &path, &parts))
         .await
         .map_err(|error| Refusal::from(&error))?
 }
 
-fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
+fn document_at(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
     let groups = groups(state.catalog.resources().iter().map(|served| &served.resource));
     let chosen = |core: bool| groups.iter().filter(move |group| group.name.is_empty() == core);
     let document = match path {
@@ -98,11 +98,11 @@ fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Respons
 
 /// Groups resources in Kubernetes' order: groups by name, versions by stability and age, resources as declared. The
 /// core group with its `v1` always exists, even without resources.
-fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<GroupShown<'s>> {
-    let mut groups = vec![GroupShown { name: "", versions: vec![("v1", Vec::new())] }];
+fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<DiscoveredGroup<'s>> {
+    let mut groups = vec![DiscoveredGroup { name: "", versions: vec![("v1", Vec::new())] }];
     for resource in resources {
         let at = groups.iter().position(|group| group.name == resource.group).unwrap_or_else(|| {
-            groups.push(GroupShown { name: &resource.group, versions: Vec::new() });
+            groups.push(DiscoveredGroup { name: &resource.group, versions: Vec::new() });
             groups.len() - 1
         });
         let versions = &mut groups[at].versions;
@@ -144,7 +144,7 @@ fn version_parts(version: &str) -> Option<(u8, u64, u64)> {
     Some((0, number(version)?, 0))
 }
 
-impl GroupShown<'_> {
+impl DiscoveredGroup<'_> {
     /// `v1` or `group/v1`.
     fn group_version(&self, version: &str) -> String {
         if self.name.is_empty() { version.to_owned() } else { format!("{}/{version}", self.name) }
@@ -156,7 +156,7 @@ impl GroupShown<'_> {
     }
 }
 
-fn core_versions<'s>(core: impl Iterator<Item = &'s GroupShown<'s>>, parts: &Parts) -> Value {
+fn core_versions<'s>(core: impl Iterator<Item = &'s DiscoveredGroup<'s>>, parts: &Parts) -> Value {
     let versions: Vec<&str> = core.flat_map(|group| group.versions.iter().map(|(version, _)| *version)).collect();
     json!({
         "kind": "APIVersions",
@@ -172,7 +172,7 @@ fn host(parts: &Parts) -> &str {
 }
 
 /// Returns a group in the form of an APIGroupList.
-fn group_document(group: &GroupShown<'_>) -> Value {
+fn group_document(group: &DiscoveredGroup<'_>) -> Value {
     let versions: Vec<Value> = group
         .versions
         .iter()
@@ -181,7 +181,7 @@ fn group_document(group: &GroupShown<'_>) -> Value {
     json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
 }
 
-fn resource_list(groups: &[GroupShown<'_>], asked: &Version) -> Result<Value, Refusal> {
+fn resource_list(groups: &[DiscoveredGroup<'_>], asked: &Version) -> Result<Value, Refusal> {
     let group = groups.iter().find(|group| group.name == asked.group);
     let version = group.and_then(|group| group.versions.iter().find(|(version, _)| *version == asked.version));
     let (Some(group), Some((version, resources))) = (group, version) else { return Err(Refusal::no_such_path()) };
@@ -210,7 +210,7 @@ fn resource_list(groups: &[GroupShown<'_>], asked: &Version) -> Result<Value, Re
 }
 
 /// Returns all resources of the groups in the aggregated form.
-fn aggregated<'s>(groups: impl Iterator<Item = &'s GroupShown<'s>>) -> Value {
+fn aggregated<'s>(groups: impl Iterator<Item = &'s DiscoveredGroup<'s>>) -> Value {
     let resource = |group: &str, version: &str, resource: &Resource| {
         let mut shown = json!({
             "resource": resource.plural,
@@ -317,7 +317,7 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap();
         let (go, wait) = std::sync::mpsc::channel::<()>();
         runtime.spawn_blocking(move || wait.recv());
-        for (count, at_once) in [(AT_ONCE, true), (AT_ONCE + 1, false)] {
+        for (count, at_once) in [(MAX_INLINE_RESOURCES, true), (MAX_INLINE_RESOURCES + 1, false)] {
             let api = (0..count).fold(crate::Api::builder().cache(cache.clone()), |api, number| {
                 api.resource(Resource::new("g.test", "v1", format!("p{number}"), "Kind").prefix("/p/"))
             });

@@ -1,6 +1,6 @@
 //! A get of one object.
 
-use super::list::{ListBytes, MadeObject, Taker, respond};
+use super::list::{EncodedObject, ListBytes, ListClient, respond};
 use super::watch::not_ready;
 use super::{WAIT, consistent, json_response, refused};
 use crate::catalog::Served;
@@ -29,7 +29,7 @@ pub(crate) async fn get(
     name: &str,
     params: &Params,
     form: Form,
-    taker: Taker,
+    client: ListClient,
 ) -> Result<Response, Refusal> {
     let (resource, cache) = (&served.resource, &served.cache);
     let deadline = Instant::now() + WAIT;
@@ -60,8 +60,8 @@ pub(crate) async fn get(
     out.push(b'\n');
     if params.pretty {
         // Indents may make it far larger, so it is sent in pieces like a list.
-        let taker = Taker { gzip: false, ..taker };
-        return Ok(respond(ListBytes::new(MadeObject(out), true), taker).await);
+        let client = ListClient { gzip: false, ..client };
+        return Ok(respond(ListBytes::new(EncodedObject(out), true), client).await);
     }
     Ok(json_response(out))
 }

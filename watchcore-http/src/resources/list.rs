@@ -13,14 +13,14 @@ use super::watch::not_ready;
 use super::{WAIT, consistent, refused};
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::clients::{Turns, Who, is_large};
+use crate::clients::{BlockingPool, ClientId, is_large};
 use crate::frame::Form;
 use crate::request::{ListStart, Params, Selection, accepts_gzip};
 use crate::status::Refusal;
 use axum::response::Response;
 #[cfg(test)]
 pub(crate) use body::ListPieces;
-pub(crate) use body::{ListBytes, MadeObject, respond};
+pub(crate) use body::{EncodedObject, ListBytes, respond};
 use http::request::Parts;
 pub(crate) use pieces::{ListItems, PIECE, Pieces};
 pub(crate) use source::ListSource;
@@ -30,26 +30,26 @@ use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
 
 /// The client of a list, and how it takes the list.
-pub(crate) struct Taker {
+pub(crate) struct ListClient {
     /// Whether the client accepts gzip.
     pub(crate) gzip: bool,
     /// The client, for blocking reads.
     pub(crate) reader: Reader,
     /// How long the whole list may take.
-    pub(crate) longest: Duration,
+    pub(crate) time_limit: Duration,
 }
 
 /// A client, and the pool in which its reads of large caches run.
 pub(crate) struct Reader {
-    pub(crate) who: Who,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) client: ClientId,
+    pub(crate) pool: Arc<BlockingPool>,
 }
 
-impl Taker {
+impl ListClient {
     /// Returns the sender of a request.
-    pub(crate) fn of(request: &Parts, state: &ApiState) -> Taker {
-        let reader = Reader { who: Who::of(request), turns: state.lists.clone() };
-        Taker { gzip: accepts_gzip(&request.headers), reader, longest: state.limits.list }
+    pub(crate) fn of(request: &Parts, state: &ApiState) -> ListClient {
+        let reader = Reader { client: ClientId::of(request), pool: state.list_pool.clone() };
+        ListClient { gzip: accepts_gzip(&request.headers), reader, time_limit: state.limits.list }
     }
 }
 
@@ -63,15 +63,15 @@ pub(crate) async fn list(
     namespace: Option<&str>,
     params: &Params,
     form: Form,
-    taker: Taker,
+    client: ListClient,
 ) -> Result<Response, Refusal> {
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
-    let source = source(served, selection, start, params.limit, &taker.reader).await?;
+    let source = source(served, selection, start, params.limit, &client.reader).await?;
     // Indents usually double or triple the size, so smaller pieces are made, which can be formatted at once.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
     let pieces = Pieces::new(served.clone(), form, source, size);
-    Ok(respond(ListBytes::new(pieces, params.pretty), taker).await)
+    Ok(respond(ListBytes::new(pieces, params.pretty), client).await)
 }
 
 /// Returns the state from which a list is answered, waiting for it if necessary.
@@ -129,14 +129,14 @@ pub(crate) async fn page_of(
     // The read must not wait on the blocking thread, which other lists need. If its revision, or its token's, lies in
     // the future, the wait happens here.
     let options = options.timeout(Duration::ZERO);
-    let elsewhere = async || {
+    let blocking_read = async || {
         let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
-        reader.turns.run(&reader.who, deadline, move || cache.list_with(&range, &options)).await?
+        reader.pool.run(&reader.client, deadline, move || cache.list_with(&range, &options)).await?
     };
-    match elsewhere().await {
+    match blocking_read().await {
         Err(error) if error.code() == Code::FutureRevision => {
             cache.wait_until_async(error.asked(), left()).await?;
-            elsewhere().await
+            blocking_read().await
         }
         answer => answer,
     }

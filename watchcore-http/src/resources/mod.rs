@@ -65,15 +65,15 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
-            Some(upgrade) => upgrade.respond(stream.without_blanks(), state.open.clone(), state.limits.stall),
+            Some(upgrade) => upgrade.respond(stream.without_keep_alives(), state.open.clone(), state.limits.stall),
             None => transport::respond(stream, "application/json"),
         });
     }
-    let taker = list::Taker::of(parts, state);
+    let client = list::ListClient::of(parts, state);
     if let Some(name) = &path.name {
-        return get::get(served, path.namespace.as_deref(), name, &params, form, taker).await;
+        return get::get(served, path.namespace.as_deref(), name, &params, form, client).await;
     }
-    list::list(served, path.namespace.as_deref(), &params, form, taker).await
+    list::list(served, path.namespace.as_deref(), &params, form, client).await
 }
 
 /// Answers a request for a subresource with Kubernetes' error that it was not found.
@@ -87,7 +87,7 @@ pub(crate) fn no_subresource(state: &ApiState, route: Route) -> Refusal {
 }
 
 /// Refuses a write, with the verb that Kubernetes has for it.
-pub(crate) fn not_written(state: &ApiState, route: Route, method: &Method) -> Refusal {
+pub(crate) fn refuse_write(state: &ApiState, route: Route, method: &Method) -> Refusal {
     let Route::Objects { version, plural, namespace, name, old_watch } = route else {
         return match route {
             Route::Subresource { .. } => no_subresource(state, route),

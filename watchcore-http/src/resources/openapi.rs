@@ -1,12 +1,12 @@
 //! Minimal OpenAPI 3 documents: kubectl requests them before it explains a kind, and some clients before they read
 //! objects. They list the kinds and their paths; the fields are declared as arbitrary.
 
-use super::discovery::GroupShown;
+use super::discovery::DiscoveredGroup;
 use crate::catalog::Resource;
 use serde_json::{Map, Value, json};
 
 /// Returns the index of documents by group and version.
-pub(super) fn root(groups: &[GroupShown<'_>]) -> Value {
+pub(super) fn root(groups: &[DiscoveredGroup<'_>]) -> Value {
     let mut paths = Map::new();
     for group in groups {
         for (version, _) in &group.versions {
@@ -19,7 +19,7 @@ pub(super) fn root(groups: &[GroupShown<'_>]) -> Value {
 }
 
 /// Returns the document of one group and version, by its path: `api/v1`, `apis/group/v1`; `None` if it is not served.
-pub(super) fn of_version(groups: &[GroupShown<'_>], asked: &str) -> Option<Value> {
+pub(super) fn of_version(groups: &[DiscoveredGroup<'_>], asked: &str) -> Option<Value> {
     let mut all = groups.iter().flat_map(|group| group.versions.iter().map(move |version| (group, version)));
     let (group, (version, resources)) = all.find(|(group, (version, _))| group.path(version) == asked)?;
     let base = format!("/{}", group.path(version));

@@ -37,7 +37,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
-    let place = state.open.open(request)?;
+    let permit = state.open.open(request)?;
     let begin = start_of(cache, &start.from).await;
     let after = match begin {
         Ok(Start::After(revision) | Start::Within(revision)) => revision,
@@ -49,7 +49,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
     }
     let begin = match begin {
         Ok(begin) => begin,
-        Err(error) => return told_as_event(error, framing, place),
+        Err(error) => return error_as_event(error, framing, permit),
     };
     let deadline = deadline(params.timeout.filter(|timeout| !timeout.is_zero()), &state.limits);
     let label = match watcher {
@@ -68,16 +68,17 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         .open();
     match subscription {
         Ok(subscription) => {
-            Ok(WatchStream::new(subscription, framing, Some(deadline), place).pulse(cache, state.bookmark_interval))
+            Ok(WatchStream::new(subscription, framing, Some(deadline), permit)
+                .heartbeat(cache, state.bookmark_interval))
         }
-        Err(error) => told_as_event(error, framing, place),
+        Err(error) => error_as_event(error, framing, permit),
     }
 }
 
 /// Sends errors of the start as the first event where Kubernetes does: its watch cache responds before it waits.
-fn told_as_event(error: Error, framing: ResourceFraming, place: OpenWatch) -> Result<WatchStream, Refusal> {
+fn error_as_event(error: Error, framing: ResourceFraming, permit: OpenWatch) -> Result<WatchStream, Refusal> {
     match error.code() {
-        Code::Compacted | Code::FutureRevision | Code::Timeout => Ok(WatchStream::refused(error, framing, place)),
+        Code::Compacted | Code::FutureRevision | Code::Timeout => Ok(WatchStream::refused(error, framing, permit)),
         _ => Err(Refusal::from(&error)),
     }
 }

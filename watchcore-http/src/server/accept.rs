@@ -2,8 +2,8 @@
 
 use super::connection::{self, Accepted};
 use super::{Server, Shared};
-use crate::clients::{Activity, Who};
-use crate::figures::Reason;
+use crate::clients::{Activity, ClientId};
+use crate::counters::Reason;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
@@ -24,40 +24,40 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) const SPARE: usize = 32;
 
 /// TCP keepalive: a client that vanished silently is detected within two minutes while nothing is sent to it.
-const ALIVE: TcpKeepalive =
+const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
 /// Most unsent bytes that the kernel buffers per client. By default it buffers megabytes for a client that never reads,
 /// and the limit for all sockets is shared.
-const UNSENT: u32 = 128 << 10;
+const MAX_UNSENT: u32 = 128 << 10;
 
 /// Accepts connections until told to stop, then shuts down the existing ones.
 pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
     let mut connections = JoinSet::new();
-    let mut door = Door::default();
+    let mut acceptor = Acceptor::default();
     let grace = {
         let mut looking = std::pin::pin!(shared.clock.run());
         loop {
             tokio::select! {
                 biased;
                 grace = &mut stopped => break grace.unwrap_or_default(),
-                Some(ended) = connections.join_next() => note(ended),
-                () = over(&mut door.pause) => door.pause = None,
+                Some(ended) = connections.join_next() => log_panic(ended),
+                () = pause_ended(&mut acceptor.pause) => acceptor.pause = None,
                 // Polled before the listener, which under load is always ready, so that the clock can cut off
                 // connections.
                 () = &mut looking => {}
-                accepted = listener.accept(), if door.pause.is_none() => match accepted {
-                    Ok((stream, address)) => door.connect(stream, address, &shared, &mut connections),
-                    Err(error) => door.failed(&error, &shared),
+                accepted = listener.accept(), if acceptor.pause.is_none() => match accepted {
+                    Ok((stream, address)) => acceptor.connect(stream, address, &shared, &mut connections),
+                    Err(error) => acceptor.failed(&error, &shared),
                 },
             }
         }
     };
     drop(listener);
-    end(connections, &shared, grace).await;
+    shut_down(connections, &shared, grace).await;
 }
 
-async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
+async fn pause_ended(pause: &mut Option<Pin<Box<Sleep>>>) {
     match pause {
         Some(pause) => pause.as_mut().await,
         None => pending().await,
@@ -66,28 +66,28 @@ async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
 
 /// The state of the accepting task.
 #[derive(Default)]
-struct Door {
+struct Acceptor {
     pause: Option<Pin<Box<Sleep>>>,
     /// Whether accepting failed, and no connection was accepted since.
     is_stuck: bool,
-    spare: VecDeque<(Who, Weak<Activity>)>,
+    spare: VecDeque<(ClientId, Weak<Activity>)>,
 }
 
-impl Door {
+impl Acceptor {
     fn connect(&mut self, stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, all: &mut JoinSet<()>) {
         if std::mem::take(&mut self.is_stuck) {
             tracing::info!(target: "watchcore_http", "connections are accepted again");
         }
-        let who = Who::at(address.ip());
-        let place = shared.places.take(&who).ok();
-        let only_health = place.is_none();
+        let client = ClientId::at(address.ip());
+        let permit = shared.permits.acquire(&client).ok();
+        let only_health = permit.is_none();
         prepare(&stream);
-        let connection = shared.clock.enter(address, place, shared.tls.is_some());
+        let connection = shared.clock.enter(address, permit, shared.tls.is_some());
         if only_health {
-            shared.figures().refused(Reason::connections);
-            self.spare(who, connection.activity());
+            shared.counters().refused(Reason::connections);
+            self.spare(client, connection.activity());
         }
-        if !shared.must_be_known {
+        if !shared.requires_authentication {
             connection.activity().is_known();
         }
         let accepted = Accepted { stream, address, connection, only_health };
@@ -96,18 +96,18 @@ impl Door {
 
     /// Registers a connection beyond the limit. If there are too many, the client with most of them loses its oldest
     /// one, so a health probe is answered first, however many connections another client opens.
-    fn spare(&mut self, who: Who, activity: &Arc<Activity>) {
+    fn spare(&mut self, client: ClientId, activity: &Arc<Activity>) {
         self.spare.retain(|(_, activity)| activity.strong_count() > 0);
-        self.spare.push_back((who, Arc::downgrade(activity)));
+        self.spare.push_back((client, Arc::downgrade(activity)));
         if self.spare.len() <= SPARE {
             return;
         }
-        let mut counts: HashMap<&Who, usize> = HashMap::new();
-        for (who, _) in &self.spare {
-            *counts.entry(who).or_default() += 1;
+        let mut counts: HashMap<&ClientId, usize> = HashMap::new();
+        for (client, _) in &self.spare {
+            *counts.entry(client).or_default() += 1;
         }
         let most = counts.values().copied().max();
-        let oldest = self.spare.iter().position(|(who, _)| counts.get(who).copied() == most);
+        let oldest = self.spare.iter().position(|(client, _)| counts.get(client).copied() == most);
         let oldest = oldest.and_then(|oldest| self.spare.remove(oldest));
         if let Some(activity) = oldest.and_then(|(_, activity)| activity.upgrade()) {
             activity.cut();
@@ -121,7 +121,7 @@ impl Door {
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused) {
             return;
         }
-        shared.figures().refused(Reason::accept);
+        shared.counters().refused(Reason::accept);
         if !std::mem::replace(&mut self.is_stuck, true) {
             tracing::warn!(target: "watchcore_http", "cannot accept connections: {error}. Raise the limit of open files, or lower limits.connections.");
         }
@@ -134,13 +134,13 @@ impl Door {
 fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&ALIVE);
+    let _ = socket.set_tcp_keepalive(&KEEPALIVE);
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    let _ = socket.set_tcp_notsent_lowat(UNSENT);
+    let _ = socket.set_tcp_notsent_lowat(MAX_UNSENT);
 }
 
 /// Logs a panic of a connection's task, which affects no other connection.
-fn note(ended: Result<(), JoinError>) {
+fn log_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -149,7 +149,7 @@ fn note(ended: Result<(), JoinError>) {
 }
 
 /// Shuts down: watches are ended over three quarters of the grace time; the rest is for their last bytes.
-async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
+async fn shut_down(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
     let begin = Instant::now();
     shared.api.begin_end();
     shared.clock.close_all();
@@ -174,7 +174,7 @@ async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration
     shared.clock.cut_all();
     let cut = async {
         while let Some(ended) = connections.join_next().await {
-            note(ended);
+            log_panic(ended);
         }
         shared.clock.none().await;
         shared.alive.none().await;

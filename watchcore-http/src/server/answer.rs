@@ -1,6 +1,6 @@
 //! The body of an answer on our own connections: passed on in pieces, and counted until the client has taken them.
 
-use crate::clients::{Account, Activity, Answering, Holder, MadeBytes, UnreadBytes};
+use crate::clients::{Account, Activity, Answering, Holder, ProducedBytes, UnreadBytes};
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame as BodyFrame, SizeHint};
@@ -40,12 +40,12 @@ struct StreamHolder {
 }
 
 impl Holder for StreamHolder {
-    fn holds(&self, bytes: usize) {
-        self.activity.holds(bytes);
+    fn added(&self, bytes: usize) {
+        self.activity.added(bytes);
     }
 
-    fn lets_go(&self, bytes: usize) {
-        self.activity.lets_go(bytes);
+    fn removed(&self, bytes: usize) {
+        self.activity.removed(bytes);
     }
 
     fn cut(&self) {
@@ -69,7 +69,7 @@ pub(super) struct Answer {
     rest: Bytes,
     /// Bytes of known length that the body has still to produce, and that are counted already.
     said: usize,
-    made: MadeBytes,
+    made: ProducedBytes,
     activity: Arc<Activity>,
     /// On HTTP/2, whether the body waits to be polled: it is not while its client grants no window. `None` on HTTP/1.1,
     /// where the socket reports a blocked client.
@@ -85,7 +85,7 @@ impl Answer {
         // A body of known length counts in full from now on, even if its bytes are shared with the cache: this client
         // keeps them alive.
         let said = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
-        let made = answered.made(said);
+        let made = answered.produced(said);
         let unasked = is_http2.then_some(false);
         let mut answer = Answer { body, rest: Bytes::new(), said, made, activity, unasked, _answering: answering };
         answer.is_unasked(true);
@@ -97,7 +97,7 @@ impl Answer {
             && *was != is
         {
             *was = is;
-            self.activity.unasked(is);
+            self.activity.set_unpolled(is);
         }
     }
 }

@@ -17,8 +17,8 @@
 //! answer. Answers that have begun are sent whole.
 
 use crate::api::Limits;
-use crate::clients::{Activity, ClientPlace, State};
-use crate::figures::{Figures, Reason};
+use crate::clients::{Activity, ClientPermit, State};
+use crate::counters::{Counters, Reason};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long a connection may take to close after it was told to.
-const LAST: Duration = Duration::from_secs(2);
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
 /// Bounds on the time between two inspections of all connections.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -38,7 +38,7 @@ const PORTION: usize = 1024;
 /// All connections of a server.
 pub(super) struct Clock {
     limits: Arc<Limits>,
-    figures: Arc<Figures>,
+    counters: Arc<Counters>,
     all: Mutex<All>,
     on_none: Notify,
 }
@@ -66,7 +66,7 @@ pub(super) struct Connection {
     clock: Arc<Clock>,
     number: u64,
     activity: Arc<Activity>,
-    _place: Option<ClientPlace>,
+    _permit: Option<ClientPermit>,
 }
 
 impl Connection {
@@ -77,7 +77,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.clock.figures.disconnect();
+        self.clock.counters.disconnect();
         let mut all = self.clock.lock();
         all.connections.remove(&self.number);
         let is_none = all.connections.is_empty();
@@ -89,33 +89,33 @@ impl Drop for Connection {
 }
 
 impl Clock {
-    pub(super) fn new(limits: Arc<Limits>, figures: Arc<Figures>) -> Arc<Clock> {
-        Arc::new(Clock { limits, figures, all: Mutex::default(), on_none: Notify::new() })
+    pub(super) fn new(limits: Arc<Limits>, counters: Arc<Counters>) -> Arc<Clock> {
+        Arc::new(Clock { limits, counters, all: Mutex::default(), on_none: Notify::new() })
     }
 
     /// Registers a connection; one without a permit is beyond the limit.
     pub(super) fn enter(
         self: &Arc<Self>,
         address: SocketAddr,
-        place: Option<ClientPlace>,
-        shakes_hands: bool,
+        permit: Option<ClientPermit>,
+        handshaking: bool,
     ) -> Connection {
         let activity = Arc::new(Activity::default());
-        activity.shakes_hands(shakes_hands);
+        activity.set_handshaking(handshaking);
         let now = Instant::now();
         // Varied by a tenth, so that connections that began together do not end together. An age beyond the range of
         // the clock is never reached.
         let age = self.limits.connection_age.checked_mul(9 + fastrand::u32(0..3)).map(|age| age / 10);
         let until = age.and_then(|age| now.checked_add(age));
-        let (state, spare) = (activity.state(), place.is_none());
+        let (state, spare) = (activity.state(), permit.is_none());
         let watched = TimedConnection { activity: activity.clone(), address, until, spare, state, since: now };
         let mut all = self.lock();
         let number = all.next;
         all.next += 1;
         all.connections.insert(number, watched);
         drop(all);
-        self.figures.connect();
-        Connection { clock: self.clone(), number, activity, _place: place }
+        self.counters.connect();
+        Connection { clock: self.clone(), number, activity, _permit: permit }
     }
 
     /// Inspects all connections periodically, for as long as this is polled.
@@ -128,12 +128,12 @@ impl Clock {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.look().await;
+            self.inspect_all().await;
         }
     }
 
     /// Inspects each connection once.
-    async fn look(&self) {
+    async fn inspect_all(&self) {
         let numbers: Vec<u64> = self.lock().connections.keys().copied().collect();
         for portion in numbers.chunks(PORTION) {
             let now = Instant::now();
@@ -141,7 +141,7 @@ impl Clock {
                 let mut all = self.lock();
                 for number in portion {
                     if let Some(connection) = all.connections.get_mut(number) {
-                        self.look_at(connection, now);
+                        self.inspect(connection, now);
                     }
                 }
             }
@@ -149,10 +149,10 @@ impl Clock {
         }
     }
 
-    fn look_at(&self, connection: &mut TimedConnection, now: Instant) {
+    fn inspect(&self, connection: &mut TimedConnection, now: Instant) {
         if connection.until.is_some_and(|until| until <= now) {
             connection.until = None;
-            connection.activity.ages();
+            connection.activity.reached_max_age();
         }
         let state = connection.activity.state();
         if state != connection.state {
@@ -167,15 +167,15 @@ impl Clock {
             State::Taking => (limits.stall, Some(Reason::stall)),
             State::Idle { known: true } => (limits.idle, None),
             State::Idle { known: false } => (limits.idle.min(limits.idle_unknown), None),
-            State::Last => (LAST, None),
+            State::Closing => (CLOSE_TIME, None),
         };
-        let limit = if connection.spare { limit.min(LAST) } else { limit };
+        let limit = if connection.spare { limit.min(CLOSE_TIME) } else { limit };
         if now.duration_since(connection.since) < limit {
             return;
         }
         connection.since = now;
         if let Some(reason) = reason {
-            self.figures.refused(reason);
+            self.counters.refused(reason);
         }
         if state.0 == State::Taking {
             let address = connection.address;
@@ -228,7 +228,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::{ClientPlaces, Holder as _, Who};
+    use crate::clients::{ClientId, ClientPermits, Holder as _};
 
     const HEAD: Duration = Duration::from_secs(10);
     const IDLE: Duration = Duration::from_secs(120);
@@ -241,9 +241,9 @@ mod tests {
         (limits.header_timeout, limits.idle, limits.idle_unknown, limits.stall) = (HEAD, IDLE, UNKNOWN, STALL);
         limits.connection_age = Duration::from_secs(36_000);
         let clock = Clock::new(Arc::new(limits), Arc::default());
-        let place = ClientPlaces::new(1).take(&Who::Somebody).ok();
-        let connection = clock.enter("127.0.0.1:1".parse().unwrap(), place, false);
-        connection.activity().heeds_bytes();
+        let permit = ClientPermits::new(1).acquire(&ClientId::Unknown).ok();
+        let connection = clock.enter("127.0.0.1:1".parse().unwrap(), permit, false);
+        connection.activity().set_http1();
         let running = clock.clone();
         tokio::spawn(async move { running.run().await });
         (clock, connection)
@@ -270,12 +270,12 @@ mod tests {
         drop(answering);
         activity.is_known();
         assert!(!closes_within(activity, IDLE - SECOND).await, "the time of a head is not that between two");
-        activity.heard();
+        activity.received();
         assert!(!is_cut_within(activity, HEAD - SECOND).await, "from the first byte on");
         assert!(is_cut_within(activity, SECOND * 4).await);
         drop(activity.answer());
         assert!(closes_within(activity, IDLE + SECOND * 4).await);
-        assert!(is_cut_within(activity, LAST + SECOND * 4).await);
+        assert!(is_cut_within(activity, CLOSE_TIME + SECOND * 4).await);
     }
 
     /// Each request restarts the time, even if all inspections see the same state.
@@ -294,17 +294,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn client_that_takes_nothing_is_cut() {
         for holds in
-            [|activity: &Arc<Activity>| activity.holds(10_000), |activity: &Arc<Activity>| activity.unasked(true)]
+            [|activity: &Arc<Activity>| activity.added(10_000), |activity: &Arc<Activity>| activity.set_unpolled(true)]
         {
             let (_clock, connection) = connection();
             let activity = connection.activity();
             let _answering = activity.answer();
             holds(activity);
             for _ in 0..100 {
-                activity.takes(1);
+                activity.took(1);
                 assert!(!is_cut_within(activity, STALL - SECOND * 3).await);
             }
-            activity.takes(1);
+            activity.took(1);
             for _ in 0..5 {
                 drop(activity.answer());
                 assert!(!is_cut_within(activity, STALL / 6).await);
@@ -325,7 +325,7 @@ mod tests {
         activity.close();
         assert!(!is_cut_within(activity, IDLE * 10).await, "its answer is sent whole");
         drop(answering);
-        assert!(is_cut_within(activity, LAST + SECOND * 4).await);
+        assert!(is_cut_within(activity, CLOSE_TIME + SECOND * 4).await);
     }
 
     #[tokio::test]

@@ -7,12 +7,12 @@
 use super::Shared;
 use super::answer::until_cut;
 use super::clock::Connection;
-use super::handler::{Handler, Taken, Takeover};
+use super::handler::{DirectWatch, Handler, WatchHandover};
 use super::socket::Socket;
-use super::worded::Worded;
+use super::worded::ErrorBodySocket;
 use crate::access::Peer;
 use crate::clients::Activity;
-use crate::figures::Reason;
+use crate::counters::Reason;
 use crate::transport::direct::Direct;
 use bytes::{Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
@@ -55,13 +55,13 @@ pub(super) struct Accepted {
 
 /// A phase of a connection, boxed and freed when it ends: a task is as large as its largest inline future, and a
 /// handshake is ten times as large as a watch.
-type Part<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type ConnectionFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Serves a connection until it ends or is cut off.
 pub(super) fn run(accepted: Accepted, shared: Arc<Shared>) -> impl Future<Output = ()> + Send {
     let activity = accepted.connection.activity().clone();
     // Created outside the async block, which would otherwise reserve space for its arguments twice.
-    let mut beginning: Part<Option<Part<()>>> = Box::pin(begin(accepted, shared));
+    let mut beginning: ConnectionFuture<Option<ConnectionFuture<()>>> = Box::pin(begin(accepted, shared));
     async move {
         let served = tokio::select! {
             biased;
@@ -80,7 +80,7 @@ pub(super) fn run(accepted: Accepted, shared: Arc<Shared>) -> impl Future<Output
 
 /// Makes the handshake and detects the version of HTTP. Returns the phase that serves the requests; `None` if the
 /// client disconnected.
-async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
+async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<ConnectionFuture<()>> {
     let Accepted { mut stream, address, connection, only_health } = accepted;
     let local = stream.local_addr().ok();
     let activity = connection.activity().clone();
@@ -103,11 +103,11 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
             accepted = Box::pin(accepting) => accepted,
             () = activity.closes() => return None,
         };
-        activity.shakes_hands(false);
+        activity.set_handshaking(false);
         let (stream, made) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                shared.figures().refused(Reason::handshake);
+                shared.counters().refused(Reason::handshake);
                 tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
                 return None;
             }
@@ -120,7 +120,12 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
         }
         // Boxed: a session takes a kilobyte, and each future around it would reserve space for it twice.
         let stream = Box::new(stream);
-        Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, Bytes::new(), connection, is_http2))
+        Some(ConnectionContext { shared, peer: Arc::new(peer), only_health }.http(
+            stream,
+            Bytes::new(),
+            connection,
+            is_http2,
+        ))
     } else {
         let ahead = tokio::select! {
             ahead = first_bytes(&mut stream) => ahead,
@@ -128,7 +133,7 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<Part<()>> {
         };
         let ahead = ahead?;
         let is_http2 = ahead == PREFACE;
-        Some(Link { shared, peer: Arc::new(peer), only_health }.http(stream, ahead, connection, is_http2))
+        Some(ConnectionContext { shared, peer: Arc::new(peer), only_health }.http(stream, ahead, connection, is_http2))
     }
 }
 
@@ -150,15 +155,15 @@ async fn first_bytes(stream: &mut TcpStream) -> Option<Bytes> {
 }
 
 /// The state of one connection besides its socket.
-pub(super) struct Link {
+pub(super) struct ConnectionContext {
     pub(super) shared: Arc<Shared>,
     pub(super) peer: Arc<Peer>,
     pub(super) only_health: bool,
 }
 
-impl Link {
+impl ConnectionContext {
     /// Serves the requests on a socket.
-    pub(super) fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool) -> Part<()>
+    pub(super) fn http<IO>(self, io: IO, ahead: Bytes, connection: Connection, is_http2: bool) -> ConnectionFuture<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -170,16 +175,16 @@ impl Link {
             api: self.shared.api.clone(),
             only_health: self.only_health,
             making: is_http2.then(|| Arc::new(Semaphore::new(MADE_AT_ONCE))),
-            takeover: None,
+            handover: None,
         };
-        let Link { shared, peer, .. } = self;
+        let ConnectionContext { shared, peer, .. } = self;
         if is_http2 {
             let socket = Socket::new(io, ahead, connection, false);
             return Box::pin(async move { ended(http2(&shared, socket, handler).await, &shared, &peer) });
         }
-        activity.heeds_bytes();
+        activity.set_http1();
         if !ahead.is_empty() {
-            activity.heard();
+            activity.received();
         }
         let socket = Socket::new(io, ahead, connection, true);
         http1(shared, socket, handler)
@@ -190,15 +195,15 @@ impl Link {
 fn ended(served: hyper::Result<()>, shared: &Shared, peer: &Peer) {
     let Err(error) = served else { return };
     if error.is_parse_too_large() {
-        shared.figures().refused(Reason::header_bytes);
+        shared.counters().refused(Reason::header_bytes);
     } else if error.is_parse() {
-        shared.figures().refused(Reason::malformed);
+        shared.counters().refused(Reason::malformed);
     }
     tracing::debug!(target: "watchcore_http", address = %peer.address, "connection: {error}");
 }
 
 /// Alternates between hyper, which serves requests, and watches, which take the socket over.
-fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> Part<()>
+fn http1<IO>(shared: Arc<Shared>, mut socket: Socket<IO>, handler: Handler) -> ConnectionFuture<()>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -224,14 +229,14 @@ async fn requests<IO>(
     shared: &Shared,
     socket: Socket<IO>,
     mut handler: Handler,
-) -> hyper::Result<Option<(Socket<IO>, Bytes, Taken)>>
+) -> hyper::Result<Option<(Socket<IO>, Bytes, DirectWatch)>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = shared.limits();
     let activity = handler.activity.clone();
-    let takeover = Takeover::default();
-    handler.takeover = shared.direct.then(|| takeover.clone());
+    let handover = WatchHandover::default();
+    handler.handover = shared.direct.then(|| handover.clone());
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -239,13 +244,14 @@ where
         .header_read_timeout(None::<Duration>)
         .max_header_size(limits.header_bytes)
         .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
-    let mut connection = Box::pin(builder.serve_connection(TokioIo::new(Worded::new(socket)), handler).with_upgrades());
+    let mut connection =
+        Box::pin(builder.serve_connection(TokioIo::new(ErrorBodySocket::new(socket)), handler).with_upgrades());
     let mut is_closing = false;
     loop {
         tokio::select! {
             biased;
             ended = connection.as_mut() => return ended.map(|()| None),
-            taken = poll_fn(|_| take(&takeover, &activity)) => {
+            taken = poll_fn(|_| poll_handover(&handover, &activity)) => {
                 // Moving out is sound: hyper's connection is `Unpin`.
                 let parts = Pin::into_inner(connection).into_parts();
                 return Ok(parts.map(|parts| (parts.io.into_inner().into_inner(), parts.read_buf, taken)));
@@ -265,21 +271,26 @@ where
 /// Returns the watch that the service has handed over. Registers no waker: it is polled after each poll of the
 /// connection, during which the service stores the watch. The watch stays there while hyper has unwritten bytes of
 /// earlier, pipelined answers; hyper then waits for the socket, and is polled again.
-fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
+fn poll_handover(handover: &WatchHandover, activity: &Activity) -> Poll<DirectWatch> {
     if !activity.is_flushed() {
         return Poll::Pending;
     }
-    let taken = takeover.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = handover.lock().unwrap_or_else(PoisonError::into_inner).take();
     taken.map_or(Poll::Pending, Poll::Ready)
 }
 
 /// Writes a watch until it ends or the client disconnects; no part of hyper exists meanwhile. `None` if the connection
 /// ends with it.
-fn watch<IO>(socket: Socket<IO>, ahead: Bytes, taken: Taken, handler: &Handler) -> Part<Option<Socket<IO>>>
+fn watch<IO>(
+    socket: Socket<IO>,
+    ahead: Bytes,
+    taken: DirectWatch,
+    handler: &Handler,
+) -> ConnectionFuture<Option<Socket<IO>>>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Taken { head, stream, answered, answering, keeps_alive, body } = taken;
+    let DirectWatch { head, stream, answered, answering, keeps_alive, body } = taken;
     let (activity, address) = (handler.activity.clone(), handler.peer.address);
     // Created outside the async block, which would otherwise hold each argument twice, for as long as the watch.
     let mut direct = Direct::new(socket, head, stream, ahead, answered);
@@ -331,7 +342,7 @@ where
 
 /// Runs the HTTP/2 streams for hyper: each as a counted task, which can be cut off alone.
 #[derive(Clone)]
-struct Streams(Arc<super::Alive>);
+struct Streams(Arc<super::TaskCount>);
 
 impl<F> hyper::rt::Executor<F> for Streams
 where

@@ -3,8 +3,8 @@
 use super::answer::{Answer, holder};
 use crate::access::Peer;
 use crate::api::{Api, Limits};
-use crate::clients::{Account, Activity, Answered, Answering, Who};
-use crate::figures::Reason;
+use crate::clients::{Account, Activity, Answering, ClientId, UnreadAnswer};
+use crate::counters::Reason;
 use crate::request::Route;
 use crate::status::Refusal;
 use crate::transport::{DirectStream, direct};
@@ -23,10 +23,10 @@ use tokio::sync::Semaphore;
 use tower::Service as _;
 
 /// A watch that is written to the socket directly instead of by hyper.
-pub(super) struct Taken {
+pub(super) struct DirectWatch {
     pub(super) head: Bytes,
     pub(super) stream: Box<WatchStream>,
-    pub(super) answered: Arc<Answered>,
+    pub(super) answered: Arc<UnreadAnswer>,
     pub(super) answering: Answering,
     /// Whether the client keeps the connection open for more requests.
     pub(super) keeps_alive: bool,
@@ -35,13 +35,13 @@ pub(super) struct Taken {
 }
 
 /// Hands a watch over to the task of its connection. One slot suffices, because hyper answers one request at a time.
-pub(super) type Takeover = Arc<Mutex<Option<Taken>>>;
+pub(super) type WatchHandover = Arc<Mutex<Option<DirectWatch>>>;
 
 /// The service of one connection.
 #[derive(Clone)]
 pub(super) struct Handler {
     /// The slot for a watch, on HTTP/1.1 without layers that need the body.
-    pub(super) takeover: Option<Takeover>,
+    pub(super) handover: Option<WatchHandover>,
     pub(super) router: Router,
     pub(super) peer: Arc<Peer>,
     pub(super) activity: Arc<Activity>,
@@ -61,8 +61,8 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         let answering = self.activity.answer();
         let refused = self.refusal(&request);
         request.extensions_mut().insert(self.peer.clone());
-        let Handler { takeover, mut router, peer, activity, api, only_health, making } = self.clone();
-        let takeover = takeover.filter(|_| can_be_taken(&request));
+        let Handler { handover, mut router, peer, activity, api, only_health, making } = self.clone();
+        let handover = handover.filter(|_| can_bypass_hyper(&request));
         let keeps_alive = keeps_alive(request.headers());
         Box::pin(async move {
             let is_http2 = making.is_some();
@@ -87,16 +87,16 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             let account = response.extensions_mut().remove::<Arc<Account>>();
-            let account = account.unwrap_or_else(|| api.0.unread.account(&Who::at(peer.address.ip())));
-            if let Some(takeover) = takeover
+            let account = account.unwrap_or_else(|| api.0.unread.account(&ClientId::at(peer.address.ip())));
+            if let Some(handover) = handover
                 && let Some(stream) =
                     response.extensions_mut().remove::<DirectStream>().and_then(|direct| direct.take())
             {
                 let (parts, body) = response.into_parts();
                 let (head, answered) = (direct::head_bytes(&parts), account.answer(holder(&activity)));
-                let taken = Taken { head, stream, answered, answering, keeps_alive, body };
+                let taken = DirectWatch { head, stream, answered, answering, keeps_alive, body };
                 // The slot is only set and taken, so a panic cannot leave it half changed.
-                *takeover.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+                *handover.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
                 // The connection's task finds the watch after this poll, and drops this future with the rest of hyper.
                 return std::future::pending().await;
             }
@@ -106,7 +106,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
 }
 
 /// Whether the answer can bypass hyper: it is chunked, which HTTP/1.0 lacks, and has a body.
-fn can_be_taken(request: &Request<Incoming>) -> bool {
+fn can_bypass_hyper(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11 && request.method() == Method::GET && request.body().is_end_stream()
 }
 
@@ -121,7 +121,7 @@ impl Handler {
     }
 
     fn refused(&self, reason: Reason) {
-        self.api.0.figures.refused(reason);
+        self.api.0.counters.refused(reason);
     }
 
     /// Returns the refusal of a request that breaks a limit, before its path and parameters are parsed.

@@ -23,8 +23,8 @@ mod worded;
 pub use tls::Tls;
 
 use crate::api::{Api, Limits};
-use crate::clients::ClientPlaces;
-use crate::figures::Figures;
+use crate::clients::ClientPermits;
+use crate::counters::Counters;
 use axum::Router;
 use clock::Clock;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -201,14 +201,14 @@ impl ServerBuilder {
             check_secure(address, self.tls.is_some(), asks_certificate || self.api.authenticates())?;
         }
         let tls = self.tls.as_ref().map(Tls::load).transpose()?;
-        let alive = Arc::new(Alive::default());
+        let alive = Arc::new(TaskCount::default());
         let state = &self.api.0;
         let shared = Arc::new(Shared {
             direct: self.direct.unwrap_or(self.router.is_none()),
             router: self.router.unwrap_or_else(|| self.api.router()),
-            must_be_known: asks_certificate || self.api.authenticates(),
-            places: ClientPlaces::new(descriptors::room_for(state.limits.connections)),
-            clock: Clock::new(state.limits.clone(), state.figures.clone()),
+            requires_authentication: asks_certificate || self.api.authenticates(),
+            permits: ClientPermits::new(descriptors::room_for(state.limits.connections)),
+            clock: Clock::new(state.limits.clone(), state.counters.clone()),
             api: self.api,
             tls,
             asks_certificate,
@@ -274,10 +274,10 @@ struct Shared {
     tls: Option<tls::Certificates>,
     asks_certificate: bool,
     /// Whether requests must be authenticated.
-    must_be_known: bool,
-    places: Arc<ClientPlaces>,
+    requires_authentication: bool,
+    permits: Arc<ClientPermits>,
     clock: Arc<Clock>,
-    alive: Arc<Alive>,
+    alive: Arc<TaskCount>,
 }
 
 impl Shared {
@@ -285,25 +285,25 @@ impl Shared {
         &self.api.0.limits
     }
 
-    fn figures(&self) -> &Arc<Figures> {
-        &self.api.0.figures
+    fn counters(&self) -> &Arc<Counters> {
+        &self.api.0.counters
     }
 }
 
 /// Counts the server's tasks besides those of connections: HTTP/2 streams.
 #[derive(Default)]
-struct Alive {
+struct TaskCount {
     count: AtomicUsize,
     on_none: Notify,
 }
 
 /// A counted task, until this is dropped.
-struct AliveTask(Arc<Alive>);
+struct CountedTask(Arc<TaskCount>);
 
-impl Alive {
-    fn enter(self: &Arc<Self>) -> AliveTask {
+impl TaskCount {
+    fn enter(self: &Arc<Self>) -> CountedTask {
         self.count.fetch_add(1, SeqCst);
-        AliveTask(self.clone())
+        CountedTask(self.clone())
     }
 
     /// Waits until there are none. No more may be entered.
@@ -316,7 +316,7 @@ impl Alive {
     }
 }
 
-impl Drop for AliveTask {
+impl Drop for CountedTask {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, SeqCst) == 1 {
             self.0.on_none.notify_one();

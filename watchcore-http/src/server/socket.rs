@@ -41,7 +41,7 @@ impl<IO> Socket<IO> {
         if let Poll::Ready(Ok(bytes)) = &written
             && self.counts
         {
-            self.activity().takes(*bytes);
+            self.activity().took(*bytes);
         }
         written
     }
@@ -62,7 +62,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
             ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
         }
         if buffer.filled().len() > before {
-            self.activity().heard();
+            self.activity().received();
         }
         Poll::Ready(Ok(()))
     }
@@ -105,7 +105,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
 mod tests {
     use super::*;
     use crate::api::Limits;
-    use crate::clients::{ClientPlaces, Who};
+    use crate::clients::{ClientId, ClientPermits};
     use crate::server::clock::Clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -113,8 +113,8 @@ mod tests {
     async fn bytes_ahead_come_first() {
         let (mut client, server) = tokio::io::duplex(64);
         let clock = Clock::new(Arc::new(Limits::default()), Arc::default());
-        let place = ClientPlaces::new(1).take(&Who::Somebody).ok();
-        let connection = clock.enter("127.0.0.1:1".parse().unwrap(), place, false);
+        let permit = ClientPermits::new(1).acquire(&ClientId::Unknown).ok();
+        let connection = clock.enter("127.0.0.1:1".parse().unwrap(), permit, false);
         let activity = connection.activity().clone();
         let mut socket = Socket::new(server, Bytes::from_static(b"GET "), connection, true);
         client.write_all(b"/ HTTP/1.1").await.unwrap();

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::access::Peer;
-use crate::clients::Who;
+use crate::clients::ClientId;
 use bytes::Bytes;
-use connection::Link;
+use connection::ConnectionContext;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use watchcore::{Cache, Change};
 
@@ -20,14 +20,14 @@ fn limited(limits: Limits) -> Arc<Shared> {
     cache.writer().unwrap().apply(1, [Change::put("/w/a", "{}")]).unwrap();
     let api = Api::builder().cache(cache).resource(widgets).limits(limits).build().unwrap();
     let state = &api.0;
-    let clock = Clock::new(state.limits.clone(), state.figures.clone());
+    let clock = Clock::new(state.limits.clone(), state.counters.clone());
     let running = clock.clone();
     tokio::spawn(async move { running.run().await });
     Arc::new(Shared {
         router: api.router(),
         direct: true,
-        must_be_known: false,
-        places: ClientPlaces::new(1000),
+        requires_authentication: false,
+        permits: ClientPermits::new(1000),
         clock,
         api,
         tls: None,
@@ -37,7 +37,7 @@ fn limited(limits: Limits) -> Arc<Shared> {
 }
 
 /// Returns the state of a connection besides its socket.
-fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> Link {
+fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> ConnectionContext {
     let peer = Peer {
         address: ([127, 0, 0, 1], 1).into(),
         local: None,
@@ -47,7 +47,7 @@ fn link(shared: &Arc<Shared>, connection: &clock::Connection) -> Link {
         watches: Arc::default(),
         activity: Some(connection.activity().clone()),
     };
-    Link { shared: shared.clone(), peer: Arc::new(peer), only_health: false }
+    ConnectionContext { shared: shared.clone(), peer: Arc::new(peer), only_health: false }
 }
 
 /// Serves a connection over a pipe until it ends or is cut off.
@@ -56,8 +56,8 @@ where
     IO: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let address = ([127, 0, 0, 1], 1).into();
-    let place = shared.places.take(&Who::Somebody).ok();
-    let connection = shared.clock.enter(address, place, false);
+    let permit = shared.permits.acquire(&ClientId::Unknown).ok();
+    let connection = shared.clock.enter(address, permit, false);
     let activity = connection.activity().clone();
     activity.is_known();
     let link = link(shared, &connection);

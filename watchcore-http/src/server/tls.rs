@@ -1,6 +1,6 @@
 //! TLS: the server's certificates, reloaded when they change, and the configuration of client certificates.
 
-use crate::access::{Authorities, BELIEVED, ClientCertificate, certificates, said};
+use crate::access::{Authorities, ClientCertificate, UNREADABLE_LIMIT, certificates, pem_fault};
 use crate::files::Reloaded;
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::pem::PemLabel;
@@ -92,7 +92,7 @@ impl Tls {
     /// # Errors
     /// INVALID_ARGUMENT if the files cannot be read, or certificate and key do not match.
     pub(super) fn load(&self) -> Result<Certificates> {
-        self.load_believing(BELIEVED)
+        self.load_believing(UNREADABLE_LIMIT)
     }
 
     /// Loads the files. `believed` is how long authorities and revocation lists are used after they became unreadable.
@@ -110,7 +110,7 @@ impl Tls {
             }
             (Some(ca), crl) => {
                 let paths = std::iter::once(ca).chain(crl).cloned().collect();
-                Some(Arc::new(Authorities::of_files(paths).map_err(failed)?.believed_for(believed)))
+                Some(Arc::new(Authorities::of_files(paths).map_err(failed)?.usable_for(believed)))
             }
         };
         let made = Made::new(
@@ -130,7 +130,7 @@ impl Certificates {
         let authorities = match &self.authorities {
             Some(authorities) => {
                 authorities.current().await;
-                authorities.believed()
+                authorities.usable()
             }
             None => None,
         };
@@ -198,7 +198,7 @@ fn pair(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<SingleCertA
             decrypted(&document.map_err(|why| in_file(1, why))?, passphrase).map_err(|why| in_file(1, why))?
         }
         None => PrivateKeyDer::from_pem_slice(&files[1])
-            .map_err(|error| in_file(1, format!("no private key: {}", said(&error))))?,
+            .map_err(|error| in_file(1, format!("no private key: {}", pem_fault(&error))))?,
     };
     let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())
         .map_err(|error| format!("{} and {} are no pair: {error}", paths[0].display(), paths[1].display()))?;

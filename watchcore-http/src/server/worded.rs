@@ -19,15 +19,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const LONGEST: usize = 256;
 
 /// An HTTP/1.1 socket below hyper.
-pub(super) struct Worded<IO> {
+pub(super) struct ErrorBodySocket<IO> {
     io: IO,
     /// The rest of a Status that was reported to hyper as written.
     unwritten: Bytes,
 }
 
-impl<IO> Worded<IO> {
-    pub(super) fn new(io: IO) -> Worded<IO> {
-        Worded { io, unwritten: Bytes::new() }
+impl<IO> ErrorBodySocket<IO> {
+    pub(super) fn new(io: IO) -> ErrorBodySocket<IO> {
+        ErrorBodySocket { io, unwritten: Bytes::new() }
     }
 
     pub(super) fn into_inner(self) -> IO {
@@ -36,7 +36,7 @@ impl<IO> Worded<IO> {
 }
 
 /// Returns the answer that replaces one of hyper's own, or `None` if these bytes are something else.
-fn worded(written: &[u8]) -> Option<Bytes> {
+fn status_answer(written: &[u8]) -> Option<Bytes> {
     if written.len() > LONGEST {
         return None;
     }
@@ -69,7 +69,7 @@ fn worded(written: &[u8]) -> Option<Bytes> {
     )))
 }
 
-impl<IO: AsyncWrite + Unpin> Worded<IO> {
+impl<IO: AsyncWrite + Unpin> ErrorBodySocket<IO> {
     /// Writes the rest of a Status.
     fn poll_unwritten(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unwritten.is_empty() {
@@ -83,7 +83,7 @@ impl<IO: AsyncWrite + Unpin> Worded<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Worded<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for ErrorBodySocket<IO> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -93,10 +93,10 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Worded<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Worded<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for ErrorBodySocket<IO> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_unwritten(context))?;
-        let Some(answer) = worded(bytes) else { return Pin::new(&mut self.io).poll_write(context, bytes) };
+        let Some(answer) = status_answer(bytes) else { return Pin::new(&mut self.io).poll_write(context, bytes) };
         // hyper is told that all bytes are written. The rest of the answer goes out with the next write, flush or
         // shutdown.
         self.unwritten = answer;
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn answers_of_the_service_are_left_alone() {
         const OWN: &str = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: today\r\n\r\n";
-        let said = worded(OWN.as_bytes()).expect("one of hyper's own");
+        let said = status_answer(OWN.as_bytes()).expect("one of hyper's own");
         assert!(said.starts_with(b"HTTP/1.1 400 Bad Request\r\n") && said.ends_with(b"\"code\":400}"));
         for other in [
             OWN.replace("400", "200"),
@@ -154,7 +154,7 @@ mod tests {
             format!("{OWN}{OWN}"),
             OWN.replace("today", &"x".repeat(LONGEST)),
         ] {
-            assert_eq!(worded(other.as_bytes()), None, "{other:?}");
+            assert_eq!(status_answer(other.as_bytes()), None, "{other:?}");
         }
     }
 }

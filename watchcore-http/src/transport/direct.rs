@@ -4,7 +4,7 @@
 //! state. So hyper is taken apart, and this type writes the head, then the frames unchanged, then the last chunk.
 //! Meanwhile the socket is read only to notice that the client disconnects or sends its next request.
 
-use crate::clients::{Answered, MadeBytes};
+use crate::clients::{ProducedBytes, UnreadAnswer};
 use crate::frame::Frame;
 use crate::watch::{Progress, WatchStream};
 use bytes::{Buf, Bytes, BytesMut};
@@ -36,8 +36,8 @@ pub(crate) struct Direct<I> {
     phase: DirectPhase,
     ahead: BytesMut,
     /// Counts the frames' bytes as unread while they are here.
-    answered: Arc<Answered>,
-    made: Option<MadeBytes>,
+    answered: Arc<UnreadAnswer>,
+    made: Option<ProducedBytes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
         head: Bytes,
         stream: Box<WatchStream>,
         ahead: Bytes,
-        answered: Arc<Answered>,
+        answered: Arc<UnreadAnswer>,
     ) -> Direct<I> {
         Direct {
             io,
@@ -116,7 +116,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
                         return Poll::Pending;
                     };
                     let bytes = self.frames.iter().map(Frame::len).sum::<usize>();
-                    self.made = Some(self.answered.made(bytes));
+                    self.made = Some(self.answered.produced(bytes));
                     if progress == Progress::Ended {
                         self.phase = DirectPhase::Ending;
                     }

@@ -21,8 +21,8 @@
 //! | malformed frames; malformed text | close 1002; close 1007 |
 //! | no pong for 30 s after a ping; no byte taken for `limits.stall` | the end of the connection |
 
-use crate::access::{Peer, names, words};
-use crate::clients::{Account, Activity, Answered};
+use crate::access::{Peer, header_contains, header_words};
+use crate::clients::{Account, Activity, UnreadAnswer};
 use crate::frame::Frame;
 use crate::status::Refusal;
 use crate::watch::{OpenWatches, Progress, WatchStream};
@@ -52,11 +52,11 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSoc
 use tokio_tungstenite::tungstenite::{Bytes, Utf8Bytes};
 
 /// Interval of pings, and how long the client may take to answer one.
-const PULSE: Duration = Duration::from_secs(30);
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a closing connection waits for the client to close it too.
-const FAREWELL: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest message that a client may send; contents are ignored.
-const LARGEST: usize = 4 << 10;
+const MAX_MESSAGE: usize = 4 << 10;
 /// Size of the read and write buffers, which live as long as the connection.
 const BUFFER: usize = 4 << 10;
 
@@ -65,8 +65,8 @@ pub(crate) fn is_asked(request: &Parts) -> bool {
     let headers = &request.headers;
     request.version == Version::HTTP_11
         && request.method == Method::GET
-        && names(headers, header::CONNECTION, "upgrade")
-        && names(headers, header::UPGRADE, "websocket")
+        && header_contains(headers, header::CONNECTION, "upgrade")
+        && header_contains(headers, header::UPGRADE, "websocket")
 }
 
 /// A request to upgrade a connection to a WebSocket.
@@ -74,7 +74,7 @@ pub(crate) struct Upgrade {
     upgrade: OnUpgrade,
     accept: HeaderValue,
     /// The connection's activity, through which it may be cut off, and its count of unread bytes.
-    counted: Option<(Arc<Activity>, Arc<Answered>)>,
+    counted: Option<(Arc<Activity>, Arc<UnreadAnswer>)>,
     /// The first subprotocol that the client offers: a browser closes the connection if none of its offers is chosen.
     protocol: Option<HeaderValue>,
 }
@@ -109,8 +109,9 @@ impl Upgrade {
             let answered = account.answer(Box::new(activity.clone()));
             (activity, answered)
         });
-        let protocol =
-            words(headers, header::SEC_WEBSOCKET_PROTOCOL).next().and_then(|word| HeaderValue::from_str(word).ok());
+        let protocol = header_words(headers, header::SEC_WEBSOCKET_PROTOCOL)
+            .next()
+            .and_then(|word| HeaderValue::from_str(word).ok());
         Ok(Some(Upgrade { upgrade: upgrade.clone(), accept, counted, protocol }))
     }
 
@@ -153,7 +154,7 @@ pub(crate) struct SocketClient {
     /// The client must take some byte within this time.
     pub(crate) stall: Duration,
     /// Counts unread bytes, on a connection of our own server.
-    pub(crate) answered: Option<Arc<Answered>>,
+    pub(crate) answered: Option<Arc<UnreadAnswer>>,
 }
 
 /// The way a connection ends.
@@ -175,19 +176,19 @@ pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)
-        .max_message_size(Some(LARGEST))
-        .max_frame_size(Some(LARGEST));
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE));
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-    let ending = converse(&mut socket, stream, open, &taker).await;
+    let ending = run_session(&mut socket, stream, open, &taker).await;
     tracing::debug!(?ending, "a WebSocket ends");
     if let Ending::Close(code, reason) = ending {
         // Errors do not matter: the client may have disconnected.
-        let _ = timeout(FAREWELL, farewell(&mut socket, code, reason)).await;
+        let _ = timeout(CLOSE_TIMEOUT, close_session(&mut socket, code, reason)).await;
     }
 }
 
 /// Runs until either side ends the connection. The watch returns its permit when this returns.
-async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
+async fn run_session<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     mut stream: WatchStream,
     open: &OpenWatches,
@@ -195,27 +196,27 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
 ) -> Ending {
     let mut frames = Vec::new();
     // When the client is pinged or, if it was, when it is considered gone.
-    let (mut due, mut was_asked) = (Instant::now() + PULSE, false);
+    let (mut due, mut was_pinged) = (Instant::now() + PING_INTERVAL, false);
     loop {
         // Not `biased`: a branch that is always ready would starve the others.
         let happened = tokio::select! {
-            heard = socket.next() => hear(socket, heard, taker.stall).await.map(|()| true),
+            heard = socket.next() => handle_message(socket, heard, taker.stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
                 let sent = send(socket, &mut frames, taker).await;
                 sent.and(if progress == Progress::Ended { Err(end_of(open, &stream)) } else { Ok(false) })
             }
-            () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
+            () = sleep_until(due), if was_pinged => match now_or_none(unconstrained(socket.next())).await {
                 // The pong may have arrived while the task was sending.
-                Some(heard) => hear(socket, heard, taker.stall).await.map(|()| true),
+                Some(heard) => handle_message(socket, heard, taker.stall).await.map(|()| true),
                 None => Err(Ending::Gone),
             },
-            () = sleep_until(due), if !was_asked => {
-                (due, was_asked) = (Instant::now() + PULSE, true);
-                ask(socket, due).await.map(|()| false)
+            () = sleep_until(due), if !was_pinged => {
+                (due, was_pinged) = (Instant::now() + PING_INTERVAL, true);
+                ping(socket, due).await.map(|()| false)
             }
         };
         match happened {
-            Ok(was_heard) if was_heard => (due, was_asked) = (Instant::now() + PULSE, false),
+            Ok(was_heard) if was_heard => (due, was_pinged) = (Instant::now() + PING_INTERVAL, false),
             Ok(_) => {}
             Err(ending) => return ending,
         }
@@ -234,7 +235,7 @@ fn end_of(open: &OpenWatches, stream: &WatchStream) -> Ending {
 }
 
 /// Returns the output of a future if it is ready at the first poll.
-async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
+async fn now_or_none<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -244,7 +245,7 @@ async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Handles a message from the client.
-async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
+async fn handle_message<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     heard: Option<Result<Message, Error>>,
     stall: Duration,
@@ -257,11 +258,11 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
                 let _ = socket.flush().await;
                 socket.get_mut().shutdown().await
             };
-            let _ = timeout(FAREWELL, answer).await;
+            let _ = timeout(CLOSE_TIMEOUT, answer).await;
             Err(Ending::Gone)
         }
         // Queued pongs have no bound, so each is written before the next ping is received.
-        Some(Ok(Message::Ping(_))) => taken(stall, socket.flush()).await,
+        Some(Ok(Message::Ping(_))) => within_stall(stall, socket.flush()).await,
         Some(Ok(_)) => {
             // One read may yield hundreds of messages, but tokio's budget counts only reads. Without this, a client
             // that sends pongs without pause would hold the thread for a hundred reads.
@@ -274,7 +275,7 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Pings the client, which must take the ping before `due`.
-async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>, due: Instant) -> Result<(), Ending> {
+async fn ping<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>, due: Instant) -> Result<(), Ending> {
     match timeout_at(due, socket.send(Message::Ping(Bytes::new()))).await {
         Ok(sent) => sent.map_err(|error| ending_of(&error)),
         Err(_) => Err(Ending::Gone),
@@ -282,7 +283,7 @@ async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>,
 }
 
 /// Awaits a write, of which the client must take a part in time.
-async fn taken<T>(stall: Duration, write: impl Future<Output = Result<T, Error>>) -> Result<T, Ending> {
+async fn within_stall<T>(stall: Duration, write: impl Future<Output = Result<T, Error>>) -> Result<T, Ending> {
     match timeout(stall, write).await {
         Ok(written) => written.map_err(|error| ending_of(&error)),
         Err(_) => Err(Ending::Gone),
@@ -300,9 +301,9 @@ async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     }
     let messages: Vec<Bytes> = frames.drain(..).flat_map(|frame| message(&frame)).collect();
     let bytes = messages.iter().map(Bytes::len).sum();
-    let _made = taker.answered.as_ref().map(|answered| answered.made(bytes));
+    let _made = taker.answered.as_ref().map(|answered| answered.produced(bytes));
     // The library's own control frames go first, so that none is left half written.
-    taken(taker.stall, socket.flush()).await?;
+    within_stall(taker.stall, socket.flush()).await?;
     write_all(socket.get_mut(), &messages, taker.stall).await
 }
 
@@ -311,13 +312,13 @@ async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes], stall: 
     let mut slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
     let mut left = &mut slices[..];
     while !left.is_empty() {
-        let written = taken(stall, async { io.write_vectored(left).await.map_err(Error::from) }).await?;
+        let written = within_stall(stall, async { io.write_vectored(left).await.map_err(Error::from) }).await?;
         if written == 0 {
             return Err(Ending::Gone);
         }
         IoSlice::advance_slices(&mut left, written);
     }
-    taken(stall, async { io.flush().await.map_err(Error::from) }).await
+    within_stall(stall, async { io.flush().await.map_err(Error::from) }).await
 }
 
 /// Encodes a frame as a message: a header, and the payload without copying it. If the payload, which may be a stored
@@ -357,7 +358,7 @@ fn ending_of(error: &Error) -> Ending {
 
 /// Closes the connection, and reads what the client still sends: dropping a socket with unread bytes resets it, and the
 /// close frame may be lost.
-async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
+async fn close_session<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     code: CloseCode,
     reason: &'static str,

@@ -54,7 +54,7 @@ pub(crate) trait Framing: Send + 'static {
 
     /// Bytes that every client ignores: white space before a JSON text. Readers of JSON skip it, and line-based readers
     /// find it at the start of their next line; an empty line would not be JSON.
-    fn blank(&self) -> &'static [u8] {
+    fn keep_alive(&self) -> &'static [u8] {
         b" "
     }
 }
@@ -73,10 +73,10 @@ pub(crate) struct WatchStream {
     /// first, and a bookmark then names the position of that poll.
     due: Option<Due>,
     /// Keep-alive frames of the last poll, which do not count as events.
-    blanks: usize,
+    keep_alives: usize,
     /// Whether the cache was without its source when the watch began, and still is: see
     /// [`is_left_behind`](Self::is_left_behind).
-    stays: bool,
+    began_stale: bool,
     open: OpenWatch,
 }
 
@@ -136,17 +136,17 @@ impl WatchStream {
             timer: WatchTimer::new(deadline),
             cache: None,
             due: None,
-            blanks: 0,
-            stays: false,
+            keep_alives: 0,
+            began_stale: false,
             open,
         }
     }
 
     /// Enables a bookmark per `interval`, if the client asked for bookmarks, and keep-alive bytes after silence, so
     /// that no proxy considers the connection dead.
-    pub(crate) fn pulse(mut self, cache: &Cache, interval: Duration) -> WatchStream {
-        self.timer.pulse(interval);
-        self.stays = self.open.is_too_stale(cache);
+    pub(crate) fn heartbeat(mut self, cache: &Cache, interval: Duration) -> WatchStream {
+        self.timer.heartbeat(interval);
+        self.began_stale = self.open.is_too_stale(cache);
         self.cache = Some(cache.clone());
         self
     }
@@ -156,19 +156,19 @@ impl WatchStream {
     /// client found none.
     fn is_left_behind(&mut self) -> bool {
         let is_stale = self.cache.as_ref().is_some_and(|cache| self.open.is_too_stale(cache));
-        self.stays &= is_stale;
-        is_stale && !self.stays
+        self.began_stale &= is_stale;
+        is_stale && !self.began_stale
     }
 
     /// Disables keep-alive bytes, for a transport that has its own.
-    pub(crate) fn without_blanks(mut self) -> WatchStream {
-        self.timer.leave_silence();
+    pub(crate) fn without_keep_alives(mut self) -> WatchStream {
+        self.timer.disable_keep_alive();
         self
     }
 
     /// Creates a stream that only reports an error and ends. It returns its permit at once.
     pub(crate) fn refused(error: Error, framing: impl Framing, mut open: OpenWatch) -> WatchStream {
-        open.leave();
+        open.release();
         WatchStream {
             source: Source::Refused(error),
             framing: Box::new(framing),
@@ -177,8 +177,8 @@ impl WatchStream {
             timer: WatchTimer::new(Some(Duration::ZERO)),
             cache: None,
             due: None,
-            blanks: 0,
-            stays: false,
+            keep_alives: 0,
+            began_stale: false,
             open,
         }
     }
@@ -192,12 +192,12 @@ impl WatchStream {
             self.timer.sent();
         }
         let bytes = out[had..].iter().map(|frame| frame.len()).sum::<usize>();
-        self.open.sent(out.len() - had - std::mem::take(&mut self.blanks), bytes);
+        self.open.sent(out.len() - had - std::mem::take(&mut self.keep_alives), bytes);
         if progress == Poll::Ready(Progress::Ended) {
             // Releases the log and the permit now, even if the transport is still writing the last bytes.
             self.batch = Batch::default();
             self.source = Source::Ended;
-            self.open.leave();
+            self.open.release();
         }
         progress
     }
@@ -245,11 +245,11 @@ impl WatchStream {
                     }
                 }
                 None => {}
-                Some(Due::Blank) => {
+                Some(Due::KeepAlive) => {
                     if out.len() == had {
-                        let blank = self.framing.blank();
-                        out.push(Frame::new(blank.len(), |out| out.extend_from_slice(blank)));
-                        self.blanks += 1;
+                        let keep_alive = self.framing.keep_alive();
+                        out.push(Frame::new(keep_alive.len(), |out| out.extend_from_slice(keep_alive)));
+                        self.keep_alives += 1;
                     }
                     self.timer.sent();
                 }

@@ -3,8 +3,8 @@
 use super::recheck::Recheck;
 use crate::access::{Admission, Peer, Verdict};
 use crate::catalog::stale_for;
-use crate::clients::{ClientPlace, ClientPlaces, Full, Who};
-use crate::exchange::Exchange;
+use crate::clients::{ClientId, ClientPermit, ClientPermits, Full};
+use crate::exchange::RequestRecord;
 use crate::status::Refusal;
 use http::request::Parts;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)]
 
 /// All open watches of an [`Api`](crate::Api).
 pub(crate) struct OpenWatches {
-    places: Arc<ClientPlaces>,
+    permits: Arc<ClientPermits>,
     of_connection: usize,
     /// How long after its deadline a transport may leave a watch unpolled.
     grace: Duration,
@@ -44,13 +44,13 @@ struct Open {
     judging: Option<AbortHandle>,
     next: u64,
     /// Whether the task runs that ends overdue watches.
-    is_looked_after: bool,
+    has_overdue_task: bool,
     /// Whether the server shuts down, so that no more watches are admitted.
     draining: bool,
 }
 
 /// Ends overdue watches, until none is open.
-async fn look_after(all: Weak<OpenWatches>) {
+async fn end_overdue_periodically(all: Weak<OpenWatches>) {
     loop {
         let Some(tick) = all.upgrade().map(|all| (all.grace / 8).clamp(TICKS[0], TICKS[1])) else { return };
         tokio::time::sleep(tick).await;
@@ -59,17 +59,17 @@ async fn look_after(all: Weak<OpenWatches>) {
         let mut open = all.lock();
         if open.watches.is_empty() {
             // Under the lock, so that the next watch starts a new task.
-            open.is_looked_after = false;
+            open.has_overdue_task = false;
             return;
         }
     }
 }
 
 /// Returns the message for a reached limit.
-fn said(full: Full, who: &Who) -> String {
+fn limit_message(full: Full, client: &ClientId) -> String {
     match full {
         Full::All(limit) => format!("there are {limit} watches already, the most of this server: try again later"),
-        Full::Share(has) => format!("{who} has {has} watches already, and the places that are left are for others"),
+        Full::Share(has) => format!("{client} has {has} watches already, and the places that are left are for others"),
     }
 }
 
@@ -86,7 +86,7 @@ struct Entry {
     missed: u32,
     revocation: Arc<Revocation>,
     connection: Option<Arc<AtomicUsize>>,
-    _place: ClientPlace,
+    _permit: ClientPermit,
 }
 
 impl Drop for Entry {
@@ -129,7 +129,7 @@ pub(crate) struct OpenWatch {
     number: u64,
     revocation: Arc<Revocation>,
     /// Keeps the request's record open: the request is counted and logged when the watch ends.
-    exchange: Option<Arc<Exchange>>,
+    record: Option<Arc<RequestRecord>>,
 }
 
 impl OpenWatches {
@@ -159,7 +159,7 @@ impl OpenWatches {
         recheck: Option<Recheck>,
     ) -> OpenWatches {
         OpenWatches {
-            places: ClientPlaces::new(limit),
+            permits: ClientPermits::new(limit),
             of_connection,
             grace,
             stale_limit,
@@ -174,15 +174,15 @@ impl OpenWatches {
 
     /// Admits the watch that a request opens. The request is counted and logged when the watch ends.
     pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
-        let mut place = self.admit(&Who::of(request), Peer::of(request).map(|peer| &peer.watches))?;
-        place.exchange = Exchange::of(request).cloned();
-        if let Some(exchange) = &place.exchange {
-            exchange.watches();
+        let mut permit = self.admit(&ClientId::of(request), Peer::of(request).map(|peer| &peer.watches))?;
+        permit.record = RequestRecord::of(request).cloned();
+        if let Some(record) = &permit.record {
+            record.mark_watch();
         }
-        let Some(recheck) = &self.recheck else { return Ok(place) };
-        let Some(admission) = Admission::of(request, &recheck.access).map(Arc::new) else { return Ok(place) };
+        let Some(recheck) = &self.recheck else { return Ok(permit) };
+        let Some(admission) = Admission::of(request, &recheck.access).map(Arc::new) else { return Ok(permit) };
         let mut open = self.lock();
-        if let Some(entry) = open.watches.get_mut(&place.number) {
+        if let Some(entry) = open.watches.get_mut(&permit.number) {
             entry.admission = Some(admission);
         }
         // The task ends with the runtime that it was started on, and the service may be used on another runtime later.
@@ -190,15 +190,15 @@ impl OpenWatches {
             open.judging = Some(recheck.start(self));
         }
         drop(open);
-        Ok(place)
+        Ok(permit)
     }
 
     /// Returns the watches to recheck in this pass. Watches whose hooks did not answer come last, so that they do not
     /// use up the time of the others. `None` if no watch has an admission: the recheck task then ends.
-    pub(super) fn to_judge(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
+    pub(super) fn watches_to_recheck(&self) -> Option<Vec<(u64, Arc<Admission>)>> {
         let mut open = self.lock();
-        let judged = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
-        let mut all: Vec<_> = open.watches.iter().filter_map(judged).collect();
+        let candidate = |(number, entry): (&u64, &Entry)| Some((entry.missed, (*number, entry.admission.clone()?)));
+        let mut all: Vec<_> = open.watches.iter().filter_map(candidate).collect();
         if all.is_empty() {
             // Set under the lock, so that the next watch starts a new task.
             open.judging = None;
@@ -210,7 +210,7 @@ impl OpenWatches {
     }
 
     /// Applies a verdict. Returns the error with which the watch ends, if this call has ended it.
-    pub(super) fn judged(&self, number: u64, verdict: Verdict) -> Option<Error> {
+    pub(super) fn apply_verdict(&self, number: u64, verdict: Verdict) -> Option<Error> {
         let mut open = self.lock();
         let entry = open.watches.get_mut(&number)?;
         let is_asked = !matches!(verdict, Verdict::Unasked(_));
@@ -222,7 +222,7 @@ impl OpenWatches {
             Verdict::Ends(error) => error,
             Verdict::Unknown(error) | Verdict::Unasked(error) => {
                 entry.missed += u32::from(is_asked);
-                let limit = self.recheck.as_ref().map(Recheck::most_unconfirmed);
+                let limit = self.recheck.as_ref().map(Recheck::unconfirmed_limit);
                 limit.is_some_and(|limit| entry.confirmed.elapsed() >= limit).then_some(error)?
             }
         };
@@ -245,7 +245,7 @@ impl OpenWatches {
     /// 429 at a limit, or during shutdown.
     pub(crate) fn admit(
         self: &Arc<Self>,
-        who: &Who,
+        client: &ClientId,
         connection: Option<&Arc<AtomicUsize>>,
     ) -> Result<OpenWatch, Refusal> {
         let mut open = self.lock();
@@ -256,8 +256,8 @@ impl OpenWatches {
         } else {
             None
         };
-        let place = full.map_or_else(|| self.places.take(who).map_err(|full| said(full, who)), Err);
-        let place = place.map_err(|why| {
+        let permit = full.map_or_else(|| self.permits.acquire(client).map_err(|full| limit_message(full, client)), Err);
+        let permit = permit.map_err(|why| {
             self.refused.fetch_add(1, Relaxed);
             Refusal::too_many(why, 1)
         })?;
@@ -276,13 +276,13 @@ impl OpenWatches {
             missed: 0,
             revocation: revocation.clone(),
             connection: connection.cloned(),
-            _place: place,
+            _permit: permit,
         };
         open.watches.insert(number, entry);
-        if !std::mem::replace(&mut open.is_looked_after, true) {
-            tokio::spawn(look_after(Arc::downgrade(self)));
+        if !std::mem::replace(&mut open.has_overdue_task, true) {
+            tokio::spawn(end_overdue_periodically(Arc::downgrade(self)));
         }
-        Ok(OpenWatch { all: self.clone(), number, revocation, exchange: None })
+        Ok(OpenWatch { all: self.clone(), number, revocation, record: None })
     }
 
     /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they disappear
@@ -331,11 +331,11 @@ impl OpenWatches {
 
     /// Returns the number of open watches.
     pub(crate) fn count(&self) -> usize {
-        self.places.taken()
+        self.permits.held()
     }
 
     /// Returns (framed events, framed bytes, refused watches).
-    pub(crate) fn figures(&self) -> (u64, u64, u64) {
+    pub(crate) fn counters(&self) -> (u64, u64, u64) {
         (self.events.load(Relaxed), self.bytes.load(Relaxed), self.refused.load(Relaxed))
     }
 
@@ -385,8 +385,8 @@ impl OpenWatch {
 
     /// Counts framed events and bytes.
     pub(crate) fn sent(&self, events: usize, bytes: usize) {
-        if let Some(exchange) = &self.exchange {
-            exchange.framed(bytes);
+        if let Some(record) = &self.record {
+            record.add_watch_bytes(bytes);
         }
         if events > 0 {
             self.all.events.fetch_add(events as u64, Relaxed);
@@ -395,7 +395,7 @@ impl OpenWatch {
     }
 
     /// Returns the permit before this is dropped.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn release(&mut self) {
         // Dropped after the lock is released. Later calls find no entry.
         let entry = self.all.lock().watches.remove(&self.number);
         drop(entry);
@@ -404,6 +404,6 @@ impl OpenWatch {
 
 impl Drop for OpenWatch {
     fn drop(&mut self) {
-        self.leave();
+        self.release();
     }
 }

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 64;
 const MOST_MISSED: u32 = 4;
 
 /// A hook may take the interval divided by this.
-const PATIENCE: u32 = 3;
+const HOOK_SHARE: u32 = 3;
 
 /// The hooks that recheck open watches, and the interval.
 pub(crate) struct Recheck {
@@ -35,7 +35,7 @@ pub(crate) struct Recheck {
 
 impl Recheck {
     /// Returns the time for which a watch lasts without being confirmed.
-    pub(super) fn most_unconfirmed(&self) -> Duration {
+    pub(super) fn unconfirmed_limit(&self) -> Duration {
         self.interval.saturating_mul(MOST_MISSED)
     }
 
@@ -50,16 +50,16 @@ async fn run(all: Weak<OpenWatches>, access: Arc<Access>, interval: Duration) {
     loop {
         sleep(interval).await;
         let Some(all) = all.upgrade() else { return };
-        let Some(watches) = all.to_judge() else { return };
-        pass(&all, &access, watches, interval / PATIENCE).await;
+        let Some(watches) = all.watches_to_recheck() else { return };
+        pass(&all, &access, watches, interval / HOOK_SHARE).await;
     }
 }
 
 /// The watches of one user: their numbers and their admissions.
-type OfUser = (Vec<u64>, Vec<Arc<Admission>>);
+type WatchesOfUser = (Vec<u64>, Vec<Arc<Admission>>);
 
-async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, Arc<Admission>)>, patience: Duration) {
-    let mut users: HashMap<Option<User>, OfUser> = HashMap::new();
+async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, Arc<Admission>)>, time_limit: Duration) {
+    let mut users: HashMap<Option<User>, WatchesOfUser> = HashMap::new();
     for (number, admission) in watches {
         let (numbers, admissions) = users.entry(admission.user().cloned()).or_default();
         numbers.push(number);
@@ -74,13 +74,13 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
         }
         let (all, access) = (all.clone(), access.clone());
         judging.spawn(async move {
-            let verdicts = access.judge(&admissions, patience).await;
+            let verdicts = access.judge(&admissions, time_limit).await;
             let (mut ended, mut why, mut unknown) = (0, None, None);
             for (number, verdict) in numbers.into_iter().zip(verdicts) {
                 if let Verdict::Unknown(error) = &verdict {
                     unknown.get_or_insert_with(|| error.clone());
                 }
-                if let Some(error) = all.judged(number, verdict) {
+                if let Some(error) = all.apply_verdict(number, verdict) {
                     ended += 1;
                     why = Some(error);
                 }
@@ -157,10 +157,10 @@ mod tests {
         let counting = Counting::default();
         let all = watches(&counting);
         for round in 1..3 {
-            let place = all.open(&request("/")).unwrap();
+            let permit = all.open(&request("/")).unwrap();
             sleep(INTERVAL + INTERVAL / 2).await;
             assert_eq!(counting.0.load(SeqCst), round, "once an interval");
-            drop(place);
+            drop(permit);
             sleep(INTERVAL * 10).await;
             assert_eq!(counting.0.load(SeqCst), round, "nobody watches");
         }
@@ -171,12 +171,12 @@ mod tests {
     fn rechecks_go_on_upon_another_runtime() {
         let counting = Counting::default();
         let all = watches(&counting);
-        let mut places = Vec::new();
+        let mut permits = Vec::new();
         for round in 0..2 {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                places.push(all.open(&request("/")).unwrap());
+                permits.push(all.open(&request("/")).unwrap());
                 let before = counting.0.load(SeqCst);
                 sleep(INTERVAL + INTERVAL / 2).await;
                 assert!(counting.0.load(SeqCst) > before, "round {round}");
@@ -191,8 +191,8 @@ mod tests {
         let all = watches(&Counting::default());
         let hangs: Vec<_> = (0..30).map(|_| all.open(&request("/hangs")).unwrap()).collect();
         let others: Vec<_> = (0..50).map(|_| all.open(&request("/")).unwrap()).collect();
-        let revoked = |places: &[crate::watch::OpenWatch]| {
-            places.iter().filter(|place| place.revocation().error().is_some()).count()
+        let revoked = |permits: &[crate::watch::OpenWatch]| {
+            permits.iter().filter(|permit| permit.revocation().error().is_some()).count()
         };
         sleep(INTERVAL * MOST_MISSED).await;
         assert_eq!(revoked(&hangs), 0, "a minute is forgiven");

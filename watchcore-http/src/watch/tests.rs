@@ -1,5 +1,5 @@
 use super::*;
-use crate::clients::Who;
+use crate::clients::ClientId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -33,13 +33,13 @@ impl Framing for Keys {
 /// keep-alives do not count as events.
 #[tokio::test(start_paused = true)]
 async fn silence_ends_and_bookmarks_come_in_time() {
-    for blanks in [true, false] {
+    for keep_alives in [true, false] {
         let cache = Cache::builder("/").build().unwrap();
         let mut writer = cache.writer().unwrap();
         writer.apply(1, [Change::put("/a", "1")]).unwrap();
-        let mut stream = stream(cache.subscribe(Start::Now)).pulse(&cache, Duration::from_secs(60));
-        if !blanks {
-            stream = stream.without_blanks();
+        let mut stream = stream(cache.subscribe(Start::Now)).heartbeat(&cache, Duration::from_secs(60));
+        if !keep_alives {
+            stream = stream.without_keep_alives();
         }
         let begin = Instant::now();
         let mut next = async || {
@@ -55,7 +55,7 @@ async fn silence_ends_and_bookmarks_come_in_time() {
         while told.last().is_none_or(|(at, _)| *at < 120) {
             told.push(next().await);
         }
-        let expected: &[(u64, &str)] = match blanks {
+        let expected: &[(u64, &str)] = match keep_alives {
             true => &[(30, " "), (60, "@1"), (90, " "), (120, "@1")],
             false => &[(60, "@1"), (120, "@1")],
         };
@@ -133,8 +133,8 @@ fn keys(count: usize) -> Vec<String> {
 }
 
 fn framed_by(subscription: SubscribeBuilder, framing: Keys) -> WatchStream {
-    let place = OpenWatches::new(1, 1, Duration::MAX).admit(&Who::Somebody, None).unwrap();
-    WatchStream::new(subscription.initial_batch_bytes(PIECE_BYTES).open().unwrap(), framing, None, place)
+    let permit = OpenWatches::new(1, 1, Duration::MAX).admit(&ClientId::Unknown, None).unwrap();
+    WatchStream::new(subscription.initial_batch_bytes(PIECE_BYTES).open().unwrap(), framing, None, permit)
 }
 
 fn stream(subscription: SubscribeBuilder) -> WatchStream {

@@ -24,7 +24,7 @@ pub(super) enum Due {
     /// The bookmark interval has passed.
     Bookmark,
     /// Nothing was sent for as long as the watch may be silent.
-    Blank,
+    KeepAlive,
 }
 
 /// See the module.
@@ -32,11 +32,11 @@ pub(super) struct WatchTimer {
     /// `None` if there is nothing to wait for.
     timer: Option<Pin<Box<Sleep>>>,
     deadline: Option<Instant>,
-    pulse: Option<Pulse>,
+    heartbeat: Option<Heartbeat>,
 }
 
 /// The recurring actions: bookmarks and keep-alives.
-struct Pulse {
+struct Heartbeat {
     interval: Duration,
     bookmark_at: Instant,
     /// How long the watch may be silent; `None` if the transport has its own keep-alive.
@@ -44,10 +44,10 @@ struct Pulse {
     sent_at: Instant,
 }
 
-impl Pulse {
+impl Heartbeat {
     fn next(&self) -> Instant {
-        let blank_at = self.silence.map(|silence| self.sent_at + silence);
-        blank_at.map_or(self.bookmark_at, |at| at.min(self.bookmark_at))
+        let keep_alive_at = self.silence.map(|silence| self.sent_at + silence);
+        keep_alive_at.map_or(self.bookmark_at, |at| at.min(self.bookmark_at))
     }
 }
 
@@ -60,37 +60,41 @@ impl WatchTimer {
     /// Creates a timer that ends its watch after `deadline`, if given.
     pub(super) fn new(deadline: Option<Duration>) -> WatchTimer {
         let deadline = deadline.map(|after| later(Instant::now(), after));
-        WatchTimer { timer: deadline.map(|at| Box::pin(tokio::time::sleep_until(at))), deadline, pulse: None }
+        WatchTimer { timer: deadline.map(|at| Box::pin(tokio::time::sleep_until(at))), deadline, heartbeat: None }
     }
 
     /// Enables a bookmark per `interval`, and a keep-alive after that much silence or [`SILENCE`].
-    pub(super) fn pulse(&mut self, interval: Duration) {
+    pub(super) fn heartbeat(&mut self, interval: Duration) {
         let now = Instant::now();
-        let pulse =
-            Pulse { interval, bookmark_at: later(now, interval), silence: Some(interval.min(SILENCE)), sent_at: now };
-        let at = pulse.next();
+        let heartbeat = Heartbeat {
+            interval,
+            bookmark_at: later(now, interval),
+            silence: Some(interval.min(SILENCE)),
+            sent_at: now,
+        };
+        let at = heartbeat.next();
         self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-        self.pulse = Some(pulse);
+        self.heartbeat = Some(heartbeat);
     }
 
     /// Disables keep-alives: the transport has its own.
-    pub(super) fn leave_silence(&mut self) {
-        if let Some(pulse) = &mut self.pulse {
-            pulse.silence = None;
+    pub(super) fn disable_keep_alive(&mut self) {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.silence = None;
         }
     }
 
     /// Records that something was sent.
     pub(super) fn sent(&mut self) {
-        if let Some(pulse) = &mut self.pulse {
-            pulse.sent_at = Instant::now();
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.sent_at = Instant::now();
         }
     }
 
     /// Returns the action that is due; if none is, the task is woken when one will be.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Due> {
         loop {
-            let next = self.deadline.into_iter().chain(self.pulse.as_ref().map(Pulse::next)).min();
+            let next = self.deadline.into_iter().chain(self.heartbeat.as_ref().map(Heartbeat::next)).min();
             let (Some(timer), Some(next)) = (&mut self.timer, next) else { return Poll::Pending };
             // An earlier setting stays: see the module.
             if timer.deadline() > next {
@@ -101,14 +105,14 @@ impl WatchTimer {
             if self.deadline.is_some_and(|at| at <= now) {
                 return Poll::Ready(Due::End);
             }
-            if let Some(pulse) = &mut self.pulse {
-                if pulse.bookmark_at <= now {
+            if let Some(heartbeat) = &mut self.heartbeat {
+                if heartbeat.bookmark_at <= now {
                     // An interval of zero would always be due.
-                    pulse.bookmark_at = later(now, pulse.interval.max(Duration::from_millis(1)));
+                    heartbeat.bookmark_at = later(now, heartbeat.interval.max(Duration::from_millis(1)));
                     return Poll::Ready(Due::Bookmark);
                 }
-                if pulse.next() <= now {
-                    return Poll::Ready(Due::Blank);
+                if heartbeat.next() <= now {
+                    return Poll::Ready(Due::KeepAlive);
                 }
             }
             timer.as_mut().reset(next);

@@ -41,12 +41,12 @@ fn what_does_not_go_out_is_kept() {
         assert!(none.is_none());
     }
     assert_eq!(looked, 1);
-    let (found, made, bytes) = frames.figures();
+    let (found, made, bytes) = frames.counters();
     assert_eq!((found, made), (0, 0), "no frame");
     assert!(bytes > 0, "it leaves like any other");
     assert_eq!(get(&frames, 7, Form::Json, Kind::Modified, "another"), "another");
     let none = Frames::new(0);
-    assert!(none.get(7, Form::Json, Kind::Added, || None).is_none() && none.places.get().is_none());
+    assert!(none.get(7, Form::Json, Kind::Added, || None).is_none() && none.slots.get().is_none());
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn event_is_framed_once_a_form_and_kind() {
     assert_eq!(get(&frames, 7, Form::Json, Kind::Modified, "modified"), "modified", "another kind is another frame");
     assert_eq!(get(&frames, 7, Form::Metadata, Kind::Added, "metadata"), "metadata");
     assert_eq!(get(&frames, 8, Form::Json, Kind::Added, "next"), "next");
-    let (found, made, bytes) = frames.figures();
+    let (found, made, bytes) = frames.counters();
     assert_eq!((found, made), (1, 4));
     assert_eq!(bytes, ["one", "modified", "metadata", "next"].map(|text| text.len() + 5).iter().sum::<usize>());
 }
@@ -68,13 +68,13 @@ fn oldest_frames_leave_first() {
     for sequence in [1, 2, 3, 4, 5] {
         get(&frames, sequence, Form::Json, Kind::Added, "12345");
     }
-    assert_eq!(frames.figures().2, 30, "three of ten bytes");
+    assert_eq!(frames.counters().2, 30, "three of ten bytes");
     assert_eq!(get(&frames, 5, Form::Json, Kind::Added, "again"), "12345");
     assert_eq!(get(&frames, 2, Form::Json, Kind::Added, "again"), "again", "it had left");
     assert_eq!(get(&frames, 3, Form::Json, Kind::Added, "again"), "12345", "and pushed out nothing");
     let huge = "x".repeat(100);
     assert_eq!(get(&frames, 6, Form::Json, Kind::Added, &huge), huge, "larger than all that is kept");
-    assert_eq!(frames.figures().2, 30);
+    assert_eq!(frames.counters().2, 30);
 }
 
 /// An unlimited cache must not allocate unlimited slots.
@@ -83,19 +83,19 @@ fn places_have_a_bound_of_their_own() {
     let frames = Frames::new(usize::MAX);
     assert_eq!(get(&frames, 1, Form::Json, Kind::Added, "one"), "one");
     assert_eq!(get(&frames, 1, Form::Json, Kind::Added, "again"), "one", "kept");
-    assert_eq!(frames.places.get().unwrap().len(), MOST_PLACES);
+    assert_eq!(frames.slots.get().unwrap().len(), MAX_SLOTS);
 }
 
 /// Two events whose sequence numbers are one round apart share a slot: the later one keeps it, whichever comes first.
 #[test]
 fn a_place_is_the_later_events() {
     let frames = Frames::new(1000);
-    let later = 7 + LEAST_PLACES as u64;
+    let later = 7 + MIN_SLOTS as u64;
     assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "early"), "early");
     assert_eq!(get(&frames, later, Form::Json, Kind::Added, "later"), "later");
     assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "again"), "again", "it had to leave");
     assert_eq!(get(&frames, later, Form::Json, Kind::Added, "again"), "later", "and does not come back");
-    assert_eq!(frames.figures().2, "later".len() + 5);
+    assert_eq!(frames.counters().2, "later".len() + 5);
 }
 
 /// A lookup never returns another event's frame while other threads store and evict.
@@ -114,13 +114,13 @@ fn many_ask_at_once() {
             });
         }
     });
-    let (found, made, bytes) = frames.figures();
+    let (found, made, bytes) = frames.counters();
     assert_eq!(found + made, 80_000);
     let kept = frames.lock().events.values().sum::<usize>();
     assert!(bytes <= 4000 && bytes == kept, "{bytes} {kept}");
-    let places = frames.places.get().unwrap().iter();
+    let slots = frames.slots.get().unwrap().iter();
     let held =
-        places.flat_map(|place| place.read().unwrap().frames.iter().map(|one| bytes_of(&one.2)).collect::<Vec<_>>());
+        slots.flat_map(|slot| slot.read().unwrap().frames.iter().map(|one| bytes_of(&one.2)).collect::<Vec<_>>());
     assert_eq!(held.sum::<usize>(), bytes);
 }
 

@@ -1,12 +1,12 @@
 use super::*;
-use crate::clients::Who;
+use crate::clients::ClientId;
 use crate::resources::list::ListPieces;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use watchcore::{Change, Filter};
 
 fn reader() -> Reader {
-    Reader { who: Who::Somebody, turns: Arc::default() }
+    Reader { client: ClientId::Unknown, pool: Arc::default() }
 }
 
 fn filled(count: usize, value: &str) -> Cache {

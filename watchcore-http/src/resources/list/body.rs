@@ -6,7 +6,7 @@
 //! that takes longer than `limits.list` is cut off, even if its client keeps reading: a separate task drops the rest,
 //! and the body ends with an error, so that the response does not look complete.
 
-use super::Taker;
+use super::ListClient;
 use super::pieces::PIECE;
 use crate::json::Indent;
 use axum::body::Body;
@@ -53,9 +53,9 @@ struct Indented {
 }
 
 /// An object that was encoded completely, as the only piece.
-pub(crate) struct MadeObject(pub(crate) Vec<u8>);
+pub(crate) struct EncodedObject(pub(crate) Vec<u8>);
 
-impl ListPieces for MadeObject {
+impl ListPieces for EncodedObject {
     fn next(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
@@ -125,8 +125,8 @@ impl ListBytes {
 }
 
 /// Returns the response with a list: whole if it is small, otherwise streamed.
-pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
-    let gzip = taker.gzip;
+pub(crate) async fn respond(mut bytes: ListBytes, client: ListClient) -> Response {
+    let gzip = client.gzip;
     let mut first = Vec::new();
     loop {
         let piece = bytes.plain();
@@ -144,11 +144,11 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
     let first = Bytes::from(first);
     let body = if compressed {
         bytes.compress(first);
-        Body::new(ListBody::new(Bytes::new(), bytes, taker))
+        Body::new(ListBody::new(Bytes::new(), bytes, client))
     } else if bytes.is_over() {
         Body::from(first)
     } else {
-        Body::new(ListBody::new(first, bytes, taker))
+        Body::new(ListBody::new(first, bytes, client))
     };
     let mut response = super::super::json_response(body);
     if compressed {
@@ -179,9 +179,9 @@ enum ListRest {
 }
 
 impl ListBody {
-    fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
+    fn new(first: Bytes, bytes: ListBytes, client: ListClient) -> ListBody {
         let rest = Arc::new(Mutex::new(ListRest::Bytes(Box::new(bytes))));
-        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
+        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), client)).abort_handle();
         ListBody { first, rest, rests: false, watcher }
     }
 }
@@ -192,14 +192,14 @@ fn lock(rest: &Mutex<ListRest>) -> MutexGuard<'_, ListRest> {
 }
 
 /// Cuts a list off when its time limit is exceeded.
-async fn cut_off(rest: Weak<Mutex<ListRest>>, taker: Taker) {
-    let Taker { reader, longest, .. } = taker;
-    tokio::time::sleep(longest).await;
+async fn cut_off(rest: Weak<Mutex<ListRest>>, client: ListClient) {
+    let ListClient { reader, time_limit, .. } = client;
+    tokio::time::sleep(time_limit).await;
     let Some(rest) = rest.upgrade() else { return };
     let mut left = lock(&rest);
     if let ListRest::Bytes(bytes) = std::mem::replace(&mut *left, ListRest::Cut) {
         drop(left);
-        tracing::info!(target: "watchcore_http", who = %reader.who, ?longest, made = bytes.pieces.made(), "a list is cut off: its client takes too long for it");
+        tracing::info!(target: "watchcore_http", who = %reader.client, longest = ?time_limit, made = bytes.pieces.made(), "a list is cut off: its client takes too long for it");
     } else {
         *left = ListRest::Nothing;
     }

@@ -72,7 +72,7 @@ impl ListSource {
     /// blocking thread.
     ///
     /// # Errors
-    /// Those of [`Turns`](crate::clients::Turns).
+    /// Those of [`BlockingPool`](crate::clients::BlockingPool).
     pub(crate) async fn counted(self, cache: &Cache, reader: &Reader, until: Instant) -> Result<(ListSource, usize)> {
         let walk = match self {
             ListSource::Page { ref page, .. } => {
@@ -85,7 +85,7 @@ impl ListSource {
             let count = walk.count();
             (ListSource::Walk(walk), count)
         };
-        if is_large(cache) { reader.turns.run(&reader.who, until, count).await } else { Ok(count()) }
+        if is_large(cache) { reader.pool.run(&reader.client, until, count).await } else { Ok(count()) }
     }
 
     /// Returns the metadata of the list: its revision, and the continue token. The number of remaining objects is

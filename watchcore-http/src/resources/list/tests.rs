@@ -49,11 +49,11 @@ fn is_held(served: &Served) -> bool {
 const LARGE: usize = 10_100;
 
 fn reader() -> Reader {
-    Reader { who: Who::Somebody, turns: Arc::default() }
+    Reader { client: ClientId::Unknown, pool: Arc::default() }
 }
 
-fn taker(gzip: bool, longest: Duration) -> Taker {
-    Taker { gzip, reader: reader(), longest }
+fn client(gzip: bool, time_limit: Duration) -> ListClient {
+    ListClient { gzip, reader: reader(), time_limit }
 }
 
 #[test]
@@ -80,7 +80,7 @@ async fn pretty_piece_is_bounded() {
     let numbers = ["0"; 4000].join(",");
     let deep = format!(r#"{{"a":{}{numbers}{}}}"#, "[".repeat(120), "]".repeat(120));
     served.cache.writer().unwrap().apply(2, [Change::put("/w/shop/deep", &deep)]).unwrap();
-    let response = respond(ListBytes::new(walk(&served, ""), true), taker(false, Duration::MAX)).await;
+    let response = respond(ListBytes::new(walk(&served, ""), true), client(false, Duration::MAX)).await;
     let (mut body, mut pretty) = (response.into_body(), Vec::new());
     while let Some(frame) = body.frame().await {
         let piece = frame.unwrap().into_data().unwrap();
@@ -120,7 +120,7 @@ fn visits_are_bounded() {
         serde_json::from_slice::<Value>(&all(walk(&served, ""))).unwrap()["items"].as_array().unwrap().len(),
         5000
     );
-    assert!(served.left_out.count() >= 5000);
+    assert!(served.skipped.count() >= 5000);
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn nothing_is_made_ahead() {
     pieces.next();
     let first = pieces.made();
     assert!((50..=64).contains(&first), "{first}");
-    let response = respond(ListBytes::new(walk(&served, ""), false), taker(false, Duration::from_secs(60))).await;
+    let response = respond(ListBytes::new(walk(&served, ""), false), client(false, Duration::from_secs(60))).await;
     let mut body = response.into_body();
     let mut frames = 0;
     while let Some(Some(Ok(bytes))) = frame(&mut body) {
@@ -277,7 +277,7 @@ async fn nothing_is_made_ahead() {
 #[tokio::test(start_paused = true)]
 async fn slow_list_goes_on() {
     let served = widgets(1000, 1000);
-    let mut body = respond(ListBytes::new(walk(&served, ""), false), taker(false, Duration::MAX)).await.into_body();
+    let mut body = respond(ListBytes::new(walk(&served, ""), false), client(false, Duration::MAX)).await.into_body();
     let from = Instant::now();
     while let Some(Some(frame)) = frame(&mut body) {
         frame.expect("not cut off");
@@ -287,7 +287,7 @@ async fn slow_list_goes_on() {
     drop(body);
     tokio::task::yield_now().await;
     let body =
-        respond(ListBytes::new(walk(&served, ""), false), taker(false, Duration::from_secs(60))).await.into_body();
+        respond(ListBytes::new(walk(&served, ""), false), client(false, Duration::from_secs(60))).await.into_body();
     assert!(is_held(&served));
     tokio::task::yield_now().await;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -303,7 +303,7 @@ async fn slow_list_goes_on() {
 async fn list_without_an_end_is_cut_off() {
     const LONGEST: Duration = Duration::from_secs(600);
     let served = widgets(2000, 1000);
-    let mut body = respond(ListBytes::new(walk(&served, ""), false), taker(false, LONGEST)).await.into_body();
+    let mut body = respond(ListBytes::new(walk(&served, ""), false), client(false, LONGEST)).await.into_body();
     let from = Instant::now();
     let error = loop {
         match frame(&mut body) {
@@ -324,7 +324,7 @@ async fn compression_begins_behind_its_limit() {
         let served = widgets(count, 1000);
         let plain = all(walk(&served, ""));
         assert_eq!(plain.len() > 128 << 10, compressed, "{}", plain.len());
-        let response = respond(ListBytes::new(walk(&served, ""), false), taker(true, Duration::MAX)).await;
+        let response = respond(ListBytes::new(walk(&served, ""), false), client(true, Duration::MAX)).await;
         assert_eq!(response.headers().contains_key("content-encoding"), compressed);
         assert_eq!(response.into_body().size_hint().exact().is_some(), !compressed);
     }
@@ -341,7 +341,7 @@ async fn others_have_their_turn_between_small_pieces() {
     served.cache.writer().unwrap().apply(2, changes).unwrap();
     let query = "fieldSelector=spec.color%3Dblue";
     let bytes = || ListBytes::new(walk(&served, query), false);
-    let mut body = respond(bytes(), taker(false, Duration::MAX)).await.into_body();
+    let mut body = respond(bytes(), client(false, Duration::MAX)).await.into_body();
     let (mut pieces, mut turns) = (0, 0);
     loop {
         match frame(&mut body) {
@@ -355,7 +355,7 @@ async fn others_have_their_turn_between_small_pieces() {
     }
     assert!(pieces >= 8 && turns + 2 >= pieces, "{pieces} pieces, {turns} turns");
     // If the client accepts gzip, all pieces are made before the head is sent.
-    let mut response = std::pin::pin!(respond(bytes(), taker(true, Duration::MAX)));
+    let mut response = std::pin::pin!(respond(bytes(), client(true, Duration::MAX)));
     let mut turns = 0;
     while response.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         turns += 1;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::Api;
 use crate::catalog::Resource;
-use crate::clients::{Activity, Who};
+use crate::clients::{Activity, ClientId};
 use crate::frame::Form;
 use crate::request::Params;
 use crate::resources::watch::{Watched, open};
@@ -62,7 +62,7 @@ impl Ground {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = self.stream(query).await;
-        let answered = self.api.0.unread.account(&Who::Somebody).answer(Box::new(Arc::new(Activity::default())));
+        let answered = self.api.0.unread.account(&ClientId::Unknown).answer(Box::new(Arc::new(Activity::default())));
         let head = Bytes::from_static(b"HEAD\r\n\r\n");
         let mut direct = Direct::new(server, head, Box::new(stream), Bytes::from_static(ahead), answered);
         let task = async move {

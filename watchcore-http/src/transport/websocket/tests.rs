@@ -1,5 +1,5 @@
 use super::*;
-use crate::clients::Who;
+use crate::clients::ClientId;
 use crate::watch::{Framing, OpenWatches};
 use std::io;
 use std::pin::Pin;
@@ -43,8 +43,8 @@ fn served_until(
 ) -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
     let cache = Cache::builder("/").build().unwrap();
     let open = OpenWatches::new(1, 1, Duration::MAX);
-    let place = open.admit(&Who::Somebody, None).unwrap();
-    let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), MessageFraming, deadline, place);
+    let permit = open.admit(&ClientId::Unknown, None).unwrap();
+    let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), MessageFraming, deadline, permit);
     let (io, peer) = tokio::io::duplex(1024);
     let all = open.clone();
     let task = tokio::spawn(async move { serve(io, stream, &all, taker()).await });
@@ -92,7 +92,7 @@ async fn silent_end_is_bounded() {
     peer.read_exact(&mut close).await.unwrap();
     assert_eq!((close[0], &close[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
     task.await.unwrap();
-    assert_eq!((from.elapsed(), open.count()), (FAREWELL, 0));
+    assert_eq!((from.elapsed(), open.count()), (CLOSE_TIMEOUT, 0));
 }
 
 /// The client takes nothing, so its permit is freed long before its deadline.
@@ -112,7 +112,7 @@ async fn client_that_never_reads_ends_with_its_watch() {
     let open = OpenWatches::new(1, 1, Duration::MAX);
     let framing = LastFraming(Frame::new(5000, |out| out.resize(out.len() + 5000, b'x')));
     let subscription = cache.subscribe(Start::Now).open().unwrap();
-    let stream = WatchStream::new(subscription, framing, None, open.admit(&Who::Somebody, None).unwrap());
+    let stream = WatchStream::new(subscription, framing, None, open.admit(&ClientId::Unknown, None).unwrap());
     put(&cache, 10);
     let (io, _peer) = tokio::io::duplex(1024);
     let all = open.clone();
@@ -129,7 +129,7 @@ async fn client_without_room_for_a_ping_is_gone() {
     let from = Instant::now();
     put(&cache, 1024);
     let ended = timeout(Duration::from_secs(600), task).await;
-    assert_eq!((ended.is_ok(), from.elapsed(), open.count()), (true, 2 * PULSE, 0));
+    assert_eq!((ended.is_ok(), from.elapsed(), open.count()), (true, 2 * PING_INTERVAL, 0));
     let mut rest = Vec::new();
     peer.read_to_end(&mut rest).await.unwrap();
     assert_eq!(rest.len(), 1024, "the event, and no ping");
@@ -215,7 +215,7 @@ async fn events_are_written_where_they_lie() {
         let open = OpenWatches::new(1, 1, Duration::MAX);
         let subscription = cache.subscribe(Start::Now).open().unwrap();
         let framing = LastFraming(frame.clone());
-        let stream = WatchStream::new(subscription, framing, None, open.admit(&Who::Somebody, None).unwrap());
+        let stream = WatchStream::new(subscription, framing, None, open.admit(&ClientId::Unknown, None).unwrap());
         put(&cache, 10);
         let written = Written::default();
         serve(written.clone(), stream, &open, taker()).await;
@@ -265,7 +265,8 @@ async fn client_that_talks_all_the_time_is_ended_in_time() {
     let open = OpenWatches::new(1, 1, Duration::MAX);
     let subscription = cache.subscribe(Start::Now).open().unwrap();
     let deadline = Some(Duration::from_millis(20));
-    let stream = WatchStream::new(subscription, MessageFraming, deadline, open.admit(&Who::Somebody, None).unwrap());
+    let stream =
+        WatchStream::new(subscription, MessageFraming, deadline, open.admit(&ClientId::Unknown, None).unwrap());
     let all = open.clone();
     let task = tokio::spawn(async move { serve(Talking::default(), stream, &all, taker()).await });
     let ended = async {
@@ -284,7 +285,7 @@ async fn client_that_talks_gives_way_by_messages() {
     let cache = Cache::builder("/").build().unwrap();
     let open = OpenWatches::new(1, 1, Duration::MAX);
     let subscription = cache.subscribe(Start::Now).open().unwrap();
-    let stream = WatchStream::new(subscription, MessageFraming, None, open.admit(&Who::Somebody, None).unwrap());
+    let stream = WatchStream::new(subscription, MessageFraming, None, open.admit(&ClientId::Unknown, None).unwrap());
     let (all, talking) = (open.clone(), Talking::default());
     let client = talking.clone();
     let task = tokio::spawn(async move { serve(client, stream, &all, taker()).await });

@@ -15,7 +15,7 @@ use watchcore::metrics::{Families, Histogram};
 const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Counters of one service. All atomics are Relaxed: each is an independent statistic.
-pub(crate) struct Figures {
+pub(crate) struct Counters {
     connections: AtomicUsize,
     answer_bytes: AtomicU64,
     /// Indexed by `Reason`.
@@ -104,9 +104,9 @@ impl Reason {
     ];
 }
 
-impl Default for Figures {
-    fn default() -> Figures {
-        Figures {
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
             connections: AtomicUsize::new(0),
             answer_bytes: AtomicU64::new(0),
             refused: Default::default(),
@@ -115,7 +115,7 @@ impl Default for Figures {
     }
 }
 
-impl Figures {
+impl Counters {
     pub(crate) fn refused(&self, reason: Reason) {
         self.refused[reason as usize].fetch_add(1, Relaxed);
     }
