@@ -24,7 +24,7 @@ use std::time::Duration;
 use watchcore::{Cache, Code, Error, Result};
 
 /// The smallest `header_bytes` that is accepted: browsers and proxies send heads of several KiB.
-const LEAST_HEADER_BYTES: usize = 8 << 10;
+const MIN_HEADER_BYTES: usize = 8 << 10;
 
 /// Limits of the server: see [`ApiBuilder::limits`].
 ///
@@ -111,10 +111,9 @@ impl Limits {
     /// # Errors
     /// INVALID_ARGUMENT if no request could be served within these limits.
     fn check(&self) -> Result<()> {
-        if self.header_bytes < LEAST_HEADER_BYTES {
+        if self.header_bytes < MIN_HEADER_BYTES {
             let given = self.header_bytes;
-            let message =
-                format!("header_bytes is {given}: requests would not fit. Give {LEAST_HEADER_BYTES} or more.");
+            let message = format!("header_bytes is {given}: requests would not fit. Give {MIN_HEADER_BYTES} or more.");
             return Err(invalid(message));
         }
         let zeros = [

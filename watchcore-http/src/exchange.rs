@@ -146,11 +146,11 @@ fn log_safe(text: &str) -> String {
 
 /// Returns the client's request ID if it is safe in a log and a header; otherwise a random one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
-    const MOST: usize = 64;
+    const MAX: usize = 64;
     let is_sane = |value: &&HeaderValue| {
         let bytes = value.as_bytes();
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(byte);
-        (1..=MOST).contains(&bytes.len()) && bytes.iter().all(is_plain)
+        (1..=MAX).contains(&bytes.len()) && bytes.iter().all(is_plain)
     };
     let given = ["audit-id", "x-request-id"].iter().filter_map(|name| headers.get(*name)).find(is_sane);
     given.cloned().unwrap_or_else(|| {

@@ -25,7 +25,7 @@ const TIME_RESOLUTION: Duration = Duration::from_secs(2);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Larger than any certificate or token list: a larger file was configured by mistake.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Makes a value from the contents of the files, in the order of their paths. The error names the file and the fault.
 type Make<T> = dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync;
@@ -283,9 +283,9 @@ fn read_one(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("{} is no regular file", path.display()));
     }
     let mut contents = Vec::new();
-    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut contents)).map_err(unreadable)?;
-    if contents.len() as u64 > MOST_BYTES {
-        return Err(format!("{} has more than {MOST_BYTES} bytes", path.display()));
+    File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut contents)).map_err(unreadable)?;
+    if contents.len() as u64 > MAX_BYTES {
+        return Err(format!("{} has more than {MAX_BYTES} bytes", path.display()));
     }
     Ok(contents)
 }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 use watchcore::{Code, Error};
 
 /// How many questions about one user are asked concurrently.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT: usize = 16;
 
 /// The credential and the question with which a watch was let in.
 pub(crate) struct Admission {
@@ -158,7 +158,7 @@ async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
     let mut asked = HashSet::new();
     let distinct = questions.into_iter().filter(|question| asked.insert(*question));
     let asking = stream::iter(distinct).map(|question| ask(question).map(move |answer| (question, answer)));
-    let mut asking = pin!(asking.buffer_unordered(AT_ONCE));
+    let mut asking = pin!(asking.buffer_unordered(MAX_CONCURRENT));
     let (mut answers, begin) = (HashMap::new(), Instant::now());
     while let Ok(Some((question, answer))) = timeout(limit.saturating_sub(begin.elapsed()), asking.next()).await {
         answers.insert(question, answer);

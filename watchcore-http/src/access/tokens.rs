@@ -18,7 +18,7 @@ use watchcore::{Code, Error, Result};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How many faulty lines are named in warnings; one more warning counts the rest.
-const MOST_NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// Bearer tokens and their users, from a file of lines `token,name`.
 ///
@@ -109,7 +109,7 @@ impl Known {
                 Ok(Some((token, name))) if seen.insert(token) => {
                     known.push((token.as_bytes().to_vec(), User::new(name)));
                 }
-                _ if faults.len() == MOST_NAMED => unnamed += 1,
+                _ if faults.len() == MAX_NAMED => unnamed += 1,
                 Ok(Some(_)) => faults.push(format!(", line {number}: its token is in a line above, too")),
                 Err(what) => faults.push(format!(", line {number}: {what}")),
             }
@@ -177,7 +177,7 @@ mod tests {
         let (known, faults) = Known::parse(b"a,b\n\xff,c\n");
         assert!(known.user_of(b"a").is_some() && faults[0].contains("line 2: it is not UTF-8"), "{faults:?}");
         let (_, faults) = Known::parse("wrong\n".repeat(1000).as_bytes());
-        assert_eq!(faults.len(), MOST_NAMED + 2, "named up to a bound: {faults:?}");
+        assert_eq!(faults.len(), MAX_NAMED + 2, "named up to a bound: {faults:?}");
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use watchcore::json::JsonScan;
 
 /// How many skipped keys are named in the log; further ones are only counted.
-const MOST_NAMED: usize = 1024;
+const MAX_NAMED: usize = 1024;
 
 /// Counts the values that lists and watches of a resource skip, and logs each key once.
 #[derive(Default)]
 pub(crate) struct SkippedValues {
     /// Number of skips. Relaxed: an independent statistic.
     count: AtomicU64,
-    /// Hashes of the keys that were logged: 8 bytes each, at most [`MOST_NAMED`]. Of two keys with equal hashes only
+    /// Hashes of the keys that were logged: 8 bytes each, at most [`MAX_NAMED`]. Of two keys with equal hashes only
     /// one is logged, which is improbable and harmless.
     named: Mutex<HashSet<u64>>,
     hasher: RandomState,
@@ -34,7 +34,7 @@ impl SkippedValues {
         };
         tracing::warn!(target: "watchcore_http", %resource, key = %key.escape_ascii(), why, "a value is not served");
         if last {
-            tracing::warn!(target: "watchcore_http", %resource, "{MOST_NAMED} keys of values that are not served were named: the rest is only counted");
+            tracing::warn!(target: "watchcore_http", %resource, "{MAX_NAMED} keys of values that are not served were named: the rest is only counted");
         }
     }
 
@@ -47,8 +47,8 @@ impl SkippedValues {
     fn is_new(&self, key: &[u8]) -> Option<bool> {
         let hash = self.hasher.hash_one(key);
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = named.len() < MOST_NAMED && named.insert(hash);
-        is_new.then(|| named.len() == MOST_NAMED)
+        let is_new = named.len() < MAX_NAMED && named.insert(hash);
+        is_new.then(|| named.len() == MAX_NAMED)
     }
 }
 
@@ -76,8 +76,8 @@ mod tests {
         let skipped = SkippedValues::default();
         assert_eq!(skipped.is_new(b"/a"), Some(false));
         assert_eq!(skipped.is_new(b"/a"), None, "once a key");
-        let named = (0..MOST_NAMED * 2).filter_map(|key| skipped.is_new(&key.to_le_bytes())).collect::<Vec<_>>();
-        assert_eq!(named.len(), MOST_NAMED - 1);
+        let named = (0..MAX_NAMED * 2).filter_map(|key| skipped.is_new(&key.to_le_bytes())).collect::<Vec<_>>();
+        assert_eq!(named.len(), MAX_NAMED - 1);
         assert_eq!(named.iter().filter(|last| **last).count(), 1);
         let widgets = Resource::new("", "v1", "widgets", "Widget").prefix("/w/");
         skipped.report(&widgets, b"/w/a", None);

@@ -9,7 +9,7 @@ use watchcore::{Attribute, Builder, Code, Error, Index, Labels, Result};
 pub(crate) const LAYOUT: &str = "watchcore.http/layout";
 
 /// Prefix indexes per cache, at most: each costs every event 16 bytes and a hash lookup.
-const MOST_PREFIXES: usize = 3;
+const MAX_PREFIXES: usize = 3;
 
 /// A kind of objects to serve, and the prefix in etcd below which they lie.
 ///
@@ -174,7 +174,7 @@ impl Resource {
             cache = cache.field(Attribute::key_segment(segment_attribute(depth), depth));
         }
         // Deeper prefixes select fewer events, so if not all fit, the shallowest are dropped.
-        for depth in prefixes.into_iter().rev().take(MOST_PREFIXES) {
+        for depth in prefixes.into_iter().rev().take(MAX_PREFIXES) {
             cache = cache.index(Index::prefix(depth));
         }
         Ok(cache.index(Index::key()))

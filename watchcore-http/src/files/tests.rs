@@ -158,7 +158,7 @@ async fn what_is_no_regular_file_is_refused() {
         assert_eq!(error, format!("{} is no regular file", path.display()));
     }
     let path = scratch.write("text", "");
-    File::options().write(true).open(&path).unwrap().set_len(MOST_BYTES + 1).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
     let error = reloaded(vec![path]).err().expect("too large");
     assert!(error.ends_with("has more than 16777216 bytes"), "{error}");
 }

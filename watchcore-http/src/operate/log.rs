@@ -38,7 +38,7 @@ const LOGGED: [&str; 16] = [
 ];
 
 /// Maximum logged length of a query.
-const MOST_LOGGED: usize = 1024;
+const MAX_LOGGED: usize = 1024;
 
 /// Returns the subject of a request.
 pub(crate) fn subject(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> Subject {
@@ -96,7 +96,7 @@ fn loggable(query: &str) -> String {
     let mut logged = String::new();
     for parameter in query.split('&') {
         let name = parameter.split('=').next().unwrap_or_default();
-        if LOGGED.contains(&name) && logged.len() + parameter.len() < MOST_LOGGED {
+        if LOGGED.contains(&name) && logged.len() + parameter.len() < MAX_LOGGED {
             if !logged.is_empty() {
                 logged.push('&');
             }

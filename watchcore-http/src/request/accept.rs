@@ -131,11 +131,11 @@ pub(crate) fn accepts_aggregated(headers: &HeaderMap) -> bool {
 
 /// Returns the header Accept for an error message, truncated.
 fn accept_text(headers: &HeaderMap) -> String {
-    const MOST: usize = 200;
+    const MAX: usize = 200;
     let all: Vec<_> =
         headers.get_all(header::ACCEPT).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
     let mut text = all.join(", ");
-    if let Some((cut, _)) = text.char_indices().nth(MOST) {
+    if let Some((cut, _)) = text.char_indices().nth(MAX) {
         text.truncate(cut);
         text.push_str("...");
     }

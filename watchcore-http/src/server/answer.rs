@@ -68,7 +68,7 @@ pub(super) struct Answer {
     /// Bytes that the body produced, and that were not passed on yet.
     rest: Bytes,
     /// Bytes of known length that the body has still to produce, and that are counted already.
-    said: usize,
+    announced: usize,
     made: ProducedBytes,
     activity: Arc<Activity>,
     /// On HTTP/2, whether the body waits to be polled: it is not while its client grants no window. `None` on HTTP/1.1,
@@ -84,10 +84,10 @@ impl Answer {
         let answered = account.answer(holder(&activity));
         // A body of known length counts in full from now on, even if its bytes are shared with the cache: this client
         // keeps them alive.
-        let said = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
-        let made = answered.produced(said);
+        let announced = body.size_hint().exact().and_then(|exact| usize::try_from(exact).ok()).unwrap_or(0);
+        let made = answered.produced(announced);
         let unasked = is_http2.then_some(false);
-        let mut answer = Answer { body, rest: Bytes::new(), said, made, activity, unasked, _answering: answering };
+        let mut answer = Answer { body, rest: Bytes::new(), announced, made, activity, unasked, _answering: answering };
         answer.is_unasked(true);
         answer
     }
@@ -122,9 +122,9 @@ impl http_body::Body for Answer {
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
-                        let said = this.said.min(data.len());
-                        this.said -= said;
-                        this.made.add(data.len() - said);
+                        let announced = this.announced.min(data.len());
+                        this.announced -= announced;
+                        this.made.add(data.len() - announced);
                         this.rest = data;
                     }
                     Err(frame) => {

@@ -40,7 +40,7 @@ pub(super) struct Clock {
     limits: Arc<Limits>,
     counters: Arc<Counters>,
     all: Mutex<All>,
-    on_none: Notify,
+    emptied: Notify,
 }
 
 #[derive(Default)]
@@ -83,14 +83,14 @@ impl Drop for Connection {
         let is_none = all.connections.is_empty();
         drop(all);
         if is_none {
-            self.clock.on_none.notify_waiters();
+            self.clock.emptied.notify_waiters();
         }
     }
 }
 
 impl Clock {
     pub(super) fn new(limits: Arc<Limits>, counters: Arc<Counters>) -> Arc<Clock> {
-        Arc::new(Clock { limits, counters, all: Mutex::default(), on_none: Notify::new() })
+        Arc::new(Clock { limits, counters, all: Mutex::default(), emptied: Notify::new() })
     }
 
     /// Registers a connection; one without a permit is beyond the limit.
@@ -195,7 +195,7 @@ impl Clock {
     /// Waits until there are no connections.
     pub(super) async fn none(&self) {
         loop {
-            let none = self.on_none.notified();
+            let none = self.emptied.notified();
             if self.count() == 0 {
                 return;
             }

@@ -31,12 +31,12 @@ use tokio::sync::Semaphore;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The minimum read buffer of hyper.
-const LEAST_BUFFER: usize = 8192;
+const MIN_BUFFER: usize = 8192;
 
 /// How many answers are made concurrently for one HTTP/2 connection; further requests wait in order, so that a thousand
 /// requests at once do not delay other connections. nginx and Go limit the streams of a connection to 128 and 250;
 /// watches need more streams here, but their heads are made at once.
-const MADE_AT_ONCE: usize = 100;
+const MAX_CONCURRENT_ANSWERS: usize = 100;
 
 /// How long the shutdown of a socket may take.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -174,7 +174,7 @@ impl ConnectionContext {
             activity: activity.clone(),
             api: self.shared.api.clone(),
             only_health: self.only_health,
-            making: is_http2.then(|| Arc::new(Semaphore::new(MADE_AT_ONCE))),
+            making: is_http2.then(|| Arc::new(Semaphore::new(MAX_CONCURRENT_ANSWERS))),
             handover: None,
         };
         let ConnectionContext { shared, peer, .. } = self;
@@ -243,7 +243,7 @@ where
         // Disabled, because hyper would include the time between two requests; the clock enforces the limit.
         .header_read_timeout(None::<Duration>)
         .max_header_size(limits.header_bytes)
-        .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
+        .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(MIN_BUFFER));
     let mut connection =
         Box::pin(builder.serve_connection(TokioIo::new(ErrorBodySocket::new(socket)), handler).with_upgrades());
     let mut is_closing = false;

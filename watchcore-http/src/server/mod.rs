@@ -294,7 +294,7 @@ impl Shared {
 #[derive(Default)]
 struct TaskCount {
     count: AtomicUsize,
-    on_none: Notify,
+    emptied: Notify,
 }
 
 /// A counted task, until this is dropped.
@@ -311,7 +311,7 @@ impl TaskCount {
         while self.count.load(SeqCst) > 0 {
             // If the last one leaves between the check and the wait, `notify_one` has stored a permit, and the wait
             // returns at once.
-            self.on_none.notified().await;
+            self.emptied.notified().await;
         }
     }
 }
@@ -319,7 +319,7 @@ impl TaskCount {
 impl Drop for CountedTask {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, SeqCst) == 1 {
-            self.0.on_none.notify_one();
+            self.0.emptied.notify_one();
         }
     }
 }

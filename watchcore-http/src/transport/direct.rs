@@ -18,10 +18,10 @@ use std::time::SystemTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How many bytes a client may send during a watch: its next request, if it pipelines.
-const MOST_AHEAD: usize = 8 << 10;
+const MAX_AHEAD: usize = 8 << 10;
 
 /// Maximum number of slices in one `writev`.
-const MOST_SLICES: usize = 64;
+const MAX_SLICES: usize = 64;
 
 /// A watch that is written to a socket.
 pub(crate) struct Direct<I> {
@@ -137,7 +137,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             let mut read = ReadBuf::new(&mut room);
             match Pin::new(&mut self.io).poll_read(context, &mut read)? {
                 Poll::Ready(()) if read.filled().is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Poll::Ready(()) if self.ahead.len() + read.filled().len() > MOST_AHEAD => {
+                Poll::Ready(()) if self.ahead.len() + read.filled().len() > MAX_AHEAD => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
                 Poll::Ready(()) => self.ahead.extend_from_slice(read.filled()),
@@ -157,7 +157,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
             self.own.advance(written);
         }
         while self.at < self.frames.len() {
-            let mut slices = [IoSlice::new(&[]); MOST_SLICES];
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let (mut count, mut skipped) = (0, self.written);
             for piece in self.frames[self.at..].iter().flat_map(Frame::chunks) {
                 if skipped >= piece.len() {

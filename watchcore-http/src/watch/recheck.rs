@@ -5,7 +5,7 @@
 //! hook that hangs for one user does not delay the others.
 //!
 //! A watch ends at once if the answer is no. If there is no answer, because a hook hangs, panics or fails, the watch
-//! continues until it was not confirmed for [`MOST_MISSED`] intervals, a minute by default. A request whose hook fails
+//! continues until it was not confirmed for [`MAX_MISSED`] intervals, a minute by default. A request whose hook fails
 //! is refused at once; a watch gets the minute, so that a short failure does not end all watches together.
 
 use super::open::OpenWatches;
@@ -18,10 +18,10 @@ use tokio::time::sleep;
 use watchcore::Error;
 
 /// Number of users that are rechecked concurrently.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 /// Number of intervals for which a watch lasts without being confirmed.
-const MOST_MISSED: u32 = 4;
+const MAX_MISSED: u32 = 4;
 
 /// A hook may take the interval divided by this.
 const HOOK_SHARE: u32 = 3;
@@ -36,7 +36,7 @@ pub(crate) struct Recheck {
 impl Recheck {
     /// Returns the time for which a watch lasts without being confirmed.
     pub(super) fn unconfirmed_limit(&self) -> Duration {
-        self.interval.saturating_mul(MOST_MISSED)
+        self.interval.saturating_mul(MAX_MISSED)
     }
 
     /// Starts the recheck task.
@@ -69,7 +69,7 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
     }
     let (mut judging, mut unknown) = (JoinSet::new(), Vec::new());
     for (user, (numbers, admissions)) in users {
-        if judging.len() >= AT_ONCE {
+        if judging.len() >= MAX_CONCURRENT {
             unknown.extend(judging.join_next().await.and_then(Result::ok).flatten());
         }
         let (all, access) = (all.clone(), access.clone());
@@ -194,7 +194,7 @@ mod tests {
         let revoked = |permits: &[crate::watch::OpenWatch]| {
             permits.iter().filter(|permit| permit.revocation().error().is_some()).count()
         };
-        sleep(INTERVAL * MOST_MISSED).await;
+        sleep(INTERVAL * MAX_MISSED).await;
         assert_eq!(revoked(&hangs), 0, "a minute is forgiven");
         sleep(INTERVAL * 3).await;
         assert_eq!((revoked(&hangs), revoked(&others)), (30, 0));

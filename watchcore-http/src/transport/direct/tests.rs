@@ -147,7 +147,7 @@ async fn client_that_goes_ends_the_watch() {
 async fn client_that_sends_too_much_is_cut() {
     let ground = Ground::new(1024);
     let (mut client, task) = ground.client("watch=1&resourceVersion=0", 1 << 20, b"").await;
-    client.write_all(&[b'x'; MOST_AHEAD + 1]).await.unwrap();
+    client.write_all(&[b'x'; MAX_AHEAD + 1]).await.unwrap();
     let ended = tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
     assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
