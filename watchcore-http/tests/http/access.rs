@@ -1,12 +1,12 @@
 //! Authentication and authorization: tokens, hooks, host names and origins. Client certificates are tested in `tls`.
 
 use crate::support::certificates::{Authority, Files, install};
-use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node_key, widget, widget_key};
-use crate::support::{Ground, Watching, eventually, figure, get, request, token_from};
+use crate::support::ground::{NODES, SHOP, ServerKind, WIDGETS, node_key, widget, widget_key};
+use crate::support::{Ground, Watching, eventually, get, metric, request, token_from};
 use std::sync::{Arc, Mutex};
 use watchcore_http::{ApiBuilder, Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
-const BOTH: [Face; 2] = [Face::Own, Face::Nested];
+const BOTH: [ServerKind; 2] = [ServerKind::Own, ServerKind::Nested];
 
 /// A path of each kind.
 const PATHS: [&str; 14] = [
@@ -26,7 +26,7 @@ const PATHS: [&str; 14] = [
     "/nothing",
 ];
 
-async fn with_tokens(face: Face, files: &Files) -> Ground {
+async fn with_tokens(face: ServerKind, files: &Files) -> Ground {
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\nother,bob\n")).unwrap();
     Ground::builder().face(face).api(move |api| api.authenticator(tokens)).start().await
 }
@@ -64,7 +64,7 @@ async fn everything_but_health_needs_a_token() {
 #[tokio::test]
 async fn tokens_change_under_the_server() {
     let files = Files::new();
-    let ground = with_tokens(Face::Own, &files).await;
+    let ground = with_tokens(ServerKind::Own, &files).await;
     let code = async |token: &str| {
         request(ground.address, "GET", WIDGETS, &[("Authorization", &format!("Bearer {token}"))]).await.code()
     };
@@ -261,7 +261,7 @@ async fn panic_of_a_hook_is_500() {
             assert_eq!(client.answer("GET", "/apis", &[]).await.code(), 200, "{face:?}: on the same connection");
         }
         let counted = r#"watchcore_http_requests_total{verb="get",group="",version="",resource="/version",code="500"}"#;
-        assert_eq!(figure(ground.address, counted).await, 1.0);
+        assert_eq!(metric(ground.address, counted).await, 1.0);
     }
 }
 
@@ -376,7 +376,7 @@ async fn answers_are_safe_in_a_browser() {
             assert_eq!(of_listed.header("cross-origin-resource-policy"), None, "{path}: a listed page may have it");
         }
         let long = format!("/{}", "a".repeat(20_000));
-        if face == Face::Own {
+        if face == ServerKind::Own {
             let answer = get(ground.address, &long).await;
             assert_eq!((answer.code(), answer.header("x-content-type-options")), (414, Some("nosniff")));
         }
@@ -426,7 +426,7 @@ async fn pages_of_other_sites_are_refused() {
 #[tokio::test]
 async fn known_users_may_use_any_host() {
     let files = Files::new();
-    let ground = with_tokens(Face::Own, &files).await;
+    let ground = with_tokens(ServerKind::Own, &files).await;
     let bearer = ("Authorization", "Bearer secret");
     let host = ("Host", "any.example");
     assert_eq!(request(ground.address, "GET", WIDGETS, &[bearer, host]).await.code(), 200);

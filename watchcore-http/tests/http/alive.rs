@@ -2,8 +2,8 @@
 
 use crate::support::client::Watching;
 use crate::support::ground::WIDGETS;
-use crate::support::{Ground, figure, within};
-use crate::websocket::{closed, open, told};
+use crate::support::{Ground, metric, within};
+use crate::websocket::{closed, next_event, open};
 use serde_json::Value;
 use std::time::Duration;
 use watchcore::{Code, Error, SourceState};
@@ -25,10 +25,10 @@ async fn bookmarks_come_without_a_change() {
     let target = format!("{WIDGETS}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
     let mut widgets = Watching::open(ground.address, &target).await;
     // Keep-alives that come in between are not bookmarks.
-    assert_eq!(within("bookmarks", widgets.told_times(3)).await, ["BOOKMARK @1"; 3]);
+    assert_eq!(within("bookmarks", widgets.next_events(3)).await, ["BOOKMARK @1"; 3]);
     let mut socket = open(&ground, &target).await;
     for _ in 0..3 {
-        assert_eq!(told(&mut socket).await["type"], "BOOKMARK");
+        assert_eq!(next_event(&mut socket).await["type"], "BOOKMARK");
     }
     let keys = format!("{KEYS}&bookmarks=1");
     let mut lines = Watching::open(ground.address, &keys).await;
@@ -43,13 +43,13 @@ async fn bookmarks_come_without_a_change() {
         assert!(String::from_utf8(event).unwrap().ends_with(&format!("event: BOOKMARK\ndata: {line}\nid: 1\n")));
     }
     ground.put_node("n");
-    while within("a bookmark", widgets.told()).await != "BOOKMARK @2" {}
+    while within("a bookmark", widgets.next_event()).await != "BOOKMARK @2" {}
     // The server is behind this client, so it must not send a lower revision.
     let future = format!("{WIDGETS}?watch=1&resourceVersion=3&allowWatchBookmarks=true");
     let mut future = Watching::open(ground.address, &future).await;
     assert_eq!(future.client.chunk().await.unwrap(), b" ");
     ground.put_node("n");
-    assert_eq!(within("a bookmark", future.told()).await, "BOOKMARK @3");
+    assert_eq!(within("a bookmark", future.next_event()).await, "BOOKMARK @3");
 }
 
 /// A watch without bookmarks breaks its silence with bytes that readers of JSON, of lines and of server-sent events
@@ -69,7 +69,7 @@ async fn silence_is_broken_by_what_clients_pass_over() {
             body.extend(watching.client.chunk().await.expect("a chunk"));
         }
         assert_eq!(String::from_utf8(body).unwrap(), expected);
-        assert_eq!(figure(ground.address, "watchcore_http_watch_events_total").await, 0.0);
+        assert_eq!(metric(ground.address, "watchcore_http_watch_events_total").await, 0.0);
     }
     // A JSON parser, and a line-based reader of JSON.
     let mut watching = Watching::open(ground.address, &target).await;
@@ -82,7 +82,7 @@ async fn silence_is_broken_by_what_clients_pass_over() {
     let texts = serde_json::Deserializer::from_slice(&body).into_iter::<Value>().map(Result::unwrap).count();
     let lines = body.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice::<Value>(line).unwrap());
     assert_eq!((texts, lines.count()), (1, 1));
-    assert_eq!(told(&mut socket).await["type"], "ADDED", "its first message");
+    assert_eq!(next_event(&mut socket).await["type"], "ADDED", "its first message");
 }
 
 /// Watches of a cache that has been without etcd for longer than the limit end, so that their clients may find a better
@@ -108,9 +108,9 @@ async fn watches_of_a_stale_cache_end_once() {
         }
         assert_eq!(closed(&mut socket).await, 1000);
         let mut stays = Watching::open(ground.address, &now).await;
-        assert_eq!(within("bookmarks", stays.told_times(3)).await, ["BOOKMARK @1"; 3]);
+        assert_eq!(within("bookmarks", stays.next_events(3)).await, ["BOOKMARK @1"; 3]);
         ground.writer().set_state(SourceState::Fresh);
-        assert_eq!(within("bookmarks", stays.told_times(3)).await, ["BOOKMARK @1"; 3]);
+        assert_eq!(within("bookmarks", stays.next_events(3)).await, ["BOOKMARK @1"; 3]);
         ground.writer().set_state(SourceState::Stale(Error::new(Code::Unavailable, "etcd is away again")));
         within("an end", async { while stays.client.chunk().await.is_some() {} }).await;
         ground.writer().set_state(SourceState::Fresh);

@@ -1,7 +1,7 @@
 //! Fairness: the shares of a user or an address are bounded, and other clients are served meanwhile.
 
-use crate::support::ground::{Face, SHOP, WIDGETS, widget, widget_key};
-use crate::support::{Client, Ground, Watching, eventually, figure_in, request, within};
+use crate::support::ground::{SHOP, ServerKind, WIDGETS, widget, widget_key};
+use crate::support::{Client, Ground, Watching, eventually, metric_in, request, within};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,7 +31,12 @@ async fn ground(limit: impl FnOnce(&mut Limits)) -> Ground {
     let mut limits = Limits::default();
     limit(&mut limits);
     let api = move |api: watchcore_http::ApiBuilder| api.limits(limits).authenticator(ByName);
-    Ground::builder().face(Face::Own).cache(|cache: watchcore::Builder| cache.capacity(1 << 15)).api(api).start().await
+    Ground::builder()
+        .face(ServerKind::Own)
+        .cache(|cache: watchcore::Builder| cache.capacity(1 << 15))
+        .api(api)
+        .start()
+        .await
 }
 
 /// Returns an HTTP/2 client that grants each stream a window of `room` bytes.
@@ -75,7 +80,7 @@ async fn unread_answers_are_bounded() {
     assert!(refused > 80 && bodies.len() >= 3, "{refused} of 100 refused, {} answered", bodies.len());
     let unread = async || {
         let text = request(ground.address, "GET", "/metrics", &ALICE).await.text();
-        figure_in(&text, "watchcore_http_unread_bytes").unwrap()
+        metric_in(&text, "watchcore_http_unread_bytes").unwrap()
     };
     let held = unread().await;
     assert!(held > 5e6 && held <= BUDGET as f64 * 1.1, "{held} bytes");
@@ -103,8 +108,8 @@ async fn unread_watches_are_bounded() {
     }
     let cut = async || {
         let text = request(ground.address, "GET", "/metrics", &ALICE).await.text();
-        let figure = |name: &str| figure_in(&text, name).unwrap();
-        (figure("watchcore_http_unread_bytes") <= BUDGET as f64).then_some(figure("watchcore_http_answers_cut_total"))
+        let metric = |name: &str| metric_in(&text, name).unwrap();
+        (metric("watchcore_http_unread_bytes") <= BUDGET as f64).then_some(metric("watchcore_http_answers_cut_total"))
     };
     eventually("some are cut off", async || cut().await.filter(|cut| *cut > 0.0)).await;
     let alice = Watching::open_with(ground.address, &format!("{WIDGETS}?watch=1"), &ALICE).await;

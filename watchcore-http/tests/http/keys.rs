@@ -81,7 +81,7 @@ impl Events {
     }
 
     /// Returns the next `count` events as `TYPE key#id`; absent parts are omitted.
-    async fn told(&mut self, count: usize) -> Vec<String> {
+    async fn next_events(&mut self, count: usize) -> Vec<String> {
         let mut all = Vec::new();
         for _ in 0..count {
             let sent = self.next().await;
@@ -384,7 +384,7 @@ async fn events_have_ids_where_a_stream_can_go_on() {
         r#"{"type":"ADDED","revision":3,"key":"/registry/a","value":"\"2\"\n","create_revision":1,"mod_revision":3,"version":2}"#,
         "the same line"
     );
-    assert_eq!(events.told(2).await, ["ADDED b", "ADDED c"], "no id in the initial state");
+    assert_eq!(events.next_events(2).await, ["ADDED b", "ADDED c"], "no id in the initial state");
     let end = Sent {
         kind: "BOOKMARK".into(),
         data: r#"{"type":"BOOKMARK","revision":4,"initial_state_end":true}"#.into(),
@@ -393,7 +393,7 @@ async fn events_have_ids_where_a_stream_can_go_on() {
     assert_eq!(events.next().await, end);
     ground.apply(&[Change::put("/registry/a", "5"), Change::put("/registry/b", "5"), Change::delete("/registry/c")]);
     ground.put("/registry/d", "6");
-    assert_eq!(events.told(4).await, ["MODIFIED a", "MODIFIED b", "DELETED c#5", "ADDED d#6"]);
+    assert_eq!(events.next_events(4).await, ["MODIFIED a", "MODIFIED b", "DELETED c#5", "ADDED d#6"]);
 }
 
 #[tokio::test]
@@ -401,7 +401,7 @@ async fn last_event_of_a_revision_is_the_last_that_matches() {
     let ground = filled().await;
     let mut events = Events::open(&ground, "a&after=4", None).await;
     ground.apply(&[Change::put("/registry/a", "5"), Change::put("/registry/a1", "5"), Change::put("/registry/z", "5")]);
-    assert_eq!(events.told(2).await, ["MODIFIED a", "ADDED a1#5"]);
+    assert_eq!(events.next_events(2).await, ["MODIFIED a", "ADDED a1#5"]);
 }
 
 /// A revision of 1000 events spans several pieces, and several batches of the core.
@@ -411,18 +411,18 @@ async fn stream_resumes_without_loss_through_a_large_revision() {
     let keys: Vec<String> = (0..1000).map(|number| format!("/registry/{number:03}")).collect();
     let value = "v".repeat(200);
     let mut first = Events::open(&ground, "", None).await;
-    assert_eq!(first.told(1).await, ["BOOKMARK #0"]);
+    assert_eq!(first.next_events(1).await, ["BOOKMARK #0"]);
     ground.put("/registry/000", "first");
     ground.apply(&keys.iter().map(|key| Change::put(key, &value)).collect::<Vec<_>>());
     ground.put("/registry/999", "last");
-    assert_eq!(first.told(1).await, ["ADDED 000#1"]);
-    let inside = first.told(700).await;
+    assert_eq!(first.next_events(1).await, ["ADDED 000#1"]);
+    let inside = first.next_events(700).await;
     assert!(inside.iter().all(|told| !told.contains('#')), "no id inside the revision");
     assert_eq!(first.last, Some(1));
     drop(first);
     // The whole revision is sent again, because a client cannot resume inside it.
     let mut second = Events::open(&ground, "", Some(1)).await;
-    let whole = second.told(1000).await;
+    let whole = second.next_events(1000).await;
     assert_eq!((whole[0].as_str(), whole[999].as_str()), ("MODIFIED 000", "ADDED 999#2"));
     assert!(whole[..999].iter().all(|told| !told.contains('#')));
     let told: Vec<&str> = whole.iter().filter_map(|told| told.split(' ').nth(1)?.split('#').next()).collect();
@@ -430,7 +430,7 @@ async fn stream_resumes_without_loss_through_a_large_revision() {
     let last = second.last;
     drop(second);
     let mut third = Events::open(&ground, "&after=0", last).await;
-    assert_eq!(third.told(1).await, ["MODIFIED 999#3"], "what came already does not come again");
+    assert_eq!(third.next_events(1).await, ["MODIFIED 999#3"], "what came already does not come again");
 }
 
 #[tokio::test]
@@ -465,9 +465,9 @@ async fn resumed_streams_see_each_event_once() {
 async fn where_a_stream_broke_off_stands_in_a_header() {
     let ground = filled().await;
     let mut events = Events::open(&ground, "&after=1", Some(3)).await;
-    assert_eq!(events.told(1).await, ["ADDED c#4"], "the header is newer than the address");
+    assert_eq!(events.next_events(1).await, ["ADDED c#4"], "the header is newer than the address");
     let mut events = Events::open(&ground, "&after=3", None).await;
-    assert_eq!(events.told(1).await, ["ADDED c#4"]);
+    assert_eq!(events.next_events(1).await, ["ADDED c#4"]);
     let with = async |id: &str| {
         request(ground.address, "GET", P, &[("Accept", "text/event-stream"), ("Last-Event-ID", id)]).await
     };
@@ -480,17 +480,17 @@ async fn where_a_stream_broke_off_stands_in_a_header() {
 async fn stream_of_events_goes_through_a_resync() {
     let ground = filled().await;
     let mut events = Events::open(&ground, "", None).await;
-    events.told(4).await;
+    events.next_events(4).await;
     ground.writer().resync(9, found(), ResyncReason::TooFarBehind).unwrap();
     ground.put("/registry/e", "x");
-    let told = events.told(7).await;
+    let told = events.next_events(7).await;
     assert_eq!(told[0], "RESYNC ");
     assert!(told[1..5].iter().all(|told| !told.contains('#')), "it is one change: {told:?}");
     assert_eq!(told[5..], ["RESYNC #9", "ADDED e#10"]);
     let mut events = Events::open(&ground, "", Some(4)).await;
-    assert_eq!(events.told(7).await, told, "from before it the same comes again");
+    assert_eq!(events.next_events(7).await, told, "from before it the same comes again");
     let mut events = Events::open(&ground, "", Some(9)).await;
-    assert_eq!(events.told(1).await, ["ADDED e#10"]);
+    assert_eq!(events.next_events(1).await, ["ADDED e#10"]);
 }
 
 #[tokio::test]

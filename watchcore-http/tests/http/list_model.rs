@@ -49,11 +49,11 @@ struct Asked {
 }
 
 /// The value at a key: its color (`None`: not an object), and its revision.
-type Lives = (Option<&'static str>, u64);
+type StoredObject = (Option<&'static str>, u64);
 
 /// All states, by revision.
 struct Model {
-    states: Vec<BTreeMap<String, Lives>>,
+    states: Vec<BTreeMap<String, StoredObject>>,
     compacted: u64,
 }
 
@@ -99,7 +99,7 @@ impl Model {
     }
 
     /// Returns the matching objects of a list from `next` on in a state, and the keys of all values.
-    fn matching(&self, asked: &Asked, revision: u64, next: &str) -> (Vec<(String, Lives)>, Vec<String>) {
+    fn matching(&self, asked: &Asked, revision: u64, next: &str) -> (Vec<(String, StoredObject)>, Vec<String>) {
         let state = &self.states[revision as usize];
         let range: Vec<_> = state
             .iter()

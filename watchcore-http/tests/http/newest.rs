@@ -132,7 +132,7 @@ async fn watch_above_etcd_ends_with_504() {
     let mut watching = Watching::open(ground.address, &format!("{WIDGETS}?watch=1&resourceVersion=99")).await;
     let ticket = asked(&ground, 0).await;
     ground.writer().serve_consistent(ticket, 1);
-    assert_eq!(watching.told().await, "ERROR 504 Timeout");
+    assert_eq!(watching.next_event().await, "ERROR 504 Timeout");
     watching.ended().await;
 }
 
@@ -161,6 +161,6 @@ async fn failing_consistent_reads_are_named() {
 async fn watch_that_waits_in_vain_is_told() {
     let ground = fed().await;
     let mut watching = Watching::open(ground.address, &format!("{WIDGETS}?watch=1")).await;
-    assert_eq!(watching.told().await, "ERROR 504 Timeout");
+    assert_eq!(watching.next_event().await, "ERROR 504 Timeout");
     watching.ended().await;
 }

@@ -1,8 +1,8 @@
 //! The endpoints for operators: health, metrics, the access log.
 
 use crate::support::certificates::Files;
-use crate::support::ground::{Face, PREFIX, SHOP, WIDGETS};
-use crate::support::{Client, Ground, Watching, eventually, figure, figure_in, get, request, within};
+use crate::support::ground::{PREFIX, SHOP, ServerKind, WIDGETS};
+use crate::support::{Client, Ground, Watching, eventually, get, metric, metric_in, request, within};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use watchcore_http::Tokens;
 
 #[tokio::test]
 async fn healthy_is_ok() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let ground = Ground::builder().face(face).start().await;
         for path in ["/livez", "/readyz", "/healthz", "/readyz/", "/livez?other=1"] {
             let answer = get(ground.address, path).await;
@@ -228,7 +228,7 @@ async fn metrics_are_text_of_prometheus() {
 
 #[tokio::test]
 async fn requests_are_counted_by_verb_resource_code() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let ground = Ground::builder().face(face).start().await;
         ground.put_widget("shop/a", "red");
         let one = format!("{SHOP}/a");
@@ -247,7 +247,7 @@ async fn requests_are_counted_by_verb_resource_code() {
         let text = eventually("all are counted", || async {
             let text = get(ground.address, "/metrics").await.text();
             let last = "watchcore_http_requests_total{verb=\"list\",group=\"\",version=\"\",resource=\"/v1/keys\",code=\"200\"}";
-            figure_in(&text, last).map(|_| text)
+            metric_in(&text, last).map(|_| text)
         })
         .await;
         for (verb, resource, code, count) in [
@@ -267,17 +267,17 @@ async fn requests_are_counted_by_verb_resource_code() {
                 "{{verb=\"{verb}\",group=\"{group}\",version=\"{version}\",resource=\"{resource}\",code=\"{code}\"}}"
             );
             let series = format!("watchcore_http_requests_total{labels}");
-            assert_eq!(figure_in(&text, &series), Some(count), "{face:?} {series} in\n{text}");
+            assert_eq!(metric_in(&text, &series), Some(count), "{face:?} {series} in\n{text}");
         }
         let durations = "watchcore_http_request_duration_seconds_count";
         let of = |verb: &str| {
-            figure_in(
+            metric_in(
                 &text,
                 &format!("{durations}{{verb=\"{verb}\",group=\"matrix.test\",version=\"v1\",resource=\"widgets\"}}"),
             )
         };
         assert_eq!((of("list"), of("get"), of("delete")), (Some(3.0), Some(2.0), None));
-        assert!(figure_in(&text, "watchcore_http_answer_bytes_total").unwrap() > 1000.0);
+        assert!(metric_in(&text, "watchcore_http_answer_bytes_total").unwrap() > 1000.0);
     }
 }
 
@@ -296,7 +296,7 @@ impl Source for NotedThreads {
 /// With ten thousand watches this takes milliseconds, which would delay events on an async thread.
 #[tokio::test]
 async fn figures_are_gathered_off_the_runtime() {
-    let ground = Ground::builder().face(Face::Own).start().await;
+    let ground = Ground::builder().face(ServerKind::Own).start().await;
     let source = Arc::new(NotedThreads::default());
     ground.writer().attach(source.clone()).unwrap();
     // The server runs on the test's thread.
@@ -325,7 +325,7 @@ async fn frames_of_keys_are_counted() {
     let text = get(ground.address, "/metrics").await.text();
     let of = |name: &str| {
         let series = format!(r#"watchcore_http_{name}{{group="",version="",resource="/v1/keys"}}"#);
-        figure_in(&text, &series).unwrap_or_else(|| panic!("no {series} in\n{text}"))
+        metric_in(&text, &series).unwrap_or_else(|| panic!("no {series} in\n{text}"))
     };
     assert!(of("frames_made_total") >= 10.0 && of("frames_bytes") > 1000.0);
     assert_eq!(of("frames_found_total"), 0.0, "nobody else watches");
@@ -333,7 +333,7 @@ async fn frames_of_keys_are_counted() {
 
 #[tokio::test]
 async fn watches_are_counted_with_their_lag() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let ground = Ground::builder().face(face).start().await;
         ground.put("/registry/matrix.test/widgets/shop/bad", "no object");
         let mut one = Watching::open(ground.address, &format!("{WIDGETS}?watch=1")).await;
@@ -341,11 +341,11 @@ async fn watches_are_counted_with_their_lag() {
         for _ in 0..10 {
             ground.put_widget("shop/a", "red");
         }
-        one.told_times(10).await;
-        two.told_times(10).await;
+        one.next_events(10).await;
+        two.next_events(10).await;
         let text = get(ground.address, "/metrics").await.text();
         let of = |name: &str| {
-            figure_in(&text, &format!("watchcore_http_{name}")).unwrap_or_else(|| panic!("no {name} in\n{text}"))
+            metric_in(&text, &format!("watchcore_http_{name}")).unwrap_or_else(|| panic!("no {name} in\n{text}"))
         };
         assert_eq!((of("watches_open"), of("watch_events_total")), (2.0, 20.0), "{face:?}");
         assert!(of("watch_bytes_total") > 20.0 * 100.0);
@@ -360,7 +360,7 @@ async fn watches_are_counted_with_their_lag() {
         assert_eq!((of("watch_lag_max_events"), of("watch_lag_events_count")), (0.0, 2.0));
         drop(two);
         eventually("one is left", || async {
-            (figure(ground.address, "watchcore_http_watches_open").await == 1.0).then_some(())
+            (metric(ground.address, "watchcore_http_watches_open").await == 1.0).then_some(())
         })
         .await;
 
@@ -374,8 +374,8 @@ async fn watches_are_counted_with_their_lag() {
         }
         eventually("lag is seen", || async {
             let text = get(ground.address, "/metrics").await.text();
-            let most = figure_in(&text, "watchcore_http_watch_lag_max_events").unwrap();
-            let age = figure_in(&text, "watchcore_http_watch_lag_max_seconds").unwrap();
+            let most = metric_in(&text, "watchcore_http_watch_lag_max_events").unwrap();
+            let age = metric_in(&text, "watchcore_http_watch_lag_max_seconds").unwrap();
             (most > 5.0 && age > 0.0).then_some(())
         })
         .await;
@@ -384,8 +384,8 @@ async fn watches_are_counted_with_their_lag() {
 
 #[tokio::test]
 async fn connections_are_counted() {
-    let ground = Ground::builder().face(Face::Own).start().await;
-    let open = async || figure(ground.address, "watchcore_http_connections").await;
+    let ground = Ground::builder().face(ServerKind::Own).start().await;
+    let open = async || metric(ground.address, "watchcore_http_connections").await;
     assert_eq!(open().await, 1.0, "that of the scrape");
     let mut others = Vec::new();
     for _ in 0..5 {
@@ -457,7 +457,7 @@ async fn requests_are_logged_without_secrets() {
     let files = Files::new();
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
     // Our own server knows the client's address.
-    let ground = Ground::builder().face(Face::Own).api(move |api| api.authenticator(tokens)).start().await;
+    let ground = Ground::builder().face(ServerKind::Own).api(move |api| api.authenticator(tokens)).start().await;
     let target = format!("{WIDGETS}?limit=5&token=hidden&access_token=hidden");
     let headers = [("Authorization", "Bearer secret"), ("X-Request-Id", "of-client-1")];
     let answer = request(ground.address, "GET", &target, &headers).await;
@@ -492,7 +492,7 @@ async fn requests_are_logged_without_secrets() {
 #[tokio::test]
 async fn logged_lines_are_plain_text() {
     let logged = Logged::start();
-    let ground = Ground::builder().face(Face::Own).start().await;
+    let ground = Ground::builder().face(ServerKind::Own).start().await;
     let target = "/\u{2028}x\u{85}y\u{202e}z?labelSelector=\u{9b}31m\u{2029}";
     let answer = request(ground.address, "GET", target, &[("X-Request-Id", "wild")]).await;
     assert_eq!(answer.code(), 404);
@@ -504,7 +504,7 @@ async fn logged_lines_are_plain_text() {
 
 #[tokio::test]
 async fn streams_are_logged_when_they_end() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let logged = Logged::start();
         let ground = Ground::builder().face(face).start().await;
         for (id, target) in
@@ -546,7 +546,7 @@ async fn clients_that_go_are_499() {
     let mut client = Client::connect(ground.address).await;
     client.request("GET", &format!("{WIDGETS}?resourceVersion=99"), &[("X-Request-Id", "gone")]).await;
     let waiters = format!("watchcore_waiters{{cache=\"{PREFIX}\"}}");
-    eventually("it waits", || async { (figure(ground.address, &waiters).await == 1.0).then_some(()) }).await;
+    eventually("it waits", || async { (metric(ground.address, &waiters).await == 1.0).then_some(()) }).await;
     drop(client);
     let line = logged.line(&["id=\"gone\""]).await;
     assert!(line.contains("code=499"), "{line}");

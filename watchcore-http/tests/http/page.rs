@@ -62,7 +62,7 @@ async fn sample_has_the_figures_of_the_page() {
     assert_eq!(members(resource), ["frames_found", "frames_made", "left_out", "name", "prefix", "requests"]);
     assert_eq!((&resource["name"], &resource["prefix"]), (&"nodes/v1".into(), &"/registry/nodes/".into()));
     let cache = &sample["caches"][0];
-    let figures = [
+    let names = [
         "bytes",
         "endpoint",
         "events",
@@ -83,15 +83,15 @@ async fn sample_has_the_figures_of_the_page() {
         "window_bytes",
         "window_seconds",
     ];
-    assert_eq!(members(cache), figures);
-    for (name, figure) in
+    assert_eq!(members(cache), names);
+    for (name, value) in
         [("revision", 1235), ("oldest", 1), ("objects", 1235), ("resyncs", 0), ("reconnects", 0), ("more_watchers", 0)]
     {
-        assert_eq!(cache[name], figure, "{name}");
+        assert_eq!(cache[name], value, "{name}");
     }
     assert_eq!((&cache["state"], &cache["last_error"]), (&"Ready".into(), &Value::Null));
     let watcher = &cache["watchers"][0];
-    let figures = [
+    let names = [
         "handed_out",
         "id",
         "lag_events",
@@ -103,7 +103,7 @@ async fn sample_has_the_figures_of_the_page() {
         "revision",
         "state",
     ];
-    assert_eq!(members(watcher), figures);
+    assert_eq!(members(watcher), names);
     assert_eq!((&watcher["name"], &watcher["lag_events"]), (&"the report".into(), &1.into()));
 }
 

@@ -86,7 +86,7 @@ async fn hp_02_boolean_is_true_unless_zero_or_false() {
     let ground = five().await;
     for value in ["watch=1", "watch=true", "watch", "watch=", "watch=yes", "watch=00", "watch=no"] {
         let mut watch = Watching::open(ground.address, &format!("{SHOP}?{value}")).await;
-        assert_eq!(watch.told().await, "ADDED shop/a@1", "{value}");
+        assert_eq!(watch.next_event().await, "ADDED shop/a@1", "{value}");
     }
     for value in ["watch=0", "watch=false", "watch=False", "watch=FALSE", "", "Watch=1"] {
         assert_eq!(selected(&ground, SHOP, value).await.len(), 2, "{value} is a list");
@@ -439,7 +439,7 @@ async fn hp_21_name_and_namespace_always_select() {
             assert_eq!(selected(&ground, path, &query).await, *expected, "{path} {selector}");
             let mut watch = Watching::open(ground.address, &format!("{path}?watch=1&{query}")).await;
             for name in *expected {
-                assert!(watch.told().await.starts_with(&format!("ADDED {name}@")), "{path} {selector}");
+                assert!(watch.next_event().await.starts_with(&format!("ADDED {name}@")), "{path} {selector}");
             }
         }
     }
@@ -486,7 +486,7 @@ async fn hp_24_name_in_a_path_is_watched_alone() {
         ground.delete("/registry/matrix.test/widgets/shop/bb");
         ground.delete("/registry/matrix.test/widgets/shop/b");
         ground.put_widget("shop/b", "blue");
-        let told = watch.told_times(4).await;
+        let told = watch.next_events(4).await;
         assert_eq!(told, ["ADDED shop/b@2", "MODIFIED shop/b@8", "DELETED shop/b@10", "ADDED shop/b@11"], "{path}");
     }
     let ground = five().await;
@@ -497,7 +497,10 @@ async fn hp_24_name_in_a_path_is_watched_alone() {
     );
     for selector in ["metadata.name=b", "metadata.name=b,spec.color=blue", "spec.color=blue"] {
         let path = format!("{SHOP}/b?watch=1&fieldSelector={}", encoded(selector));
-        assert!(Watching::open(ground.address, &path).await.told().await.starts_with("ADDED shop/b@"), "{selector}");
+        assert!(
+            Watching::open(ground.address, &path).await.next_event().await.starts_with("ADDED shop/b@"),
+            "{selector}"
+        );
     }
 }
 
@@ -512,8 +515,8 @@ async fn hp_25_watch_of_the_state_is_the_default() {
         for query in [version.to_owned(), format!("{version}&{asked}")] {
             let path = format!("{SHOP}?watch=1&allowWatchBookmarks=true&{query}");
             let mut watch = Watching::open(ground.address, &path).await;
-            assert_eq!(watch.told_times(2).await, state, "{query}");
-            assert_eq!(watch.told().await, "END @5", "{query}");
+            assert_eq!(watch.next_events(2).await, state, "{query}");
+            assert_eq!(watch.next_event().await, "END @5", "{query}");
         }
     }
     for path in [
@@ -523,9 +526,9 @@ async fn hp_25_watch_of_the_state_is_the_default() {
         format!("/apis/matrix.test/v1/watch/namespaces/shop/widgets?allowWatchBookmarks=1&watch=1&{asked}"),
     ] {
         let mut watch = Watching::open(ground.address, &path).await;
-        assert_eq!(watch.told_times(2).await, state, "{path}");
+        assert_eq!(watch.next_events(2).await, state, "{path}");
         let revision = ground.put_widget("shop/z", "red");
-        assert_eq!(watch.told().await, format!("ADDED shop/z@{revision}"), "no end mark: {path}");
+        assert_eq!(watch.next_event().await, format!("ADDED shop/z@{revision}"), "no end mark: {path}");
         ground.delete("/registry/matrix.test/widgets/shop/z");
     }
 }

@@ -4,7 +4,7 @@
 use crate::support::client::Watching;
 use crate::support::ground::{SHOP, WIDGETS, node, node_key, widget, widget_key};
 use crate::support::{Ground, get};
-use crate::websocket::{open, told};
+use crate::websocket::{next_event, open};
 use std::collections::BTreeMap;
 use watchcore::{Change, Record, ResyncReason};
 
@@ -59,7 +59,7 @@ async fn watch(ground: &Ground, (path, selector): (&str, &str), revision: u64) -
 }
 
 /// Applies an event of the form `TYPE name@revision` to a client's state.
-fn take(known: &mut BTreeMap<String, String>, event: &str) {
+fn apply_event(known: &mut BTreeMap<String, String>, event: &str) {
     let (kind, object) = event.split_once(' ').expect("a type");
     let (name, revision) = object.split_once('@').expect("a revision");
     match kind {
@@ -92,7 +92,7 @@ async fn client_cut_inside_a_revision_loses_nothing() {
         let next = ground.put_widget("shop/a1", "blue");
         let mut events = Vec::new();
         while events.last().is_none_or(|event: &String| !event.ends_with(&format!("@{}", next))) {
-            events.push(whole.told().await);
+            events.push(whole.next_event().await);
         }
         let count = events.iter().filter(|event| event.ends_with(&format!("@{revision}"))).count();
         counts.push(count);
@@ -100,14 +100,14 @@ async fn client_cut_inside_a_revision_loses_nothing() {
         for cut in 1..=count {
             let mut known = BTreeMap::new();
             let mut before = watch(&ground, selection, revision - 1).await;
-            for event in before.told_times(cut).await {
-                take(&mut known, &event);
+            for event in before.next_events(cut).await {
+                apply_event(&mut known, &event);
             }
             drop(before);
             let rest = if count == 1 { &events[1..] } else { &events[..] };
-            let again = watch(&ground, selection, revision).await.told_times(rest.len()).await;
+            let again = watch(&ground, selection, revision).await.next_events(rest.len()).await;
             assert_eq!(again, rest, "{selection:?}, cut behind {cut} of {count}");
-            again.iter().for_each(|event| take(&mut known, event));
+            again.iter().for_each(|event| apply_event(&mut known, event));
             let of_it = |known: &BTreeMap<String, String>| {
                 known
                     .iter()
@@ -122,7 +122,7 @@ async fn client_cut_inside_a_revision_loses_nothing() {
     assert!(counts[0] == 20 && counts.contains(&1) && counts[1..4].iter().all(|count| *count > 1), "{counts:?}");
     let mut socket = open(&ground, &format!("{WIDGETS}?watch=1&resourceVersion={revision}")).await;
     for _ in 0..20 {
-        assert_eq!(told(&mut socket).await["object"]["metadata"]["resourceVersion"], revision.to_string());
+        assert_eq!(next_event(&mut socket).await["object"]["metadata"]["resourceVersion"], revision.to_string());
     }
 }
 
@@ -137,8 +137,8 @@ async fn revision_that_is_to_come_is_given_whole() {
     ground.put_widget("shop/c", "red");
     ground.put_widget("shop/d", "red");
     let expected = ["DELETED shop/a@2", "ADDED shop/b@2", "ADDED shop/c@3", "ADDED shop/d@4"];
-    assert_eq!(several.told_times(4).await, expected);
-    assert_eq!(one.told().await, expected[3]);
+    assert_eq!(several.next_events(4).await, expected);
+    assert_eq!(one.next_event().await, expected[3]);
 }
 
 /// A client that may have a part of a revision that has left the window gets 410.
@@ -158,7 +158,7 @@ async fn revision_of_several_that_left_is_410() {
             continue;
         }
         let several = (left - 1).is_multiple_of(3);
-        let told = watch(&ground, SELECTIONS[0], left).await.told().await;
+        let told = watch(&ground, SELECTIONS[0], left).await.next_event().await;
         assert_eq!(told == "ERROR 410 Expired", several, "behind {left}: {told}");
         seen.push(several);
     }
@@ -191,6 +191,6 @@ async fn objects_of_the_end_of_a_difference_come_again() {
         });
         ground.writer().resync(40, records, ResyncReason::Compacted).unwrap();
         ground.put_widget("shop/z", "red");
-        assert_eq!(watch(&ground, SELECTIONS[0], 40).await.told_times(expected.len()).await, expected);
+        assert_eq!(watch(&ground, SELECTIONS[0], 40).await.next_events(expected.len()).await, expected);
     }
 }

@@ -1,8 +1,8 @@
 //! Open watches end when their user no longer exists or may no longer watch; those of others continue.
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, install, later};
-use crate::support::ground::{Face, SHOP, WIDGETS};
-use crate::support::{Ground, Watching, eventually, figure_in, request, within};
+use crate::support::ground::{SHOP, ServerKind, WIDGETS};
+use crate::support::{Ground, Watching, eventually, metric_in, request, within};
 use futures_util::StreamExt as _;
 use http::request::Parts;
 use serde_json::Value;
@@ -90,7 +90,7 @@ impl Authorizer for Hook {
     }
 }
 
-async fn hooked(face: Face, hook: &Hook) -> Ground {
+async fn hooked(face: ServerKind, hook: &Hook) -> Ground {
     let (authenticator, authorizer) = (hook.clone(), hook.clone());
     let service =
         move |api: ApiBuilder| api.authenticator(authenticator).authorizer(authorizer).recheck_interval(INTERVAL);
@@ -147,7 +147,7 @@ async fn goes_on(ground: &Ground, watch: &mut Watching, change: &str) {
 
 #[tokio::test]
 async fn user_who_is_gone_is_told_401() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         for names_its_header in [true, false] {
             let hook = Hook::default();
             hook.change(|state| state.names_its_header = names_its_header);
@@ -163,14 +163,14 @@ async fn user_who_is_gone_is_told_401() {
             }
             goes_on(&ground, &mut of_bob, "after").await;
             let metrics = request(ground.address, "GET", "/metrics", &[("X-User", "bob")]).await.text();
-            assert_eq!(figure_in(&metrics, "watchcore_http_watches_revoked_total"), Some(5.0));
+            assert_eq!(metric_in(&metrics, "watchcore_http_watches_revoked_total"), Some(5.0));
         }
     }
 }
 
 #[tokio::test]
 async fn user_who_may_not_any_more_is_told_403() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let hook = Hook::default();
         let ground = hooked(face, &hook).await;
         let mut of_bob = watching(&ground, FORMS[0], ("X-User", "bob")).await;
@@ -189,7 +189,7 @@ async fn user_who_may_not_any_more_is_told_403() {
 #[tokio::test]
 async fn websocket_is_closed_with_1008() {
     let hook = Hook::default();
-    let ground = hooked(Face::Own, &hook).await;
+    let ground = hooked(ServerKind::Own, &hook).await;
     for (user, reason) in [("alice", "Unauthorized"), ("carol", "Forbidden")] {
         let mut request = format!("ws://{}{SHOP}?watch=1", ground.address).into_client_request().unwrap();
         request.headers_mut().insert("x-user", user.parse().unwrap());
@@ -236,7 +236,7 @@ async fn certificate_that_holds_no_more_ends_its_watches() {
     let (certificate, key) = install(&files, &authority.sign("server", &[]));
     let ca = files.write("ca.crt", authority.pem());
     let crl = files.write("ca.crl", authority.revoke(&[], later()));
-    let ground = Ground::builder().face(Face::Nested).api(|api| api.recheck_interval(INTERVAL)).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).api(|api| api.recheck_interval(INTERVAL)).start().await;
     ground.put_widget("shop/a", "red");
     let tls = Tls::new(certificate, key).client_ca(ca).client_crl(crl);
     let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.unwrap();
@@ -278,7 +278,7 @@ async fn hook_that_does_not_say_ends_watches_later() {
         ("fails", |state| state.fails = Some("alice".into())),
     ] {
         let hook = Hook::default();
-        let ground = hooked(Face::Own, &hook).await;
+        let ground = hooked(ServerKind::Own, &hook).await;
         let mut of_bob = watching(&ground, FORMS[0], ("X-User", "bob")).await;
         let of_alice = watching(&ground, FORMS[0], ("X-User", "alice")).await;
         let from = std::time::Instant::now();
@@ -294,7 +294,7 @@ async fn hook_that_does_not_say_ends_watches_later() {
 async fn each_question_is_asked_once_a_pass() {
     let hook = Hook::default();
     hook.change(|state| state.names_its_header = true);
-    let ground = hooked(Face::Own, &hook).await;
+    let ground = hooked(ServerKind::Own, &hook).await;
     let mut open = Vec::new();
     for _ in 0..10 {
         open.push(watching(&ground, FORMS[0], ("X-User", "alice")).await);
@@ -317,7 +317,7 @@ async fn each_question_is_asked_once_a_pass() {
 #[tokio::test]
 async fn recheck_sees_the_same_head() {
     let hook = Hook::default();
-    let ground = hooked(Face::Own, &hook).await;
+    let ground = hooked(ServerKind::Own, &hook).await;
     let target = format!("{SHOP}?watch=1&resourceVersion=1");
     let _open = watching(&ground, (&target, "*/*", ""), ("X-User", "alice")).await;
     let seen = || hook.0.lock().unwrap().heads.clone();

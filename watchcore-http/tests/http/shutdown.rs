@@ -1,7 +1,7 @@
 //! Shutdown of our own server: clients that read get everything, and clients that do not read do not delay it.
 
-use crate::support::ground::{Face, WIDGETS};
-use crate::support::{Client, Ground, Watching, eventually, figure, get, within};
+use crate::support::ground::{ServerKind, WIDGETS};
+use crate::support::{Client, Ground, Watching, eventually, get, metric, within};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -10,7 +10,7 @@ use watchcore_http::Server;
 const GRACE: Duration = Duration::from_secs(8);
 
 async fn served() -> (Ground, Server) {
-    let ground = Ground::builder().face(Face::Nested).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).start().await;
     let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").start().await.expect("a port");
     (ground, server)
 }
@@ -34,15 +34,15 @@ async fn hundred_watches_end_within_the_grace() {
     let address = server.address();
     let ended = end(server, Duration::from_secs(2));
     for watch in &mut watches {
-        assert_eq!(watch.told().await, format!("ADDED shop/a@{revision}"));
+        assert_eq!(watch.next_event().await, format!("ADDED shop/a@{revision}"));
         watch.ended().await;
     }
     let took = within("the end", ended).await.unwrap();
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert!(took > Duration::from_millis(500), "they end one by one, not all at once: {took:?}");
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
-    assert_eq!(figure(ground.address, "watchcore_http_watches_open").await, 0.0);
-    assert_eq!(figure(ground.address, "watchcore_http_connections").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_watches_open").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_connections").await, 0.0);
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn ready_fails_and_nobody_connects() {
 #[tokio::test]
 async fn endless_grace_ends_nobody() {
     let ground = Ground::start().await;
-    let open = async || figure(ground.address, "watchcore_http_watches_open").await;
+    let open = async || metric(ground.address, "watchcore_http_watches_open").await;
     let target = format!("{WIDGETS}?watch=1");
     let watches = [Watching::open(ground.address, &target).await, Watching::open(ground.address, &target).await];
     let api = ground.api.clone();
@@ -91,7 +91,7 @@ async fn idle_connections_close_at_once() {
     let mut fresh = Client::connect(server.address()).await;
     let address = server.address();
     eventually("both are accepted", || async {
-        (figure(address, "watchcore_http_connections").await >= 3.0).then_some(())
+        (metric(address, "watchcore_http_connections").await >= 3.0).then_some(())
     })
     .await;
     let ended = end(server, Duration::from_secs(600));
@@ -113,13 +113,13 @@ async fn client_that_never_reads_is_cut() {
     let mut list = Client::connect(server.address()).await;
     list.request("GET", WIDGETS, &[]).await;
     eventually("the watch is open", || async {
-        (figure(ground.address, "watchcore_http_watches_open").await == 1.0).then_some(())
+        (metric(ground.address, "watchcore_http_watches_open").await == 1.0).then_some(())
     })
     .await;
     let ended = end(server, Duration::from_millis(500));
     within("the end", ended).await.unwrap();
-    assert_eq!(figure(ground.address, "watchcore_http_connections").await, 0.0);
-    assert_eq!(figure(ground.address, "watchcore_http_watches_open").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_connections").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_watches_open").await, 0.0);
     drop((deaf, list));
 }
 
@@ -179,7 +179,7 @@ async fn websockets_end_with_the_server() {
     let url = format!("ws://{}{WIDGETS}?watch=1", server.address());
     let (mut reads, _) = within("upgrade", tokio_tungstenite::connect_async(&url)).await.unwrap();
     let (deaf, _) = within("upgrade", tokio_tungstenite::connect_async(&url)).await.unwrap();
-    assert_eq!(figure(ground.address, "watchcore_http_connections").await, 2.0);
+    assert_eq!(metric(ground.address, "watchcore_http_connections").await, 2.0);
     let ended = end(server, Duration::from_secs(1));
     loop {
         let message = within("a message", poll_fn(|context| Pin::new(&mut reads).poll_next(context))).await;
@@ -189,7 +189,7 @@ async fn websockets_end_with_the_server() {
         }
     }
     within("the end", ended).await.unwrap();
-    assert_eq!(figure(ground.address, "watchcore_http_connections").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_connections").await, 0.0);
     drop(deaf);
 }
 
@@ -202,7 +202,7 @@ async fn dropped_server_ends_at_once() {
     drop(server);
     watch.rest().await;
     eventually("it is gone", || async {
-        (figure(ground.address, "watchcore_http_connections").await == 0.0).then_some(())
+        (metric(ground.address, "watchcore_http_connections").await == 0.0).then_some(())
     })
     .await;
 }

@@ -1,7 +1,7 @@
 //! Our own server: connections and their limits, with raw sockets for slow and broken clients.
 
-use crate::support::ground::{Face, WIDGETS};
-use crate::support::{self, Client, Ground, Watching, eventually, figure, figure_in, get, within};
+use crate::support::ground::{ServerKind, WIDGETS};
+use crate::support::{self, Client, Ground, Watching, eventually, get, metric, metric_in, within};
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,18 +17,18 @@ const LONG: Duration = Duration::from_secs(600);
 async fn limited(limit: impl FnOnce(&mut Limits)) -> (Ground, Server) {
     let mut limits = Limits::default();
     limit(&mut limits);
-    let ground = Ground::builder().face(Face::Nested).api(move |api| api.limits(limits)).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).api(move |api| api.limits(limits)).start().await;
     let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").start().await.expect("a port");
     (ground, server)
 }
 
 /// Returns how many were refused for a reason. Asks the nested router, whose connections are not counted.
 async fn refused(ground: &Ground, reason: &str) -> f64 {
-    figure(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await
+    metric(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await
 }
 
 async fn connections(ground: &Ground) -> f64 {
-    figure(ground.address, "watchcore_http_connections").await
+    metric(ground.address, "watchcore_http_connections").await
 }
 
 /// Waits until the server closes the connection, and returns what it sent.
@@ -100,7 +100,7 @@ async fn watch_is_not_idle() {
     let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, QUICK)).await;
     let mut watch = Watching::open(server.address(), &format!("{WIDGETS}?watch=1&timeoutSeconds=1")).await;
     let revision = ground.put_widget("shop/a", "red");
-    assert_eq!(watch.told().await, format!("ADDED shop/a@{revision}"));
+    assert_eq!(watch.next_event().await, format!("ADDED shop/a@{revision}"));
     watch.ended().await;
     assert_eq!(watch.client.rest().await, b"", "idle now");
 }
@@ -131,7 +131,7 @@ fn limits_leave_something_to_serve() {
 async fn layers_see_the_body_of_a_watch() {
     use axum::body::Body;
     use http_body_util::BodyExt as _;
-    let ground = Ground::builder().face(Face::Nested).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).start().await;
     let encoded = async |response: http::Response<Body>| {
         let mut encoded = response.map(|body| {
             let encode = |bytes: Bytes| Bytes::from(bytes.iter().map(|byte| byte ^ 0x80).collect::<Vec<u8>>());
@@ -212,7 +212,7 @@ async fn long_url_is_414() {
     assert_eq!(answer.header("audit-id"), Some("long"));
     let counted =
         r#"watchcore_http_requests_total{verb="list",group="matrix.test",version="v1",resource="widgets",code="414"}"#;
-    assert_eq!(figure(ground.address, counted).await, 1.0);
+    assert_eq!(metric(ground.address, counted).await, 1.0);
     assert_eq!(get(server.address(), &format!("{WIDGETS}?other={}", "x".repeat(900))).await.code(), 200);
     let mut client = Client::connect(server.address()).await;
     client.request("GET", &format!("/{}", "x".repeat(70_000)), &[]).await;
@@ -341,7 +341,7 @@ async fn ten_thousand_connections_come_and_go() {
         }
     }
     eventually("all are gone", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
-    assert_eq!(figure(ground.address, "watchcore_http_watches_open").await, 0.0);
+    assert_eq!(metric(ground.address, "watchcore_http_watches_open").await, 0.0);
     eventually("the sockets come back", || async { (sockets_of(address) == 0).then_some(()) }).await;
     assert_eq!(get(address, "/livez").await.code(), 200);
 }
@@ -395,7 +395,7 @@ async fn http2_has_many_streams() {
     assert_eq!(within("one more", response).await.unwrap().status(), 429, "one above the limit of a connection");
     drop(watches);
     eventually("places", || async {
-        (figure(ground.address, "watchcore_http_watches_open").await == 0.0).then_some(())
+        (metric(ground.address, "watchcore_http_watches_open").await == 0.0).then_some(())
     })
     .await;
     let (response, _) = client.send_request(request(&format!("{WIDGETS}?watch=1")), true).unwrap();
@@ -480,7 +480,7 @@ async fn server_without_descriptors_goes_on() {
     let tried = async {
         loop {
             let text = asks.answer("GET", "/metrics", &[]).await.text();
-            match figure_in(&text, series) {
+            match metric_in(&text, series) {
                 Some(tried) if tried >= TRIES => break tried,
                 _ => tokio::task::yield_now().await,
             }

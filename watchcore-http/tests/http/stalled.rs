@@ -1,8 +1,8 @@
 //! Clients that take nothing, or close one direction: the cost of their watches is bounded, on every transport.
 
 use crate::support::client::Head;
-use crate::support::ground::{Face, SHOP, WIDGETS};
-use crate::support::{Client, Ground, eventually, figure, within};
+use crate::support::ground::{SHOP, ServerKind, WIDGETS};
+use crate::support::{Client, Ground, eventually, metric, within};
 use futures_util::FutureExt as _;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ fn watches() -> [WatchCase; 4] {
 }
 
 /// Starts a server with more data than the sockets' buffers hold.
-async fn full(face: Face, stall: Duration) -> Ground {
+async fn full(face: ServerKind, stall: Duration) -> Ground {
     let mut limits = Limits::default();
     limits.stall = stall;
     let ground = Ground::builder().face(face).api(move |api| api.limits(limits)).start().await;
@@ -46,7 +46,7 @@ async fn full(face: Face, stall: Duration) -> Ground {
 }
 
 async fn open_watches(ground: &Ground) -> f64 {
-    figure(ground.address, "watchcore_http_watches_open").await
+    metric(ground.address, "watchcore_http_watches_open").await
 }
 
 /// Returns a client that has read the head of its answer, but not the body.
@@ -62,7 +62,7 @@ async fn begun(address: SocketAddr, what: &str, target: &str, headers: &[(&str, 
 /// finds what the kernel had buffered, and no clean end.
 #[tokio::test]
 async fn client_that_takes_nothing_is_left() {
-    let ground = full(Face::Own, STALL).await;
+    let ground = full(ServerKind::Own, STALL).await;
     let from = Instant::now();
     let mut clients = Vec::new();
     for (what, target, headers) in watches() {
@@ -70,13 +70,13 @@ async fn client_that_takes_nothing_is_left() {
         clients.push((what, begun(ground.address, what, &target, headers).await));
     }
     left(&ground, from + STALL, clients).await;
-    assert!(figure(ground.address, "watchcore_http_refused_total{reason=\"stall\"}").await >= 3.0);
+    assert!(metric(ground.address, "watchcore_http_refused_total{reason=\"stall\"}").await >= 3.0);
 }
 
 /// In another server nothing observes what the client takes, so the watch is ended after its deadline.
 #[tokio::test]
 async fn nested_watch_is_left_behind_its_deadline() {
-    let ground = full(Face::Nested, STALL).await;
+    let ground = full(ServerKind::Nested, STALL).await;
     let from = Instant::now();
     let mut clients = Vec::new();
     for (what, target, headers) in watches() {
@@ -134,7 +134,7 @@ async fn body_of(client: &mut h2::client::SendRequest<bytes::Bytes>, target: &st
 /// however much the client took before.
 #[tokio::test]
 async fn connection_without_room_is_left() {
-    let ground = full(Face::Own, STALL).await;
+    let ground = full(ServerKind::Own, STALL).await;
     ground.put_node("a");
     ground.writer().compact(16).unwrap();
     for room in [0, 1, 20_000] {
@@ -163,7 +163,7 @@ async fn connection_without_room_is_left() {
 /// One stalled stream does not end a connection whose other streams progress.
 #[tokio::test]
 async fn connection_that_takes_something_goes_on() {
-    let ground = full(Face::Own, STALL).await;
+    let ground = full(ServerKind::Own, STALL).await;
     let mut client = with_room(ground.address, 20_000).await;
     let mut watch = body_of(&mut client, &format!("{WIDGETS}?watch=1")).await;
     let from = Instant::now();
@@ -178,7 +178,7 @@ async fn connection_that_takes_something_goes_on() {
 /// A client that closes its sending direction counts as gone: it looks like one whose process has exited.
 #[tokio::test]
 async fn client_that_closes_its_half_is_gone() {
-    let ground = Ground::builder().face(Face::Own).start().await;
+    let ground = Ground::builder().face(ServerKind::Own).start().await;
     ground.put_widget("shop/a", "red");
     for (what, target, headers) in watches() {
         let (client, _) = begun(ground.address, what, &target, headers).await;

@@ -1,8 +1,8 @@
 //! Server certificates, which change while the server runs, and client certificates.
 
 use crate::support::certificates::{Authority, Files, Pair, client, connect, der, get, install, later, shown};
-use crate::support::ground::{Face, WIDGETS};
-use crate::support::{Ground, eventually, figure, within};
+use crate::support::ground::{ServerKind, WIDGETS};
+use crate::support::{Ground, eventually, metric, within};
 use bytes::Bytes;
 use pkcs8::PrivateKeyInfoRef;
 use pkcs8::der::pem::LineEnding;
@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 use watchcore_http::{ApiBuilder, Limits, Server, Tls, Tokens};
 
 async fn served(api: impl FnOnce(ApiBuilder) -> ApiBuilder + Send + 'static, tls: Tls) -> (Ground, Server) {
-    let ground = Ground::builder().face(Face::Nested).api(api).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).api(api).start().await;
     let server =
         Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.expect("certificates");
     (ground, server)
@@ -275,7 +275,7 @@ async fn handshakes_have_a_time() {
     limits.handshake_timeout = Duration::from_millis(150);
     let (ground, server) = served(move |api| api.limits(limits), Tls::new(certificate, key)).await;
     let refused =
-        async |reason| figure(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await;
+        async |reason| metric(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await;
     let mut silent = TcpStream::connect(server.address()).await.unwrap();
     let mut said = Vec::new();
     let _ = within("the end", silent.read_to_end(&mut said)).await;

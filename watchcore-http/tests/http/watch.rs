@@ -1,7 +1,7 @@
 //! Watches of a resource: how each begins, its events, how it ends. Section HW of docs/HTTP.md.
 
 use crate::support::client::Watching;
-use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node, node_key, widget, widget_key};
+use crate::support::ground::{NODES, SHOP, ServerKind, WIDGETS, node, node_key, widget, widget_key};
 use crate::support::{Ground, get, request};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -29,10 +29,10 @@ async fn without_revision_comes_the_state() {
     let ground = filled().await;
     for query in ["", "resourceVersion=", "resourceVersion=&timeoutSeconds=50"] {
         let mut watching = watch(&ground, query).await;
-        assert_eq!(watching.told_times(2).await, STATE, "{query}");
+        assert_eq!(watching.next_events(2).await, STATE, "{query}");
         let revision = ground.put_node("n2");
         let next = ground.put_widget("farm/z", "white");
-        assert_eq!(watching.told().await, format!("ADDED farm/z@{next}"), "{query}: above {revision}");
+        assert_eq!(watching.next_event().await, format!("ADDED farm/z@{next}"), "{query}: above {revision}");
         ground.delete(&widget_key("farm/z"));
     }
 }
@@ -41,11 +41,11 @@ async fn without_revision_comes_the_state() {
 async fn revision_zero_without_more_comes_the_state() {
     let ground = filled().await;
     let mut watching = watch(&ground, "resourceVersion=0").await;
-    assert_eq!(watching.told_times(2).await, STATE);
+    assert_eq!(watching.next_events(2).await, STATE);
     ground.put_widget("shop/c", "white");
-    assert_eq!(watching.told().await, "ADDED shop/c@5");
+    assert_eq!(watching.next_event().await, "ADDED shop/c@5");
     let mut watching = watch(&ground, "resourceVersion=0&allowWatchBookmarks=1").await;
-    assert_eq!(watching.told_times(4).await[3], "END @5", "it acts as one that asks for its initial state");
+    assert_eq!(watching.next_events(4).await[3], "END @5", "it acts as one that asks for its initial state");
 }
 
 #[tokio::test]
@@ -55,13 +55,13 @@ async fn initial_events_end_with_a_mark() {
         let mut watching = watch(&ground, &format!("sendInitialEvents=true&resourceVersion={revision}&{LIST}")).await;
         let mut expected = STATE.to_vec();
         expected.push("END @4");
-        assert_eq!(watching.told_times(3).await, expected, "{revision:?}: the mark has the cache's revision");
+        assert_eq!(watching.next_events(3).await, expected, "{revision:?}: the mark has the cache's revision");
     }
     let quiet = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0";
     let mut watching = watch(&ground, quiet).await;
-    assert_eq!(watching.told_times(2).await, STATE);
+    assert_eq!(watching.next_events(2).await, STATE);
     ground.put_widget("shop/c", "white");
-    assert_eq!(watching.told().await, "ADDED shop/c@5", "no mark where no bookmarks are allowed");
+    assert_eq!(watching.next_event().await, "ADDED shop/c@5", "no mark where no bookmarks are allowed");
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn state_of_a_future_revision_waits_for_it() {
     let address = ground.address;
     let waiting = tokio::spawn(async move {
         let target = format!("{WIDGETS}?watch=1&sendInitialEvents=true&resourceVersion=6&{LIST}");
-        Watching::open(address, &target).await.told_times(3).await
+        Watching::open(address, &target).await.next_events(3).await
     });
     ground.put_node("n2");
     assert!(!waiting.is_finished());
@@ -98,7 +98,7 @@ async fn no_initial_events_begin_now() {
         let query = format!("sendInitialEvents=false&resourceVersion={revision}&{LIST}");
         let mut watching = watch(&ground, &query).await;
         let revision = ground.put_widget("shop/a", "white");
-        assert_eq!(watching.told().await, format!("MODIFIED shop/a@{revision}"), "{query}");
+        assert_eq!(watching.next_event().await, format!("MODIFIED shop/a@{revision}"), "{query}");
     }
 }
 
@@ -109,14 +109,14 @@ async fn history_comes_from_a_revision_on() {
     for query in ["resourceVersion=1", &format!("resourceVersion=1&sendInitialEvents=false&{LIST}")] {
         let mut watching = watch(&ground, query).await;
         assert_eq!(
-            watching.told_times(3).await,
+            watching.next_events(3).await,
             ["ADDED shop/b@2", "MODIFIED shop/a@3", "DELETED shop/b@5"],
             "a deletion has its own revision: {query}"
         );
     }
     let mut watching = watch(&ground, "resourceVersion=5").await;
     ground.put_widget("shop/b", "red");
-    assert_eq!(watching.told().await, "ADDED shop/b@6");
+    assert_eq!(watching.next_event().await, "ADDED shop/b@6");
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn future_revision_is_waited_for() {
     ground.put_widget("shop/a", "1");
     ground.put_widget("shop/a", "2");
     ground.put_widget("shop/a", "3");
-    assert_eq!(watching.told().await, "MODIFIED shop/a@7");
+    assert_eq!(watching.next_event().await, "MODIFIED shop/a@7");
 }
 
 /// A watch can begin at the revision before the oldest one in the window, but not earlier.
@@ -136,7 +136,7 @@ async fn compacted_revision_is_an_error_event() {
     ground.writer().compact(3).unwrap();
     let mut watching = watch(&ground, "resourceVersion=3").await;
     ground.put_widget("shop/a", "1");
-    assert_eq!(watching.told().await, "MODIFIED shop/a@5");
+    assert_eq!(watching.next_event().await, "MODIFIED shop/a@5");
 
     let mut watching = watch(&ground, "resourceVersion=2").await;
     let event = watching.event().await;
@@ -176,7 +176,7 @@ async fn objects_that_enter_and_leave_a_selector_change_their_kind() {
     ground.put_widget("shop/b", "green");
     ground.put_widget("shop/b", "red");
     assert_eq!(
-        watching.told_times(4).await,
+        watching.next_events(4).await,
         ["ADDED shop/b@5", "MODIFIED shop/b@6", "DELETED shop/b@7", "ADDED shop/b@9"]
     );
     let mut again = watch(&ground, "resourceVersion=6&fieldSelector=spec.color%3Dred").await;
@@ -191,19 +191,19 @@ async fn namespace_and_name_select() {
     let ground = filled().await;
     ground.put_widget("farm/a", "red");
     let mut shop = Watching::open(ground.address, &format!("{SHOP}?watch=1&resourceVersion=0")).await;
-    assert_eq!(shop.told_times(2).await, STATE);
+    assert_eq!(shop.next_events(2).await, STATE);
     let mut one = Watching::open(ground.address, &format!("{SHOP}/a?watch=1&resourceVersion=0")).await;
-    assert_eq!(one.told().await, "ADDED shop/a@3");
+    assert_eq!(one.next_event().await, "ADDED shop/a@3");
     let mut named = watch(&ground, "resourceVersion=0&fieldSelector=metadata.name%3Da").await;
-    assert_eq!(named.told_times(2).await, ["ADDED farm/a@5", "ADDED shop/a@3"]);
+    assert_eq!(named.next_events(2).await, ["ADDED farm/a@5", "ADDED shop/a@3"]);
     ground.put_widget("shop/b", "red");
     ground.put_widget("farm/a", "blue");
     ground.put_widget("shop/a", "blue");
-    assert_eq!(shop.told_times(2).await, ["MODIFIED shop/b@6", "MODIFIED shop/a@8"]);
-    assert_eq!(one.told().await, "MODIFIED shop/a@8");
-    assert_eq!(named.told_times(2).await, ["MODIFIED farm/a@7", "MODIFIED shop/a@8"]);
+    assert_eq!(shop.next_events(2).await, ["MODIFIED shop/b@6", "MODIFIED shop/a@8"]);
+    assert_eq!(one.next_event().await, "MODIFIED shop/a@8");
+    assert_eq!(named.next_events(2).await, ["MODIFIED farm/a@7", "MODIFIED shop/a@8"]);
     let mut nodes = Watching::open(ground.address, &format!("{NODES}/n1?watch=1")).await;
-    assert_eq!(nodes.told().await, "ADDED n1@4");
+    assert_eq!(nodes.next_event().await, "ADDED n1@4");
 }
 
 #[tokio::test]
@@ -212,9 +212,9 @@ async fn old_path_watches_without_end_mark() {
     for path in ["watch/widgets", "watch/namespaces/shop/widgets", "watch/namespaces/shop/widgets/b"] {
         let target = format!("/apis/matrix.test/v1/{path}?resourceVersion=0&allowWatchBookmarks=true");
         let mut watching = Watching::open(ground.address, &target).await;
-        while !watching.told().await.starts_with("ADDED shop/b@") {}
+        while !watching.next_event().await.starts_with("ADDED shop/b@") {}
         let revision = ground.put_widget("shop/b", "white");
-        assert_eq!(watching.told().await, format!("MODIFIED shop/b@{revision}"), "{path}: no mark in between");
+        assert_eq!(watching.next_event().await, format!("MODIFIED shop/b@{revision}"), "{path}: no mark in between");
     }
 }
 
@@ -231,30 +231,30 @@ async fn values_that_are_no_objects_are_not_there() {
     ground.put("/registry/matrix.test/widgets/too/many/parts", "{}");
     ground.delete(&widget_key("shop/x"));
     ground.put_widget("shop/b", "last");
-    assert_eq!(watching.told_times(3).await, ["DELETED shop/a@5", "ADDED shop/a@7", "MODIFIED shop/b@12"]);
+    assert_eq!(watching.next_events(3).await, ["DELETED shop/a@5", "ADDED shop/a@7", "MODIFIED shop/b@12"]);
     let mut state = watch(&ground, "resourceVersion=0").await;
-    assert_eq!(state.told_times(2).await, ["ADDED shop/a@7", "ADDED shop/b@12"]);
+    assert_eq!(state.next_events(2).await, ["ADDED shop/a@7", "ADDED shop/b@12"]);
 }
 
 #[tokio::test]
 async fn bookmarks_come_where_they_are_allowed() {
     let ground = Ground::builder().api(|api| api.bookmark_interval(Duration::from_millis(50))).start().await;
     let mut watching = watch(&ground, "resourceVersion=0&allowWatchBookmarks=true").await;
-    assert_eq!(watching.told().await, "END @0");
+    assert_eq!(watching.next_event().await, "END @0");
     ground.put_node("n1");
     ground.put_node("n2");
     // Changes that do not match move the position too.
     let mut last = String::new();
     while last != "BOOKMARK @2" {
-        last = watching.told().await;
+        last = watching.next_event().await;
         assert!(last.starts_with("BOOKMARK @"), "{last}");
     }
     let mut plain = watch(&ground, "resourceVersion=2").await;
     ground.put_node("n3");
     let mut marked = watch(&ground, "resourceVersion=2&allowWatchBookmarks=true").await;
-    assert_eq!(marked.told().await, "BOOKMARK @3");
+    assert_eq!(marked.next_event().await, "BOOKMARK @3");
     ground.put_widget("shop/a", "red");
-    assert_eq!(plain.told().await, "ADDED shop/a@4", "and no bookmark before");
+    assert_eq!(plain.next_event().await, "ADDED shop/a@4", "and no bookmark before");
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn deadline_ends_the_stream() {
     watching.ended().await;
     let mut moved = watch(&ground, "resourceVersion=4&timeoutSeconds=1&allowWatchBookmarks=true").await;
     ground.put_node("n2");
-    assert_eq!(moved.told().await, "BOOKMARK @5", "the revision has moved");
+    assert_eq!(moved.next_event().await, "BOOKMARK @5", "the revision has moved");
     moved.ended().await;
 }
 
@@ -294,9 +294,9 @@ async fn resync_goes_out_as_its_difference() {
     let mut watching = watch(&ground, "resourceVersion=4").await;
     resync(&ground, &[("shop/a", "new", 1, 30), ("shop/c", "new", 20, 20)]);
     let difference = ["DELETED shop/b@4", "MODIFIED shop/a@30", "ADDED shop/c@20"];
-    assert_eq!(watching.told_times(3).await, difference, "what is gone has the revision before");
+    assert_eq!(watching.next_events(3).await, difference, "what is gone has the revision before");
     ground.put_widget("shop/b", "red");
-    assert_eq!(watching.told().await, "ADDED shop/b@41", "and goes on");
+    assert_eq!(watching.next_event().await, "ADDED shop/b@41", "and goes on");
 }
 
 /// Lists these widgets at 40, each with its color and its revisions, and the node of [`filled`].
@@ -324,7 +324,7 @@ async fn difference_that_breaks_off_is_not_lost() {
     let mut watching = watch(&ground, "resourceVersion=4").await;
     resync(&ground, &[("shop/c", "last", 40, 40), ("shop/d", "new", 30, 30)]);
     let difference = ["DELETED shop/a@4", "DELETED shop/b@4", "ADDED shop/d@30", "ADDED shop/c@40"];
-    assert_eq!(watching.told_times(4).await, difference, "what is of its end comes last");
+    assert_eq!(watching.next_events(4).await, difference, "what is of its end comes last");
     ground.put_widget("shop/e", "red");
     for (told, rest) in [
         (0, &[difference.as_slice(), &["ADDED shop/e@41"]].concat()[..]),
@@ -334,7 +334,7 @@ async fn difference_that_breaks_off_is_not_lost() {
     ] {
         let (_, revision) = difference[told].rsplit_once('@').unwrap();
         let mut again = watch(&ground, &format!("resourceVersion={revision}")).await;
-        assert_eq!(again.told_times(rest.len()).await, rest, "behind {}", difference[told]);
+        assert_eq!(again.next_events(rest.len()).await, rest, "behind {}", difference[told]);
     }
 }
 
@@ -346,7 +346,7 @@ async fn difference_too_large_to_order_is_410() {
     let large = "x".repeat(1 << 20);
     let names = ["shop/a", "shop/b", "shop/c", "shop/d"].map(|name| (name, large.as_str(), 40, 40));
     resync(&ground, &names);
-    let told = watching.told_times(3).await;
+    let told = watching.next_events(3).await;
     assert_eq!(told, ["DELETED shop/a@4", "DELETED shop/b@4", "ERROR 410 Expired"]);
     watching.ended().await;
 }
@@ -355,9 +355,9 @@ async fn difference_too_large_to_order_is_410() {
 async fn another_history_ends_the_stream() {
     let ground = filled().await;
     let mut watching = watch(&ground, "resourceVersion=0").await;
-    assert_eq!(watching.told_times(2).await, STATE);
+    assert_eq!(watching.next_events(2).await, STATE);
     ground.writer().resync(2, [], ResyncReason::HistoryReset).unwrap();
-    assert_eq!(watching.told().await, "ERROR 410 Expired");
+    assert_eq!(watching.next_event().await, "ERROR 410 Expired");
     watching.ended().await;
 }
 
@@ -366,7 +366,7 @@ async fn cache_that_closes_ends_the_stream() {
     let ground = filled().await;
     let mut watching = watch(&ground, "resourceVersion=4").await;
     ground.put_widget("shop/a", "last");
-    assert_eq!(watching.told().await, "MODIFIED shop/a@5");
+    assert_eq!(watching.next_event().await, "MODIFIED shop/a@5");
     ground.cache.close();
     watching.ended().await;
 }
@@ -446,12 +446,12 @@ async fn event_is_framed_once_for_all() {
 /// On our own server the connection is taken apart for the watch, and returned to hyper after it.
 #[tokio::test]
 async fn connection_is_kept_behind_a_watch() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let ground = Ground::builder().face(face).start().await;
         ground.put_widget("shop/a", "red");
         let target = format!("{WIDGETS}?watch=1&resourceVersion=0&timeoutSeconds=1");
         let mut watching = Watching::open(ground.address, &target).await;
-        assert_eq!(watching.told().await, "ADDED shop/a@1");
+        assert_eq!(watching.next_event().await, "ADDED shop/a@1");
         watching.ended().await;
         let mut client = watching.client;
         assert_eq!(client.answer("GET", &format!("{SHOP}/a"), &[]).await.code(), 200, "{face:?}");
@@ -471,7 +471,7 @@ async fn value_of_many_lines_is_one_line() {
     for accept in ["application/json", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"] {
         let target = format!("{WIDGETS}?watch=1&sendInitialEvents=true&{LIST}");
         let mut watching = Watching::open_with(ground.address, &target, &[("Accept", accept)]).await;
-        assert_eq!(watching.told_times(2).await, ["ADDED shop/a@1", "END @1"], "{accept}");
+        assert_eq!(watching.next_events(2).await, ["ADDED shop/a@1", "END @1"], "{accept}");
     }
     let mut watching = watch(&ground, "resourceVersion=1").await;
     ground.put(&widget_key("shop/b"), format!("\n{text}\n"));

@@ -1,7 +1,7 @@
 //! Watches over WebSockets: the rows of section HF of docs/HTTP.md that are about them, and HK-21.
 
 use crate::support::certificates::{Authority, Files, client, connect, install};
-use crate::support::ground::{Face, SHOP, WIDGETS};
+use crate::support::ground::{SHOP, ServerKind, WIDGETS};
 use crate::support::{BOUND, Client, Ground, get, within};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -38,7 +38,7 @@ async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream
 }
 
 /// Returns the next message, which must be a text with one JSON object.
-pub(crate) async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
+pub(crate) async fn next_event<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
     match message(socket).await {
         Some(Message::Text(text)) => {
             assert!(!text.ends_with('\n'), "a message, not a line: {text:?}");
@@ -73,7 +73,7 @@ async fn token_may_be_a_subprotocol() {
     let token = |text: &str| format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(text));
     let files = Files::new();
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
-    let ground = Ground::builder().face(Face::Own).api(|api| api.authenticator(tokens)).start().await;
+    let ground = Ground::builder().face(ServerKind::Own).api(|api| api.authenticator(tokens)).start().await;
     let target = format!("{WIDGETS}?watch=1");
     let asked = async |protocols: &str| {
         let mut client = Client::connect(ground.address).await;
@@ -95,7 +95,7 @@ async fn token_may_be_a_subprotocol() {
     request.headers_mut().insert("sec-websocket-protocol", format!("{secret}, v1.watch").parse().unwrap());
     let (mut socket, _) = within("a WebSocket", connect_async(request)).await.expect("a client takes what is chosen");
     ground.put_widget("shop/a", "red");
-    assert_eq!(told(&mut socket).await["type"], "ADDED");
+    assert_eq!(next_event(&mut socket).await["type"], "ADDED");
 }
 
 /// Returns a connection that was upgraded by hand, for malformed frames.
@@ -136,18 +136,18 @@ async fn each_event_is_a_text_message() {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
     let mut socket = open(&ground, WATCH).await;
-    let added = told(&mut socket).await;
+    let added = next_event(&mut socket).await;
     assert_eq!((&added["type"], &added["object"]["metadata"]["name"]), (&"ADDED".into(), &"a".into()));
-    assert_eq!(told(&mut socket).await["type"], "BOOKMARK");
+    assert_eq!(next_event(&mut socket).await["type"], "BOOKMARK");
     ground.put_widget("shop/b", "red");
-    assert_eq!(version(&told(&mut socket).await), "2");
+    assert_eq!(version(&next_event(&mut socket).await), "2");
 }
 
 /// A browser's WebSocket fails on any answer but 101, so `/v1/keys` refuses it with a message, before other errors.
 /// Without an upgradable connection, or for another protocol, the request is answered as usual.
 #[tokio::test]
 async fn keys_have_no_websocket() {
-    for face in [Face::Own, Face::Nested] {
+    for face in [ServerKind::Own, ServerKind::Nested] {
         let ground = Ground::builder().face(face).start().await;
         for target in
             ["/v1/keys?prefix=/registry/", "/v1/keys?prefix=/registry/&watch=1", "/v1/keys?prefix=/elsewhere/"]
@@ -174,14 +174,14 @@ async fn every_path_of_a_watch_upgrades() {
     ground.put_widget("shop/a", "red");
     for path in [SHOP, &format!("{SHOP}/a"), "/apis/matrix.test/v1/watch/namespaces/shop/widgets"] {
         let mut socket = open(&ground, &format!("{path}?watch=1")).await;
-        assert_eq!(told(&mut socket).await["type"], "ADDED", "{path}");
+        assert_eq!(next_event(&mut socket).await["type"], "ADDED", "{path}");
     }
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let mut request = format!("ws://{}{SHOP}?watch=1", ground.address).into_client_request().unwrap();
     request.headers_mut().insert("Accept", table.parse().unwrap());
     request.headers_mut().insert("Sec-WebSocket-Protocol", "base64.binary.k8s.io".parse().unwrap());
     let (mut socket, _) = connect_async(request).await.expect("a client that insists on its protocol");
-    assert_eq!(told(&mut socket).await["object"]["kind"], "Table");
+    assert_eq!(next_event(&mut socket).await["object"]["kind"], "Table");
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn end_of_a_watch_is_a_close_frame() {
     let mut timed = open(&ground, &format!("{WATCH}&timeoutSeconds=1")).await;
     assert_eq!(closed(&mut timed).await, 1000);
     let mut drained = open(&ground, WATCH).await;
-    told(&mut drained).await;
+    next_event(&mut drained).await;
     ground.api.drain(Duration::ZERO).await;
     assert_eq!(closed(&mut drained).await, 1001);
 }
@@ -244,7 +244,7 @@ async fn watch_over_tls() {
     let (certificate, key) = install(&files, &authority.sign("server", &[]));
     let ca = files.write("ca.crt", authority.pem());
     let alice = client(&authority, Some(&authority.sign("alice", &[])), &["http/1.1"]);
-    let ground = Ground::builder().face(Face::Nested).start().await;
+    let ground = Ground::builder().face(ServerKind::Nested).start().await;
     let tls = Tls::new(certificate, key).client_ca(ca);
     let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.unwrap();
     let open = async |target: &str| {
@@ -254,14 +254,14 @@ async fn watch_over_tls() {
         within("a WebSocket", client_async(request, stream)).await.expect("it is upgraded").0
     };
     let (mut one, mut other) = (open(&format!("{SHOP}?watch=1")).await, open(WATCH).await);
-    assert_eq!(told(&mut other).await["type"], "BOOKMARK");
+    assert_eq!(next_event(&mut other).await["type"], "BOOKMARK");
     ground.put_widget("shop/a", "red");
-    assert_eq!(told(&mut one).await["object"]["metadata"]["name"], "a");
-    assert_eq!(version(&told(&mut other).await), "1");
+    assert_eq!(next_event(&mut one).await["object"]["metadata"]["name"], "a");
+    assert_eq!(version(&next_event(&mut other).await), "1");
     let large = "x".repeat(300_000);
     ground.put_widget("shop/b", &large);
-    assert_eq!(told(&mut one).await["object"]["spec"]["color"], *large);
-    assert_eq!(told(&mut other).await["object"]["spec"]["color"], *large);
+    assert_eq!(next_event(&mut one).await["object"]["spec"]["color"], *large);
+    assert_eq!(next_event(&mut other).await["object"]["spec"]["color"], *large);
     other.send(Message::Ping("here".into())).await.unwrap();
     assert_eq!(message(&mut other).await, Some(Message::Pong("here".into())));
     one.close(None).await.unwrap();
@@ -283,7 +283,7 @@ async fn error_of_a_watch_comes_before_its_close_frame() {
     ground.put_widget("shop/a", "blue");
     ground.writer().compact(2).unwrap();
     let mut socket = open(&ground, &format!("{WIDGETS}?watch=1&resourceVersion=1")).await;
-    let error = told(&mut socket).await;
+    let error = next_event(&mut socket).await;
     assert_eq!((&error["type"], &error["object"]["code"]), (&"ERROR".into(), &410.into()));
     assert_eq!(closed(&mut socket).await, 1000);
 }
@@ -292,7 +292,7 @@ async fn error_of_a_watch_comes_before_its_close_frame() {
 async fn client_closes_and_is_answered() {
     let ground = Ground::start().await;
     let mut socket = open(&ground, WATCH).await;
-    told(&mut socket).await;
+    next_event(&mut socket).await;
     socket.close(None).await.unwrap();
     while let Some(message) = message(&mut socket).await {
         assert!(matches!(message, Message::Close(_)), "{message:?}");
@@ -305,7 +305,7 @@ async fn client_closes_and_is_answered() {
 async fn small_messages_are_passed_over() {
     let ground = Ground::start().await;
     let mut socket = open(&ground, WATCH).await;
-    told(&mut socket).await;
+    next_event(&mut socket).await;
     for size in [0, 1, 4096] {
         socket.send(Message::text("x".repeat(size))).await.unwrap();
         socket.send(Message::binary(vec![0; size])).await.unwrap();
@@ -313,7 +313,7 @@ async fn small_messages_are_passed_over() {
     socket.send(Message::Ping("are you there".into())).await.unwrap();
     assert_eq!(message(&mut socket).await, Some(Message::Pong("are you there".into())));
     ground.put_widget("shop/a", "red");
-    assert_eq!(version(&told(&mut socket).await), "1");
+    assert_eq!(version(&next_event(&mut socket).await), "1");
 }
 
 #[tokio::test]
@@ -321,7 +321,7 @@ async fn large_message_closes_with_1009() {
     let ground = Ground::start().await;
     for large in [Message::text("x".repeat(4097)), Message::binary(vec![0; 1 << 20])] {
         let mut socket = open(&ground, WATCH).await;
-        told(&mut socket).await;
+        next_event(&mut socket).await;
         socket.feed(large).await.unwrap();
         let _ = socket.flush().await;
         assert_eq!(closed(&mut socket).await, 1009);
@@ -364,11 +364,11 @@ async fn clients_that_do_not_read_cost_little() {
         silent.push(raw(&ground, WATCH).await);
     }
     let mut reader = open(&ground, WATCH).await;
-    told(&mut reader).await;
+    next_event(&mut reader).await;
     let large = "v".repeat(100_000);
     for revision in 1..=100 {
         ground.put_widget("shop/a", &large);
-        let event = within("the reader's event", told(&mut reader)).await;
+        let event = within("the reader's event", next_event(&mut reader)).await;
         assert_eq!(version(&event), revision.to_string());
     }
     // Each watch was offered 20 MB; an unread one holds a batch of the log, not all of that.
@@ -394,7 +394,7 @@ async fn watch_counts_while_it_is_open() {
     });
     let ground = ground.start().await;
     let mut socket = open(&ground, WATCH).await;
-    told(&mut socket).await;
+    next_event(&mut socket).await;
     assert_eq!(get(ground.address, WATCH).await.code(), 429);
     drop(socket);
     let freed = async || {

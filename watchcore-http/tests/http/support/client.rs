@@ -315,7 +315,7 @@ impl Watching {
 
     /// Returns the next event as `TYPE namespace/name@revision`; a bookmark as `BOOKMARK @revision`, the mark at the
     /// end of the initial state as `END @revision`, an error as `ERROR code reason`.
-    pub(crate) async fn told(&mut self) -> String {
+    pub(crate) async fn next_event(&mut self) -> String {
         let event = self.event().await;
         let (kind, object) = (text_of(&event["type"]), &event["object"]);
         let revision = || text_of(&object["metadata"]["resourceVersion"]);
@@ -330,10 +330,10 @@ impl Watching {
     }
 
     /// Returns the next `count` events in this form.
-    pub(crate) async fn told_times(&mut self, count: usize) -> Vec<String> {
+    pub(crate) async fn next_events(&mut self, count: usize) -> Vec<String> {
         let mut all = Vec::new();
         for _ in 0..count {
-            all.push(self.told().await);
+            all.push(self.next_event().await);
         }
         all
     }

@@ -63,7 +63,7 @@ pub(crate) fn node(name: &str) -> Value {
 
 /// The kind of server. A watch leaves the two on different paths, with the same bytes for the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Face {
+pub(crate) enum ServerKind {
     /// Our own server, in which watches bypass hyper on the direct path.
     Own,
     /// The router served by axum, as when a program nests it.
@@ -71,11 +71,11 @@ pub(crate) enum Face {
 }
 
 /// The environment variable WATCHCORE_HTTP_FACE, `own` or `nested`, selects the server for all tests. Default: our own.
-impl Default for Face {
-    fn default() -> Face {
+impl Default for ServerKind {
+    fn default() -> ServerKind {
         match std::env::var("WATCHCORE_HTTP_FACE").as_deref() {
-            Ok("nested") => Face::Nested,
-            Ok("own") | Err(_) => Face::Own,
+            Ok("nested") => ServerKind::Nested,
+            Ok("own") | Err(_) => ServerKind::Own,
             Ok(other) => panic!("WATCHCORE_HTTP_FACE is {other:?}: say own or nested"),
         }
     }
@@ -100,7 +100,7 @@ pub(crate) struct GroundBuilder {
     resources: Vec<Resource>,
     cache: Builder,
     declare: bool,
-    face: Face,
+    face: ServerKind,
     api: Box<dyn FnOnce(ApiBuilder) -> ApiBuilder + Send>,
     nest: Option<&'static str>,
 }
@@ -140,7 +140,7 @@ impl GroundBuilder {
     }
 
     /// Selects the kind of server.
-    pub(crate) fn face(mut self, face: Face) -> GroundBuilder {
+    pub(crate) fn face(mut self, face: ServerKind) -> GroundBuilder {
         self.face = face;
         self
     }
@@ -164,13 +164,13 @@ impl GroundBuilder {
             None => api.router(),
         };
         let (address, serving) = match self.face {
-            Face::Own => {
+            ServerKind::Own => {
                 let builder = Server::builder(api.clone()).router(router).direct(true);
                 let server = builder.address("127.0.0.1:0").start().await;
                 let server = server.expect("serves");
                 (server.address(), Serving::Own(server))
             }
-            Face::Nested => serve_nested(router).await,
+            ServerKind::Nested => serve_nested(router).await,
         };
         let writer = Mutex::new(cache.writer().expect("the only writer"));
         Ground { cache, api, address, writer, _serving: serving }
@@ -193,7 +193,7 @@ impl Ground {
             resources: vec![widgets(), nodes()],
             cache: Cache::builder(PREFIX),
             declare: true,
-            face: Face::default(),
+            face: ServerKind::default(),
             api: Box::new(|api| api),
             nest: None,
         }

@@ -49,12 +49,12 @@ pub(crate) fn token_from(list: &Answer, next: &str) -> String {
 }
 
 /// Returns the value of a series in `/metrics`, by its name and labels as printed there.
-pub(crate) async fn figure(address: SocketAddr, series: &str) -> f64 {
+pub(crate) async fn metric(address: SocketAddr, series: &str) -> f64 {
     let text = get(address, "/metrics").await.text();
-    figure_in(&text, series).unwrap_or_else(|| panic!("no series {series} in:\n{text}"))
+    metric_in(&text, series).unwrap_or_else(|| panic!("no series {series} in:\n{text}"))
 }
 
 /// Returns the value of a series in scraped text.
-pub(crate) fn figure_in(text: &str, series: &str) -> Option<f64> {
+pub(crate) fn metric_in(text: &str, series: &str) -> Option<f64> {
     text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(name, _)| *name == series)?.1.parse().ok()
 }
