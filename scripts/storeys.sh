@@ -36,6 +36,6 @@ wrong=0
 hold src "sync backoff position error foreign sys worker heap reclaim data store json attribute filter log batch wake cache writer read subscription text metrics process raw root" || wrong=1
 # docs/internals/http.md has the picture. What all requests share (`api::ApiState`) is made by the room that builds it; what is served
 # keeps the frames that were made of it; an event's frame is what a watch asks for.
-hold watchcore-http/src "digest files status clients counters exchange access json catalog frame request watch lines transport resources keys page operate api server fuzz root" \
+hold watchcore-http/src "digest files status clients counters request_record access json catalog frame request watch lines transport resources keys page operate api server fuzz root" \
     "resources:api keys:api page:api operate:api catalog:frame frame:watch" || wrong=1
 exit $wrong

@@ -4,11 +4,11 @@ use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, catch_
 use crate::catalog::{Catalog, Resource, invalid};
 use crate::clients::{Account, BlockingPool, ClientId, Unread};
 use crate::counters::Counters;
-use crate::exchange::RequestRecord;
 use crate::keys;
 use crate::operate;
 use crate::page::{self, Viewers};
 use crate::request::{Params, Route, canonical_path};
+use crate::request_record::RequestRecord;
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;

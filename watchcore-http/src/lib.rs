@@ -12,7 +12,6 @@ mod catalog;
 mod clients;
 mod counters;
 mod digest;
-mod exchange;
 mod files;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -25,6 +24,7 @@ pub mod lines;
 mod operate;
 mod page;
 mod request;
+mod request_record;
 mod resources;
 mod server;
 mod status;

@@ -8,7 +8,7 @@
 //! distinct question is asked once, however many watches share it.
 
 use super::{Access, Asked, Peer, User, catch_panic};
-use crate::exchange::RequestRecord;
+use crate::request_record::RequestRecord;
 use axum::extract::OriginalUri;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::request::Parts;

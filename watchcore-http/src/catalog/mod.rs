@@ -1,11 +1,11 @@
 //! The served caches, and the resources that lie in them.
 
-mod left_out;
 mod resource;
+mod skipped;
 
-pub(crate) use left_out::SkippedValues;
 pub use resource::Resource;
 pub(crate) use resource::{Field, LAYOUT, invalid};
+pub(crate) use skipped::SkippedValues;
 
 use crate::frame::{Frames, LineForm, TableShape};
 use std::collections::BTreeMap;

@@ -1,17 +1,17 @@
 //! The limits that are divided between clients, so that no client takes the share of the others.
 //!
 //! A client is a user, or an address where users are not authenticated ([`ClientId`]). Three resources are divided:
-//! `places` (connections and watches), `turns` (threads that read large caches), `unread` (bytes of answers that
+//! `permits` (connections and watches), `blocking` (threads that read large caches), `unread` (bytes of answers that
 //! were produced and not yet taken). docs/internals/http.md gives the rules and the reasons.
 
 mod activity;
-mod places;
-mod turns;
+mod blocking;
+mod permits;
 mod unread;
 
 pub(crate) use activity::{Activity, Answering, State};
-pub(crate) use places::{ClientPermit, ClientPermits, Full};
-pub(crate) use turns::{BlockingPool, is_large, read_deadline};
+pub(crate) use blocking::{BlockingPool, is_large, read_deadline};
+pub(crate) use permits::{ClientPermit, ClientPermits, Full};
 pub(crate) use unread::{Account, Holder, ProducedBytes, Unread, UnreadAnswer, UnreadBytes};
 
 use std::fmt;

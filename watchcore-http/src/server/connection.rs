@@ -7,9 +7,9 @@
 use super::Shared;
 use super::answer::until_cut;
 use super::clock::Connection;
+use super::error_body::ErrorBodySocket;
 use super::handler::{DirectWatch, Handler, WatchHandover};
 use super::socket::Socket;
-use super::worded::ErrorBodySocket;
 use crate::access::Peer;
 use crate::clients::Activity;
 use crate::counters::Reason;

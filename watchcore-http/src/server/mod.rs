@@ -15,10 +15,10 @@ mod answer;
 mod clock;
 mod connection;
 mod descriptors;
+mod error_body;
 mod handler;
 mod socket;
 mod tls;
-mod worded;
 
 pub use tls::Tls;
 

@@ -4,7 +4,7 @@ use super::recheck::Recheck;
 use crate::access::{Admission, Peer, Verdict};
 use crate::catalog::stale_for;
 use crate::clients::{ClientId, ClientPermit, ClientPermits, Full};
-use crate::exchange::RequestRecord;
+use crate::request_record::RequestRecord;
 use crate::status::Refusal;
 use http::request::Parts;
 use std::collections::HashMap;
