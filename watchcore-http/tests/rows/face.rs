@@ -3,11 +3,10 @@
 
 use crate::client::get;
 use crate::core::Core;
+use crate::lines::{key_of, object, whole};
 use crate::script::Machine;
 use crate::stream::Stream;
-use crate::words::{bytes, number, word};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::words::{bytes, number};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -281,37 +280,6 @@ pub(crate) async fn refusal(address: SocketAddr, code: u16, status: &Value) -> S
         (504, "Timeout", [asked, current]) => format!("FUTURE_REVISION asked {asked} current {current}"),
         _ => format!("{code} {status}"),
     }
-}
-
-fn object(item: &Value, full: bool) -> String {
-    let numbers = if full { numbers(item) } else { String::new() };
-    format!("{}={}{numbers}", key_of(item), bytes_of(item, "value").expect("a value"))
-}
-
-/// Returns the numbers of a key-value, as a row prints them with `full`.
-pub(crate) fn numbers(item: &Value) -> String {
-    let of = |name| whole(item, name);
-    let lease = item["lease"].as_u64().map(|lease| format!(" lease {lease}")).unwrap_or_default();
-    format!(" create {} modified {} version {}{lease}", of("create_revision"), of("mod_revision"), of("version"))
-}
-
-pub(crate) fn key_of(item: &Value) -> String {
-    bytes_of(item, "key").expect("a key")
-}
-
-/// Returns a member that is text, or base64 under its other name, as a word of a row.
-pub(crate) fn bytes_of(item: &Value, name: &str) -> Option<String> {
-    match (item[name].as_str(), item[format!("{name}_base64")].as_str()) {
-        (Some(text), None) => Some(word(text.as_bytes())),
-        (None, Some(text)) => Some(word(&STANDARD.decode(text).expect("base64"))),
-        (None, None) => None,
-        both => panic!("{name} twice: {both:?}"),
-    }
-}
-
-/// Returns a number in a document.
-pub(crate) fn whole(document: &Value, name: &str) -> u64 {
-    document[name].as_u64().unwrap_or_else(|| panic!("no {name}: {document}"))
 }
 
 /// Percent-encodes bytes.

@@ -10,13 +10,15 @@ mod client;
 #[path = "../../../tests/rows/core.rs"]
 mod core;
 mod face;
+#[path = "../../../tests/rows/harness.rs"]
+mod harness;
+mod lines;
 #[path = "../../../tests/rows/script.rs"]
 mod script;
 mod stream;
 #[path = "../../../tests/rows/words.rs"]
 mod words;
 
-use script::Row;
 use std::future::Future;
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,25 +33,6 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 }
 
 fn main() -> ExitCode {
-    let rows = Row::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../contract/core"), "http");
-    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    // An id selects exactly one row: 1.4 is neither 1.40 nor 11.4.
-    let is_wanted = |row: &&Row| wanted.is_empty() || row.name == wanted || row.name.starts_with(&format!("{wanted}-"));
-    let (mut passed, mut failed) = (0, 0);
-    for row in rows.iter().filter(is_wanted) {
-        match row.run::<face::Http>() {
-            Ok(()) => {
-                passed += 1;
-                println!("test {} ... ok", row.name);
-            }
-            Err(why) => {
-                failed += 1;
-                println!("test {} ... FAILED\n{why}", row.name);
-            }
-        }
-    }
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured\n");
-    // As in libtest, a filter without matches is a success, because `cargo test NAME` runs each target.
-    ExitCode::from(u8::from(failed > 0))
+    let rows = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contract/core");
+    harness::main(harness::rows::<face::Http>(&rows, "http"))
 }

@@ -5,7 +5,8 @@
 //! position, so a step that takes everything reads up to such a bookmark.
 
 use crate::client::{Client, Watching};
-use crate::face::{Printed, bytes_of, key_of, numbers, refusal, whole};
+use crate::face::{Printed, refusal};
+use crate::lines::{self, text, whole};
 use serde_json::Value;
 use std::net::SocketAddr;
 use watchcore::Cache;
@@ -82,7 +83,7 @@ impl Stream {
                 continue;
             }
             lines.push(self.printed(&line, full));
-            if ["ERROR", "LAGGED"].contains(&&*text(&line, "type")) {
+            if ["ERROR", "LAGGED"].contains(&text(&line, "type")) {
                 // A LAGGED is followed by an equivalent ERROR line, then the stream ends.
                 while self.line().await.is_some() {}
                 break;
@@ -94,47 +95,16 @@ impl Stream {
         lines
     }
 
+    /// The line as a row prints it, and what it says of the stream's position.
     fn printed(&mut self, line: &Value, full: bool) -> String {
-        let kind = text(line, "type");
-        match &*kind {
-            "LAGGED" => {
-                let lost = format!("lost {}..{}", whole(line, "lost_from"), whole(line, "lost_to"));
-                return format!("LAGGED {lost} oldest {} current {}", whole(line, "oldest"), whole(line, "current"));
+        match text(line, "type") {
+            "ERROR" => return text(line, "code").to_owned(),
+            "RESYNC" if text(line, "phase") == "end" => {
+                (self.epoch, self.position) = (whole(line, "epoch"), whole(line, "to"));
             }
-            "ERROR" => return text(line, "code"),
-            "RESYNC" => {
-                let (phase, reason, to) = (text(line, "phase"), text(line, "reason"), whole(line, "to"));
-                if phase == "end" {
-                    (self.epoch, self.position) = (whole(line, "epoch"), to);
-                }
-                return format!("{to} RESYNC {phase} {reason} {}..{to}", whole(line, "from"));
-            }
+            "BOOKMARK" => (self.is_initial, self.position) = (false, whole(line, "revision")),
             _ => {}
         }
-        let mut printed = format!("{} {kind}", whole(line, "revision"));
-        if kind == "BOOKMARK" {
-            (self.is_initial, self.position) = (false, whole(line, "revision"));
-            return printed + " end-of-state";
-        }
-        printed += &format!(" {}", key_of(line));
-        if let Some(value) = bytes_of(line, "value") {
-            printed += &format!("={value}");
-        }
-        if let Some(before) = bytes_of(line, "prev_value") {
-            printed += &format!(" was {before}");
-        }
-        if full {
-            printed += &numbers(line);
-        }
-        for (is_marked, mark) in [(self.is_initial, " initial"), (line["synthetic"] == true, " synthetic")] {
-            if is_marked {
-                printed += mark;
-            }
-        }
-        printed
+        lines::event(line, self.is_initial, full)
     }
-}
-
-fn text(line: &Value, name: &str) -> String {
-    line[name].as_str().unwrap_or_else(|| panic!("no {name}: {line}")).to_owned()
 }
