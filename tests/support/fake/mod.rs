@@ -24,7 +24,7 @@ mod store;
 
 pub(crate) use faults::Fault;
 
-use etcd_client::proto::{PbEvent, PbResponseHeader, PbWatchResponse};
+use etcd_client::proto::{PbEvent, PbKeyValue, PbResponseHeader, PbWatchResponse};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,10 +67,22 @@ struct State {
     calls: BTreeMap<String, u64>,
     /// Watch streams that are open.
     watches: u64,
+    /// Watches that were accepted, and reads that were refused as of the future: each of these clients waits for a change.
+    waits: u64,
+    /// How often the history was replaced by another one.
+    history: u64,
     /// Of faults that are random.
     entropy: Entropy,
     /// The messages with another bit: the method, before and after.
     flipped: Vec<(String, Vec<u8>, Vec<u8>)>,
+}
+
+/// A change of a revision that the caller chooses.
+pub(crate) enum Change<'a> {
+    Put(&'a [u8], &'a [u8]),
+    /// It brings its numbers.
+    Exact(PbKeyValue),
+    Delete(&'a [u8]),
 }
 
 impl State {
@@ -127,6 +139,8 @@ impl Fake {
             sent: Vec::new(),
             calls: BTreeMap::new(),
             watches: 0,
+            waits: 0,
+            history: 0,
             entropy: Entropy(0),
             flipped: Vec::new(),
         };
@@ -166,6 +180,44 @@ impl Fake {
     /// Puts and deletions (of keys that are there) in one revision.
     pub(crate) fn txn(&self, changes: &[(&[u8], Option<&[u8]>)]) -> u64 {
         self.world.change(|state| state.store.txn(changes)) as u64
+    }
+
+    /// Changes of one revision, which the caller chooses and which lies above those before. The scripts of contract/core
+    /// feed it so (contract/README.md).
+    pub(crate) fn apply(&self, revision: u64, changes: &[Change<'_>]) {
+        let revision = revision as i64;
+        self.world.change(|state| {
+            assert!(revision > state.store.revision(), "{revision} does not rise");
+            for change in changes {
+                match *change {
+                    Change::Put(key, value) => _ = state.store.txn_at(revision, &[(key, Some(value))]),
+                    Change::Delete(key) => _ = state.store.txn_at(revision, &[(key, None)]),
+                    Change::Exact(ref kv) => state.store.put_exact(kv.clone()),
+                }
+            }
+        });
+    }
+
+    /// The revision rises, and no key that a test looks at has changed.
+    pub(crate) fn progress(&self, revision: u64) {
+        self.world.change(|state| state.store.progress(revision as i64));
+    }
+
+    /// Replaces the history by one that begins with this state at that revision; of another cluster, if asked. All
+    /// connections are cut, and no open watch sees anything of the new one before.
+    pub(crate) fn replace(&self, revision: u64, contents: Vec<PbKeyValue>, is_other_cluster: bool) {
+        self.world.change(|state| {
+            state.store = Store::beginning(revision as i64, contents);
+            state.history += 1;
+            state.cluster += u64::from(is_other_cluster);
+        });
+        self.cut();
+    }
+
+    /// Watches that were accepted so far, and reads of a revision to come that were refused: each of these clients now
+    /// waits for a change.
+    pub(crate) fn waits(&self) -> u64 {
+        self.world.state().waits
     }
 
     pub(crate) fn compact(&self, revision: u64) {

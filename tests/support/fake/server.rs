@@ -238,6 +238,7 @@ fn page(state: &mut State, request: &RangeRequest) -> Result<PbRangeResponse, Re
     }
     let newest = state.store.revision();
     if request.revision > newest && request.revision < 1 << 52 {
+        state.waits += 1;
         return Err(FUTURE);
     }
     let is_compacted = request.revision > 0 && request.revision < state.store.compacted();
@@ -327,6 +328,8 @@ struct Watcher {
     key: Vec<u8>,
     end: Vec<u8>,
     next: i64,
+    /// Whose events these are.
+    history: u64,
     /// How many messages of the test's own it has had.
     sent: usize,
 }
@@ -337,7 +340,7 @@ async fn watch(world: &World, requests: &mut Requests, answer: &mut Answer) -> R
     loop {
         changed.borrow_and_update();
         if let Some(watcher) = &mut watcher {
-            let messages = news(&mut world.state(), watcher, answer);
+            let messages = news(&mut world.state(), watcher, answer)?;
             for message in messages {
                 answer.message(&message).await?;
             }
@@ -348,7 +351,10 @@ async fn watch(world: &World, requests: &mut Requests, answer: &mut Answer) -> R
                 // Under one lock: progress to a revision comes behind the events of that revision.
                 let messages = {
                     let mut state = world.state();
-                    let mut messages = watcher.as_mut().map_or_else(Vec::new, |watcher| news(&mut state, watcher, answer));
+                    let mut messages = match &mut watcher {
+                        Some(watcher) => news(&mut state, watcher, answer)?,
+                        None => Vec::new(),
+                    };
                     messages.extend(asked(&mut state, request, &mut watcher));
                     messages
                 };
@@ -361,8 +367,11 @@ async fn watch(world: &World, requests: &mut Requests, answer: &mut Answer) -> R
     }
 }
 
-/// The messages that a change of the state makes.
-fn news(state: &mut State, watcher: &mut Watcher, answer: &mut Answer) -> Vec<PbWatchResponse> {
+/// The messages that a change of the state makes. A watch of a history that was replaced ends.
+fn news(state: &mut State, watcher: &mut Watcher, answer: &mut Answer) -> Result<Vec<PbWatchResponse>, Gone> {
+    if watcher.history != state.history {
+        return Err(Gone);
+    }
     let mut messages = Vec::new();
     let events = state.store.events(&watcher.key, &watcher.end, watcher.next);
     if !events.is_empty() && !state.faults.contains_key(&Fault::OldProgress) {
@@ -373,7 +382,7 @@ fn news(state: &mut State, watcher: &mut Watcher, answer: &mut Answer) -> Vec<Pb
     }
     messages.extend_from_slice(&state.sent[watcher.sent..]);
     watcher.sent = state.sent.len();
-    messages
+    Ok(messages)
 }
 
 /// The messages that answer a request.
@@ -390,7 +399,14 @@ fn asked(state: &mut State, request: WatchRequest, watcher: &mut Option<Watcher>
             return vec![created, canceled];
         }
         let next = if create.start_revision > 0 { create.start_revision } else { newest + 1 };
-        *watcher = Some(Watcher { key: create.key, end: create.range_end, next, sent: state.sent.len() });
+        *watcher = Some(Watcher {
+            key: create.key,
+            end: create.range_end,
+            next,
+            history: state.history,
+            sent: state.sent.len(),
+        });
+        state.waits += 1;
         return vec![created];
     }
     if request.progress.is_some() && watcher.is_some() && !state.uses(Fault::NoProgress) {

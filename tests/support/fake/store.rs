@@ -36,9 +36,32 @@ impl Store {
         self.compacted
     }
 
+    /// A history that begins with this state: etcd is compacted at that revision.
+    pub(super) fn beginning(revision: i64, state: Vec<PbKeyValue>) -> Store {
+        let keys = state.into_iter().map(|kv| (kv.key.clone(), vec![kv])).collect();
+        Store { revision, compacted: revision, keys, events: Vec::new() }
+    }
+
+    /// The revision rises, by keys that no test looks at.
+    pub(super) fn progress(&mut self, revision: i64) {
+        assert!(revision >= self.revision, "{revision} lies below {}", self.revision);
+        self.revision = revision;
+    }
+
     /// Puts and deletions of one revision; it rises where something changes.
     pub(super) fn txn(&mut self, changes: &[(&[u8], Option<&[u8]>)]) -> i64 {
-        let revision = self.revision + 1;
+        self.txn_at(self.revision + 1, changes)
+    }
+
+    /// A version that brings its numbers, as one of its own revision.
+    pub(super) fn put_exact(&mut self, kv: PbKeyValue) {
+        self.revision = kv.mod_revision;
+        self.keys.entry(kv.key.clone()).or_default().push(kv.clone());
+        self.events.push(PbEvent { r#type: 0, kv: Some(kv), prev_kv: None });
+    }
+
+    /// Puts and deletions of a revision that the caller chooses.
+    pub(super) fn txn_at(&mut self, revision: i64, changes: &[(&[u8], Option<&[u8]>)]) -> i64 {
         for (key, value) in changes {
             let versions = self.keys.entry(key.to_vec()).or_default();
             let live = versions.last().filter(|kv| kv.version > 0);
