@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,13 @@ pub(crate) fn run(arguments: &[&str]) -> Ended {
     Running::start(command(arguments)).end()
 }
 
+/// What there is on standard output.
+pub(crate) enum Heard {
+    Line(String),
+    Nothing,
+    End,
+}
+
 /// A command line at work.
 pub(crate) struct Running {
     child: Child,
@@ -164,6 +171,25 @@ impl Running {
                 let _ = self.child.wait();
                 panic!("it ended: {}", self.err.take().expect("once").join().expect("read"))
             }
+        }
+    }
+
+    /// The next line on standard output, or the end.
+    #[track_caller]
+    pub(crate) fn next(&mut self) -> Heard {
+        match self.out.as_ref().expect("read here").recv_timeout(PATIENCE) {
+            Ok(line) => Heard::Line(line),
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
+            Err(RecvTimeoutError::Disconnected) => Heard::End,
+        }
+    }
+
+    /// A line that has come already, if one has.
+    pub(crate) fn heard(&mut self) -> Heard {
+        match self.out.as_ref().expect("read here").try_recv() {
+            Ok(line) => Heard::Line(line),
+            Err(TryRecvError::Empty) => Heard::Nothing,
+            Err(TryRecvError::Disconnected) => Heard::End,
         }
     }
 
