@@ -1,4 +1,4 @@
-//! `diff`, `count` and `--keys-only`, and a watch of one key, against a real etcd.
+//! `diff` and `--keys-only`, and a watch of one key, against a real etcd.
 
 use crate::run::{Running, command, members, run};
 use crate::support::etcd::Etcd;
@@ -100,28 +100,6 @@ fn selectors_of_a_diff_show_what_enters_and_leaves() {
         .collect();
     let expected = [["ADDED", "/a/enters"], ["MODIFIED", "/a/in"], ["DELETED", "/a/leaves"]];
     assert_eq!(kinds, expected.map(|row| row.map(str::to_owned)));
-}
-
-#[test]
-fn count_is_of_a_range_a_filter_and_a_revision() {
-    let etcd = Etcd::start();
-    let client = etcd.ctl();
-    for key in ["/a/1", "/a/2", "/a/3", "/b"] {
-        client.put(key, r#"{"s":"x"}"#); // 2 to 5
-    }
-    client.put("/a/2", r#"{"s":"y"}"#); // 6
-    client.delete("/a/3"); // 7
-    let endpoint = etcd.url();
-    let count = |more: &[&str]| run(&words(&endpoint, &[&["count"], more].concat())).is(0).out;
-    assert_eq!(count(&["--prefix", "/a/"]), "{\"revision\":7,\"count\":2}\n");
-    assert_eq!(count(&["--prefix", ""]), "{\"revision\":7,\"count\":3}\n");
-    assert_eq!(count(&["--prefix", "/a/", "--revision", "4"]), "{\"revision\":4,\"count\":3}\n");
-    assert_eq!(count(&["--prefix", "/a/", "--fields", "s=x"]), "{\"revision\":7,\"count\":1}\n");
-    assert_eq!(count(&["--prefix", "/none/"]), "{\"revision\":7,\"count\":0}\n");
-    assert_eq!(run(&["count", "--prefix", "/a/", "--etcd", &endpoint]).is(0).out, "2\n");
-    assert_eq!(run(&["count", "--prefix", "/a/", "--etcd", &endpoint, "--format", "quiet"]).is(0).out, "");
-    client.compact(6);
-    run(&words(&endpoint, &["count", "--prefix", "/a/", "--revision", "4"])).is(5).error("COMPACTED");
 }
 
 #[test]
