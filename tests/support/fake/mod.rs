@@ -203,15 +203,14 @@ impl Fake {
         self.world.change(|state| state.store.progress(revision as i64));
     }
 
-    /// Replaces the history by one that begins with this state at that revision; of another cluster, if asked. All
-    /// connections are cut, and no open watch sees anything of the new one before.
+    /// Replaces the history by one that begins with this state at that revision; of another cluster, if asked. Each open
+    /// watch ends, and has seen nothing of the new one.
     pub(crate) fn replace(&self, revision: u64, contents: Vec<PbKeyValue>, is_other_cluster: bool) {
         self.world.change(|state| {
             state.store = Store::beginning(revision as i64, contents);
             state.history += 1;
             state.cluster += u64::from(is_other_cluster);
         });
-        self.cut();
     }
 
     /// Watches that were accepted so far, and reads of a revision to come that were refused: each of these clients now
