@@ -164,23 +164,19 @@ impl Running {
     /// The next line on standard output.
     #[track_caller]
     pub(crate) fn line(&mut self) -> String {
-        match self.out.as_ref().expect("read here").recv_timeout(PATIENCE) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = self.child.wait();
-                panic!("it ended: {}", self.err.take().expect("once").join().expect("read"))
-            }
-        }
+        self.next().unwrap_or_else(|| {
+            let _ = self.child.wait();
+            panic!("it ended: {}", self.err.take().expect("once").join().expect("read"))
+        })
     }
 
-    /// The next line on standard output, or the end.
+    /// The same, or `None` at the end.
     #[track_caller]
-    pub(crate) fn next(&mut self) -> Heard {
+    pub(crate) fn next(&mut self) -> Option<String> {
         match self.out.as_ref().expect("read here").recv_timeout(PATIENCE) {
-            Ok(line) => Heard::Line(line),
+            Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
-            Err(RecvTimeoutError::Disconnected) => Heard::End,
+            Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 

@@ -10,6 +10,7 @@ mod fake;
 mod harness;
 #[path = "../../../watchcore-http/tests/rows/lines.rs"]
 mod lines;
+mod place;
 #[path = "../cli/run.rs"]
 mod run;
 #[path = "../../../tests/rows/script.rs"]

@@ -4,8 +4,8 @@
 //! stands behind all events up to it, so a step that takes what there is reads up to it. Where everything up to that revision
 //! is there already, no line may follow, and one that did come is printed.
 
-use crate::face::{Place, Printed, Question, line, until};
 use crate::lines::{self, text, whole};
+use crate::place::{Place, Printed, Question, line, until};
 use crate::run::{Heard, Running};
 use crate::words::number;
 use serde_json::Value;
@@ -141,7 +141,7 @@ impl Stream {
             let Some(running) = &mut self.running else { return News::Closed };
             let next = match self.arrived.pop_front() {
                 Some(next) => next,
-                None => match if has_all { running.heard() } else { running.next() } {
+                None => match if has_all { running.heard() } else { running.next().map_or(Heard::End, Heard::Line) } {
                     Heard::Line(text) => line(&text),
                     Heard::Nothing => return News::Nothing,
                     Heard::End => panic!("it ended: {:?}", self.running.take().expect("just heard").end()),
@@ -176,7 +176,8 @@ impl Stream {
                 "ready"
             }
             News::Nothing => "nothing",
-            News::Refused(_) | News::Closed => "CLOSED",
+            News::Closed => "CLOSED",
+            News::Refused(refusal) => panic!("this face has no wait that ends in {refusal}"),
         }
     }
 
