@@ -83,172 +83,11 @@ func TestWQ01TwoWorkersNeverShareAKey(t *testing.T) {
 	if err := q.Drain(bounded.Context(t)); err != nil {
 		t.Fatal(err)
 	}
+	q.ShutDownWithDrain() // nothing is left to wait for
 	for i := range keys {
 		want(t, "the last addition was seen", seen[i].Load(), int64(4*rounds))
 	}
 	want(t, "the end", bounded.Receive(t, "the end", done), nil)
-}
-
-func TestWQ02AddedWhileProcessedComesAgainAfterwards(t *testing.T) {
-	q, _ := made(t)
-	q.Add("a")
-	q.Add("a")
-	want(t, "length", q.Len(), 1)
-	want(t, "key", next(t, q), "a")
-	q.Add("a")
-	q.Add("a")
-	want(t, "while it is processed", q.Len(), 0)
-	q.Done("a")
-	want(t, "afterwards", q.Len(), 1)
-	want(t, "again", next(t, q), "a")
-	q.Done("a")
-	q.Done("a")
-	q.Done("never")
-	want(t, "length", q.Len(), 0)
-}
-
-// First in, first out, over more keys than the first memory has room for; a key that comes back goes to
-// the end; Len counts what can be taken.
-func TestWQ04OrderIsFirstInFirstOut(t *testing.T) {
-	q, _ := made(t)
-	var got, expected []string
-	for i := range 5 {
-		q.Add(fmt.Sprint(i))
-	}
-	for range 3 {
-		key := next(t, q)
-		q.Add(key)
-		q.Done(key)
-	}
-	for i := 5; i < 100; i++ {
-		q.Add(fmt.Sprint(i))
-	}
-	want(t, "length", q.Len(), 100)
-	expected = append(expected, "3", "4", "0", "1", "2")
-	for i := 5; i < 100; i++ {
-		expected = append(expected, fmt.Sprint(i))
-	}
-	for range 100 {
-		got = append(got, next(t, q))
-	}
-	want(t, "order", strings.Join(got, " "), strings.Join(expected, " "))
-}
-
-// A drain waits for what is ready and what is processed, with what was added meanwhile; it takes nothing new.
-func TestWQ05DrainWaitsForEverything(t *testing.T) {
-	q, _ := made(t)
-	q.Add("a")
-	q.Add("b")
-	want(t, "taken", next(t, q), "a")
-	q.Add("a")
-	drained := make(chan error, 1)
-	go func() { drained <- q.Drain(bounded.Context(t)) }()
-	bounded.Eventually(t, "it shuts down", q.ShuttingDown)
-	q.Add("c")
-	q.AddAfter("d", time.Second)
-	want(t, "b", next(t, q), "b")
-	q.Done("b")
-	q.Done("a")
-	select {
-	case err := <-drained:
-		t.Fatal("drained while a key waits", err)
-	default:
-	}
-	want(t, "a again", next(t, q), "a")
-	q.Done("a")
-	want(t, "drained", <-drained, nil)
-	_, shutdown := q.Get()
-	want(t, "nothing new", shutdown, true)
-	q.ShutDownWithDrain()
-}
-
-// A shut-down lets the rest be taken and ends every wait.
-func TestWQ06ShutDownLetsTheRestBeTaken(t *testing.T) {
-	q, _ := made(t)
-	ends := make(chan bool, 10)
-	for range 10 {
-		go func() { _, shutdown := q.Get(); ends <- shutdown }()
-	}
-	q.Add("a")
-	want(t, "one has it", <-ends, false)
-	q.ShutDown()
-	q.ShutDown()
-	for range 9 {
-		want(t, "the others", <-ends, true)
-	}
-	rest, _ := made(t)
-	rest.Add("a")
-	rest.ShutDown()
-	want(t, "the rest", next(t, rest), "a")
-	_, err := rest.GetContext(bounded.Context(t))
-	want(t, "the end", err, workqueue.ErrShutDown)
-}
-
-func TestWQ08DrainInVainSaysHowManyAreLeft(t *testing.T) {
-	q, clock := made(t)
-	q.Add("a")
-	q.Add("b")
-	next(t, q)
-	clock.Advance(time.Minute)
-	err := q.Drain(soon(t))
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"q" is not drained: 1 keys wait, 1 are processed, the longest for 1m0s`) {
-		t.Fatal(err)
-	}
-}
-
-// Delayed keys come in the order of their times, the earlier time of two, and an earlier
-// key does not wait for a later one's timer; they wake who waits.
-func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
-	q, clock := made(t)
-	q.AddAfter("late", time.Hour)
-	q.AddAfter("twice", 30*time.Minute)
-	q.AddAfter("twice", time.Minute)
-	q.AddAfter("twice", 2*time.Hour)
-	q.AddAfter("soon", time.Second)
-	q.AddAfter("now", 0)
-	q.AddAfter("now", -1)
-	want(t, "at once", next(t, q), "now")
-	want(t, "delayed", q.Status().Delayed, 3)
-	got := make(chan string, 1)
-	ctx := bounded.Context(t)
-	go func() { key, _ := q.GetContext(ctx); got <- key }()
-	bounded.Eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
-	clock.Advance(time.Second - 1)
-	want(t, "not yet", q.Len(), 0)
-	clock.Advance(1)
-	want(t, "the first", bounded.Receive(t, "the first", got), "soon")
-	for _, step := range []struct {
-		after time.Duration
-		key   string
-	}{{time.Minute, "twice"}, {time.Hour, "late"}} {
-		bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
-		clock.Advance(step.after)
-		want(t, "key", next(t, q), step.key)
-	}
-	want(t, "nothing is left", q.Status().Delayed, 0)
-	q.AddAfter("again", time.Second) // the goroutine has ended, or ends just now
-	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
-	clock.Advance(time.Hour)
-	want(t, "key", next(t, q), "again")
-	q.AddAfter("dropped", time.Second)
-	q.ShutDown()
-	bounded.Eventually(t, "no timer is left", func() bool { return clock.Armed() == 0 })
-	want(t, "with the shut-down", q.Status().Delayed, 0)
-}
-
-// A key that is due earlier does not wait for the timer of a later one.
-func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
-	q, clock := made(t)
-	q.AddAfter("late", time.Hour)
-	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
-	q.AddAfter("soon", time.Second)
-	bounded.Eventually(t, "armed for the earlier one", func() bool {
-		count, first := clock.Timers()
-		return count == 1 && first == time.Second
-	})
-	clock.Advance(time.Second)
-	want(t, "key", next(t, q), "soon")
-	want(t, "the late one waits", q.Status().Delayed, 1)
 }
 
 // A clock that is moved while the queue sets its timer does not make a key late.
@@ -272,80 +111,6 @@ func (c *movingClock) Now() time.Time {
 	now := c.ManualClock.Now()
 	c.Advance(time.Millisecond)
 	return now
-}
-
-// All workers wake where many keys are due together.
-func TestWQ21KeysDueTogetherWakeAllWorkers(t *testing.T) {
-	q, clock := made(t)
-	var waiting sync.WaitGroup
-	for i := range 20 {
-		q.AddAfter(fmt.Sprint(i), time.Second)
-		waiting.Go(func() {
-			if _, err := q.GetContext(bounded.Context(t)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
-	clock.Advance(time.Second)
-	waiting.Wait()
-}
-
-func TestWQ14ExponentialLimiterDoublesAndForgets(t *testing.T) {
-	l := workqueue.Exponential[string](time.Millisecond, 10*time.Millisecond)
-	for _, expected := range []time.Duration{1, 2, 4, 8, 10, 10} {
-		want(t, "a", l.When("a"), expected*time.Millisecond)
-	}
-	want(t, "another key", l.When("b"), time.Millisecond)
-	want(t, "failures", l.NumRequeues("a"), 6)
-	l.Forget("a")
-	want(t, "failures", l.NumRequeues("a"), 0)
-	want(t, "forgotten", l.When("a"), time.Millisecond)
-	for range 2000 { // no overflow, ever
-		l.When("c")
-	}
-	want(t, "many failures", l.When("c"), 10*time.Millisecond)
-	most := workqueue.Exponential[string](time.Hour, math.MaxInt64)
-	for range 100 {
-		if wait := most.When("a"); wait <= 0 {
-			t.Fatal(wait)
-		}
-	}
-}
-
-func TestWQ16TokenBucketLimitsAllKeysTogether(t *testing.T) {
-	clock := newClock()
-	l := workqueue.TokenBucket[string](10, 3, clock)
-	var waits []string
-	for i := range 6 {
-		waits = append(waits, l.When(fmt.Sprint(i)).String())
-	}
-	want(t, "waits", strings.Join(waits, " "), "0s 0s 0s 100ms 200ms 300ms")
-	clock.Advance(400 * time.Millisecond)
-	want(t, "one token is back", l.When("x"), 0)
-	want(t, "and no more", l.When("x"), 100*time.Millisecond)
-	clock.Advance(time.Hour)
-	for range 3 {
-		want(t, "the burst", l.When("x"), 0)
-	}
-	want(t, "beyond it", l.When("x"), 100*time.Millisecond)
-	defer func() { want(t, "a rate of 0 is refused", recover() != nil, true) }()
-	workqueue.TokenBucket[string](0, 1, nil)
-}
-
-func TestWQ17LongestDelayWins(t *testing.T) {
-	clock := newClock()
-	l := workqueue.MaxOf(workqueue.Exponential[string](time.Second, time.Minute), workqueue.TokenBucket[string](0.5, 1, clock))
-	want(t, "exponential", l.When("a"), time.Second)
-	want(t, "equal", l.When("a"), 2*time.Second)
-	want(t, "bucket", l.When("b"), 4*time.Second)
-	want(t, "failures", fmt.Sprint(l.NumRequeues("a"), l.NumRequeues("b")), "2 1")
-	l.Forget("a")
-	want(t, "forgotten", l.NumRequeues("a"), 0)
-	l = workqueue.MaxOf(workqueue.TokenBucket[string](0.5, 1, clock), workqueue.Exponential[string](time.Second, time.Minute))
-	l.When("a")
-	l.Forget("a")
-	want(t, "forgotten by the last one", l.NumRequeues("a"), 0)
 }
 
 // A failed key waits longer each time until it is forgotten; a panic, and work that ends its goroutine,
@@ -481,21 +246,6 @@ func TestWQ20CancelledWaitPassesTheKeyOn(t *testing.T) {
 	want(t, "cancelled", errors.Is(err, context.DeadlineExceeded), true)
 }
 
-func TestWQ22BusyKeyDoesNotStarveTenThousand(t *testing.T) {
-	q, _ := made(t)
-	for i := range 10_000 {
-		q.Add(fmt.Sprint(i))
-	}
-	q.Add("busy")
-	for range 10_000 {
-		key := next(t, q)
-		want(t, "busy comes at its turn", key == "busy", false)
-		q.Add("busy")
-		q.Done(key)
-	}
-	want(t, "its turn", next(t, q), "busy")
-}
-
 // Ten million additions of few keys take no memory.
 func TestFaultQueueOfFewKeysDoesNotGrow(t *testing.T) {
 	q, _ := made(t)
@@ -551,12 +301,31 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 	want(t, "a context that is done", workqueue.New(workqueue.Options[string]{}).Run(ctx, 3, nil, nil), context.Canceled)
 }
 
+// The longest duration is no overflow, a negative one is none, and a rate that no key could wait for is refused.
+func TestBordersOfDurationsAndRates(t *testing.T) {
+	most := workqueue.Exponential[string](time.Hour, math.MaxInt64)
+	for range 100 {
+		if wait := most.When("a"); wait <= 0 {
+			t.Fatal(wait)
+		}
+	}
+	q, _ := made(t)
+	q.AddAfter("now", -1)
+	want(t, "at once", next(t, q), "now")
+	defer func() { want(t, "a rate of 0 is refused", recover() != nil, true) }()
+	workqueue.TokenBucket[string](0, 1, nil)
+}
+
 func TestLongestProcessingIsTheFirstTaken(t *testing.T) {
 	q, clock := made(t)
 	for i := range 20 {
 		q.Add(fmt.Sprint(i))
 		next(t, q)
 		clock.Advance(time.Second)
+	}
+	err := q.Drain(soon(t))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `work queue "q" is not drained: 0 keys wait, 20 are processed, the longest for 20s`) {
+		t.Fatal(err)
 	}
 	for range 20 { // the keys lie in no order
 		want(t, "the longest", q.Status().LongestProcessing, 20*time.Second)

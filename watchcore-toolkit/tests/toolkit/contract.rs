@@ -1,5 +1,6 @@
 //! The rows of contract/toolkit/, which Go runs from the same files: contract/README.md says what their words mean.
 
+use crate::queue_rows::{LimiterRow, QueueRow};
 use crate::rows;
 use crate::script::Woken;
 use std::collections::VecDeque;
@@ -12,17 +13,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Range, Read};
 use watchcore_toolkit::{
-    Entry, ExponentialLimiter, ListAt, ListPage, ListRequest, ListerWatcher, LongestDelay, ManualClock, Opening,
-    PageFuture, Payload, RateLimiter, Reflector, RetryWatch, Status, Stopper, TokenBucket, Watch, WatchEvent,
-    WatchRequest, WorkItem, WorkQueue,
+    Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Payload, Reflector,
+    RetryWatch, Status, Stopper, Watch, WatchEvent, WatchRequest,
 };
 
-fn number(text: &str) -> u64 {
+pub(crate) fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
 /// `800ms`, `30s`, `2m`.
-fn duration(text: &str) -> Duration {
+pub(crate) fn duration(text: &str) -> Duration {
     let (count, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).expect("a unit"));
     Duration::from_millis(
         number(count) * [("ms", 1), ("s", 1000), ("m", 60_000)].iter().find(|u| u.0 == unit).unwrap().1,
@@ -318,6 +318,7 @@ enum Toolkit {
     Nothing,
     Source(SourceRow),
     Queue(QueueRow),
+    Limiter(LimiterRow),
 }
 
 impl rows::Machine for Toolkit {
@@ -328,6 +329,10 @@ impl rows::Machine for Toolkit {
                 *nothing = Toolkit::Queue(QueueRow::new(options));
                 Vec::new()
             }
+            (nothing @ Toolkit::Nothing, ["run", "limiter", options @ ..]) => {
+                *nothing = Toolkit::Limiter(LimiterRow::new(options));
+                Vec::new()
+            }
             (nothing @ Toolkit::Nothing, ["run", what @ ..]) => {
                 let what = what.iter().map(|&word| word.to_owned()).collect();
                 *nothing = Toolkit::Source(SourceRow { what, ..SourceRow::default() });
@@ -335,13 +340,14 @@ impl rows::Machine for Toolkit {
             }
             (Toolkit::Source(row), [word, rest @ ..]) => row.run(word, rest),
             (Toolkit::Queue(row), [word, rest @ ..]) => row.run(word, rest),
+            (Toolkit::Limiter(row), [word, rest @ ..]) => row.run(word, rest),
             _ => panic!("the first step says what runs"),
         }
     }
 }
 
 /// Nothing is no line.
-fn line(text: impl ToString) -> Vec<String> {
+pub(crate) fn line(text: impl ToString) -> Vec<String> {
     Vec::from_iter(Some(text.to_string()).filter(|text| !text.is_empty()))
 }
 
@@ -384,52 +390,6 @@ impl SourceRow {
             machine.settle();
         }
         printed
-    }
-}
-
-/// A row that works at a queue.
-struct QueueRow {
-    queue: WorkQueue<String>,
-    clock: Arc<ManualClock>,
-    taken: Vec<WorkItem<String>>,
-}
-
-impl QueueRow {
-    fn new(options: &[&str]) -> QueueRow {
-        let each = ExponentialLimiter::new(duration(options[0]), duration(options[1]));
-        let tokens = TokenBucket::new(number(options[2]) as f64, number(options[3]) as u32);
-        let both: [Box<dyn RateLimiter<String>>; 2] = [Box::new(each), Box::new(tokens)];
-        let clock = Arc::new(ManualClock::new());
-        let queue = WorkQueue::builder().clock(clock.clone()).limiter(LongestDelay::new(both)).build();
-        QueueRow { queue, clock, taken: Vec::new() }
-    }
-
-    fn run(&mut self, word: &str, rest: &[&str]) -> Vec<String> {
-        let (queue, taken) = (&self.queue, &mut self.taken);
-        let key = || rest[0].to_owned();
-        let mut held = || taken.remove(taken.iter().position(|item| **item == rest[0]).expect("it was taken"));
-        match word {
-            "add" => queue.add(key()),
-            "limited" => queue.add_rate_limited(key()),
-            "after" => queue.add_after(key(), duration(rest[1])),
-            "take" => {
-                let Poll::Ready(Some(item)) = queue.try_get() else { return line("nothing") };
-                let printed = line(&*item);
-                taken.push(item);
-                return printed;
-            }
-            "done" => drop(held()),
-            "fail" => held().retry(),
-            "forget" => queue.forget(&key()),
-            "advance" => self.clock.advance(duration(rest[0])),
-            "shutdown" => drop(queue.shut_down()),
-            "ready" => return line(queue.len()),
-            "delayed" => return line(queue.stats().delayed),
-            "added" => return line(queue.stats().added),
-            "failures" => return line(queue.requeues(&key())),
-            _ => panic!("{word} is no word of a queue"),
-        }
-        Vec::new()
     }
 }
 

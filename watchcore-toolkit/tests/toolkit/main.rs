@@ -25,6 +25,7 @@ mod objects;
 mod order;
 mod predicates;
 mod queue;
+mod queue_rows;
 mod reflector;
 mod reflector_faults;
 mod retry;
