@@ -50,147 +50,6 @@ func TestSI02HandlersAddedDuringStartSeeAll(t *testing.T) {
 	}
 }
 
-// Every event is kept, in the order in which it came, over revisions of any length.
-func TestRQ01EveryChangeComesInOrder(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	in := s.informer(options{})
-	r := newRecorder()
-	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded.Context(t)))
-	s.apply("/b=1", "/a=1", "/c=1")
-	s.apply("/a=2")
-	s.apply("/c=2", "/a=3")
-	s.apply("-/a")
-	s.apply("/a=4", "-/b")
-	var long, expected []string
-	for i := range 3000 {
-		long = append(long, fmt.Sprintf("/long/%04d=x", i))
-		expected = append(expected, fmt.Sprintf("+/long/%04d=x", i))
-	}
-	s.settled(in, reg)
-	want(t, "lines", r.text(), "+/b=1 +/a=1 +/c=1 ~/a=1>2 ~/c=1>2 ~/a=2>3 -/a=3 +/a=4 -/b=1")
-	r.lines = nil
-	s.apply(long...)
-	s.settled(in, reg)
-	want(t, "a long revision", r.text(), strings.Join(expected, " "))
-}
-
-// Where the history is replaced, deletions come before what replaces them, each object that
-// is gone comes once with its last value, and the same values come not at all.
-func TestRQ02DeletionsComeBeforeReplacements(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1", "/b=1", "/c=1", "/z=1")
-	in := s.informer(options{})
-	r := newRecorder()
-	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded.Context(t)))
-	r.lines = nil
-	kv := func(key, value string, revision uint64) watchcore.KeyValue {
-		return watchcore.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: revision, ModRevision: revision, Version: 1}
-	}
-	_, err := s.writer.Resync(9, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("2"), CreateRevision: 1, ModRevision: 8, Version: 2}, kv("/d", "1", 9), kv("/z", "1", 1)}, watchcore.ReasonCompacted)
-	check(t, err)
-	s.settled(in, reg)
-	want(t, "lines", r.text(), "-/b=1 -/c=1 ~/a=1>2 +/d=1")
-	want(t, "resyncs", in.Status().Resyncs, 1)
-}
-
-// Changes that happened while the source was away reach handlers with and without a resync.
-func TestSI03ChangesDuringADisruptionAreSeen(t *testing.T) {
-	clock := newClock()
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1", "/b=1")
-	in := s.informer(options{Clock: clock})
-	plain, resyncing := newRecorder(), newRecorder()
-	first := add(t, in, plain, informer.HandlerOptions{})
-	second := add(t, in, resyncing, informer.HandlerOptions{ResyncPeriod: time.Minute})
-	s.settled(in, first, second)
-	_, err := s.writer.Resync(7, []watchcore.KeyValue{{Key: []byte("/b"), Value: []byte("2"), CreateRevision: 1, ModRevision: 7, Version: 2}}, watchcore.ReasonHistoryReset)
-	check(t, err)
-	s.next = 8
-	s.settled(in, first, second)
-	clock.Advance(time.Minute)
-	bounded.Eventually(t, "the resync", func() bool { return strings.HasSuffix(resyncing.text(), "=/b=2") })
-	want(t, "plain", plain.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2")
-	want(t, "resyncing", resyncing.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2 =/b=2")
-}
-
-// Each handler's resync comes in its own period, of what it knows, and only to it.
-func TestSI01ResyncPeriodsArePerHandler(t *testing.T) {
-	clock := newClock()
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{Clock: clock})
-	slow, fast, never := newRecorder(), newRecorder(), newRecorder()
-	rs := []*informer.Registration{
-		add(t, in, slow, informer.HandlerOptions{ResyncPeriod: 3 * time.Second}),
-		add(t, in, fast, informer.HandlerOptions{ResyncPeriod: 2 * time.Second}),
-		add(t, in, never, informer.HandlerOptions{}),
-	}
-	s.settled(in, rs...)
-	resyncs := func(r *recorder) int { return strings.Count(r.text(), "=/a=1") }
-	for second, expected := range [][2]int{{0, 0}, {0, 1}, {1, 1}, {1, 2}, {1, 2}, {2, 3}} {
-		clock.Advance(time.Second)
-		bounded.Eventually(t, fmt.Sprint("resyncs after second ", second+1), func() bool {
-			return resyncs(slow) == expected[0] && resyncs(fast) == expected[1]
-		})
-		bounded.Eventually(t, "armed again", func() bool { return clock.Armed() == 2 })
-	}
-	want(t, "without a period", never.text(), "*/a=1")
-	for _, period := range []time.Duration{-1} {
-		_, err := in.AddHandler(never, informer.HandlerOptions{ResyncPeriod: period})
-		wantError(t, "a period", err, watchcore.ErrInvalidArgument)
-	}
-}
-
-// A busy handler gets its resync all the same, between two changes, and it shows
-// nothing newer than the change that follows.
-func TestSI01ResyncComesBetweenChanges(t *testing.T) {
-	clock := newClock()
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{Clock: clock})
-	r, gate := newRecorder(), make(chan struct{})
-	r.before = func(string) { <-gate }
-	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
-	check(t, in.WaitSynced(bounded.Context(t)))
-	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
-	s.apply("/a=2")
-	s.apply("/a=3")
-	check(t, in.WaitUntil(bounded.Context(t), 3))
-	clock.Advance(time.Second)
-	close(gate)
-	s.settled(in, reg)
-	want(t, "lines", r.text(), "*/a=1 =/a=1 ~/a=1>2 ~/a=2>3")
-}
-
-// A resync that lasts for as long as its period, and longer, holds up no change: what is due while it runs is left
-// out.
-func TestSI01SlowResyncHoldsUpNoChange(t *testing.T) {
-	clock := newClock()
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1", "/b=1")
-	in := s.informer(options{Clock: clock})
-	r, quick := newRecorder(), newRecorder()
-	other := add(t, in, quick, informer.HandlerOptions{})
-	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
-	s.settled(in, reg, other)
-	r.lines = nil
-	given := 0
-	r.before = func(line string) {
-		if given++; given == 1 {
-			s.apply("/a=2")
-			bounded.Eventually(t, "the journal has it", func() bool { return strings.Contains(quick.text(), "~/a=1>2") })
-		}
-		if strings.HasPrefix(line, "=") && given < 10 {
-			clock.Advance(time.Second)
-		}
-	}
-	clock.Advance(time.Second)
-	bounded.Eventually(t, "the change", func() bool { return strings.Contains(r.text(), "~/a=1>2") })
-	want(t, "lines", r.sorted(2), "=/a=1 =/b=1 ~/a=1>2")
-}
-
 // hurry is a clock of which so many timers have passed when they are set.
 type hurry struct {
 	*handclock.Clock
@@ -233,28 +92,6 @@ func TestSI01ResyncThatIsAlwaysDueHoldsUpNoChange(t *testing.T) {
 	if text := r.text(); !strings.HasPrefix(text, "=/a=1 ~/a=1>2 =/a=2 ~/a=2>3") {
 		t.Fatal(text)
 	}
-}
-
-// The period counts from the handler's beginning: a resync that begins late makes the next one not late.
-func TestSI01LateResyncDelaysNotTheNext(t *testing.T) {
-	clock := newClock()
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{Clock: clock})
-	r, gate := newRecorder(), make(chan struct{}, 10)
-	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: 2 * time.Second})
-	s.settled(in, reg)
-	r.before = func(string) { <-gate }
-	s.apply("/a=2")
-	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
-	clock.Advance(3 * time.Second)
-	gate <- struct{}{}
-	gate <- struct{}{}
-	bounded.Eventually(t, "the resync", func() bool { return strings.HasSuffix(r.text(), "=/a=2") })
-	bounded.Eventually(t, "armed again", func() bool { return clock.Armed() == 1 })
-	_, left := clock.Timers()
-	want(t, "the next one is due in", left, time.Second)
-	close(gate)
 }
 
 // A panic is caught, counted and reported; the next change comes; no other handler is harmed.
@@ -403,28 +240,6 @@ func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
 	contains(t, err.Error(), "its source is not followed", "127.0.0.1:1")
 }
 
-// A closed cache's last changes are given, then the handlers end; the lister stays.
-func TestRQ03CloseGivesTheRestThenEnds(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{})
-	r, gate := newRecorder(), make(chan struct{})
-	r.before = func(string) { <-gate }
-	reg := add(t, in, r, informer.HandlerOptions{})
-	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
-	for i := range 200 {
-		s.apply(fmt.Sprint("/a=", i))
-	}
-	check(t, in.WaitUntil(bounded.Context(t), s.cache.Revision()))
-	s.cache.Close()
-	bounded.Receive(t, "the informer's end", in.Done())
-	close(gate)
-	bounded.Receive(t, "the handler's end", reg.Done())
-	want(t, "calls", len(r.lines), 201)
-	wantError(t, "its end", reg.Status().Err, watchcore.ErrClosed)
-	want(t, "what is left", values(in.Lister().List()), "/a=199")
-}
-
 // Who waits for a revision hears of the informer's end, before and during the wait, while the cache lives on.
 func TestRQ03WaitForARevisionEndsWithTheInformer(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
@@ -542,6 +357,8 @@ func TestSI04ErrorHandlerHarmsNothing(t *testing.T) {
 			t.Fatalf("%s: no error", what)
 		}
 	}
-	_, err := informer.New[string](nil, decode, options{})
+	_, err := in.AddHandler(r, informer.HandlerOptions{ResyncPeriod: -1})
+	wantError(t, "a period", err, watchcore.ErrInvalidArgument)
+	_, err = informer.New[string](nil, decode, options{})
 	wantError(t, "no cache", err, watchcore.ErrInvalidArgument)
 }

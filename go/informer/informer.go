@@ -219,21 +219,32 @@ func (in *Informer[T]) Synced() <-chan struct{} { return in.store.synced }
 // WaitSynced waits until the initial state is there. The error says why it is not, with the source's last
 // error, and wraps the context's, or ErrClosed where the informer ended before.
 func (in *Informer[T]) WaitSynced(ctx context.Context) error {
-	select {
-	case <-in.store.synced:
+	if !firstOf(in.store.synced, in.over, ctx) {
+		return fmt.Errorf("informer %q is not synced: %s: %w", in.name, in.notSynced(), context.Cause(ctx))
+	}
+	if in.HasSynced() {
 		return nil
+	}
+	return fmt.Errorf("informer %q ended before it was synced: %w", in.name, in.ending())
+}
+
+// firstOf waits for one of two channels; false: the context was done before. A context that is done hides neither: the answer is
+// the same each time.
+func firstOf(one, other <-chan struct{}, ctx context.Context) bool {
+	select {
+	case <-one:
+		return true
+	case <-other:
+		return true
 	default:
 	}
 	select {
-	case <-in.store.synced:
-		return nil
-	case <-in.over:
-		if in.HasSynced() {
-			return nil
-		}
-		return fmt.Errorf("informer %q ended before it was synced: %w", in.name, in.ending())
+	case <-one:
+		return true
+	case <-other:
+		return true
 	case <-ctx.Done():
-		return fmt.Errorf("informer %q is not synced: %s: %w", in.name, in.notSynced(), context.Cause(ctx))
+		return false
 	}
 }
 

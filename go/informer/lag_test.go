@@ -184,33 +184,6 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// A handler that stands still delays neither another one, nor the listers, nor the writer.
-func TestFaultSlowHandlerDelaysNobody(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{Window: 16})
-	stuck, gate := newRecorder(), make(chan struct{})
-	stuck.before = func(string) { <-gate }
-	slow := add(t, in, stuck, informer.HandlerOptions{})
-	bounded.Eventually(t, "it stands", func() bool { return slow.Status().Handling != "" })
-	quick := newRecorder()
-	fast := add(t, in, quick, informer.HandlerOptions{})
-	check(t, fast.WaitSynced(bounded.Context(t)))
-	for i := range 1000 {
-		s.apply(fmt.Sprint("/a=", i+2))
-		if i%10 == 0 {
-			s.settled(in, fast)
-		}
-	}
-	s.settled(in, fast)
-	want(t, "the quick one has every change", len(quick.lines), 1001)
-	o, _ := in.Lister().Get("/a")
-	want(t, "the lister", o.Value, "1001")
-	want(t, "the slow one stands", slow.Status().Handled, 0)
-	close(gate)
-	s.settled(in, slow)
-}
-
 // No wake-up is lost: a change that comes as a handler goes to sleep is given.
 func TestFaultNoWakeUpIsLost(t *testing.T) {
 	s := newSource(t, watchcore.Config{})

@@ -101,20 +101,13 @@ func (r *Registration) Done() <-chan struct{} { return r.done }
 // which key's callback the handler is and for how long, and wraps the context's error, or
 // ErrClosed where the handler ended before it was synced.
 func (r *Registration) WaitSynced(ctx context.Context) error {
+	if !firstOf(r.synced, r.done, ctx) {
+		return fmt.Errorf("handler %q is not synced: %s: %w", r.name, r.notSynced(), context.Cause(ctx))
+	}
 	if r.HasSynced() {
 		return nil
 	}
-	select {
-	case <-r.synced:
-		return nil
-	case <-r.done:
-		if r.HasSynced() {
-			return nil
-		}
-		return &watchcore.Error{Code: watchcore.ErrClosed, Message: fmt.Sprintf("handler %q ended before it was synced: %v", r.name, r.ending())}
-	case <-ctx.Done():
-		return fmt.Errorf("handler %q is not synced: %s: %w", r.name, r.notSynced(), context.Cause(ctx))
-	}
+	return &watchcore.Error{Code: watchcore.ErrClosed, Message: fmt.Sprintf("handler %q ended before it was synced: %v", r.name, r.ending())}
 }
 
 func (r *Registration) ending() string {

@@ -113,31 +113,6 @@ func TestSI05HandlersComeAndGoInsideCallbacks(t *testing.T) {
 	want(t, "the inner one has", fmt.Sprint(child.state), "map[/a:1 /b:1]")
 }
 
-// Remove returns while a callback runs, and no other begins; RemoveAndWait waits for it, says
-// for which one, and afterwards none runs.
-func TestSI06RemovalWithAndWithoutWaiting(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{})
-	r, gate := newRecorder(), make(chan struct{})
-	r.before = func(string) { <-gate }
-	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
-	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
-	s.apply("/a=2")
-	reg.Remove()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	err := reg.RemoveAndWait(ctx)
-	wantError(t, "while it runs", err, context.DeadlineExceeded)
-	contains(t, err.Error(), `"slow"`, `callback for "/a" still runs`)
-	close(gate)
-	check(t, reg.RemoveAndWait(bounded.Context(t)))
-	want(t, "only what had begun", r.text(), "*/a=1")
-	s.apply("/a=3")
-	check(t, in.WaitUntil(bounded.Context(t), 3))
-	want(t, "and nothing later", r.text(), "*/a=1")
-}
-
 // Removal against a stream of changes: once RemoveAndWait has returned nothing is called, ever.
 func TestSI06NoCallbackAfterRemoveAndWait(t *testing.T) {
 	s := newSource(t, watchcore.Config{})

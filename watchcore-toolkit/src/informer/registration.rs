@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::turn::{Quiet, Turn, TurnView};
+use super::turn::{Turn, TurnView};
 use crate::foreign::guard;
 use crate::objects::{WatchFigures, WatchHandle};
 use crate::sync::Lock;
@@ -279,38 +279,44 @@ impl Registration {
     }
 
     /// Removes the handler and waits: once it has returned Ok, no callback runs. TIMEOUT where one did not return in time; it
-    /// is removed all the same. BUSY from inside the handler's own callback, which cannot end before this returns.
+    /// is removed all the same. BUSY from inside the handler's own callback, which cannot end before this returns: nothing is
+    /// removed, and [`Registration::remove`] is what to call there.
     pub fn remove_and_wait(&self, timeout: Duration) -> Result<()> {
-        self.shared.remove();
-        self.removed(self.shared.turn.wait_quiet(timeout), timeout)
+        self.remove_from_outside()?;
+        if self.shared.turn.wait_quiet(timeout) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Timeout,
+            format!(
+                "remove {} and wait: its callback did not return within {} ms; it is {}. It is removed; wait again.",
+                self.shared.label(),
+                timeout.as_millis(),
+                self.status().state
+            ),
+        ))
     }
 
     /// The same as a future, without a limit of its own. Cancel safe: it is removed at the first poll.
     pub async fn removed_and_quiet(&self) -> Result<()> {
-        self.shared.remove();
-        self.removed(self.shared.turn.quiet_async().await, Duration::MAX)
+        self.remove_from_outside()?;
+        self.shared.turn.quiet_async().await;
+        Ok(())
     }
 
-    fn removed(&self, quiet: Quiet, timeout: Duration) -> Result<()> {
-        let label = self.shared.label();
-        match quiet {
-            Quiet::Reached => Ok(()),
-            Quiet::OwnCall => Err(Error::new(
+    fn remove_from_outside(&self) -> Result<()> {
+        if self.shared.turn.is_own_call() {
+            return Err(Error::new(
                 Code::Busy,
                 format!(
-                    "remove {label} and wait: this is its own callback, which cannot end before the wait does. It is removed; \
-                     wait on another thread, or do not wait."
+                    "remove {} and wait: this is its own callback, which cannot end before the wait does. Nothing is removed; \
+                     remove it without waiting, or on another thread.",
+                    self.shared.label()
                 ),
-            )),
-            Quiet::TimedOut => Err(Error::new(
-                Code::Timeout,
-                format!(
-                    "remove {label} and wait: its callback did not return within {} ms; it is {}. It is removed; wait again.",
-                    timeout.as_millis(),
-                    self.status().state
-                ),
-            )),
+            ));
         }
+        self.shared.remove();
+        Ok(())
     }
 
     /// Leaves the handler at work until the informer is stopped, or its last clone and its last lister are dropped, or the cache

@@ -42,16 +42,6 @@ pub(super) struct TurnView {
     pub(super) call: Option<CallUnderWay>,
 }
 
-/// How a wait for the end of a handler's calls ended.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) enum Quiet {
-    /// No call is under way, and none begins any more.
-    Reached,
-    /// The calling thread is inside the handler's own call.
-    OwnCall,
-    TimedOut,
-}
-
 impl Turn {
     pub(super) fn new() -> Turn {
         Turn { state: Lock::default(), changed: Notify::new() }
@@ -113,36 +103,37 @@ impl Turn {
         self.lock().synced
     }
 
-    /// One look at whether it is quiet.
-    fn quiet(&self) -> Option<Quiet> {
-        match &self.lock().call {
-            None => Some(Quiet::Reached),
-            Some(call) if call.thread == thread::current().id() => Some(Quiet::OwnCall),
-            Some(_) => None,
-        }
+    /// Whether the calling thread is inside the handler's own call: a wait for the end of that would not end.
+    pub(super) fn is_own_call(&self) -> bool {
+        self.lock().call.as_ref().is_some_and(|call| call.thread == thread::current().id())
     }
 
-    /// Blocks until no call is under way. After a removal.
-    pub(super) fn wait_quiet(&self, timeout: Duration) -> Quiet {
+    /// Whether no call is under way.
+    fn is_quiet(&self) -> bool {
+        self.lock().call.is_none()
+    }
+
+    /// Blocks until no call is under way; false after the timeout. After a removal, so that none begins any more.
+    pub(super) fn wait_quiet(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
             // Listening first: what changes after the look is heard.
             let changed = self.changed.listen();
-            if let Some(quiet) = self.quiet() {
-                return quiet;
+            if self.is_quiet() {
+                return true;
             }
             if !changed.wait(deadline) {
-                return self.quiet().unwrap_or(Quiet::TimedOut);
+                return self.is_quiet();
             }
         }
     }
 
     /// The same as a future.
-    pub(super) async fn quiet_async(&self) -> Quiet {
+    pub(super) async fn quiet_async(&self) {
         loop {
             let changed = self.changed.listen();
-            if let Some(quiet) = self.quiet() {
-                return quiet;
+            if self.is_quiet() {
+                return;
             }
             Guarded::new(changed).await;
         }

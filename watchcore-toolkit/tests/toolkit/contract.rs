@@ -1,5 +1,6 @@
 //! The rows of contract/toolkit/, which Go runs from the same files: contract/README.md says what their words mean.
 
+use crate::informer_rows::InformerRow;
 use crate::queue_rows::{LimiterRow, QueueRow};
 use crate::rows;
 use crate::script::Woken;
@@ -319,6 +320,7 @@ enum Toolkit {
     Source(SourceRow),
     Queue(QueueRow),
     Limiter(LimiterRow),
+    Informer(Box<InformerRow>),
 }
 
 impl rows::Machine for Toolkit {
@@ -333,6 +335,13 @@ impl rows::Machine for Toolkit {
                 *nothing = Toolkit::Limiter(LimiterRow::new(options));
                 Vec::new()
             }
+            (nothing @ Toolkit::Nothing, ["run", "informer", options @ ..]) => match InformerRow::new(options) {
+                Ok(row) => {
+                    *nothing = Toolkit::Informer(Box::new(row));
+                    Vec::new()
+                }
+                Err(refused) => refused,
+            },
             (nothing @ Toolkit::Nothing, ["run", what @ ..]) => {
                 let what = what.iter().map(|&word| word.to_owned()).collect();
                 *nothing = Toolkit::Source(SourceRow { what, ..SourceRow::default() });
@@ -341,6 +350,7 @@ impl rows::Machine for Toolkit {
             (Toolkit::Source(row), [word, rest @ ..]) => row.run(word, rest),
             (Toolkit::Queue(row), [word, rest @ ..]) => row.run(word, rest),
             (Toolkit::Limiter(row), [word, rest @ ..]) => row.run(word, rest),
+            (Toolkit::Informer(row), [word, rest @ ..]) => row.run(word, rest),
             _ => panic!("the first step says what runs"),
         }
     }

@@ -3,19 +3,12 @@
 use crate::informer::{Gate, logged};
 use crate::support::{BOUND, Text, put, small_cache, until, wide_cache};
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, KeyValue};
-use watchcore_toolkit::{HandlerFns, HandlerOptions, Informer};
+use watchcore::{Change, Code};
+use watchcore_toolkit::{HandlerOptions, Informer};
 
-/// A wait for a sync that does not come says what keeps it: the cache, or a call that does not return.
+/// A wait for a whole informer says which handler's call keeps it.
 #[test]
-fn fault_sync_that_never_comes_says_why() {
-    let unready = Cache::builder("/").expect_load(true).build().unwrap();
-    let informer = Informer::<KeyValue>::new(&unready).unwrap();
-    let registration = informer.add_handler_with(HandlerFns::new(), HandlerOptions::new().name("pods")).unwrap();
-    let why = registration.wait_synced(Duration::from_millis(1)).unwrap_err();
-    assert_eq!(why.code(), Code::Timeout);
-    assert!(why.message().contains("pods") && why.message().contains("no listing yet"), "{why}");
-
+fn fault_informer_says_what_keeps_its_sync() {
     let cache = wide_cache();
     put(&mut cache.writer().unwrap(), "/a", "1");
     let informer = Informer::<Text>::new(&cache).unwrap();

@@ -1,7 +1,6 @@
 //! Indexes by function: whole revisions, remembered values, and what a function that misbehaves costs.
 
-use crate::support::{BOUND, Text, delete, lap, put, small_cache, wide_cache};
-use std::collections::HashMap;
+use crate::support::{BOUND, Text, lap, put, small_cache, wide_cache};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use watchcore::{Change, Code, Filter, Writer};
@@ -109,46 +108,6 @@ fn si_09_empty_difference_then_a_revision() {
     whole.send(()).unwrap();
     lister.wait_until(1000, BOUND).unwrap();
     assert_eq!(pair(&lister), (1000, "new".into(), "new".into()));
-}
-
-/// What a removal takes an object out of is remembered: the function is called once for a version, whatever it would say later.
-#[test]
-fn si_09_removal_takes_remembered_values() {
-    for panics in [true, false] {
-        let cache = wide_cache();
-        let mut writer = cache.writer().unwrap();
-        let sick = Arc::new(AtomicBool::new(false));
-        let calls = Arc::new(Mutex::new(HashMap::<(String, u64), u32>::new()));
-        let function = {
-            let (sick, calls) = (Arc::clone(&sick), Arc::clone(&calls));
-            move |text: &Text| {
-                *calls.lock().unwrap().entry((text.key_str().unwrap().into(), text.revision())).or_default() += 1;
-                match (sick.load(Ordering::SeqCst), panics) {
-                    (true, true) => panic!("not loaded"),
-                    (true, false) => vec!["elsewhere".into()],
-                    _ => vec![text.to_string()],
-                }
-            }
-        };
-        let informer = Informer::<Text>::builder(&cache).index("node", function).build().unwrap();
-        let lister = informer.lister();
-        let keys = |value: &str| lister.by_index("node", value).unwrap().len();
-        put(&mut writer, "/a", "n1");
-        lister.wait_until(put(&mut writer, "/b", "n1"), BOUND).unwrap();
-        assert_eq!(keys("n1"), 2);
-        sick.store(true, Ordering::SeqCst);
-        delete(&mut writer, "/a");
-        lister.wait_until(put(&mut writer, "/b", "n2"), BOUND).unwrap();
-        sick.store(false, Ordering::SeqCst);
-        assert_eq!(keys("n1"), 0, "panics: {panics}");
-        assert_eq!(keys("elsewhere"), usize::from(!panics));
-        assert_eq!(informer.index_panics(), u64::from(panics), "one version has no values");
-        lister.wait_until(put(&mut writer, "/b", "n3"), BOUND).unwrap();
-        assert_eq!((keys("elsewhere"), keys("n3")), (0, 1));
-        lister.wait_until(delete(&mut writer, "/b"), BOUND).unwrap();
-        assert!(lister.list().unwrap().is_empty() && lister.index_values("node").unwrap().is_empty());
-        assert!(calls.lock().unwrap().values().all(|calls| *calls == 1), "{:?}", calls.lock().unwrap());
-    }
 }
 
 /// Neither objects nor values are answered before the initial state is complete.

@@ -7,37 +7,6 @@ use std::time::Duration;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, Range};
 use watchcore_toolkit::Informer;
 
-/// An index by function: what comes, changes its value, leaves; values without an object are gone.
-#[test]
-fn si_09_index_by_function() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let informer = Informer::<Text>::builder(&cache)
-        .index("words", |text: &Text| text.split(' ').map(str::to_owned).collect())
-        .index("length", |text: &Text| vec![text.len().to_string()])
-        .build()
-        .unwrap();
-    let lister = informer.lister();
-    let keys = |index: &str, value: &str| -> Vec<String> {
-        lister.by_index(index, value).unwrap().iter().map(|text| text.key_str().unwrap().to_owned()).collect()
-    };
-    informer.wait_synced(BOUND).unwrap();
-    put(&mut writer, "/b", "red green");
-    let revision = put(&mut writer, "/a", "red red");
-    lister.wait_until(revision, BOUND).unwrap();
-    assert_eq!(keys("words", "red"), ["/a", "/b"]);
-    assert_eq!(keys("length", "7"), ["/a"]);
-    let revision = put(&mut writer, "/b", "green blue");
-    lister.wait_until(revision, BOUND).unwrap();
-    assert_eq!((keys("words", "red"), keys("words", "blue")), (vec!["/a".into()], vec!["/b".into()]));
-    assert_eq!(*lister.by_index("words", "blue").unwrap()[0], "green blue", "the newest object under each value");
-    let revision = delete(&mut writer, "/a");
-    lister.wait_until(revision, BOUND).unwrap();
-    assert_eq!(lister.index_values("words").unwrap(), ["blue", "green"]);
-    let unknown = lister.by_index("colour", "red").unwrap_err();
-    assert!(unknown.message().contains("words, length"), "{unknown}");
-}
-
 /// An index is read as of one revision, never half of it; it waits also for revisions without an object of its own.
 #[test]
 fn si_09_index_shows_whole_revisions() {
@@ -76,23 +45,6 @@ fn si_09_index_shows_whole_revisions() {
     assert_eq!(lister.wait_until(elsewhere + 10, BOUND).unwrap().revision, elsewhere + 10);
     let future = lister.wait_until(elsewhere + 11, Duration::from_millis(1)).unwrap_err();
     assert_eq!(future.code(), Code::FutureRevision);
-}
-
-/// An index function that panics costs its object that index, and is counted.
-#[test]
-fn si_09_index_function_that_panics() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let informer = Informer::<Text>::builder(&cache)
-        .index("first", |text: &Text| vec![text.chars().next().expect("not empty").to_string()])
-        .build()
-        .unwrap();
-    put(&mut writer, "/a", "");
-    put(&mut writer, "/b", "x");
-    informer.wait_synced(BOUND).unwrap();
-    informer.lister().wait_until(2, BOUND).unwrap();
-    assert_eq!(informer.lister().by_index("first", "x").unwrap().len(), 1);
-    assert_eq!(informer.index_panics(), 1);
 }
 
 /// An index that does not come ends both waits for it at their timeouts, with the same error.
@@ -147,16 +99,20 @@ fn si_09_predicate_that_panics_ends_the_indexes() {
     }
 }
 
-/// Indexes that were stopped are read as they stand.
+/// Indexes that were stopped are read as they stand. One that there is not is refused with the names of those that there are.
 #[test]
 fn si_09_stopped_indexes_are_read() {
     let cache = wide_cache();
     put(&mut cache.writer().unwrap(), "/a", "1");
-    let informer = Informer::<Text>::builder(&cache).index("value", |text| vec![text.to_string()]).build().unwrap();
+    let builder = Informer::<Text>::builder(&cache).index("value", |text| vec![text.to_string()]);
+    let informer = builder.index("length", |text| vec![text.len().to_string()]).build().unwrap();
     informer.wait_synced(BOUND).unwrap();
     informer.stop();
     assert_eq!(informer.lister().wait_until(2, Duration::from_millis(1)).unwrap_err().code(), Code::FutureRevision);
     assert_eq!(informer.lister().by_index("value", "1").unwrap().len(), 1);
+    assert_eq!(informer.lister().by_index("length", "1").unwrap().len(), 1);
+    let unknown = informer.lister().by_index("colour", "red").unwrap_err();
+    assert!(unknown.message().contains("value, length"), "{unknown}");
 }
 
 /// Reads: by key, range, namespace, filter; of now and of a snapshot, in two informers at one revision.

@@ -18,6 +18,7 @@ mod hostile;
 mod hostile_servers;
 mod indexes;
 mod informer;
+mod informer_rows;
 mod listers;
 mod many;
 mod model;
