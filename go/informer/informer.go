@@ -198,12 +198,10 @@ func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 			return err
 		}
 	}
-	select {
-	case <-in.over:
-		return nil
-	case <-ctx.Done():
+	if !firstOf(ctx, in.over, nil, nil) {
 		return fmt.Errorf("informer %q is stopped, and its decoder still runs: %w", in.name, context.Cause(ctx))
 	}
+	return nil
 }
 
 // Done is closed when the informer has ended: it was stopped, or its cache was closed.
@@ -219,7 +217,7 @@ func (in *Informer[T]) Synced() <-chan struct{} { return in.store.synced }
 // WaitSynced waits until the initial state is there. The error says why it is not, with the source's last
 // error, and wraps the context's, or ErrClosed where the informer ended before.
 func (in *Informer[T]) WaitSynced(ctx context.Context) error {
-	if !firstOf(in.store.synced, in.over, ctx) {
+	if !firstOf(ctx, in.store.synced, in.over, nil) {
 		return fmt.Errorf("informer %q is not synced: %s: %w", in.name, in.notSynced(), context.Cause(ctx))
 	}
 	if in.HasSynced() {
@@ -228,24 +226,23 @@ func (in *Informer[T]) WaitSynced(ctx context.Context) error {
 	return fmt.Errorf("informer %q ended before it was synced: %w", in.name, in.ending())
 }
 
-// firstOf waits for one of two channels; false: the context was done before. A context that is done hides neither: the answer is
-// the same each time.
-func firstOf(one, other <-chan struct{}, ctx context.Context) bool {
+// firstOf waits for one of several channels, of which some may be nil; false: the context was done before. A context that is
+// done hides none of them: the answer is the same each time.
+func firstOf(ctx context.Context, one, two, three <-chan struct{}) bool {
 	select {
 	case <-one:
-		return true
-	case <-other:
-		return true
+	case <-two:
+	case <-three:
 	default:
+		select {
+		case <-one:
+		case <-two:
+		case <-three:
+		case <-ctx.Done():
+			return false
+		}
 	}
-	select {
-	case <-one:
-		return true
-	case <-other:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return true
 }
 
 // Syncer is an *Informer or a *Registration.

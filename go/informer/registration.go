@@ -99,9 +99,9 @@ func (r *Registration) Done() <-chan struct{} { return r.done }
 
 // WaitSynced waits until HasSynced. The error says why it does not hold yet, such as in
 // which key's callback the handler is and for how long, and wraps the context's error, or
-// ErrClosed where the handler ended before it was synced.
+// ErrClosed where the handler was removed, or ended, before it was synced.
 func (r *Registration) WaitSynced(ctx context.Context) error {
-	if !firstOf(r.synced, r.done, ctx) {
+	if !firstOf(ctx, r.synced, r.stop, r.done) {
 		return fmt.Errorf("handler %q is not synced: %s: %w", r.name, r.notSynced(), context.Cause(ctx))
 	}
 	if r.HasSynced() {
@@ -183,20 +183,13 @@ func (r *Registration) RemoveAndWait(ctx context.Context) error {
 
 // wait waits for the end of the last callback.
 func (r *Registration) wait(ctx context.Context) error {
-	select {
-	case <-r.done:
+	if firstOf(ctx, r.done, nil, nil) {
 		return nil
-	default:
 	}
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-		s := r.Status()
-		if s.Handling == "" {
-			return fmt.Errorf("handler %q is removed, and its goroutine is about to end: %w", r.name, context.Cause(ctx))
-		}
-		return fmt.Errorf("handler %q is removed, and its callback for %q still runs, for %v: %w",
-			r.name, s.Handling, r.now().Sub(s.HandlingSince).Round(time.Millisecond), context.Cause(ctx))
+	s := r.Status()
+	if s.Handling == "" {
+		return fmt.Errorf("handler %q is removed, and its goroutine is about to end: %w", r.name, context.Cause(ctx))
 	}
+	return fmt.Errorf("handler %q is removed, and its callback for %q still runs, for %v: %w",
+		r.name, s.Handling, r.now().Sub(s.HandlingSince).Round(time.Millisecond), context.Cause(ctx))
 }
