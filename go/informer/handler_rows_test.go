@@ -126,6 +126,8 @@ type mood struct {
 	mu    sync.Mutex
 	says  string
 	calls map[string]uint64 // by index, object and revision
+
+	panicked atomic.Uint64
 }
 
 func (m *mood) values(index string, o *informer.Object[string]) []string {
@@ -136,6 +138,7 @@ func (m *mood) values(index string, o *informer.Object[string]) []string {
 	case "":
 		return words(o)
 	case "panics":
+		m.panicked.Add(1)
 		panic("as the row says")
 	}
 	return []string{m.says}
@@ -216,6 +219,8 @@ func (r *informed) run(word string, rest []string) ([]string, error) {
 		return nil, r.in.WaitUntil(ctx, rows.Number(rest[0]))
 	case "function-panics":
 		r.settle()
+		// Each is reported behind the lock, so after readers see its revision.
+		bounded.Eventually(r.t, "every panic is reported", func() bool { return r.panics.Load() >= r.mood.panicked.Load() })
 		return []string{fmt.Sprint(r.panics.Load())}, nil
 	case "calls":
 		r.mood.mu.Lock()
