@@ -1,13 +1,12 @@
-//! How fast events come, for who wakes and who is about to sleep.
+//! Guesses how fast events come, for the thread that wakes and the consumer that is about to sleep.
 //!
-//! To sleep and to be woken costs both sides a call of the system, and in a burst most of them are for nothing: the next
-//! event is there a microsecond later. Two things are known from the calls of the publisher, and neither is more than a
-//! guess of what comes:
+//! To sleep and to be woken costs both sides a system call, and in a burst most of these are for nothing: the next event
+//! is there a microsecond later. The publisher's calls tell two things, both no more than a guess of what comes:
 //!
 //! - whether the last call was a moment ago. The publisher wakes nobody itself then;
-//! - whether several events came between the last two calls: consumers were awake, and take many at a time. Who looks for
-//!   them, or is the first to sleep, yields its processor once before: where the system has put it on that of the
-//!   publisher, it would take the turn of the publisher for each event, and be woken for each.
+//! - whether several events came between the last two calls: consumers were awake, and take many at a time. The notifier
+//!   before a pass, and the first consumer that would sleep, yield their processor once: where the system has put one on
+//!   that of the publisher, it would take the processor from the publisher for each event, and be woken for each.
 //!
 //! An example: a program publishes 96 events in 25 us, and again a millisecond later. With event 1 the publisher wakes Ann
 //! itself, the last call lies far back. Ann reads it, finds nothing, and yields, for between the last two calls there were
@@ -21,11 +20,11 @@ use crate::sync::{AtomicBool, Relaxed};
 use crate::sys::clock;
 use std::sync::atomic::AtomicU64 as Statistic;
 
-/// Nanoseconds within which the next call is one of a burst. A consumer that is woken for each event of one pays
-/// a sleep for each: the notifier, which passes over what has come meanwhile, does better.
+/// Nanoseconds within which the next call counts as part of a burst. A consumer that is woken for each event of a burst
+/// pays a sleep for each; the notifier's pass takes all events that have come meanwhile.
 #[cfg(not(loom))]
 const MOMENT: u64 = 20_000;
-/// More events than this between two calls were taken by consumers that were awake.
+/// Where more events than this lie between two calls, consumers that were awake took them.
 const SINGLE: u64 = 2;
 
 /// See the module.
@@ -41,7 +40,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// A publisher calls for what lies below `head`. True: it called a moment ago.
+    /// Records that a publisher calls for the events below `head`. True: it called a moment ago.
     #[cfg(not(loom))]
     pub(super) fn called(&self, head: u64) -> bool {
         let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
@@ -69,7 +68,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// One event a call is none, however soon the calls follow each other; many are one until the next call.
+    /// Calls for one event each are no burst, however soon they follow; a call for many is one until the next call.
     #[test]
     fn a_burst_is_many_events_a_call() {
         let burst = Burst::default();

@@ -4,9 +4,9 @@
 //! | --- | --- | --- |
 //! | times; PARKED; fence; `list` | `unlist`; fence; PARKED; times | SeqCst fences: one of the two sees the other |
 //!
-//! The notifier looks at a seat no later than it is listed for. So a consumer that parks with an earlier time lists that,
-//! and says so by a message; and who looks takes the listing away first. Either the consumer finds none then, and lists
-//! itself, or it is seen parked, with the times that it parked with.
+//! The notifier looks at a seat no later than the time that it is listed for. A consumer that parks with an earlier time
+//! lists that and posts a message; the notifier removes the listing before it looks at the seat. So either the consumer
+//! finds no listing and lists itself, or the notifier sees it parked, with the times that it parked with.
 
 #![forbid(unsafe_code)]
 
@@ -20,9 +20,9 @@ use std::time::Instant;
 /// The times at which a sleeping consumer is woken, whatever happens.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Due {
-    /// Woken then.
+    /// The consumer is woken at this time.
     pub(crate) deadline: Option<Instant>,
-    /// Woken when the position is not this one any more, not before the time.
+    /// The consumer is woken when the position has left this one, but not before the time.
     pub(crate) bookmark: Option<(Instant, Position)>,
 }
 
@@ -42,10 +42,10 @@ pub(super) struct DueTimes {
     bookmark: Plain,
     /// The position that the last bookmark showed, as a progress word.
     delivered: Plain,
-    /// The notifier looks no later than this: it has an entry of that time in its heap, or will with a message that is on its
-    /// way; [`NEVER`]: it has none.
+    /// The notifier looks no later than this: its heap has an entry of that time, or will once it reads a message that was
+    /// posted; [`NEVER`]: the heap has none.
     listed: AtomicU64,
-    /// Under which number the heap has it; 0: under none. Of who has the turn.
+    /// The seat's number in [`Timers`](super::timers::Timers); 0: none. Only the thread that holds the turn uses it.
     number: Plain,
 }
 
@@ -68,24 +68,24 @@ impl DueTimes {
 
     // ---- The consumer ------------------------------------------------------------------------------------
 
-    /// Lists its first time, behind PARKED and a fence. True: nobody looks as early, unless a message says so.
+    /// Lists its first time, after PARKED and a fence. True: the notifier would look later, so the caller posts a message.
     pub(super) fn list_first(&self) -> bool {
         self.list(self.deadline.load(Relaxed).min(self.bookmark.load(Relaxed)))
     }
 
-    // ---- Who has the turn --------------------------------------------------------------------------------
+    // ---- The holder of the turn --------------------------------------------------------------------------
 
-    /// Lists a time. True: it was listed for none as early.
+    /// Lists a time. True: it was listed for a later time, or for none.
     pub(super) fn list(&self, at: u64) -> bool {
         self.listed.load(Relaxed) > at && self.listed.fetch_min(at, AcqRel) > at
     }
 
-    /// Takes the listing away: a fence, and a look at the seat, are to follow.
+    /// Removes the listing. The caller then issues a fence and looks at the seat.
     pub(super) fn unlist(&self) {
         self.listed.swap(NEVER, AcqRel);
     }
 
-    /// What it is listed for.
+    /// The time that the seat is listed for.
     pub(super) fn listed(&self) -> Option<u64> {
         Some(self.listed.load(Relaxed)).filter(|at| *at != NEVER)
     }
@@ -107,12 +107,12 @@ impl DueTimes {
         self.bookmark.load(Relaxed) <= now
     }
 
-    /// Whether the position is another than that of its last bookmark.
+    /// Whether the position differs from that of its last bookmark.
     pub(super) fn has_moved_to(&self, position: Position) -> bool {
         self.delivered.load(Relaxed) != progress_word(position)
     }
 
-    /// When it is due next, but for a bookmark whose time has come: that waits for a move.
+    /// The next time that it is due, leaving out a bookmark whose time has come: that waits until the position moves.
     pub(super) fn next_after(&self, now: u64) -> Option<u64> {
         let bookmark = self.bookmark.load(Relaxed);
         let next = self.deadline.load(Relaxed).min(if bookmark <= now { NEVER } else { bookmark });

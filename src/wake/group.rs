@@ -1,8 +1,8 @@
 //! The groups of a hub: sleepers with equal filters, so that each filter is evaluated once an event.
 //!
-//! A subscription joins the group of its filter when it sleeps for the first time, and leaves it when it is
-//! dropped. In between it counts itself there each time that it sleeps among those who are scanned for: a group
-//! in which nobody sleeps is not evaluated.
+//! A subscription joins the group of its filter when it sleeps for the first time, and leaves it when it is dropped. In
+//! between it counts itself there each time that it sleeps without a bucket: a group in which nobody sleeps is not
+//! evaluated.
 
 #![forbid(unsafe_code)]
 
@@ -19,9 +19,9 @@ pub(crate) type GroupRef = crate::sync::Arc<FilterGroup>;
 pub(crate) struct FilterGroup {
     id: u64,
     pub(crate) matcher: Arc<Matcher>,
-    /// Every event of the bucket that fits the filter passes it.
+    /// Whether every event of the filter's bucket passes the filter.
     pub(super) passes_its_bucket: bool,
-    /// Members that sleep and are scanned for. Each adds itself; it, or who wakes it, takes it off.
+    /// Members that sleep without a bucket. Each adds itself; the thread that wakes it, or the member itself, subtracts it.
     parked: AtomicUsize,
 }
 
@@ -30,7 +30,7 @@ impl FilterGroup {
         self.id
     }
 
-    /// Behind the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Sleeper::park`.
+    /// Called after the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Sleeper::park`.
     pub(super) fn has_parked(&self) -> bool {
         self.parked.load(Relaxed) != 0
     }
@@ -52,13 +52,13 @@ struct SharedGroup {
     users: usize,
 }
 
-/// The groups of one hub, by their filters. For subscriptions that sleep for the first time, and that are dropped.
+/// The groups of one hub, by their filters. Used when a subscription sleeps for the first time and when it is dropped.
 #[derive(Default)]
 pub(crate) struct FilterGroups(Mutex<HashMap<Arc<Matcher>, SharedGroup>>);
 
 impl FilterGroups {
-    /// The group of a filter, and whether every event of its bucket passes it: that of an equal one, if somebody has it. Takes a short lock that neither
-    /// the writer nor the notifier nor a poll takes.
+    /// Returns the filter's group, which equal filters share. Takes a short lock that neither the writer nor the notifier
+    /// nor a poll takes.
     pub(crate) fn join(&self, matcher: &Arc<Matcher>, passes_its_bucket: bool) -> GroupRef {
         static NEXT: Statistic = Statistic::new(1);
         let mut groups = lock(&self.0);
@@ -80,7 +80,7 @@ impl FilterGroups {
         if shared.users == 0 {
             let last = groups.remove_entry(&group.matcher);
             drop(groups);
-            // Its predicates are foreign code: dropped outside the lock.
+            // The predicates of the filter are foreign code: dropped outside the lock.
             drop(last);
         }
     }

@@ -1,10 +1,10 @@
 //! The hubs of a cache: the words by which its writer, its consumers and the notifiers reach each other.
 //!
 //! A [`Hub`] belongs to one notifier. The writer looks at its count of waiters and calls; a consumer counts itself
-//! there and leaves messages in its inbox; the notifier takes them, passes over its tables and says how far it has
-//! come. Where little is to be done the writer takes the turn and does it itself. Nothing here waits, and no lock is
-//! taken but that of the filter groups, when a subscription is opened or dropped, and that of the tables, by who has
-//! the turn.
+//! there and leaves messages in its inbox; the notifier takes them, passes over its tables and stores how far it has
+//! come. The writer takes the turn and does the pass itself where little is to be done. No function here waits. The
+//! locks are that of the filter groups, taken when a subscription is opened or dropped, and that of the tables, taken
+//! by the thread that holds the turn.
 
 #![forbid(unsafe_code)]
 
@@ -27,23 +27,23 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Instant;
 
-/// Messages after which the notifier is woken to read them, though nobody publishes.
+/// The notifier is called after this many messages, though nobody publishes, so that they do not pile up.
 const UNREAD: u64 = 256;
 
-/// Looks after which a pass ends, though another one is wanted: those whom it has woken are called, and others served.
+/// A pass ends after this many looks though another is wanted, to call the wakers it has collected and serve other caches.
 const LOOKS: usize = 4;
 
-/// What a consumer says to the notifier.
+/// A message from a consumer to the notifier.
 pub(super) enum Message {
-    /// The seat waits for this from now on, whenever it is parked: announced under this number.
+    /// The seat waits for this interest from now on, whenever it is parked. The number is that of the announcement.
     Join(SeatRef, Interest, u32),
-    /// The seat is no more.
+    /// The consumer is dropped: the seat leaves the tables.
     Leave(SeatRef),
     /// The seat is listed for an earlier time than before.
     Time(SeatRef),
 }
 
-/// The hubs of one cache: which one a sleeper is in follows from its filter, once and for all.
+/// The two hubs of one cache. A sleeper's filter decides which of them it is in; it never changes.
 pub(crate) struct Hubs {
     own: Hub,
     foreign: Hub,
@@ -63,7 +63,7 @@ impl Hubs {
         }
     }
 
-    /// After the writer's stores: a fence and two loads while nobody waits.
+    /// Called after the writer's stores. While nobody waits it costs a fence and two loads.
     #[inline]
     pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
         fence(ord!(PublishFence, SeqCst));
@@ -71,8 +71,8 @@ impl Hubs {
         self.foreign.notify_if(self.foreign.has_waiters(), cache);
     }
 
-    /// As [`Hubs::published`], after events: a reader that waits for one bucket is counted there. With a
-    /// predicate it waits for no bucket.
+    /// Like [`Hubs::published`], after events: a reader that sleeps at a bucket is counted at the bucket. A reader with
+    /// a predicate never sleeps at one.
     #[inline(always)]
     pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
         fence(ord!(PublishFence, SeqCst));
@@ -81,7 +81,7 @@ impl Hubs {
         self.foreign.notify_if(self.foreign.has_waiters(), cache);
     }
 
-    /// Something changed that concerns all sleepers, those at buckets, too.
+    /// Calls the notifiers for a change that concerns all sleepers, also those at buckets.
     pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
         self.own.notify(cache);
         fence(SeqCst);
@@ -98,36 +98,37 @@ impl Hubs {
         self.own.asleep() + self.foreign.asleep()
     }
 
-    /// Events below `head` that a notifier has still to look at for somebody who sleeps, where it cannot keep up.
+    /// Events below `head` that a notifier has still to look at for a sleeper, where it cannot keep up.
     pub(crate) fn behind(&self, head: u64) -> u64 {
         self.own.behind(head).max(self.foreign.behind(head))
     }
 
-    /// How often a notifier was itself lapped while a consumer slept.
+    /// How often events left the window before a notifier had looked at them for a sleeping consumer.
     pub(crate) fn lapped(&self) -> u64 {
         self.own.lapped.load(Relaxed) + self.foreign.lapped.load(Relaxed)
     }
 }
 
-/// The sleepers of one cache that one notifier wakes, as everybody reaches them.
+/// The sleepers of one cache that one notifier wakes: the part that all threads reach.
 pub(crate) struct Hub {
     code: FilterCode,
-    /// Parked seats for which every revision is looked at. Each adds itself; it, or who wakes it, takes it off. A line of its
-    /// own: the writer looks at it with each revision, and others store at what stands beside it.
+    /// Parked seats for which every revision is looked at. Each adds itself; its consumer, or the thread that wakes it,
+    /// subtracts it. On its own cache line: the writer loads it with each revision, and others store to the fields
+    /// beside it.
     waiting: CachePadded<AtomicUsize>,
     turn: Turn,
     burst: Burst,
     inbox: Inbox<Message>,
     /// Messages posted so far.
     posted: Statistic,
-    /// Everything below was looked at for all who sleep among the scanners; at buckets; at buckets, and ask a filter about
-    /// each event.
+    /// All events below were looked at: for sleepers in filter groups; for those at buckets without a filter; for those at
+    /// buckets that ask a filter about each event.
     scanned_to: AtomicU64,
     followed_to: AtomicU64,
     filtered_to: AtomicU64,
     /// The highest revision that somebody waits for.
     wanted: AtomicU64,
-    /// Of who has the turn: nobody ever waits for it.
+    /// Locked only by the thread that holds the turn, so no thread ever waits for the lock.
     tables: Mutex<Tables>,
     pub(crate) groups: FilterGroups,
     /// Seats that are parked at buckets, whether the notifier counts itself in `waiting`, and passes that were lapped:
@@ -135,30 +136,30 @@ pub(crate) struct Hub {
     at_buckets: Statistic,
     awaits_a_move: Statistic,
     lapped: Statistic,
-    /// The last pass has left something behind: a statistic.
+    /// Whether the last pass has left work for the next one: a statistic.
     is_behind: AtomicBool,
-    /// The notifier comes again for that. Of its thread alone.
+    /// Whether the notifier has the cache in its queue for that work. Only its thread uses this.
     is_queued: AtomicBool,
 }
 
 /// Why the notifier passes over a hub.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visit {
-    /// It was called, or a time has come.
+    /// The hub was called, or a due time has come.
     Called,
-    /// The last pass has left something behind, and it is the hub's turn.
+    /// The last pass has left work, and the hub has come to the front of the queue.
     Queued,
-    /// The same, because it panicked.
+    /// The last pass panicked and is tried once more.
     #[cfg_attr(loom, allow(dead_code, reason = "no pass of a model panics"))]
     Retried,
 }
 
 /// How a pass has ended.
 pub(super) struct PassEnd {
-    /// When to pass again, if nobody calls.
+    /// The time of the next pass, if nobody calls before.
     #[cfg_attr(loom, allow(dead_code, reason = "models have no clock"))]
     pub(super) again: Option<Instant>,
-    /// It has left something behind: the notifier comes again, when it has served others.
+    /// Whether the pass has left work: the notifier comes again after it has served other caches.
     pub(super) is_behind: bool,
 }
 
@@ -189,7 +190,7 @@ impl Hub {
 impl Hub {
     // ---- The writer's half ----------------------------------------------------------------------------
 
-    /// Behind the fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Sleeper::park`.
+    /// Called after the writer's fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Sleeper::park`.
     #[inline]
     fn has_waiters(&self) -> bool {
         self.waiting.load(Relaxed) != 0
@@ -202,7 +203,7 @@ impl Hub {
         }
     }
 
-    /// Calls the notifier for this cache, once until it has looked: no publisher's look answers it.
+    /// Calls the notifier for this cache, once until it has looked. A publisher's own pass does not answer this call.
     #[cold]
     pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
         if self.turn.call_for_all() {
@@ -217,16 +218,17 @@ impl Hub {
         }
     }
 
-    /// After a call that nobody else sees to: the writer looks itself where little is to be done, else the notifier.
+    /// Answers a call that no other thread will: the writer does the pass where little is to be done, else the notifier
+    /// does.
     fn look_or_push<W: Watched + 'static>(&self, cache: &Arc<W>) {
         if self.burst.called(cache.frontier().head) {
             return notifier::push(self.code, cache.clone());
         }
         let Some(turn) = self.turn.take(|| notifier::push(self.code, cache.clone())) else {
-            // Who holds it has taken it behind the call.
+            // The holder took the turn after the call, or will hand the call on when it gives the turn back.
             return;
         };
-        // A panic here is a fault of ours. It is the writer's thread: what it publishes stands already.
+        // A panic here is a bug of the library. It must not reach the writer's thread, whose revision is published already.
         let woken = foreign::guard(|| {
             turn.answer_events();
             self.look_at_few(&**cache)
@@ -239,10 +241,10 @@ impl Hub {
         woken.into_iter().flatten().for_each(WakeUp::call);
     }
 
-    /// Who was woken, and whether that was everything. `None`: nothing was done.
+    /// Returns the wake-ups to call, and whether these were all. `None`: nothing was done.
     fn look_at_few(&self, cache: &dyn Watched) -> Option<(FewWakeUps, bool)> {
-        // Behind the fence of `published`, as `has_waiters`. Partner: `Sleeper::park`, which has left its message
-        // before its own fence: who comes now sees the new head, and sees to itself.
+        // After the fence of `published`, like `has_waiters`. Partner: `Sleeper::park`, which posts its message before
+        // its own fence: a consumer whose message is not seen here sees the new head and does not sleep.
         if !self.inbox.is_empty() {
             return None;
         }
@@ -262,13 +264,13 @@ impl Hub {
 
     pub(super) fn post<W: Watched + 'static>(&self, cache: &Arc<W>, message: Message) {
         self.inbox.push(message);
-        // Who comes and goes while nobody publishes leaves messages behind: they are read in time.
+        // Consumers that come and go while nobody publishes post messages: this bounds how many stay unread.
         if self.posted.fetch_add(1, Relaxed) % UNREAD == UNREAD - 1 {
             self.notify(cache);
         }
     }
 
-    /// Counts a sleeper for whom every revision is looked at, and in the group that is scanned for it: a consumer
+    /// Counts a sleeper for whom every revision is looked at, here and in its filter group. A consumer calls this
     /// before it parks.
     pub(super) fn add_waiter(&self, group: Option<&FilterGroup>) {
         if let Some(group) = group {
@@ -277,7 +279,7 @@ impl Hub {
         self.waiting.fetch_add(1, Relaxed);
     }
 
-    /// Takes so many off that sleep no more, of one group.
+    /// Subtracts `count` sleepers of one group.
     pub(super) fn remove_waiters(&self, count: usize, group: Option<&FilterGroup>) {
         if let Some(group) = group {
             group.remove_parked(count);
@@ -296,7 +298,7 @@ impl Hub {
         self.at_buckets.fetch_sub(1, Relaxed);
     }
 
-    /// The notifier counts itself, for those who wait for any move, or does not any more.
+    /// Adds or removes the notifier's own count, which stands for the bookmarks that wait until the position moves.
     pub(super) fn await_a_move(&self, awaits: bool) {
         self.awaits_a_move.store(awaits.into(), Relaxed);
         if awaits { self.add_waiter(None) } else { self.remove_waiters(1, None) }
@@ -309,8 +311,8 @@ impl Hub {
         self.remove_waiters(1, Some(group));
     }
 
-    /// A consumer that has taken everything, and would be the first to sleep, yields its processor in a burst: see
-    /// [`Burst`]. True: it has, and looks again.
+    /// Yields the processor of a consumer that has taken everything and would be the first to sleep in a burst: see
+    /// [`Burst`]. True: it has yielded, and looks for events again.
     #[inline]
     pub(crate) fn yields(&self) -> bool {
         let yields = cfg!(not(loom)) && self.burst.is_on() && self.asleep() == 0;
@@ -320,24 +322,24 @@ impl Hub {
         yields
     }
 
-    /// Sleepers of any kind: statistics.
+    /// The number of sleepers of any kind: statistics.
     fn asleep(&self) -> u64 {
         let waiting = self.waiting.load(Relaxed) as u64 + self.at_buckets.load(Relaxed);
         waiting.saturating_sub(self.awaits_a_move.load(Relaxed))
     }
 
-    /// Everything below was looked at for all who sleep among the scanners. Acquire: partner of the store in
+    /// All events below were looked at for every sleeper in a filter group. Acquire: partner of the store in
     /// [`Hub::store_looked_to`].
     pub(super) fn scanned_to(&self) -> u64 {
         self.scanned_to.load(Acquire)
     }
 
-    /// The same for those at buckets, which ask a filter about each event or none.
+    /// All events below were looked at for every sleeper at a bucket; `asks`: for those that ask a filter about each event.
     pub(super) fn followed_to(&self, asks: bool) -> u64 {
         if asks { self.filtered_to.load(Acquire) } else { self.followed_to.load(Acquire) }
     }
 
-    /// How far a seat that is parked was looked at: for who sees it from outside.
+    /// All events below were looked at for this parked seat: for statistics of a subscription.
     pub(crate) fn looked_to(&self, seat: &Seat) -> u64 {
         match seat.place() {
             SeatPlace::AtBucket(..) => self.followed_to(false),
@@ -346,8 +348,7 @@ impl Hub {
         }
     }
 
-    /// Events that the notifier has still to look at for somebody who sleeps, while it goes on with what it has left
-    /// behind.
+    /// Events that the notifier has still to look at for a sleeper, where its last pass has left work.
     fn behind(&self, head: u64) -> u64 {
         let looked_to = self.scanned_to().min(self.followed_to(false)).min(self.followed_to(true));
         if self.is_behind.load(Relaxed) { head.saturating_sub(looked_to) } else { 0 }
@@ -355,26 +356,26 @@ impl Hub {
 
     // ---- The notifier's half --------------------------------------------------------------------------
 
-    /// One pass of the notifier. It does so much and no more: see [`steps`](super::steps).
+    /// Does one pass of the notifier, bounded by [`steps`](super::steps).
     pub(super) fn pass(&self, cache: &Arc<dyn Watched>, visit: Visit) -> PassEnd {
         if cfg!(not(loom)) && visit == Visit::Called && self.burst.is_on() {
             std::thread::yield_now();
         }
-        // Held: the publisher looks at its events, and hands what this pass is for on.
+        // A publisher holds the turn: it looks at its events, and hands this pass's call on when it gives the turn back.
         let Some(turn) = self.turn.take_or_call(|| notifier::push(self.code, cache.clone())) else {
             return PassEnd { again: None, is_behind: false };
         };
         let cache = &**cache;
         let mut tables = lock(&self.tables);
         let mut again = None;
-        // Where the hub waits for its turn, nobody goes before it with filters: not the hub itself either.
+        // A queued hub evaluates filters only at the front of the queue, so that a call does not overtake other hubs.
         let waits = visit == Visit::Called && self.is_queued.load(Relaxed);
         let mut filters = if waits { Steps::none() } else { Steps::new(FILTERS) };
         for looks in 1..=LOOKS {
             turn.answer();
             let now = cache.frontier();
-            // Partner: PARKED, fence, look in `Sleeper::park`: who is not seen parked now looks
-            // later than this, and does not sleep below `now.head`.
+            // Partner: PARKED, fence, look in `Sleeper::park`: a consumer that is not seen parked now loads the head
+            // after this, and does not sleep below `now.head`.
             fence(ord!(NotifierFence, SeqCst));
             let messages = self.inbox.take_all();
             again = tables.pass(self, cache, &now, messages, &mut filters);
@@ -393,7 +394,7 @@ impl Hub {
         let LeftOutside { woken, wakes_source, garbage } = tables.finish();
         drop(tables);
         drop(turn);
-        // A waker that does not return holds up those whom this thread wakes, and no others.
+        // Called outside the turn: a waker that does not return holds up only the wake-ups of this thread.
         WakeUp::call_all(woken);
         if wakes_source {
             cache.wake_source();
@@ -403,13 +404,13 @@ impl Hub {
         PassEnd { again: again.into_iter().chain(limits).min(), is_behind }
     }
 
-    /// Whether every message is read and no pass has left something behind.
+    /// Whether every message is read and no pass has left work.
     #[cfg(all(test, not(loom)))]
     pub(super) fn is_done(&self) -> bool {
         self.inbox.is_empty() && !lock(&self.tables).is_behind()
     }
 
-    /// Says to sleepers how far they have been looked at.
+    /// Stores for sleepers how far events were looked at for them.
     fn store_looked_to(&self, looked_to: LookedTo) {
         // Release: partner of the loads in `scanned_to` and `followed_to`.
         self.scanned_to.store(looked_to.scanned, Release);
@@ -417,7 +418,7 @@ impl Hub {
         self.filtered_to.store(looked_to.filtered, Release);
     }
 
-    /// The notifier has it in its queue from now on, or no more. True: it had.
+    /// Records whether the notifier has the cache in its queue. True: it had it there before.
     #[cfg(not(loom))]
     pub(super) fn queue(&self, is_queued: bool) -> bool {
         self.is_queued.swap(is_queued, Relaxed)
@@ -427,13 +428,13 @@ impl Hub {
         self.lapped.fetch_add(1, Relaxed);
     }
 
-    /// Somebody waits for this revision. True: nobody waited for one as high.
+    /// Records that a consumer waits for this revision. True: nobody waited for one as high.
     pub(super) fn want(&self, revision: u64) -> bool {
         self.wanted.fetch_max(revision, AcqRel) < revision
     }
 
-    /// No seat of the tables waits for a revision above `highest`. A consumer that comes meanwhile has
-    /// left a message before he wanted it: the inbox is read again after this.
+    /// Lowers `wanted` to `highest`, the highest revision that a seat of the tables waits for. A consumer that comes
+    /// meanwhile has posted its message before it raised `wanted`; the caller reads the inbox again after this.
     pub(super) fn want_at_most(&self, highest: u64) -> bool {
         let wanted = self.wanted.load(Acquire);
         wanted > highest && self.wanted.compare_exchange(wanted, highest, AcqRel, Relaxed).is_ok()

@@ -1,4 +1,4 @@
-//! What a sleeper waits for, and when that holds.
+//! The interest of a sleeper, which is the thing that it waits for, and when that has come.
 
 #![forbid(unsafe_code)]
 
@@ -9,38 +9,39 @@ use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::sync::Arc;
 
-/// What a sleeper waits for.
+/// The thing that a sleeper waits for.
 #[derive(Clone)]
 pub(crate) enum Interest {
-    /// An event behind the cursor that passes. With a request, the seat moves to the bucket once the
-    /// writer has answered.
+    /// An event from the cursor on that passes the filter. With a request, the seat moves to the bucket once the writer
+    /// has answered.
     Events(GroupRef, Option<Arc<Request>>),
-    /// The same, of one bucket whose events are all linked from the cursor on.
+    /// An event of one bucket, whose events are all linked from the cursor on.
     Chain(GroupRef, Arc<Bucket>),
-    /// The cache to reach a revision; in a box, for few wait so.
+    /// The cache reaches a revision; boxed, because few wait for that.
     Revision(Box<RevisionWanted>),
-    /// The first listing.
+    /// The first listing has come.
     Ready,
-    /// A consistent read.
+    /// The consistent read of this ticket is served.
     Consistent(u64),
 }
 
 /// A revision that somebody waits for.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RevisionWanted {
-    /// With an epoch: or that the cache leaves this.
+    /// The revision to reach. With an epoch, the wait also ends when the cache leaves that epoch.
     pub(super) position: Position,
-    /// Or that this consistent read is served.
+    /// With a ticket, the wait also ends when that consistent read is served.
     pub(super) ticket: Option<u64>,
 }
 
 impl Interest {
-    /// The cache to reach a revision. With an epoch, also to leave that; with a ticket, also that consistent read.
+    /// Waits until the cache reaches the revision, leaves the epoch (if one is given), or serves the ticket's
+    /// consistent read.
     pub(crate) fn revision(position: Position, ticket: Option<u64>) -> Interest {
         Interest::Revision(Box::new(RevisionWanted { position, ticket }))
     }
 
-    /// Whether both are the same to the notifier.
+    /// Whether the notifier would treat both alike.
     pub(super) fn is(&self, other: &Interest) -> bool {
         match (self, other) {
             (Interest::Events(group, request), Interest::Events(old, before)) => {
@@ -61,7 +62,7 @@ impl Interest {
         }
     }
 
-    /// Whether it is for events, at this bucket, or with this request for one. Nothing is counted.
+    /// Whether it waits for events, at this bucket, or with this request for one. Takes no reference count.
     pub(super) fn is_of_events_at(&self, bucket: Option<*const Bucket>, request: Option<*const Request>) -> bool {
         match (self, bucket) {
             (Interest::Events(_, before), None) => before.as_ref().map(Arc::as_ptr) == request,
@@ -78,7 +79,7 @@ impl Interest {
         }
     }
 
-    /// The group that is scanned for it, unless it waits at a bucket.
+    /// The filter group that a pass evaluates for it; `None` where it waits at a bucket.
     pub(super) fn group(&self) -> Option<&FilterGroup> {
         match self {
             Interest::Events(group, _) => Some(group),
@@ -86,7 +87,7 @@ impl Interest {
         }
     }
 
-    /// Whether it holds now, for a seat that parked at `cursor`, or the cache is closed: the look of a sleeper.
+    /// Whether a seat that parked at `cursor` has to be woken at once: asked by its sleeper after it has parked.
     pub(super) fn holds(&self, cursor: u64, cache: &impl Watched) -> bool {
         let bucket = match self {
             Interest::Events(..) => None,
@@ -97,13 +98,13 @@ impl Interest {
             }
         };
         let LogEnd { head, closed } = cache.end();
-        // After head: what lies below it in this bucket is not above its newest. At the same head
-        // there is nothing to hand out yet: a publisher sees that a consumer waits.
+        // Loaded after head, so `newest` covers every event of the bucket below head. If head has not passed the cursor
+        // there is nothing to hand out yet, and the publisher of the next event sees that this consumer waits.
         let has = |bucket: &Arc<Bucket>| head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor);
         closed || bucket.map_or(head != cursor, has)
     }
 
-    /// Whether a wait that is for no event is over.
+    /// Whether a wait for something other than an event is over.
     pub(super) fn is_reached(&self, now: &CacheFrontier) -> bool {
         match self {
             _ if now.failed => true,

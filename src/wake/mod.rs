@@ -1,31 +1,31 @@
 //! Waking: where consumers sleep, and the threads of the process that wake them.
 //!
-//! A consumer sleeps in its [`seat::Seat`]. The writer pays a fence and a load per revision while nobody
-//! sleeps. Else somebody looks who is to be woken: the writer itself where few events, filters and seats are to be
-//! looked at, or the notifier. Whoever has the turn owns the tables that say who waits for what; consumers and
-//! feeders reach it by the words and the inbox of the [`hub::Hub`].
-//! Filters run on its thread, and nothing is locked meanwhile that anybody else could want. Filters with a
-//! predicate of the user's have a hub and a notifier of their own ([`FilterCode`]).
+//! A consumer sleeps in its [`seat::Seat`]. The writer pays a fence and a load per revision while nobody sleeps. Else a
+//! pass finds the consumers to wake. The writer does it itself where few events, filters and seats are to be looked at;
+//! otherwise the notifier does. The thread that holds the turn (the lock of a pass) owns the tables, which say who
+//! waits for what; consumers and feeders reach it by the words and the inbox of the [`hub::Hub`]. Filters run on its
+//! thread, and it holds no lock meanwhile that another thread could wait for. Filters with a predicate of the user's
+//! have a hub and a notifier of their own ([`FilterCode`]).
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `hub` | what a cache's threads share: counts, the inbox |
+//! | `hub` | the counts and the inbox that a cache's threads share |
 //! | `group` | sleepers with equal filters |
-//! | `interest` | what a sleeper waits for |
+//! | `interest` | the thing that a sleeper waits for |
 //! | `registration` | a consumer's side of its seat |
-//! | `seat` | the states of one sleeper; `owned`: what the state says who has |
-//! | `turn` | whose turn it is to look |
-//! | `tables` | who waits for what, and one pass over it |
-//! | `steps` | how much a pass does |
-//! | `timers` | the notifier's: bookmarks and deadlines |
-//! | `notifier` | its thread |
+//! | `seat` | the states of one sleeper; `owned`: a cell that belongs to the side that the state names |
+//! | `turn` | the lock of a pass, with the calls that are pending |
+//! | `tables` | which seat waits for what, and one pass over them |
+//! | `steps` | the bound of a pass |
+//! | `timers` | bookmarks and deadlines |
+//! | `notifier` | the threads that do the passes |
 //! | `waker`, `wake_set` | how a sleeper is woken |
 //!
 //! | writer, notifier | consumer | order |
 //! | --- | --- | --- |
 //! | head or progress or state; fence; `waiting.load` | count in `waiting`, PARKED; fence; look | SeqCst fences: one of the two sees the other |
 //! | notifier: look; fence; inbox and seats | the same | SeqCst fences: as above |
-//! | call; who has the turn: answer, then look | | AcqRel: no lost wake-up (`turn`) |
+//! | call; the holder of the turn: answer, then look | | AcqRel: no lost wake-up (`turn`) |
 //! | notifier: `scanned_to` stored at the end of a pass | loaded before PARKED is left | Release / Acquire |
 //!
 //! The protocol with a worked example: docs/internals/waking.md.
@@ -68,44 +68,45 @@ use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::time::Instant;
 
-/// What [`Watched::first_match`] has found.
+/// The result of [`Watched::first_match`].
 pub(crate) struct FirstMatch {
     /// The sequence number of the event that passes.
     pub(crate) found: Option<u64>,
-    /// Where the look has ended: at that event, or behind the last one that was looked at. Never among the free slots of a
-    /// segment that was closed early, for a reader that stands there when the segment leaves has lost its place.
+    /// The sequence number at which the look has ended: that event, or the one after the last that was looked at. Never
+    /// among the free slots of a segment that was closed early: a cursor there is lapped once the segment leaves the
+    /// window.
     pub(crate) looked_to: u64,
     /// How many events were looked at.
     pub(crate) looked: usize,
 }
 
-/// What the notifier and the sleepers ask of a cache.
+/// The functions of a cache that the notifier and the sleepers call.
 pub(crate) trait Watched: Send + Sync {
-    /// Where the cache stands now; progress is loaded before head.
+    /// The present position, head and state of the cache; progress is loaded before head.
     fn frontier(&self) -> CacheFrontier;
-    /// The head and whether the log was closed there: what a sleeper looks at that waits for events.
+    /// The head, and whether the log was closed there: a sleeper that waits for events looks at these.
     fn end(&self) -> LogEnd;
-    /// The first event in [from, head) that passes, among at most so many; `Err` where `from` has left the window.
+    /// The first event in [from, head) that passes, among the first `most`; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64, most: usize) -> Result<FirstMatch, Overtaken>;
-    /// Every event in [from, head) with its buckets, until one is not to be followed by another; `Err` as above.
+    /// Calls `each` with every event in [from, head) and its buckets, until it returns false; `Err` as above.
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> Result<(), Overtaken>;
     /// Events that the window holds.
     fn window(&self) -> u64;
     /// The newest resync mark; to be asked after `frontier`.
     fn newest_mark(&self) -> u64;
-    /// Closes the subscriptions that are too far behind; when to look again.
+    /// Closes the subscriptions that are too far behind, and returns the time of the next check.
     fn enforce_lag_limits(&self) -> Option<Instant>;
-    /// Asks the source, if there is one, to look at what is wanted. It does not panic.
+    /// Wakes the source, if there is one, so that it looks at the wanted revision. Does not panic.
     fn wake_source(&self);
     /// Whether a publisher may call the wakers of tasks itself.
     fn trusts_wakers(&self) -> bool;
     fn hubs(&self) -> &Hubs;
 }
 
-/// Whose code a sleeper's filter runs. Each has its own hub in a cache and its own thread.
+/// Whether a sleeper's filter runs code of the user. Each kind has its own hub in a cache and its own thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FilterCode {
-    /// The library's: it returns.
+    /// Only the library's code, which returns.
     Own,
     /// A predicate of the user's, which may never return.
     Foreign,
@@ -125,14 +126,14 @@ impl FilterCode {
     }
 }
 
-/// Called with an event of the log and its buckets. False: it was the last.
+/// Called with an event of the log and its buckets. False ends the visit.
 pub(crate) type VisitEvent<'a> = dyn FnMut(&Event, &mut dyn Iterator<Item = u64>) -> bool + 'a;
 
-/// What was to be read has left the window.
+/// The events to be read have left the window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overtaken;
 
-/// Where a cache stands, as one look sees it.
+/// The position and state of a cache, loaded together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheFrontier {
     pub(crate) position: Position,

@@ -1,12 +1,12 @@
 //! The notifiers: two threads of the process, one for each [`FilterCode`].
 //!
-//! The first evaluates filters of the library's own and is started before the first cache is there. The second
-//! runs predicates, which may take any time and may never return, and is started before the first subscription
-//! that has one: what a predicate holds up are the wake-ups of subscriptions with predicates.
+//! The first evaluates filters of the library's own and is started before the first cache is there. The second runs
+//! predicates, which may take any time and may never return, and is started before the first subscription that has one.
+//! So a predicate holds up only wake-ups of subscriptions with predicates.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | push of a cache, then [`Worker::wake`](crate::worker::Worker::wake) | it rests or ends, then a look at the inbox | AcqRel, see `worker::duty`: one of the two sees the other |
+//! | push of a cache, then [`Worker::wake`](crate::worker::Worker::wake) | the thread goes to sleep or ends, then looks at the inbox | AcqRel, see `worker::duty`: one of the two sees the other |
 
 #![forbid(unsafe_code)]
 
@@ -46,13 +46,12 @@ mod thread {
         }
     }
 
-    /// The two threads, for who ends them.
+    /// The two threads, for the shutdown of the process's workers.
     pub(crate) fn workers() -> [&'static Worker; 2] {
         [&OWN.worker, &FOREIGN.worker]
     }
 
-    /// Starts the thread, if it does not run yet. Where it cannot, nothing has changed, and the next
-    /// call tries again.
+    /// Starts the thread, if it does not run yet. After an error nothing has changed, and the next call tries again.
     pub(crate) fn start(code: FilterCode) -> io::Result<()> {
         notifier(code).worker.start(match code {
             FilterCode::Own => || OWN.run(),
@@ -60,11 +59,11 @@ mod thread {
         })
     }
 
-    /// Hands a cache to the notifier: a futex only if it sleeps.
+    /// Hands a cache to the notifier; a futex call only if its thread sleeps.
     pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
         let this = notifier(code);
         this.inbox.push(cache);
-        // Its thread is there: it does not end while there is a cache.
+        // The thread runs: it does not end while a cache lives.
         this.worker.wake();
     }
 
@@ -80,15 +79,15 @@ mod thread {
                 agenda.take_due(&mut caches, self.worker.takes_all());
                 let queued = agenda.queue.pop_front();
                 if caches.is_empty() && queued.is_none() {
-                    // A timer has a cache, and that is a need.
+                    // The thread may end only where no cache lives; a timer keeps its cache alive, so it has none here.
                     if self.worker.is_over(|| needs() == 0 && self.inbox.is_empty()) {
                         return;
                     }
                     self.worker.sleep(agenda.next(), || self.inbox.is_empty());
                     continue;
                 }
-                // Each that was called, and then one of those that have not finished: so whoever calls waits for no more than one
-                // portion of a cache that has much to do.
+                // Serve every cache that was called, then one that has left work: a cache that calls waits for at most one
+                // portion of a busy cache.
                 for cache in caches {
                     self.visit(cache, Visit::Called, &mut agenda);
                 }
@@ -107,8 +106,8 @@ mod thread {
             if end.is_none() {
                 foreign::report(|| tracing::error!("the notifier caught a panic and continues"));
             }
-            // What a pass has found when it panics is in the tables: it goes on once more. Should that panic, too, whoever
-            // calls next has the rest.
+            // A pass that panics leaves its work in the tables: it is tried once more. If that panics too, the next call
+            // does the rest.
             let next = match &end {
                 Some(end) if end.is_behind => Some(Visit::Queued),
                 None if visit != Visit::Retried => Some(Visit::Retried),
@@ -123,30 +122,30 @@ mod thread {
         }
     }
 
-    /// What the thread does when nobody calls.
+    /// The work of the thread when nobody calls.
     #[derive(Default)]
     struct Agenda {
-        /// Caches with which it has not finished, in turn, and why.
+        /// Caches whose last pass has left work, in the order in which they are served, with the reason.
         queue: VecDeque<(Arc<dyn Watched>, Visit)>,
-        /// By time, and the address of the cache.
+        /// The caches with a due time, keyed by that time and the address of the cache.
         timers: BTreeMap<(Instant, usize), Arc<dyn Watched>>,
-        /// By address: when.
+        /// The due time of each, keyed by the address of the cache.
         times: HashMap<usize, Instant>,
     }
 
     impl Agenda {
-        /// Replaces the time at which a cache is looked at, if there is one: the last pass has just said it anew.
+        /// Replaces the due time of a cache by the one that its last pass has returned, if any.
         fn plan(&mut self, cache: Arc<dyn Watched>, at: Option<Instant>) {
             let address = Arc::as_ptr(&cache).cast::<()>() as usize;
             let before = match at {
                 Some(at) => self.times.insert(address, at),
                 None => self.times.remove(&address),
             };
-            // Not the last: this one is there.
+            // Never the last reference: `cache` is one.
             drop(before.and_then(|before| self.timers.remove(&(before, address))));
             match at {
                 Some(at) => drop(self.timers.insert((at, address), cache)),
-                // The last handle may be this one: what a cache drops is foreign code.
+                // This may be the last reference, and dropping a cache runs foreign code.
                 None => foreign::drop_guarded(cache, "a cache"),
             }
         }
@@ -155,7 +154,7 @@ mod thread {
             self.timers.first_key_value().map(|((at, _), _)| *at)
         }
 
-        /// Caches whose time has come join those that were handed over; `all`: also where it has not.
+        /// Adds the caches whose time has come to `caches`; `all`: every cache with a due time.
         fn take_due(&mut self, caches: &mut Vec<Arc<dyn Watched>>, all: bool) {
             if self.timers.is_empty() {
                 return;
@@ -172,7 +171,7 @@ mod thread {
     }
 }
 
-/// The same for loom: a thread of the model takes the notifier's steps.
+/// The notifier of loom models: a thread of the model does its passes.
 #[cfg(loom)]
 pub(crate) mod model {
     use crate::sync::{AcqRel, AtomicUsize};
@@ -183,18 +182,18 @@ pub(crate) mod model {
 
     thread_local! {
         static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Watched>)>> = const { RefCell::new(Vec::new()) };
-        /// Whether a publisher looks itself: else every model is one of the notifier.
+        /// Whether a publisher may do a pass itself; false leaves all passes to the notifier.
         static PUBLISHERS_LOOK: Cell<bool> = const { Cell::new(false) };
-        /// Steps of a pass, where a model has fewer.
+        /// The steps of a pass in a model that bounds them.
         static STEPS: Cell<Option<usize>> = const { Cell::new(None) };
     }
 
     loom::lazy_static! {
-        // The inbox: what was pushed happens before what takes it.
+        // Stands for the inbox: a push happens before the step that takes the cache.
         static ref INBOX: AtomicUsize = AtomicUsize::new(0);
     }
 
-    /// Begins an execution; what a failed one left behind belongs to objects that are gone.
+    /// Begins an execution. Caches that a failed execution has left are forgotten, because loom's objects in them are gone.
     pub(crate) fn begin(publishers_look: bool, steps: Option<usize>) {
         std::mem::forget(HANDED.take());
         STEPS.set(steps);
@@ -214,7 +213,7 @@ pub(crate) mod model {
         HANDED.with_borrow_mut(|handed| handed.push((code, cache)));
     }
 
-    /// A time has come: the notifier looks at this cache, though nobody has called.
+    /// Makes the notifier look at this cache though nobody has called, as when a due time has come.
     pub(crate) fn is_due(cache: Arc<dyn Watched>) {
         push(FilterCode::Own, cache);
     }

@@ -1,7 +1,7 @@
-//! A value that one thread at a time has, as a protocol of the words beside it says.
+//! A cell whose value belongs to one thread at a time, which an atomic word beside it (the state of the seat) decides.
 //!
-//! Neither a lock nor a count: that it is nobody else's is what the caller promises. Under loom each access is seen, and two
-//! that are not ordered fail.
+//! The cell itself checks nothing: the caller must know from that word that no other thread uses the value. Under loom each
+//! access is tracked, and two that are not ordered fail the model.
 
 #[cfg(loom)]
 use loom::cell::UnsafeCell;
@@ -11,8 +11,8 @@ use std::cell::UnsafeCell;
 /// See the module.
 pub(super) struct Owned<T>(UnsafeCell<T>);
 
-// SAFETY: the value goes from one thread to the next, which is what `Send` allows; that two never have it at once is
-// promised by whoever takes it.
+// SAFETY: the value moves from one thread to the next, which `T: Send` allows; the only access is `take`, whose
+// contract excludes two users at once.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
@@ -22,7 +22,8 @@ impl<T> Owned<T> {
 
     /// # Safety
     ///
-    /// Nobody else takes it as long as the reference lives, and what was done with it before happens before this.
+    /// No other reference from `take` lives beside this one, and every earlier use of the value happens before this
+    /// call.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
     pub(super) unsafe fn take(&self) -> &mut T {
@@ -30,7 +31,8 @@ impl<T> Owned<T> {
         let place = self.0.with_mut(|place| place);
         #[cfg(not(loom))]
         let place = self.0.get();
-        // SAFETY: of this cell, and by the caller's promise nobody else's.
+        // SAFETY: the pointer is of this cell's value, to which no other reference lives, and its earlier uses happen
+        // before.
         unsafe { &mut *place }
     }
 }

@@ -1,9 +1,9 @@
 //! A consumer's own side of its seat.
 //!
 //! A [`Registration`] is the life of one sleeper in one seat, of which it is a part: made when it first sleeps, announced to
-//! the notifier with its [`Interest`], parked and unparked any number of times, taken back when its consumer is dropped.
-//! A consumer reaches it as a [`Sleeper`]: whoever has one is the consumer. Nothing here waits but [`Seat::sleep`], and
-//! nothing takes a lock that anybody else could want.
+//! the notifier with its [`Interest`], parked and unparked any number of times, taken back when its consumer is dropped. A
+//! consumer reaches it as a [`Sleeper`]: whoever has one is the consumer. No function here waits but [`Seat::sleep`], and
+//! none takes a lock that another thread could wait for.
 
 use super::due::{Due, DueTimes};
 use super::group::GroupRef;
@@ -21,11 +21,11 @@ use std::sync::Arc;
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unparked {
-    /// Somebody has woken it; the tag of a member is listed by then.
+    /// Whether another thread has woken it; the tag of a member is listed by then.
     pub(crate) woken: bool,
-    /// Where the cursor may continue: nothing of its own lies below. 0: where it was.
+    /// The sequence number at which the consumer may continue: no event below concerns it. 0: at its cursor.
     pub(crate) resume: u64,
-    /// When it was woken, as a time of [`crate::sys::clock`].
+    /// The time at which it was woken, as a time of [`crate::sys::clock`].
     pub(crate) at: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Registration {
     interest: Option<Interest>,
 }
 
-/// The seat of one consumer, made when it first sleeps. The tables, and who looks at it, have it beside.
+/// The seat of one consumer, made when it first sleeps. The tables and handles that may close it have counts on it too.
 pub(crate) struct OwnSeat(OnceArc<Seat>);
 
 impl OwnSeat {
@@ -43,32 +43,32 @@ impl OwnSeat {
         OwnSeat(OnceArc::new())
     }
 
-    /// The seat, for everybody, if its consumer has ever slept.
+    /// The seat, if its consumer has ever slept. Any thread may call this.
     #[inline]
     pub(crate) fn seat(&self) -> Option<&Seat> {
         self.0.get()
     }
 
-    /// A count on it.
+    /// A counted reference to the seat.
     pub(crate) fn count(&self) -> Option<SeatRef> {
         self.0.count()
     }
 
-    /// The consumer there: who has this alone.
+    /// The consumer's view of its seat. Takes `&mut self`, so there is at most one.
     pub(crate) fn sleeper(&mut self, code: FilterCode) -> Sleeper<'_> {
-        // SAFETY: borrowed mutably as long as it lives, and nobody else makes one of this seat.
+        // SAFETY: `self` is borrowed mutably as long as the sleeper lives, and only `self` makes sleepers of its seat.
         unsafe { self.shared_sleeper(|| code) }
     }
 
-    /// The same where others reach this, too.
+    /// Like [`OwnSeat::sleeper`], where other threads reach this value too.
     ///
     /// # Safety
     ///
-    /// Only the consumer, and it has no other sleeper as long as this one lives.
+    /// Only the consumer may call this, and it has no other sleeper as long as this one lives.
     #[inline]
     pub(crate) unsafe fn shared_sleeper(&self, code: impl FnOnce() -> FilterCode) -> Sleeper<'_> {
         let seat = self.0.get_or_make(|| Seat::new(code()));
-        // SAFETY: by the caller's promise.
+        // SAFETY: the only consumer calls this and has no other sleeper, so no other reference to the registration lives.
         let own = unsafe { seat.registration() };
         Sleeper { home: &self.0, seat, own }
     }
@@ -80,7 +80,7 @@ impl std::fmt::Debug for OwnSeat {
     }
 }
 
-/// A consumer at its seat, in one call of its own.
+/// A consumer at its seat, for the length of one of its calls.
 pub(crate) struct Sleeper<'s> {
     home: &'s OnceArc<Seat>,
     seat: &'s Seat,
@@ -88,7 +88,7 @@ pub(crate) struct Sleeper<'s> {
 }
 
 impl Sleeper<'_> {
-    /// One more count on the seat, for the tables.
+    /// A further counted reference to the seat, for the tables.
     fn count(&self) -> SeatRef {
         self.home.count().expect("it was made before this")
     }
@@ -101,7 +101,8 @@ impl Sleeper<'_> {
     /// Its waker and its membership, while it is awake.
     fn slot(&mut self) -> &mut WakerSlot {
         assert!(self.seat.is_idle(), "the waker of a seat that is parked");
-        // SAFETY: a sleeper is the consumer, borrowed mutably, and it is awake.
+        // SAFETY: a sleeper is the only consumer, borrowed mutably, and no other thread touches the waker of an IDLE
+        // seat.
         unsafe { self.seat.waker() }
     }
 
@@ -112,7 +113,7 @@ impl Sleeper<'_> {
         *self.slot() = WakerSlot::Member { membership, armed: false };
     }
 
-    /// True: it was a member of this set, and is none any more. It is awake.
+    /// Leaves this set; false where it was no member of it. It is awake.
     pub(crate) fn leave_set(&mut self, set: &WakeSet) -> bool {
         let is_of = self.slot().membership().is_some_and(|membership| membership.is_of(set));
         if is_of {
@@ -126,22 +127,22 @@ impl Sleeper<'_> {
         match std::mem::take(self.slot()) {
             WakerSlot::Member { membership, .. } => membership.leave(&seat),
             WakerSlot::Both(both) => both.0.leave(&seat),
-            // It is in none; and no waker is left in the seat of one that is awake.
+            // It is in no set, and the seat of a consumer that is awake has no waker.
             _ => {}
         }
     }
 
-    /// Whether its set has given its tag out since this was asked last.
+    /// Whether its set has given its tag out since the last call.
     pub(crate) fn take_given(&self) -> bool {
         self.seat.member().take_given()
     }
 
-    /// Whether it is in a wake set that is there. It is awake.
+    /// Whether it is in a wake set that still exists. It is awake.
     pub(crate) fn is_in_a_set(&mut self) -> bool {
         self.slot().membership().is_some_and(|membership| membership.set.strong_count() > 0)
     }
 
-    /// Lists itself in its set, as who wakes it would. It is awake.
+    /// Lists itself in its set, as a thread that wakes it would. It is awake.
     pub(crate) fn list(&mut self) {
         let seat = self.count();
         let Some(Membership { set, tag }) = self.slot().membership() else { return };
@@ -161,7 +162,7 @@ impl Sleeper<'_> {
         self.own.interest.as_ref().is_some_and(|interest| interest.is_of_events_at(bucket, request))
     }
 
-    /// What it parks for from now on. It is awake.
+    /// Sets the interest that it parks for from now on. It is awake.
     pub(crate) fn wait_for(&mut self, interest: Interest) {
         if !self.own.interest.as_ref().is_some_and(|before| before.is(&interest)) {
             self.seat.announce_anew();
@@ -169,7 +170,7 @@ impl Sleeper<'_> {
         }
     }
 
-    /// Parks, then looks. `Err`: what it waits for may hold already, it is not parked (any more).
+    /// Parks, then looks at the cache. `Err`: the wait may be over already, so it is not parked any more.
     pub(crate) fn park<W: Watched + 'static>(
         &mut self,
         cache: &Arc<W>,
@@ -195,9 +196,9 @@ impl Sleeper<'_> {
                 CountedAt::Hub
             }
         };
-        // SAFETY: a sleeper is the consumer, and it is not parked: see above.
+        // SAFETY: a sleeper is the only consumer, and the seat is IDLE: where it was not, `unpark` above has made it so.
         unsafe { seat.park(cursor, waker, due, counted) };
-        // Partner: the fence in `Tables::drop_seat`, behind which it looks whether the seat is parked.
+        // Partner: the fence in `Tables::drop_seat`, after which that looks whether the seat is parked.
         fence(ord!(RegisterFence, SeqCst));
         if let Some(number) = seat.announce() {
             let wants = match interest {
@@ -209,22 +210,22 @@ impl Sleeper<'_> {
                 // After the message: see `Hub::want_at_most`.
                 hub.want(revision);
             }
-            // The look comes behind the message, too.
+            // The look at the cache comes after the message, too.
             fence(ord!(RegisterFence, SeqCst));
         }
-        // Partner: the fences behind `unlist`.
+        // Partner: the fences after `unlist`.
         let is_earlier = due.is_some() && seat.times().is_some_and(DueTimes::list_first);
         if is_earlier {
             hub.post(cache, Message::Time(self.count()));
         }
         let holds = interest.holds(cursor, &**cache);
         if is_earlier {
-            // Nobody else says so, whether it sleeps now or the next time.
+            // Nobody else calls the notifier for the new time, which may count in this sleep or the next.
             hub.notify(cache);
         }
         if holds {
-            // A pass that began before this seat was parked says nothing of what lies between its cursor and the
-            // event that the pass has woken it for, or the head that the pass has reached.
+            // A pass that began before this seat was parked has not looked for it at the events between its cursor and
+            // the event that the pass has woken it for, or the head that the pass has reached.
             let unparked = self.unpark(cache.hubs());
             #[cfg(loom)]
             if weak::is(weak::Site::TakeOver) {
@@ -235,17 +236,17 @@ impl Sleeper<'_> {
         Ok(())
     }
 
-    /// Ends a sleep. Without one: nothing to take over.
+    /// Ends a sleep and drops its waker. A consumer that is awake has nothing to take over.
     pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
         let unparked = self.leave_seat(hubs);
         if !unparked.woken {
-            // SAFETY: as in `park`: it has left the seat.
+            // SAFETY: a sleeper is the only consumer, and it has left the seat, which is IDLE.
             unsafe { self.seat.waker() }.clear();
         }
         unparked
     }
 
-    /// The same, and the waker that was not called.
+    /// Ends a sleep, and returns the waker if nobody has called it.
     pub(crate) fn unpark_with_waker(&mut self, hubs: &Hubs) -> (Unparked, Option<Waker>) {
         let unparked = self.leave_seat(hubs);
         (unparked, self.slot().take())
@@ -257,7 +258,7 @@ impl Sleeper<'_> {
         if seat.is_idle() {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
-        // Before PARKED is left: a later pass does not look at this seat.
+        // Loaded before PARKED is left: a pass after that no longer looks at this seat.
         let (scanned_to, followed_to) = (hub.scanned_to(), hub.followed_to(self.asks_at_its_bucket()));
         let LeftSeat { resume, counted } = seat.unpark();
         #[cfg(loom)]
@@ -265,7 +266,7 @@ impl Sleeper<'_> {
         match (counted, &self.own.interest) {
             (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => hub.remove_waiter_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
-                // The notifier has moved it there.
+                // The notifier has moved the seat to the bucket.
                 if let Some(Some(bucket)) = request.answer() {
                     hub.remove_waiter_at(bucket);
                 }
@@ -275,8 +276,8 @@ impl Sleeper<'_> {
         }
         match resume {
             Some(resume) => Unparked { woken: true, resume, at: seat.woken_at() },
-            // One that was moved to a bucket meanwhile had nothing there below the head of that pass, and `followed_to` was
-            // stored by that pass, by one before or by one that has looked at it there.
+            // A seat that was moved to a bucket meanwhile had no event there below the head of that pass, and `followed_to`
+            // was stored by that pass, by one before it or by one that has looked at the seat there.
             None if counted == CountedAt::Bucket => Unparked { woken: false, resume: followed_to, at: 0 },
             None => Unparked { woken: false, resume: scanned_to, at: 0 },
         }
@@ -287,11 +288,11 @@ impl Sleeper<'_> {
         self.group().is_some_and(|group| !group.passes_its_bucket)
     }
 
-    /// Takes it back for good: before it is dropped.
+    /// Leaves the seat for good, before the consumer is dropped.
     pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
         let hub = cache.hubs().of(self.seat.code());
         self.unpark(cache.hubs());
-        // The wait may have ended, and what it announced been forgotten, while it listed its time.
+        // The wait may have ended, and the tables have dropped its interest, while it listed its time.
         let is_listed = self.seat.times().is_some_and(|times| times.listed().is_some());
         if is_listed || self.seat.is_announced() {
             hub.post(cache, Message::Leave(self.count()));
@@ -299,13 +300,13 @@ impl Sleeper<'_> {
                 Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),
                 _ => false,
             };
-            // So that the source is not asked for it any more; and so that a predicate goes, though nobody publishes:
-            // what it holds may be the cache itself.
+            // The notifier then lowers the wanted revision, so that the source is not asked for it any more, and drops
+            // a predicate though nobody publishes: the predicate may hold the cache itself.
             if is_wanted || self.seat.code() == FilterCode::Foreign {
                 hub.notify(cache);
             }
         }
-        // The bucket, and the request for it.
+        // Drops its counts on the bucket and on the request for it.
         self.own.interest = None;
         self.leave_sets();
     }

@@ -1,11 +1,11 @@
-//! A seat: the place where one consumer sleeps, and the states in which it is found.
+//! A seat is a parked waiter: one consumer's state, cursor and waker while it sleeps.
 //!
-//! | state | whose are sequence number, waker and where it is counted | next |
+//! | state | owner of sequence number, waker and place of count | next |
 //! | --- | --- | --- |
-//! | IDLE | the consumer's: it is awake | PARKED, by the consumer |
-//! | PARKED | nobody's: they lie still | CLAIMED, by who wakes or moves it; IDLE, by the consumer |
-//! | CLAIMED | the claimer's, for a handful of instructions | WOKEN or PARKED, by the claimer |
-//! | WOKEN | the consumer's: somebody has something for it | IDLE, by the consumer |
+//! | IDLE | the consumer, which is awake | PARKED, by the consumer |
+//! | PARKED | nobody: they do not change | CLAIMED, by the thread that wakes or moves it; IDLE, by the consumer |
+//! | CLAIMED | the claimer, for a few instructions | WOKEN or PARKED, by the claimer |
+//! | WOKEN | the consumer, for which a claimer has found something | IDLE, by the consumer |
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -13,7 +13,7 @@
 //! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED, the waker with it | Acquire / Release |
 //! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
-//! State, number and where it is counted are one word: who claims a seat has seen at which cursor it was parked.
+//! State, number and place of count are one word, so a claimer knows the cursor at which the seat was parked.
 //!
 //! See docs/internals/waking.md.
 
@@ -29,7 +29,7 @@ use crate::wake::FilterCode;
 use std::sync::atomic::{AtomicU32 as PlainHalf, AtomicU64 as Plain};
 use std::time::Instant;
 
-/// What a seat's word says.
+/// The word of a seat: state, place of count, sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct SeatWord(u64);
 
@@ -40,7 +40,7 @@ const WOKEN: u64 = 3;
 
 /// The two lowest bits.
 const STATE: u64 = 3;
-/// Where it is counted: the next two bits.
+/// The place where the seat is counted: the next two bits.
 const AT_BUCKET: u64 = 4;
 const UNCOUNTED: u64 = 8;
 /// The rest: a sequence number. There are 2^60: enough for a thousand years of 35 million events a second.
@@ -54,7 +54,7 @@ impl SeatWord {
             CountedAt::Bucket => AT_BUCKET,
             CountedAt::Nowhere => UNCOUNTED,
         };
-        // One that waits for no event may stand behind all of them.
+        // A seat that waits for no event may have a larger cursor.
         SeatWord(seq.min(LAST_SEQ) << SEQ_SHIFT | counted | state)
     }
 
@@ -62,13 +62,13 @@ impl SeatWord {
         self.0 & STATE
     }
 
-    /// The same in another state.
+    /// This word with another state.
     fn in_state(self, state: u64) -> SeatWord {
         SeatWord(self.0 & !STATE | state)
     }
 
-    /// The cursor of a parked or claimed seat: everything below was handed out, or does not match. The resume point of
-    /// one that was woken; 0: its consumer continues at its cursor.
+    /// The cursor of a parked or claimed seat: every event below was handed out, or does not match. In WOKEN the resume
+    /// point; 0: its consumer continues at its cursor.
     fn seq(self) -> u64 {
         self.0 >> SEQ_SHIFT
     }
@@ -82,54 +82,54 @@ impl SeatWord {
     }
 }
 
-/// Where a seat that is parked, or was woken, is counted, so that the writer looks for it.
+/// The place where a seat that is parked, or was woken, is counted, so that the writer looks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CountedAt {
     /// In the hub's `waiting`, and in its filter group's where it has one.
     Hub,
     /// In the `waiting` of the bucket whose events it reads.
     Bucket,
-    /// Who has woken it has taken its count off.
+    /// Nowhere: the thread that has woken it has subtracted it.
     Nowhere,
 }
 
-/// How a consumer stands, as others see it.
+/// Whether a consumer sleeps, as other threads see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rest {
     /// Awake.
     Awake,
-    /// It has everything, and sleeps.
+    /// Asleep: it has taken everything.
     Parked,
     /// Woken at that time (see [`clock`]) for the event at `resume` (0: for something else).
     Woken { at: u64, resume: u64 },
 }
 
-/// How a consumer found its seat when it left it.
+/// The state in which a consumer found its seat when it left it.
 pub(super) struct LeftSeat {
-    /// Where it continues, if somebody has woken it; 0: at its cursor.
+    /// The sequence number at which it continues, if it was woken; 0: at its cursor.
     pub(super) resume: Option<u64>,
-    /// Where it was counted.
+    /// The place where it was counted.
     pub(super) counted: CountedAt,
 }
 
-/// Where the tables have a seat; the last number of those in a list is the place in it.
+/// The place of a seat in the tables. For a list, the last number is the index in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SeatPlace {
     Nowhere,
     /// In the group of this id.
     InGroup(u64, u32),
-    /// In its group, and among those who ask for a bucket under this number.
+    /// In its group, and in the map of requests for a bucket under this number.
     Asking(u64, u32),
     /// At the bucket of this id.
     AtBucket(u64, u32),
-    /// The same, among those that ask a filter about each event of the bucket.
+    /// At the bucket of this id, in the list of those that ask a filter about each event.
     AtFiltered(u64, u32),
-    /// Among those who wait for no event, under this number.
+    /// In the map of those that wait for no event, under this number.
     OfTheCache(u64),
 }
 
-/// The word of a place: which of them it is, in three bits; a bit that says in which hub the seat is; the id or number.
-/// There are 2^60 of these.
+/// The word of a place: its kind in three bits, a bit that says in which hub the seat is, and the id or number. There
+/// are 2^60 of these.
 const NOWHERE: u64 = 0;
 const IN_GROUP: u64 = 1;
 const ASKING: u64 = 2;
@@ -140,13 +140,13 @@ const PLACE_KIND: u64 = 7;
 const OF_FOREIGN_CODE: u64 = 8;
 const PLACE_ID_SHIFT: u32 = 4;
 
-/// An interest that its consumer has announced: the notifier's tables know it, or will with the messages that are on
-/// their way to them. The first bit is down where the one of this number is known no more.
+/// Set while the tables know the interest that was announced last, or will once they read a message that was posted.
+/// Cleared when the tables have dropped it, or the consumer has another one.
 const ANNOUNCED: u32 = 1;
-/// From one number to the next.
+/// The step from one announcement's number to the next.
 const NEXT_INTEREST: u32 = 2;
 
-/// A count on a seat: its consumer's, the notifier's, that of who may close it.
+/// A counted reference to a seat: its consumer, the tables and each handle that may close the subscription have one.
 pub(crate) type SeatRef = LeanArc<Seat>;
 
 /// See the module.
@@ -155,24 +155,24 @@ pub(crate) struct Seat {
     word: AtomicU64,
     /// The number of the interest that was announced last, and [`ANNOUNCED`].
     announced: AtomicU32,
-    /// The second half of its [`SeatPlace`], of who has the turn, which orders it.
+    /// The index of its [`SeatPlace`]. Only the thread that holds the turn uses it, and the turn orders the accesses.
     place_index: PlainHalf,
-    /// The state says whose it is.
+    /// The waker and the membership, owned as the state says.
     waker: Owned<WakerSlot>,
-    /// Which membership of a wake set it is in, and whether that is listed: see `wake_set`.
+    /// Its membership of a wake set, and whether that is listed: see `wake_set`.
     member: MemberWord,
-    // What follows carries no order of its own: it lies still while the seat is parked.
+    // The rest needs no order of its own: it does not change while the seat is parked.
     woken_at: Plain,
-    /// For those that were ever parked with a time.
+    /// The due times, made when the consumer first parks with one.
     times: OnceBox<DueTimes>,
-    /// The consumer's alone.
+    /// Only the consumer uses this.
     registration: Owned<Registration>,
-    /// In which hub it is, and the first half of its [`SeatPlace`].
+    /// Its hub, and its [`SeatPlace`] but for the index.
     place: Plain,
 }
 
 impl Seat {
-    /// For those who wake it from outside, who look how it stands, and the consumer's registration.
+    /// Makes an idle seat for a consumer whose filter runs this kind of code.
     pub(super) fn new(code: FilterCode) -> Seat {
         Seat {
             word: AtomicU64::new(IDLE),
@@ -198,23 +198,23 @@ impl Seat {
     ///
     /// # Safety
     ///
-    /// Only its consumer, and nobody has it already.
+    /// Only its consumer may call this, and no other reference from here lives.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
     pub(super) unsafe fn registration(&self) -> &mut Registration {
-        // SAFETY: by the caller's promise.
+        // SAFETY: only the consumer calls this, for one reference at a time, so no other one lives.
         unsafe { self.registration.take() }
     }
 
-    /// In which hub it is.
+    /// The kind of code that its filter runs, which names its hub.
     pub(super) fn code(&self) -> FilterCode {
         if self.place.load(Relaxed) & OF_FOREIGN_CODE != 0 { FilterCode::Foreign } else { FilterCode::Own }
     }
 
-    /// Whether its consumer has not parked since it left it last: for the consumer itself.
+    /// Whether its consumer is awake. Only the consumer asks this.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        // Only the consumer leaves IDLE, and returns to it.
+        // Relaxed: only the consumer moves the seat out of IDLE, and into it.
         SeatWord(self.word.load(Relaxed)).state() == IDLE
     }
 
@@ -222,22 +222,22 @@ impl Seat {
     ///
     /// # Safety
     ///
-    /// Only its consumer, which is awake: the state is IDLE.
+    /// Only its consumer may call this, while it is awake: the state is IDLE.
     pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         if due.is_some() {
             self.times.get_or_make(DueTimes::never).store(due);
         } else if let Some(times) = self.times.get() {
             times.store(due);
         }
-        // SAFETY: in IDLE the waker is the consumer's, which has seen what the last claimer did: see `unpark`.
+        // SAFETY: in IDLE the waker is the consumer's, and `unpark` has acquired what the last claimer did with it.
         let before = unsafe { self.waker.take() }.put(waker);
         // Release: partner of the compare-exchange in `claim_behind`.
         self.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
-        // Foreign code: what a task left here, if it was never woken.
+        // Foreign code: dropping the waker that a task has left, if it was never called.
         drop(before);
     }
 
-    /// Leaves the seat, in which it is parked, or was woken. Only its consumer.
+    /// Ends the sleep, whether it was woken or not. Only its consumer calls this.
     pub(super) fn unpark(&self) -> LeftSeat {
         loop {
             // Acquire: partner of the store in `settle`.
@@ -245,13 +245,13 @@ impl Seat {
             let left = LeftSeat { resume: (word.state() == WOKEN).then_some(word.seq()), counted: word.counted() };
             match word.state() {
                 WOKEN => {
-                    // Nobody else leaves this state.
+                    // Only the consumer changes WOKEN.
                     self.word.store(IDLE, Relaxed);
                     return left;
                 }
-                // Failed: somebody has claimed it.
+                // A failed exchange means that a thread has claimed the seat.
                 PARKED if self.word.compare_exchange(word.0, IDLE, AcqRel, Relaxed).is_ok() => return left,
-                // Between a claim and its end lie a few instructions and no foreign code.
+                // The claimer finishes within a few instructions and runs no foreign code meanwhile.
                 PARKED | CLAIMED => spin(),
                 _ => return left,
             }
@@ -262,10 +262,10 @@ impl Seat {
     ///
     /// # Safety
     ///
-    /// As [`Seat::park`], and nobody has it already.
+    /// Only its consumer may call this, in IDLE, and no other reference from here lives.
     #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
     pub(super) unsafe fn waker(&self) -> &mut WakerSlot {
-        // SAFETY: as in `park`.
+        // SAFETY: in IDLE the waker is the consumer's, which has only this reference to it.
         unsafe { self.waker.take() }
     }
 
@@ -278,7 +278,8 @@ impl Seat {
         self.word().state() == WOKEN
     }
 
-    /// Sleeps until somebody wakes it, at most until then. True: it was woken. For wakers of threads.
+    /// Blocks the thread, parked with [`Waker::Thread`], until it is woken, at most until the given time. True: it was
+    /// woken.
     pub(crate) fn sleep(&self, until: Option<Instant>) -> bool {
         loop {
             if self.is_woken() {
@@ -312,12 +313,12 @@ impl Seat {
         }
     }
 
-    /// Takes hold of a parked seat; `None`: it is not parked. Exactly one wins.
+    /// Claims a parked seat; `None`: it is not parked. Of several claimers exactly one wins.
     pub(super) fn claim(seat: &SeatRef) -> Option<Claim<'_>> {
         Seat::claim_behind(seat, u64::MAX).ok().flatten()
     }
 
-    /// The same of one whose cursor is not above `seq`. `Err`: it is, and the seat was left alone.
+    /// Claims a parked seat whose cursor is not above `seq`. `Err`: the cursor, which is above; the seat stays parked.
     fn claim_behind(seat: &SeatRef, seq: u64) -> Result<Option<Claim<'_>>, u64> {
         loop {
             let word = SeatWord(seat.word.load(Relaxed));
@@ -328,20 +329,20 @@ impl Seat {
                 return Err(word.seq());
             }
             let claimed = word.in_state(CLAIMED);
-            // Acquire: partner of the store in `park`. Failed: it was left, or parks elsewhere by now.
+            // Acquire: partner of the store in `park`. Failed: the consumer has left the seat, or parked at another cursor.
             if seat.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
                 return Ok(Some(Claim { seat, word: claimed }));
             }
         }
     }
 
-    /// Wakes the consumer, whatever it waits for: its subscription was closed.
+    /// Wakes the consumer, whatever it waits for, because its subscription was closed.
     pub(crate) fn wake(seat: &SeatRef) {
         loop {
             if let Some(claim) = Seat::claim(seat) {
                 return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
-            // Who has claimed it may move it to another place, and let it sleep on: then it is PARKED again.
+            // Another claimer may move the seat to a bucket and store PARKED again: then this claims it.
             if !matches!(seat.word().state(), PARKED | CLAIMED) {
                 return;
             }
@@ -351,22 +352,22 @@ impl Seat {
 
     // ---- The notifier's side ------------------------------------------------------------------------
 
-    /// Asks the processor for what a claim looks at.
+    /// Prefetches the fields that a claim uses.
     #[inline]
     pub(super) fn prefetch(&self) {
         heap::prefetch(std::ptr::from_ref(&self.word).cast());
         heap::prefetch(std::ptr::from_ref(&self.waker).cast());
     }
 
-    /// The cursor, while it is parked. Behind the notifier's fence.
+    /// The cursor, if it is parked. Called after the notifier's fence.
     pub(super) fn parked_at(&self) -> Option<u64> {
         let word = self.word();
         (word.state() == PARKED).then(|| word.seq())
     }
 
-    /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
-    /// its cursor, which this is, stands behind that event. With `uncounted`, a count at the hub is the caller's to take off
-    /// from now on, and is added there.
+    /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on,
+    /// because its cursor (the value) is above that event. With `uncounted`, a seat that is counted at the hub is added
+    /// there, for the caller to subtract.
     pub(super) fn wake_behind(
         seat: &SeatRef,
         seq: u64,
@@ -384,7 +385,7 @@ impl Seat {
         Ok(claim.settle_counted(seq, now, counted))
     }
 
-    /// Where the tables have it: for who has the turn.
+    /// Its place in the tables. Only the thread that holds the turn changes it.
     pub(super) fn place(&self) -> SeatPlace {
         let (place, index) = (self.place.load(Relaxed), self.place_index.load(Relaxed));
         let of = place >> PLACE_ID_SHIFT;
@@ -412,7 +413,7 @@ impl Seat {
         self.set_index(index);
     }
 
-    /// Its place in the list that it is in.
+    /// The index in its list.
     pub(super) fn index(&self) -> u32 {
         self.place_index.load(Relaxed)
     }
@@ -421,21 +422,21 @@ impl Seat {
         self.place_index.store(index, Relaxed);
     }
 
-    /// When it is due, of those that were ever parked with a time.
+    /// Its due times, if it was ever parked with one.
     pub(super) fn times(&self) -> Option<&DueTimes> {
         self.times.get()
     }
 
     // ---- What it waits for ------------------------------------------------------------------------------
 
-    /// Its consumer will wait for something else: what was announced is not that any more. Before PARKED, whose claim
-    /// shows it to the notifier.
+    /// Clears [`ANNOUNCED`], because the consumer will wait for something else. Called before PARKED, so that a claimer
+    /// of the next sleep sees it.
     pub(super) fn announce_anew(&self) {
         self.announced.fetch_and(!ANNOUNCED, Relaxed);
     }
 
-    /// The number under which what its consumer waits for is to be announced; `None`: it was. Of its consumer, behind
-    /// PARKED and a fence. Partner: [`Seat::forget`].
+    /// The number under which the consumer's interest is to be announced; `None`: it is announced already. Called by
+    /// its consumer, after PARKED and a fence. Partner: [`Seat::forget`].
     #[inline]
     pub(super) fn announce(&self) -> Option<u32> {
         let before = self.announced.load(Relaxed);
@@ -447,17 +448,17 @@ impl Seat {
         Some(number)
     }
 
-    /// Whether what its consumer waits for is what it announced under this number: of a seat that is claimed.
+    /// Whether the consumer waits for the interest that it announced under this number. Asked by a claimer.
     pub(super) fn waits_for(&self, number: u32) -> bool {
         self.announced.load(Relaxed) == number
     }
 
-    /// Whether it was announced. Acquire: partner of `forget`.
+    /// Whether its interest is announced. Acquire: partner of `forget`.
     pub(super) fn is_announced(&self) -> bool {
         self.announced.load(Acquire) & ANNOUNCED != 0
     }
 
-    /// The tables know what was announced under this number no more. False: its consumer has announced something else.
+    /// Records that the tables have dropped the interest of this number. False: its consumer has announced another one.
     pub(super) fn forget(&self, number: u32) -> bool {
         self.announced.compare_exchange(number, number & !ANNOUNCED, AcqRel, Relaxed).is_ok()
     }
@@ -469,7 +470,7 @@ impl std::fmt::Debug for Seat {
     }
 }
 
-/// A seat that somebody has taken hold of: to be settled or put back.
+/// A claimed seat, which its claimer settles or puts back.
 #[must_use]
 pub(super) struct Claim<'a> {
     seat: &'a SeatRef,
@@ -477,24 +478,24 @@ pub(super) struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`] that is not
-    /// before what it is woken for. What comes back is to be called outside of everything.
+    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`], not before
+    /// the event or change that it is woken for. The caller calls the wake-up when it holds no lock and no turn.
     pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
         let counted = self.counted();
         self.settle_counted(resume, now, counted)
     }
 
-    /// The same, and its consumer finds it counted there.
+    /// Like `settle`; `counted` is the place where the consumer will find its count.
     fn settle_counted(self, resume: u64, now: u64, counted: CountedAt) -> Option<WakeUp> {
         let seat = self.seat;
         seat.woken_at.store(now, Relaxed);
-        // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
+        // SAFETY: in CLAIMED only the claimer uses the waker, and its exchange has acquired the consumer's store of it.
         let slot = unsafe { seat.waker.take() };
         let wake = match slot.take() {
             None => None,
             Some(Waker::Thread(thread)) => Some(WakeUp::Thread(thread)),
             Some(Waker::Task(task)) => Some(WakeUp::Task(task)),
-            // On the list of its set before its consumer can see that it was woken: no system call and no foreign code.
+            // Listed before its consumer can see WOKEN. Listing makes no system call and runs no foreign code.
             Some(Waker::Member) => slot.membership().and_then(|Membership { set, tag }| {
                 let set = set.upgrade()?;
                 set.list(seat, *tag);
@@ -506,9 +507,9 @@ impl Claim<'_> {
         wake
     }
 
-    /// Lets it sleep on, with this cursor, counted elsewhere.
+    /// Lets it sleep on, with this cursor and this place of count.
     pub(super) fn put_back(self, cursor: u64, counted: CountedAt) {
-        // Release: as in `settle`.
+        // Release: partner of the compare-exchanges in `claim_behind` and `unpark`.
         self.seat.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
     }
 

@@ -1,9 +1,9 @@
-//! How much one pass of a notifier does.
+//! The bound of one pass of a notifier.
 //!
 //! All caches of the process share a notifier, so a pass is bounded by steps, never by time: a step is one event, message,
-//! seat or waiter that is looked at. What a pass does not come to stays in the tables, and the cache comes again, behind
-//! those that were called meanwhile. Work that needs no filter and work that does have steps of their own: see
-//! docs/internals/waking.md, "What a pass does".
+//! seat or waiter that is looked at. The work that a pass does not reach stays in the tables, and the notifier returns to
+//! the cache after those that were called meanwhile. Work that needs no filter and work that does have steps of their own:
+//! see docs/internals/waking.md, "What a pass does".
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@
 pub(super) const CHEAP: usize = 1024;
 /// Steps of a pass for filters that no bucket answers: some 50 us.
 pub(super) const FILTERS: usize = 2048;
-/// What it costs to come to a filter group, beside the events that the filter is asked about.
+/// Steps for visiting a filter group, in addition to one for each event that its filter is asked about.
 pub(super) const VISIT: usize = 4;
 
 /// Steps that are left.
@@ -36,7 +36,7 @@ impl Steps {
         Steps(half)
     }
 
-    /// Takes back what was left of them.
+    /// Adds the steps that are left of a half.
     pub(super) fn give_back(&mut self, rest: Steps) {
         self.0 += rest.0;
     }
@@ -45,7 +45,7 @@ impl Steps {
         self.0 == 0
     }
 
-    /// How many things may be looked at in one go: one at least, so that each pass comes forward.
+    /// The number of things that may be looked at now: at least one, so that each pass makes progress.
     pub(super) fn left(&self) -> usize {
         self.0.max(1)
     }
@@ -54,7 +54,7 @@ impl Steps {
         self.0 = self.0.saturating_sub(steps);
     }
 
-    /// Takes one. False: there is none left.
+    /// Takes one step. False: none was left.
     pub(super) fn take_one(&mut self) -> bool {
         let was_left = self.0 > 0;
         self.take(1);

@@ -1,22 +1,22 @@
-//! The tables of the notifier: who waits for what, and one pass over it.
+//! The tables of a hub: which seat waits for what, and one pass over them.
 //!
-//! Owned by whichever thread holds the turn: the notifier, or a publisher doing the look itself. A seat is in one place at a
-//! time: in the group of its filter, at its bucket, or among those who wait for the cache. It stays there while its consumer
-//! sleeps and wakes any number of times; it is moved when its consumer announces another interest, or when the bucket that
-//! it asked for is there. Its place stands in its seat.
+//! Owned by whichever thread holds the turn: the notifier, or a publisher doing the look itself. A seat is in one place at
+//! a time: in the group of its filter, at its bucket, or in the maps of those that wait for the cache. It stays there while
+//! its consumer sleeps and wakes any number of times; it is moved when its consumer announces another interest, or when the
+//! bucket that it asked for is there. The seat itself stores its place.
 //!
-//! A pass loads the frontier, takes the messages, and brings parked seats up to that head: what it finds for one it gives to
-//! it by claiming the seat. Filters run here, and no lock is held that anybody else could want. What else is foreign code
-//! is noted, and called when the turn was given back: wakers, the source, the drop of filters.
+//! A pass loads the frontier, takes the messages, and looks at all events up to that head for parked seats: it claims and
+//! wakes those that have one. Filters run here, and no lock is held that another thread could wait for. Other foreign code
+//! (wakers, the source, the drop of filters) is collected and called after the turn was given back.
 //!
-//! A pass is bounded by [`steps`](super::steps). Each part of it keeps what it did not come to, and says so; the notifier
-//! comes again when it has served the other caches that have called.
+//! A pass is bounded by [`steps`](super::steps). Each part keeps the work that it did not reach, and reports that; the
+//! notifier returns after it has served the other caches that have called.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `groups` | filters that no bucket answers: the only work that may be more than the notifier can do |
 //! | `chains` | seats at buckets |
-//! | `few` | the look that a publisher takes itself |
+//! | `few` | the pass that a publisher does itself |
 //! | `lists`, `ahead` | lists of seats, and how they are woken |
 
 #![forbid(unsafe_code)]
@@ -50,10 +50,10 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Requests for buckets that a pass looks at, beside twice as many as have joined.
+/// Requests for buckets that a pass looks at, plus two for each message that it has read.
 const ASKING: usize = 64;
 
-/// Events below this are scanned rather than asking every seat where it stands.
+/// Up to this many events are scanned rather than asking every seat for its cursor.
 const NEAR: u64 = 64;
 
 /// A member of a group that has asked for a bucket.
@@ -61,28 +61,28 @@ struct Asking {
     seat: SeatRef,
     group: GroupRef,
     request: Arc<Request>,
-    /// Of what it announced.
+    /// The number of its announcement.
     number: u32,
 }
 
-/// One pass, as its parts see it.
+/// The parameters of one pass, for its parts.
 struct View<'p> {
     hub: &'p Hub,
     cache: &'p dyn Watched,
     now: &'p CacheFrontier,
-    /// The pass before it left something behind.
+    /// Whether the pass before has left work.
     is_behind: bool,
 }
 
 impl View<'_> {
-    /// Whether what begins at `from` waited for its turn until half of the window had gone by: then its sleepers are woken to
-    /// look for themselves, as long as all of it is there.
+    /// Whether the events from `from` on, left by an earlier pass, have come to lie half a window behind: then their
+    /// sleepers are woken to look for themselves while the window still has all of them.
     fn is_late(&self, from: u64) -> bool {
         self.is_behind && self.now.head.saturating_sub(from) > self.cache.window() / 2
     }
 }
 
-/// Foreign code that a pass has left to be called when the turn was given back.
+/// Foreign code that is called after the turn was given back.
 pub(super) struct LeftOutside {
     pub(super) woken: Vec<WakeUp>,
     pub(super) wakes_source: bool,
@@ -92,41 +92,41 @@ pub(super) struct LeftOutside {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// Messages that no pass has come to yet.
+    /// Messages that no pass has read yet.
     unread: VecDeque<Message>,
-    /// Seats that are known: each has its place itself.
+    /// The number of seats in the tables.
     known: usize,
     groups: Groups,
     chains: Chains,
-    /// Readers at buckets that ask no filter, and those that ask one, have been looked at for all events below.
+    /// All events below were looked at for the sleepers at buckets that ask no filter, and for those that ask one.
     followed_to: u64,
     filtered_to: u64,
-    /// Members of groups whose request for a bucket was not answered yet, in turn.
+    /// Members of groups whose request for a bucket was not answered yet, in the order in which they are looked at.
     asking: BTreeMap<u64, Asking>,
-    /// What those wait for who wait for no event, and the number that it was announced under.
+    /// The interests of seats that wait for no event, each with the number of its announcement.
     of_the_cache: IdMap<(Interest, u32)>,
-    /// The last number under which a seat asks, or waits for no event.
+    /// The last number that was given for `asking` or `of_the_cache`.
     numbered: u64,
-    /// Who waits for a revision, lowest first; for a ticket; for the listing: and the number of the seat.
+    /// Seats that wait for a revision, for a ticket, for the listing; the last part of each key is the seat's number.
     revisions: BTreeMap<(u64, u64), SeatRef>,
     tickets: BTreeMap<(u64, u64), SeatRef>,
     listing: BTreeMap<u64, SeatRef>,
-    /// Those of whom a pass has found that their wait may be over.
+    /// Seats whose wait may be over, as a pass has found.
     reached: Vec<SeatRef>,
     timers: Timers,
     /// The epoch of the last pass.
     epoch: u64,
     look_again: bool,
-    /// The last pass has left something behind: the next one goes on there.
+    /// Whether the last pass has left work, with which the next one continues.
     is_behind: bool,
-    /// The source is to look at what is wanted: called outside, as those who are woken.
+    /// Whether the source is to look at the wanted revision: woken outside the turn, like the wakers.
     wakes_source: bool,
     woken: Vec<WakeUp>,
-    /// Dropped outside: predicates are foreign code.
+    /// Groups to drop outside the turn: predicates are foreign code.
     garbage: Vec<GroupRef>,
 }
 
-/// How far sleepers have been looked at, by where they sleep.
+/// The sequence numbers up to which events were looked at, for each kind of place.
 #[derive(Clone, Copy)]
 pub(super) struct LookedTo {
     pub(super) scanned: u64,
@@ -135,7 +135,7 @@ pub(super) struct LookedTo {
 }
 
 impl LookedTo {
-    /// Everything below was looked at for whoever sleeps there; 0 where it waits for no event.
+    /// All events below were looked at for a sleeper at this place; 0 where it waits for no event.
     pub(super) fn of(&self, place: SeatPlace) -> u64 {
         match place {
             SeatPlace::InGroup(..) | SeatPlace::Asking(..) => self.scanned,
@@ -147,8 +147,8 @@ impl LookedTo {
 }
 
 impl Tables {
-    /// One look: see the module. When to look again, if nobody calls. Filters take steps of the caller's, all else has
-    /// its own.
+    /// Does one look (see the module) and returns the time of the next one, if nobody calls. Filters take their steps
+    /// from `filters`; each other part has its own.
     pub(super) fn pass(
         &mut self,
         hub: &Hub,
@@ -158,14 +158,14 @@ impl Tables {
         filters: &mut Steps,
     ) -> Option<Instant> {
         self.look_again = false;
-        // Until it has ended: a pass that panics has left something behind.
+        // Set until the pass has ended, so that a pass that panics counts as one that has left work.
         let view = View { hub, cache, now, is_behind: std::mem::replace(&mut self.is_behind, true) };
         let read = self.read_all(hub, messages);
         let mut whole = self.unread.is_empty();
         if now.closed {
             whole &= self.wake_everybody();
         } else if whole {
-            // Whoever left a message is in the tables: nobody is passed over.
+            // Every seat whose message was posted is in the tables now, so the look misses none.
             whole &= self.look_at_events(&view, read, filters);
         }
         whole &= self.look_at_the_cache(hub, now);
@@ -176,7 +176,7 @@ impl Tables {
         self.timers.next().map(clock::instant)
     }
 
-    /// Whether the last pass has left something behind.
+    /// Whether the last pass has left work.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
@@ -186,12 +186,12 @@ impl Tables {
         LookedTo { scanned: self.groups.scanned_to(), followed, filtered }
     }
 
-    /// Whether something changed during the pass that only another look can judge.
+    /// Whether the pass has made a change after which the cache has to be looked at once more.
     pub(super) fn takes_another_look(&self) -> bool {
         self.look_again
     }
 
-    /// What is left to be done outside.
+    /// Takes the work that is to be done outside the turn.
     pub(super) fn finish(&mut self) -> LeftOutside {
         LeftOutside {
             woken: take(&mut self.woken),
@@ -200,9 +200,9 @@ impl Tables {
         }
     }
 
-    // ---- Who is there -----------------------------------------------------------------------------------
+    // ---- Messages ---------------------------------------------------------------------------------------
 
-    /// Takes the messages in, as many as there are steps; how many that were.
+    /// Reads messages, as far as the steps reach, and returns how many.
     fn read_all(&mut self, hub: &Hub, messages: Vec<Message>) -> usize {
         if self.unread.is_empty() {
             self.unread = messages.into()
@@ -223,7 +223,7 @@ impl Tables {
             Message::Join(seat, interest, number) => {
                 let wanted_another = self.remove(&seat);
                 if let Interest::Revision(wanted) = &interest {
-                    // True: it was lowered while this message was on its way.
+                    // True: `wanted` was lowered while this message was on its way.
                     self.wakes_source |= hub.want(wanted.position.revision);
                 }
                 self.insert(seat, interest, number);
@@ -268,14 +268,14 @@ impl Tables {
         self.numbered
     }
 
-    /// A member of a group asks, behind all others.
+    /// Adds a member of a group that asks for a bucket, after all others.
     fn ask(&mut self, asking: Asking) {
         let number = self.next_number();
         asking.seat.put_at(SeatPlace::Asking(number, asking.seat.index()));
         self.asking.insert(number, asking);
     }
 
-    /// A seat that waits for no event.
+    /// Adds a seat that waits for no event.
     fn insert_of_the_cache(&mut self, seat: SeatRef, interest: Interest, announced: u32) {
         let number = self.next_number();
         seat.put_at(SeatPlace::OfTheCache(number));
@@ -313,12 +313,12 @@ impl Tables {
         false
     }
 
-    /// Takes a member out of a group, and the group where it was the last.
+    /// Removes a member of a group, and the group where it was the last.
     fn leave_group(&mut self, id: u64, index: u32) {
         self.garbage.extend(self.groups.remove(id, index));
     }
 
-    /// The same of a seat that waits for no event. True: for a revision.
+    /// Removes a seat that waits for no event. True: it waited for a revision.
     fn remove_of_the_cache(&mut self, number: u64) -> bool {
         match self.of_the_cache.remove(&number) {
             Some((Interest::Revision(wanted), _)) => {
@@ -336,13 +336,13 @@ impl Tables {
 
     fn lower_what_is_wanted(&mut self, hub: &Hub) {
         let highest = self.revisions.last_key_value().map_or(0, |((revision, _), _)| *revision);
-        // Who came meanwhile is in the inbox: it is read again.
+        // The message of a consumer that came meanwhile is in the inbox: another look reads it.
         self.look_again |= hub.want_at_most(highest);
     }
 
     // ---- Events -----------------------------------------------------------------------------------------
 
-    /// Brings parked seats that wait for events up to the head: those that ask no filter first. True: all of them.
+    /// Looks at the events up to the head for parked seats, first for those that ask no filter. True: for all of them.
     fn look_at_events(&mut self, view: &View<'_>, joined: usize, filters: &mut Steps) -> bool {
         let from = self.first_to_follow(view.now.head);
         let Tables { groups, chains, woken, .. } = self;
@@ -350,7 +350,7 @@ impl Tables {
         let mut whole = chains.follow(from, view, &mut cheap, woken);
         whole &= chains.whole.catch_up(view, &mut seats, woken);
         whole &= groups.look_at_open(view, &mut cheap, woken);
-        // Neither takes all the steps from the other.
+        // Split, so that neither kind takes all the steps from the other.
         let mut half = filters.half();
         whole &= chains.filtered.catch_up(view, &mut half, woken);
         filters.give_back(half);
@@ -365,48 +365,48 @@ impl Tables {
         whole
     }
 
-    /// Who waits for events.
+    /// The seats that wait for events.
     fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
         self.groups.iter().flat_map(|scanners| scanners.members.seats()).chain(self.chains.seats())
     }
 
-    /// Where the look at the events of buckets begins: at the end of the last one, or, where that lies far behind because
-    /// nobody slept meanwhile, at the lowest cursor of those who sleep.
+    /// The start of the look at the events of buckets: the end of the last look, or, where that lies far below the head
+    /// because nobody slept meanwhile, the lowest cursor of the sleepers.
     fn first_to_follow(&self, head: u64) -> u64 {
         let followed_to = self.chains.followed_to();
         if followed_to != 0 && head.saturating_sub(followed_to) <= NEAR.max(self.known as u64) {
             return followed_to.min(head);
         }
-        // No more of them than there are new events.
+        // Asking every seat costs no more than the new events would.
         let lowest = self.chains.seats().filter_map(|seat| seat.parked_at()).min();
         lowest.unwrap_or(head).max(followed_to).min(head)
     }
 
-    /// Parked members of groups that have been looked at up to head, and whose bucket is there by now, wait
-    /// at that. The writer answers a few requests a revision, so a few of those who ask are looked at, in
-    /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
+    /// Moves parked members of groups to the bucket that they asked for, once it is linked from where their group was
+    /// looked up to. The writer answers few requests a revision, so a pass looks at few, in turn: ten thousand that
+    /// wait cost it no more than fifty.
     ///
-    /// A group may be behind the head, and the events of buckets have been visited up to there: whoever moves is brought up to
-    /// the head by its bucket, which has nothing for it, or else is woken and looks for itself.
+    /// The group may be behind the head, up to which the events of buckets were visited. So a seat moves only if its bucket
+    /// has nothing for it below the head; otherwise it is woken and looks for itself.
     fn move_to_buckets(&mut self, view: &View<'_>, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
             let Some((_, Asking { seat, group, request, number })) = self.asking.pop_first() else { break };
             seat.put_at(SeatPlace::InGroup(group.id(), seat.index()));
             let looked_to = self.groups.looked_to(group.id());
             let bucket = match request.answer() {
-                // There is none for it: it continues scanning.
+                // The writer's table is full: the seat stays in its group.
                 Some(None) => continue,
-                // Answered for a revision that is still to come: with another look.
+                // Linked from a later revision on than the group was looked up to: ask again in another look.
                 Some(Some(bucket)) if bucket.linked_from() <= looked_to => bucket.clone(),
                 _ => {
                     self.ask(Asking { seat, group, request, number });
                     continue;
                 }
             };
-            // A consumer that is awake announces the bucket with the next sleep.
+            // A consumer that is awake announces the bucket when it sleeps next.
             let Some(claim) = Seat::claim(&seat) else { continue };
             if !seat.waits_for(number) {
-                // It sleeps for something else by now, and is counted for that: its message is on its way.
+                // It sleeps for another interest by now and is counted for that; its message is on its way.
                 let (cursor, counted) = (claim.cursor(), claim.counted());
                 claim.put_back(cursor, counted);
                 continue;
@@ -414,7 +414,7 @@ impl Tables {
             let (cursor, head) = (claim.cursor().max(looked_to), view.now.head);
             #[cfg(loom)]
             let cursor = weak::instead(weak::Site::MovedUnasked, head, cursor);
-            // Behind head: what lies below it in the bucket is not above its newest.
+            // Loaded after head, so `newest` covers every event of the bucket below head.
             if cursor < head && (bucket.newest() >= cursor || view.cache.newest_mark() >= cursor) {
                 self.woken.extend(claim.settle(0, clock::now()));
                 continue;
@@ -428,15 +428,15 @@ impl Tables {
             self.look_again = true;
         }
         if self.look_again {
-            // They wait at their buckets now. Partner: the fence in `published_events`: what was published
-            // before is seen by the next look, what comes after sees them.
+            // The seats are counted at their buckets now. Partner: the fence in `published_events`: the next look sees
+            // what was published before it, and a later publisher sees the counts.
             fence(ord!(MoveToBucket, SeqCst));
         }
     }
 
     // ---- The cache --------------------------------------------------------------------------------------
 
-    /// Who waits for no event: for a revision, the listing, a consistent read. True: whoever may have reached it was
+    /// Wakes seats whose wait for a revision, the listing or a consistent read is over. True: all that may be over were
     /// looked at.
     fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) -> bool {
         let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
@@ -461,7 +461,7 @@ impl Tables {
         while steps.take_one()
             && let Some(seat) = self.reached.pop()
         {
-            // One that waited for a revision and a ticket may have been dropped with the first of the two.
+            // A seat that waited for a revision and a ticket is found twice, and may have been dropped with the first.
             let SeatPlace::OfTheCache(number) = seat.place() else { continue };
             let Some((interest, announced)) = self.of_the_cache.get(&number) else { continue };
             if now.closed || interest.is_reached(now) {
@@ -470,16 +470,16 @@ impl Tables {
             }
         }
         self.lower_what_is_wanted(hub);
-        // Where the steps were over there may be more than were found.
+        // Where the steps are over, more may have been reached than were collected.
         self.reached.is_empty() && !steps.are_over()
     }
 
-    /// A wait that is over, announced under this number: the seat goes from the tables, and its consumer, should it sleep
-    /// again, announces it anew.
+    /// Ends a wait that was announced under this number: removes the seat from the tables. Its consumer announces anew if
+    /// it sleeps again.
     fn drop_seat(&mut self, seat: &SeatRef, announced: u32) {
         self.remove(seat);
         if !seat.forget(announced) {
-            // It waits for something else by now, and its message is on its way.
+            // The consumer has another interest by now, and its message is on its way.
             return;
         }
         if let Some(times) = seat.times() {
@@ -487,13 +487,13 @@ impl Tables {
         }
         self.timers.remove(seat);
         // Partner: PARKED, fence, `announce` and `list_first` in `Sleeper::park`: either that finds nothing announced and
-        // nothing listed, and says both again, or this sees it parked.
+        // nothing listed and posts both, or this sees it parked.
         fence(SeqCst);
         settle_all([seat], &mut self.woken);
     }
 
-    /// The cache was closed: nobody sleeps on, and nobody is looked at any more. Whoever waits for events goes from the
-    /// tables: should it sleep again, it sees the close. True: nobody is left.
+    /// Wakes all seats that wait for events, because the cache was closed, and removes them from the tables: a consumer
+    /// that parks again sees the close. True: none is left.
     fn wake_everybody(&mut self) -> bool {
         let mut steps = Steps::new(CHEAP);
         while steps.take_one() {
@@ -515,7 +515,7 @@ impl Tables {
     }
 }
 
-/// Wakes all of them that sleep: each looks for itself, from its own cursor. True: there was one.
+/// Wakes all seats that are parked: each looks for itself, from its own cursor. True: at least one was.
 fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<WakeUp>) -> bool {
     let (now, mut any) = (clock::now(), false);
     for claim in seats.into_iter().filter_map(Seat::claim) {

@@ -1,9 +1,9 @@
-//! Bookmarks and deadlines: a heap that is looked at when its first entry is due.
+//! Bookmarks and deadlines: a heap of due times, which the notifier visits when the first entry is due.
 //!
-//! An entry counts as long as its seat is listed for that time: see `due`. A seat that lists an earlier one has another entry
-//! for that. What is to be done stands in the seat when an entry comes up. A bookmark whose time has come while the
-//! position stands still waits for any move: such seats are listed apart, and while there are some the notifier counts itself as
-//! waiting, so that the writer wakes it.
+//! An entry counts as long as its seat is listed for that time: see `due`. A seat that lists an earlier time gets another
+//! entry. When an entry comes up, the seat's own times say what is to be done. A bookmark whose time has come while the
+//! position stands still waits for any move: such seats are listed apart, and while there are some the notifier counts
+//! itself as waiting, so that the writer wakes it.
 
 #![forbid(unsafe_code)]
 
@@ -20,33 +20,33 @@ use crate::sys::clock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// The notifier's: see the module.
+/// The due times of one hub: see the module.
 #[derive(Default)]
 pub(super) struct Timers {
-    /// By the numbers that they were given here.
+    /// The seats with a due time, by a number that [`Timers::add`] gives.
     seats: BTreeMap<u64, SeatRef>,
     given: u64,
     due: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Due when the position is not what their last bookmark showed.
+    /// Seats whose bookmark is due once the position differs from that of their last bookmark.
     awaiting_a_move: BTreeSet<u64>,
-    /// Those of them that are to be looked at, for the position has moved.
+    /// Seats that waited for a move of the position, which has moved: to be looked at.
     moved: BTreeSet<u64>,
     /// Whether the notifier counts itself as waiting for them.
     is_counted: bool,
-    /// Where the position stood when they were looked at last.
+    /// The position of the last pass.
     stood_at: Position,
 }
 
 /// How a pass over the due times ended.
 pub(super) struct TimersPass {
-    /// The position has to be looked at once more.
+    /// The position has to be loaded once more.
     pub(super) look_again: bool,
-    /// Everything that was due was looked at.
+    /// Every seat that was due was looked at.
     pub(super) whole: bool,
 }
 
 impl Timers {
-    /// Takes in that a seat is listed for a time, or was when it said so.
+    /// Adds an entry for the time that a seat is listed for, if it still is.
     pub(super) fn add(&mut self, seat: SeatRef) {
         let Some(times) = seat.times() else { return };
         let Some(at) = times.listed() else { return };
@@ -62,7 +62,7 @@ impl Timers {
         self.due.push(Reverse((at, times.number())));
     }
 
-    /// Forgets a seat: nobody parks in it any more, or it is unlisted, and looked at behind a fence.
+    /// Removes a seat: nobody parks in it any more, or it is unlisted and the caller looks at it after a fence.
     pub(super) fn remove(&mut self, seat: &Seat) {
         if let Some(times) = seat.times() {
             self.forget(times.number());
@@ -75,12 +75,12 @@ impl Timers {
         self.moved.remove(&number);
     }
 
-    /// Whether somebody is due with the next move.
+    /// Whether a bookmark is due with the next move of the position.
     pub(super) fn awaits_a_move(&self) -> bool {
         self.is_counted
     }
 
-    /// Wakes what is due, as far as the steps of a pass reach.
+    /// Wakes the seats that are due, as far as the steps of a pass reach.
     pub(super) fn pass(
         &mut self,
         hub: &Hub,
@@ -103,10 +103,10 @@ impl Timers {
         TimersPass { look_again: self.count(hub), whole }
     }
 
-    /// A seat that is to be looked at, whose entry is taken away.
+    /// The next seat to be looked at, whose entry is removed.
     fn next_to_look_at(&mut self, now: &CacheFrontier, clock: u64) -> Option<u64> {
         if now.closed {
-            // Nobody sleeps on, and who sleeps again looks first.
+            // All are woken, and a consumer that parks again looks at the cache first and sees the close.
             self.due.clear();
             return self.seats.first_key_value().map(|(number, _)| *number);
         }
@@ -124,8 +124,8 @@ impl Timers {
         None
     }
 
-    /// Counts the notifier as waiting as long as somebody is due with the next move. True: the position has to be looked
-    /// at once more.
+    /// Counts the notifier as waiting as long as a bookmark is due with the next move. True: the position has to be
+    /// loaded once more.
     fn count(&mut self, hub: &Hub) -> bool {
         let awaits = !self.awaiting_a_move.is_empty();
         if std::mem::replace(&mut self.is_counted, awaits) == awaits {
@@ -139,12 +139,12 @@ impl Timers {
         awaits
     }
 
-    /// What a seat says whose time has come, or which waits for a move that came: it is woken, has another time, or goes.
+    /// Looks at a seat whose time, or awaited move, has come: wakes it, lists its next time, or removes it.
     fn look_at(&mut self, number: u64, now: &CacheFrontier, looked_to: LookedTo, woken: &mut Vec<WakeUp>) {
         let Some(seat) = self.seats.get(&number).cloned() else { return };
         let Some(times) = seat.times() else { return };
         times.unlist();
-        // Partner: PARKED, fence, `list_first` in `Sleeper::park`: either that finds it unlisted, and says so, or this sees it
+        // Partner: PARKED, fence, `list_first` in `Sleeper::park`: either that finds it unlisted and posts, or this sees it
         // parked.
         fence(ord!(UnlistFence, SeqCst));
         let clock = clock::now();
@@ -159,7 +159,7 @@ impl Timers {
         if is_due(times) {
             self.forget(number);
             if let Some(claim) = Seat::claim(&seat) {
-                // What this pass has left behind it finds itself.
+                // The consumer continues where this pass has come to for its place, and finds the later events itself.
                 woken.extend(claim.settle(looked_to.of(seat.place()), clock));
             }
             return;
@@ -175,7 +175,7 @@ impl Timers {
         }
     }
 
-    /// When the first entry is due: a time of [`clock`].
+    /// The time of the first entry, as a time of [`clock`].
     pub(super) fn next(&mut self) -> Option<u64> {
         while self.due.peek().is_some_and(|Reverse((at, number))| !counts(&self.seats, *at, *number)) {
             self.due.pop();
@@ -184,7 +184,7 @@ impl Timers {
     }
 }
 
-/// Whether an entry is what its seat is listed for.
+/// Whether an entry still has the time that its seat is listed for.
 fn counts(seats: &BTreeMap<u64, SeatRef>, at: u64, number: u64) -> bool {
     seats.get(&number).and_then(|seat| seat.times()).is_some_and(|times| times.listed() == Some(at))
 }

@@ -1,23 +1,23 @@
-//! Whose turn it is to look over the tables of a hub.
+//! The turn: the lock of a pass over the tables of a hub, in one word with the calls that are pending.
 //!
-//! One word. Who has something that others wait for calls; where nobody was called and nobody looks, the caller
-//! sees to it that somebody does. Who looks holds the turn meanwhile: the notifier, or the publisher where little
-//! is to be done. Who finds it held leaves a call behind, and who gives it back hands that on. Nobody waits for it.
+//! A thread that has something for sleepers calls. If no call is pending and nobody holds the turn, it must start a pass.
+//! The thread that does the pass holds the turn: the notifier, or the publisher where little is to be done. Where the turn
+//! is held, a call stays in the word, and the holder hands it on when it gives the turn back. Nobody waits for the turn.
 //!
-//! There are two calls. A publisher calls for its events; everybody else for the whole: for messages, due times, limits
-//! of lag. The notifier's look answers both. The publisher's is at events alone, and a call for the whole outlasts it.
+//! There are two calls. A publisher calls for its events; all others call for everything: messages, due times, limits of
+//! lag. The notifier's pass answers both; a publisher's answers the call for events alone.
 //!
-//! | word | who sees to it that somebody looks |
+//! | word | thread that must see to a pass |
 //! | --- | --- |
-//! | 0 | nobody: everything was looked at |
-//! | CALLED, WHOLE, both | who has called first, or has handed on |
-//! | HELD | who holds it: the look may be behind it already |
-//! | HELD, and a call | who holds it, when it is given back: the call stays, or came meanwhile |
+//! | 0 | none: everything was looked at |
+//! | CALLED, WHOLE, both | the first caller, or the holder that has handed the call on |
+//! | HELD | the holder: its look may be over already |
+//! | HELD, and a call | the holder, when it gives the turn back: the call stayed, or came meanwhile |
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | what is to be seen, then `call` | `answer`, `answer_events`, then the look | AcqRel: the look sees it, or the call stays |
-//! | what is to be seen, then `call_for_all` | `answer`, then the look | the same |
+//! | the store that the look has to see, then `call` | `answer`, `answer_events`, then the look | AcqRel: the look sees it, or the call stays |
+//! | the store that the look has to see, then `call_for_all` | `answer`, then the look | the same |
 //! | the look, then `give_back` | `take`, then the look | AcqRel: the tables lie as they were left |
 
 #![forbid(unsafe_code)]
@@ -26,11 +26,11 @@
 use crate::sync::weak;
 use crate::sync::{AcqRel, AtomicU32, ord};
 
-/// Events are to be looked at.
+/// New events are to be looked at.
 const CALLED: u32 = 1;
-/// Everything is.
+/// Everything is to be looked at: events, messages, due times, limits of lag.
 const WHOLE: u32 = 2;
-/// Somebody looks.
+/// A thread holds the turn.
 const HELD: u32 = 4;
 
 /// See the module.
@@ -41,31 +41,32 @@ impl Turn {
         Turn(AtomicU32::new(0))
     }
 
-    /// A publisher has events to be looked at. True: the caller sees to it that somebody does.
+    /// Records that there are new events. True: no pass is pending or running, so the caller must start one.
     #[inline]
     pub(super) fn call(&self) -> bool {
         // Partner: `answer`, `answer_events`.
         self.0.fetch_or(CALLED, AcqRel) == 0
     }
 
-    /// Everything is to be looked at. True: the caller sees to it that the notifier does.
+    /// Records that everything is to be looked at. True: no pass is pending or running, the caller must call the
+    /// notifier.
     pub(super) fn call_for_all(&self) -> bool {
         // Partner: `answer`.
         self.0.fetch_or(WHOLE, AcqRel) == 0
     }
 
-    /// Takes the turn; `None`: somebody holds it. `hand_on` is called when it is given back with a call that was not
-    /// answered.
+    /// Takes the turn; `None`: another thread holds it. `hand_on` is called when the turn is given back with a call
+    /// that was not answered.
     pub(super) fn take<F: Fn()>(&self, hand_on: F) -> Option<HeldTurn<'_, F>> {
         // Partner: `give_back`.
         (self.0.fetch_or(HELD, AcqRel) & HELD == 0).then(|| HeldTurn { turn: self, hand_on })
     }
 
-    /// As [`Turn::take`], for a look at everything; `None`: somebody holds it, and hands the call that is left on.
+    /// Like [`Turn::take`], for a look at everything; `None`: the holder will hand on the call that this leaves.
     pub(super) fn take_or_call<F: Fn() + Copy>(&self, hand_on: F) -> Option<HeldTurn<'_, F>> {
         loop {
             let held = self.take(hand_on);
-            // Given back in between: nobody would hand the call on.
+            // If the turn was given back in between, nobody would hand the call on: take it again.
             if held.is_some() || !self.call_for_all() {
                 return held;
             }
@@ -73,7 +74,7 @@ impl Turn {
     }
 }
 
-/// The turn, held: given back when it is dropped, by a panic, too.
+/// The turn, held. Dropping it gives the turn back, also when a panic unwinds.
 #[must_use]
 pub(super) struct HeldTurn<'a, F: Fn()> {
     turn: &'a Turn,
@@ -81,12 +82,12 @@ pub(super) struct HeldTurn<'a, F: Fn()> {
 }
 
 impl<F: Fn()> HeldTurn<'_, F> {
-    /// The look that follows answers every call until now. Partner: `Turn::call`, `Turn::call_for_all`.
+    /// Clears every call until now, which the look that follows answers. Partner: `Turn::call`, `Turn::call_for_all`.
     pub(super) fn answer(&self) {
         self.turn.0.fetch_and(!(CALLED | WHOLE), ord!(TurnAnswer, AcqRel));
     }
 
-    /// The look that follows is at events alone: a call for more stays. Partner: `Turn::call`.
+    /// Clears the calls for events alone, for a look at these: a call for everything stays. Partner: `Turn::call`.
     pub(super) fn answer_events(&self) {
         #[cfg(loom)]
         if weak::is(weak::Site::AnswerAll) {
@@ -95,7 +96,7 @@ impl<F: Fn()> HeldTurn<'_, F> {
         self.turn.0.fetch_and(!CALLED, ord!(TurnAnswer, AcqRel));
     }
 
-    /// Leaves it to who is called when it is given back.
+    /// Leaves a call for everything, which is handed on when the turn is given back.
     pub(super) fn call_again(&self) {
         self.turn.call_for_all();
     }
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Who does not get the turn leaves it with who has it, and a call that came meanwhile is handed on once.
+    /// A thread that does not get the turn leaves it with its holder, and a call that came meanwhile is handed on once.
     #[test]
     fn turn_is_of_one_until_it_is_given_back() {
         let (turn, handed_on) = (Turn::new(), Cell::new(0));
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(handed_on.get(), 1, "the call was answered");
     }
 
-    /// A due time has come while the publisher holds the turn: its look is at events alone, and the notifier comes again.
+    /// A due time comes while the publisher holds the turn: the publisher looks at events alone, and the call is handed on.
     #[test]
     fn call_for_more_outlasts_a_look_at_events() {
         let (turn, handed_on) = (Turn::new(), Cell::new(0));

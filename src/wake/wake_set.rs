@@ -1,23 +1,23 @@
 //! Wake sets: many members behind one descriptor.
 //!
-//! A member is a seat. Its membership has a number of its own, which stands in one word of the seat with a bit that says
-//! whether it is listed. Waking a member pushes the seat with that number on the set's ready list, unless it stands there
-//! already; what is listed counts as long as the word has the number. So a tag is listed at most once, `take` hands out
-//! only tags of those that are members still, and what nobody takes stays bounded by the number of members.
+//! A member is a seat. Each membership has a unique number, which stands in one word of the seat with a bit that says
+//! whether it is listed. Waking a member pushes the seat with that number on the set's ready list, unless it is listed
+//! already; an entry counts as long as the seat's word has its number. So a tag is listed at most once, `take` hands out
+//! only tags of present members, and a list that nobody takes stays bounded by the number of members.
 //!
-//! Several threads may sleep on the descriptor. It is drained only where the list is empty, and raised
-//! again where something came in between: no thread takes the signal that was meant for another.
-//! `armed` says that a thread may sleep; a raise resets it, and nothing else does.
+//! Several threads may sleep on the descriptor. It is drained only where the list is empty, and raised again where
+//! something came in between: no thread swallows the signal that was meant for another. `armed` says that a thread may
+//! sleep; a raise resets it, and nothing else does.
 //!
-//! There are two ways to take a tag. [`WakeSet::take`] leaves the member to its consumer, which polls it until a poll
-//! gives nothing, and arms it. [`WakeSet::next`] notes in the member's word that it was given out; the next poll of that
-//! member (`Subscription::poll_member`) lists it again where there is more, and arms it where there is not, so that a loop
-//! of `next` and one poll forgets nothing. Where `next` finds nothing it has armed the set.
+//! A tag can be taken in two ways. [`WakeSet::take`] leaves the member to its consumer, which polls it until a poll gives
+//! nothing, and arms it. [`WakeSet::next`] notes in the member's word that it was given out; the next poll of that member
+//! (`Subscription::poll_member`) lists it again where there is more, and arms it where there is not, so that a loop of
+//! `next` and one poll misses no event. Where `next` finds nothing it has armed the set.
 //!
-//! | who wakes | who arms | order |
+//! | the thread that wakes | the thread that arms | order |
 //! | --- | --- | --- |
 //! | push on the list; fence; `armed.swap(false)`, raise if it was true | drain; `armed.swap(true)`; fence; look at the list | SeqCst fences: one of the two sees the other |
-//! | the bit that says listed, then push | taken from the list, then the bit out of the word | AcqRel / AcqRel |
+//! | LISTED set in the word, then push | taken from the list, then LISTED cleared | AcqRel / AcqRel |
 
 #![forbid(unsafe_code)]
 
@@ -32,20 +32,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the handles of a set share.
+/// The state that the handles of a set share.
 pub(crate) struct SetShared {
     pub(crate) signal: Signal,
     armed: AtomicBool,
     /// Pushed by the thread that wakes.
     ready: Inbox<ListedSeat>,
-    /// Of those that take: what had no room comes first next time. Who wakes never takes this lock.
+    /// Members off `ready` that had no room in a caller's tags: they come first next time. No waking thread takes this
+    /// lock.
     taken: Mutex<TakenMembers>,
 }
 
 #[derive(Default)]
 struct TakenMembers {
     members: VecDeque<ListedSeat>,
-    /// How many of them have left the set since.
+    /// The number of them that have left the set since.
     gone: usize,
 }
 
@@ -57,22 +58,22 @@ struct ListedSeat {
 }
 
 impl ListedSeat {
-    /// Whether that membership is over.
+    /// Whether the membership that was listed is over.
     fn is_gone(&self) -> bool {
         !self.seat.member().is_listed(self.number)
     }
 }
 
-/// Which membership of its consumer's a seat is in, whether that is listed, and whether it was given out.
+/// The number of a seat's present membership, whether that is listed, and whether its tag was given out.
 ///
-/// Its consumer alone changes the number, while it is awake; who wakes it sets LISTED meanwhile that it sleeps. `next`
-/// exchanges LISTED for GIVEN, and the consumer's next poll takes that out.
+/// Only the consumer changes the number, while it is awake; a thread that wakes it sets LISTED while it sleeps. `next`
+/// replaces LISTED by GIVEN, and the consumer's next poll clears that.
 pub(super) struct MemberWord(AtomicU64);
 
 const LISTED: u64 = 1;
 const MEMBER: u64 = 2;
 const GIVEN: u64 = 4;
-/// One membership: numbers never come again.
+/// The step from one membership's number to the next; numbers are never used again.
 const NUMBER: u64 = 8;
 
 impl MemberWord {
@@ -80,12 +81,12 @@ impl MemberWord {
         MemberWord(AtomicU64::new(0))
     }
 
-    /// For its consumer.
+    /// Whether the seat is in a set. Only its consumer asks this.
     pub(super) fn is_member(&self) -> bool {
         self.0.load(Relaxed) & MEMBER != 0
     }
 
-    /// The number of the membership, if it was not listed in it. Partner: `take`.
+    /// Sets LISTED; the number of the membership, if it was not listed before. Partner: `take`.
     fn list(&self) -> Option<u64> {
         let before = self.0.fetch_or(LISTED, AcqRel);
         (before & LISTED == 0).then_some(before & !GIVEN)
@@ -95,9 +96,9 @@ impl MemberWord {
         self.0.load(Acquire) & !GIVEN == number | LISTED
     }
 
-    /// Takes it from the list; `given` is GIVEN or 0. False: the membership is over. Partner: `list`.
+    /// Clears LISTED and sets `given`, which is GIVEN or 0. False: the membership is over. Partner: `list`.
     fn take(&self, number: u64, given: u64) -> bool {
-        // It may be given out though it is listed: it was polled by somebody else meanwhile, and woken again.
+        // GIVEN may be set with LISTED: the member was given out, and woken again before its consumer cleared GIVEN.
         let mut word = self.0.load(Relaxed);
         while word & !GIVEN == number | LISTED {
             match self.0.compare_exchange(word, word & !LISTED | given, AcqRel, Relaxed) {
@@ -108,9 +109,9 @@ impl MemberWord {
         false
     }
 
-    /// Whether `next` has given it out since this was asked last. For its consumer.
+    /// Whether `next` has given it out since the last call. Only its consumer asks this.
     pub(super) fn take_given(&self) -> bool {
-        // Relaxed: who gave it out has come to the consumer by the lock of its handle.
+        // Relaxed: the thread that called `next` reaches the consumer through the lock of its handle, which orders the two.
         self.0.load(Relaxed) & GIVEN != 0 && self.0.fetch_and(!GIVEN, AcqRel) & GIVEN != 0
     }
 
@@ -120,7 +121,7 @@ impl MemberWord {
 
     /// Ends the membership. True: it was listed.
     fn leave(&self) -> bool {
-        // A taker may take the bit out meanwhile, and nobody else changes anything.
+        // A taker may clear LISTED meanwhile; no other thread changes the word.
         let number = self.0.load(Relaxed) & !(NUMBER - 1);
         #[cfg(loom)]
         if crate::sync::weak::is(crate::sync::weak::Site::SameMembership) {
@@ -132,14 +133,14 @@ impl MemberWord {
 }
 
 impl SetShared {
-    /// Puts a member on the ready list, once until it is taken. Takes no lock and makes no system call.
+    /// Puts a member on the ready list, unless it is listed already. Takes no lock and makes no system call.
     pub(super) fn list(&self, seat: &SeatRef, tag: u64) {
         if let Some(number) = seat.member().list() {
             self.ready.push(ListedSeat { seat: seat.clone(), number, tag });
         }
     }
 
-    /// Raises the descriptor if somebody was armed. After [`SetShared::list`].
+    /// Raises the descriptor if the set was armed. Called after [`SetShared::list`].
     pub(super) fn raise(&self) {
         fence(SeqCst);
         // Partner: `armed.swap(true)`, fence, look in `WakeSet::arm`.
@@ -150,7 +151,7 @@ impl SetShared {
 }
 
 impl Membership {
-    /// Of this seat, whose consumer is awake and in no set.
+    /// Makes a membership for this seat, whose consumer is awake and in no set.
     pub(super) fn new(set: &WakeSet, tag: u64, seat: &SeatRef) -> Membership {
         seat.member().join();
         Membership { set: Arc::downgrade(&set.shared), tag }
@@ -160,14 +161,14 @@ impl Membership {
         std::ptr::eq(self.set.as_ptr(), Arc::as_ptr(&set.shared))
     }
 
-    /// Ends it. A tag that is listed is dropped: no later `take` hands it out. Its consumer is awake.
+    /// Ends the membership. A tag that is listed is dropped: no later `take` hands it out. Its consumer is awake.
     pub(super) fn leave(self, seat: &SeatRef) {
         let Some(set) = self.set.upgrade() else {
             seat.member().leave();
             return;
         };
         let mut taken = lock(&set.taken);
-        // Under the lock of those that take. Partner: the look in `TakenMembers::next`.
+        // Under the lock that `take` and `next` hold. Partner: the look in `TakenMembers::next`.
         if !seat.member().leave() {
             return;
         }
@@ -181,13 +182,14 @@ impl Membership {
 }
 
 impl TakenMembers {
-    /// What is there comes before what is new. Where nothing is, its memory goes: all members may have been listed at once.
+    /// Appends the new entries. An empty queue is replaced to free its memory: all members may have been listed at
+    /// once.
     fn refill(&mut self, ready: &Inbox<ListedSeat>) {
         let fresh = ready.take_all();
         if self.members.is_empty() { self.members = fresh.into() } else { self.members.extend(fresh) }
     }
 
-    /// Whether a member is listed; those that have left go.
+    /// Whether a present member is listed; entries of members that have left are dropped.
     fn is_ready(&mut self, ready: &Inbox<ListedSeat>) -> bool {
         self.refill(ready);
         while let Some(first) = self.members.front() {
@@ -200,10 +202,11 @@ impl TakenMembers {
         false
     }
 
-    /// Takes the next one that is a member still; its tag. `given` is GIVEN or 0.
+    /// Takes the next present member and returns its tag. `given` is GIVEN or 0.
     fn next(&mut self, given: u64) -> Option<u64> {
         while let Some(ListedSeat { seat, number, tag }) = self.members.pop_front() {
-            // Before the tag is out of our hands: it may be listed again from here on. Partner: `SetShared::list`.
+            // Clears LISTED before the tag is returned: it may be listed again from here on. Partner:
+            // `SetShared::list`.
             if seat.member().take(number, given) {
                 return Some(tag);
             }
@@ -215,10 +218,10 @@ impl TakenMembers {
 
 /// Many subscriptions and waiters behind one descriptor.
 ///
-/// Members join under a tag of the user's. [`WakeSet::arm`] says whether something is ready;
-/// otherwise the descriptor ([`WakeSet::fd`]) becomes readable when something is.
-/// [`WakeSet::take`] names what is ready. Send and Sync: several threads may arm, sleep and take at
-/// once; each tag goes to one of them. No call blocks but [`WakeSet::wait`].
+/// Members join under a tag of the user's. [`WakeSet::arm`] says whether something is ready; otherwise the descriptor
+/// ([`WakeSet::fd`]) becomes readable when something is. [`WakeSet::take`] returns the tags of the ready members. Send
+/// and Sync: several threads may arm, sleep and take at once; each tag goes to one of them. No call blocks but
+/// [`WakeSet::wait`].
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start, WakeSet};
@@ -243,7 +246,7 @@ pub struct WakeSet {
 }
 
 impl WakeSet {
-    /// An empty set with a descriptor of its own (an eventfd on Linux, a pipe elsewhere).
+    /// Makes an empty set with its own descriptor (an eventfd on Linux, a pipe elsewhere).
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED where there is no descriptor left.
@@ -283,15 +286,14 @@ impl WakeSet {
             set.signal.drain();
         });
         if ready && drained {
-            // What was drained may have been meant for another thread.
+            // The drained signal may have been meant for another thread.
             set.signal.raise();
         }
         ready
     }
 
-    /// Writes the tags of what is ready into `tags` and returns how many; what has no room stays
-    /// listed. A member's tag is listed at most once until it is taken, and not any more once the
-    /// member has left.
+    /// Writes the tags of ready members into `tags` and returns their number; members that have no room stay listed. A
+    /// member's tag is listed at most once until it is taken, and not any more once the member has left.
     pub fn take(&self, tags: &mut [u64]) -> usize {
         let mut taken = lock(&self.shared.taken);
         taken.refill(&self.shared.ready);
@@ -305,8 +307,8 @@ impl WakeSet {
         count
     }
 
-    /// The tag of a member that is ready. It is listed again by the poll that follows, where there is more. `None`: none is
-    /// ready, and the set is armed.
+    /// The tag of a ready member. The poll that follows lists the member again where there is more. `None`: none is ready,
+    /// and the set is armed.
     pub(crate) fn next(&self) -> Option<u64> {
         loop {
             let mut taken = lock(&self.shared.taken);
@@ -350,7 +352,7 @@ impl WakeSet {
     }
 }
 
-/// What arming says of one that is in no set, or in one that is gone.
+/// The error of arming a subscription or waiter that is in no set, or in a set that was dropped.
 #[cold]
 pub(crate) fn not_in_a_set(what: &str) -> Error {
     say::invalid(format!("arm a {what}: it is in no wake set. Add it to one first."))

@@ -8,27 +8,27 @@ use crate::heap;
 use crate::sync::Thread;
 use std::sync::{Arc, Weak};
 
-/// By whom a consumer that sleeps is woken.
+/// The means by which a sleeping consumer is woken.
 pub(crate) enum Waker {
-    /// Blocked in `wait`.
+    /// A thread that is blocked in `wait`.
     Thread(Thread),
-    /// Pending in a stream or a future.
+    /// A task that polled a stream or a future, which is pending.
     Task(std::task::Waker),
-    /// Armed in the wake set that its seat is a member of.
+    /// The seat is armed in the wake set that it is a member of.
     Member,
 }
 
-/// The half of a wake-up that is taken outside, when the seat is settled: system calls and foreign
-/// code.
+/// The part of a wake-up that is called after the seat is settled, outside of the turn and of all locks: system calls
+/// and foreign code.
 pub(crate) enum WakeUp {
     Thread(Thread),
     Task(std::task::Waker),
-    /// A member stands on the ready list of this set; the descriptor is still to be raised.
+    /// A member is on the ready list of this set; the descriptor is still to be raised.
     Raise(Arc<SetShared>),
 }
 
 impl Waker {
-    /// Calls it though nothing has come: a task looks again. A thread is awake, and a member is armed by its consumer.
+    /// Wakes a task though nothing has come: it polls again. A thread is awake, and a member is armed by its consumer.
     pub(crate) fn call(self) {
         if let Waker::Task(task) = self {
             WakeUp::Task(task).call();
@@ -36,8 +36,8 @@ impl Waker {
     }
 }
 
-/// What a seat has of its consumer's: a membership of a wake set, and while it sleeps a waker. In one place, for who is a
-/// member is woken as one, and others are none.
+/// The consumer's membership of a wake set, and its waker while it sleeps. Mostly a seat has only one of the two, so they
+/// share the space.
 #[derive(Default)]
 pub(super) enum WakerSlot {
     #[default]
@@ -48,11 +48,11 @@ pub(super) enum WakerSlot {
         membership: Membership,
         armed: bool,
     },
-    /// A member that slept by itself.
+    /// A member whose consumer slept by itself, on a thread or in a task.
     Both(Box<(Membership, Option<Waker>)>),
 }
 
-/// In which set a seat is, and what that says of it.
+/// The set that a seat is in, and the seat's tag there.
 pub(super) struct Membership {
     /// Weak: the descriptor goes with the set, also while it has members.
     pub(super) set: Weak<SetShared>,
@@ -60,7 +60,7 @@ pub(super) struct Membership {
 }
 
 impl WakerSlot {
-    /// Puts the waker of a sleep in; the one before.
+    /// Stores the waker for this sleep and returns the previous one.
     #[inline]
     pub(super) fn put(&mut self, waker: Waker) -> Option<Waker> {
         if let (WakerSlot::Member { armed, .. }, Waker::Member) = (&mut *self, &waker) {
@@ -81,7 +81,7 @@ impl WakerSlot {
             }
             (_, Waker::Thread(thread)) => WakerSlot::Thread(thread),
             (_, Waker::Task(task)) => WakerSlot::Task(task),
-            // It is armed as a member only where it is one.
+            // A consumer that is no member is never armed as one.
             (empty, Waker::Member) => empty,
         };
         before
@@ -102,7 +102,7 @@ impl WakerSlot {
         }
     }
 
-    /// Drops the waker, so that a task does not live on in a seat that was left.
+    /// Drops the waker, so that an abandoned seat does not keep a task alive.
     #[inline]
     pub(super) fn clear(&mut self) {
         match self {
@@ -122,7 +122,7 @@ impl WakerSlot {
     }
 }
 
-/// Wakers of tasks that are asked for before they are called: each call stores in its task, which ran elsewhere last.
+/// Task wakers that are prefetched before their call: a call stores in its task, which ran on another processor last.
 const FETCHED: usize = 8;
 
 impl WakeUp {
@@ -131,7 +131,7 @@ impl WakeUp {
         let mut woken = woken.into_iter();
         while let Some(next) = woken.next() {
             if let Some(WakeUp::Task(later)) = woken.as_slice().get(FETCHED) {
-                // Where a runtime has its task; any address will do.
+                // The waker's data is where a runtime has its task; a prefetch may name any address.
                 heap::prefetch(later.data().cast());
             }
             next.call();

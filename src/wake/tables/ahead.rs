@@ -1,7 +1,7 @@
-//! Seats that are fetched before they are looked at.
+//! Wakes seats with a delay of some seats, each prefetched before.
 //!
-//! Their consumers stored in them last, on another processor: the first look at one waits for its line of memory, and
-//! takes longer than all else that is done to wake it. So each is asked for, and looked at when some more have come.
+//! The consumers stored in their seats last, on other processors: the first load of a seat waits for its cache line,
+//! and takes longer than the rest of the wake-up. So a seat is prefetched, and woken when some more have come.
 
 #![forbid(unsafe_code)]
 
@@ -11,19 +11,19 @@ use crate::wake::hub::Hub;
 use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 
-/// Seats that are on their way at a time.
+/// The number of seats that are prefetched at a time.
 const FETCHED: usize = 8;
 
-/// Wakes seats in the order in which they come, each some seats later: the last ones with [`WakeAhead::finish`].
+/// Wakes seats in the order in which they come, each some seats later; [`WakeAhead::finish`] wakes the last ones.
 #[must_use]
 pub(super) struct WakeAhead<'t, 'w> {
     waiting: [Option<(&'t SeatRef, u64)>; FETCHED],
     next: usize,
-    /// When they are woken: a time of [`clock`], read once for all.
+    /// The time of the wake-ups, a time of [`clock`], read once for all.
     now: u64,
     /// The lowest cursor of those that sleep on.
     lowest: Option<u64>,
-    /// Those that were woken whose count [`WakeAhead::finish_group`] takes off. `None`: they do it themselves.
+    /// The woken seats that [`WakeAhead::finish_group`] subtracts from the counts. `None`: their consumers do.
     uncounted: Option<usize>,
     woken: &'w mut Vec<WakeUp>,
 }
@@ -33,7 +33,7 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         WakeAhead { waiting: [None; FETCHED], next: 0, now: clock::now(), lowest: None, uncounted: None, woken }
     }
 
-    /// The same for members of one group.
+    /// Makes one for members of one group, whose counts [`WakeAhead::finish_group`] subtracts.
     pub(super) fn of_group(woken: &'w mut Vec<WakeUp>) -> WakeAhead<'t, 'w> {
         WakeAhead { uncounted: Some(0), ..WakeAhead::new(woken) }
     }
@@ -49,9 +49,8 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         (0..FETCHED).for_each(|_| self.put(None));
     }
 
-    /// The same for members of this group, and takes the counts of all off at once. The lowest cursor of those that were
-    /// found asleep, and sleep on, for they have all that was asked about: above the event, where it was one and the same
-    /// for all.
+    /// Wakes the last members of this group, and subtracts the counts of all at once. Returns the lowest cursor of those
+    /// that sleep on, which is above their event.
     pub(super) fn finish_group(mut self, hub: &Hub, group: &FilterGroup) -> Option<u64> {
         (0..FETCHED).for_each(|_| self.put(None));
         if let Some(count @ 1..) = self.uncounted {
@@ -60,7 +59,7 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         self.lowest
     }
 
-    /// Wakes who came so many before.
+    /// Wakes the seat that came [`FETCHED`] calls before, and keeps this one in its place.
     fn put(&mut self, place: Option<(&'t SeatRef, u64)>) {
         if let Some((seat, seq)) = std::mem::replace(&mut self.waiting[self.next], place) {
             match Seat::wake_behind(seat, seq, self.now, self.uncounted.as_mut()) {

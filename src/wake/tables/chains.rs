@@ -1,11 +1,11 @@
-//! Seats at buckets: found through the buckets of each new event.
+//! Seats at buckets, which are found through the buckets of each new event.
 //!
 //! Short lists are looked at while their event is visited. A long one is noted with the event instead, and looked at in
-//! portions: at most [`EVENTS`] events are noted for a list, and where there are more, or where the portions do not keep up for half
-//! a window, its members are woken to look for themselves, if their bucket has something for them.
+//! portions: at most [`EVENTS`] events are noted for a list, and where there are more, or where the portions do not keep up
+//! for half a window, its members are woken to look for themselves, if their bucket has an event for them.
 //!
-//! Readers that have all events of their bucket ask no filter; those that ask one are in lists of their own, so that nobody
-//! waits for filters that are not its own.
+//! Readers that take all events of their bucket ask no filter. Those that ask one are in separate lists, so that no reader
+//! waits for filters of others.
 
 #![forbid(unsafe_code)]
 
@@ -20,23 +20,23 @@ use crate::wake::waker::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Members of a list that is looked at while its event is visited.
+/// The longest list that is looked at while its event is visited.
 const SHORT: usize = 64;
-/// The same where each has a filter to be asked.
+/// The longest such list whose readers ask filters.
 const SHORT_WITH_FILTERS: usize = 8;
-/// Events that are noted for a list.
+/// The most events that are noted for a list.
 const EVENTS: usize = 4096;
 
-/// The part of a list that is still to be looked at.
+/// The events for which the members of a list are still to be looked at.
 #[derive(Default)]
 struct Behind {
     /// Events that have come to the bucket, oldest first.
     events: VecDeque<u64>,
-    /// In place of those: whoever has something is woken.
+    /// Instead of looking at `events`, every member whose bucket has an event for it is woken.
     all: bool,
-    /// Events have left the window before they were looked at.
+    /// Whether events have left the window before they were looked at.
     lapped: bool,
-    /// Of what comes first, members at this index and above have been looked at. `None`: nobody was.
+    /// The members from this index on have been looked at for the first event, or for `all`. `None`: no member was.
     below: Option<usize>,
 }
 
@@ -48,14 +48,14 @@ impl Behind {
         if self.events.len() < EVENTS { self.events.push_back(seq) } else { self.wake_all(false) }
     }
 
-    /// In place of asking filters about events: the members look for themselves.
+    /// Drops the noted events: the members are woken to look for themselves.
     fn wake_all(&mut self, lapped: bool) {
         self.events.clear();
         self.lapped |= lapped;
         (self.all, self.below) = (true, None);
     }
 
-    /// Looks at the members, as far as the steps reach. True: at all.
+    /// Looks at the members, as far as the steps reach. True: at all of them, for every event.
     fn look(&mut self, readers: &ChainReaders, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         loop {
             if !self.all && self.events.front().is_some_and(|seq| view.is_late(*seq)) {
@@ -86,8 +86,8 @@ impl Behind {
     }
 }
 
-/// Those who sleep and whose bucket has something for them, or who have a mark to come. Behind the load of the head: what lies
-/// below it in a bucket is not above its newest.
+/// The members that sleep, and whose bucket has an event for them or that have a resync mark to come. Called after the load
+/// of head, so `newest` covers every event of the bucket below head.
 fn with_something<'t>(
     bucket: &Arc<Bucket>,
     members: &'t [ChainReader],
@@ -99,7 +99,7 @@ fn with_something<'t>(
     members.iter().map(|reader| &reader.seat).filter(has_something)
 }
 
-/// Wakes those who wait for this event. `None`: it has left the window.
+/// Wakes the members that wait for this event. `None`: it has left the window.
 fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut Vec<WakeUp>) -> Option<()> {
     let mut ahead = WakeAhead::new(woken);
     let visited = view.cache.visit_buckets(seq, seq + 1, &mut |event, _| {
@@ -115,9 +115,9 @@ fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut V
 pub(super) struct Lists {
     readers: IdMap<ChainReaders>,
     behind: BTreeMap<u64, Behind>,
-    /// The list that the next portion begins with, or a later one.
+    /// The next portion begins with the list of this bucket, or of the smallest id above.
     next: u64,
-    /// Of a cache that was closed: the lists whose members are woken next.
+    /// The lists whose members are woken next, once the cache is closed.
     closed: Vec<u64>,
 }
 
@@ -151,7 +151,7 @@ impl Lists {
         }
     }
 
-    /// Takes any reader out, of a cache that was closed.
+    /// Removes any reader, of a cache that was closed.
     pub(super) fn pop(&mut self) -> Option<SeatRef> {
         while !self.readers.is_empty() {
             if self.closed.is_empty() {
@@ -169,19 +169,19 @@ impl Lists {
         None
     }
 
-    /// Whether every list was looked at for each event that was visited.
+    /// Whether every list was looked at for each visited event.
     pub(super) fn are_up_to_date(&self) -> bool {
         self.behind.is_empty()
     }
 
-    /// Notes the same for every list.
+    /// Calls `note` for every list.
     fn note_for_all(readers: &IdMap<ChainReaders>, behind: &mut BTreeMap<u64, Behind>, note: impl Fn(&mut Behind)) {
         for id in readers.keys() {
             note(behind.entry(*id).or_default());
         }
     }
 
-    /// Looks at what was noted. True: at all of it.
+    /// Looks at the lists for the noted events. True: for all of them.
     pub(super) fn catch_up(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let Lists { readers, behind, next, .. } = self;
         loop {
@@ -201,8 +201,8 @@ impl Lists {
     }
 }
 
-/// Looks at the readers of a bucket that an event touched, or notes it for them: where the list is long, and where something
-/// is noted already, for whoever is woken continues at the event that it is woken for.
+/// Looks at the readers of an event's bucket. Notes the event instead where the list is long, or has noted events already:
+/// a woken reader continues at the event that it is woken for, and must not skip those.
 fn touch<'t>(
     (readers, behind, short): (&'t IdMap<ChainReaders>, &mut BTreeMap<u64, Behind>, usize),
     bucket: u64,
@@ -219,14 +219,14 @@ fn touch<'t>(
     each_match(members.all(), event, |seat| ahead.wake_behind(seat, event.sequence()));
 }
 
-/// Both kinds of lists.
+/// The lists of readers that ask no filter, and of those that ask one.
 #[derive(Default)]
 pub(super) struct Chains {
-    /// Readers that have all events of their bucket.
+    /// Readers that take all events of their bucket.
     pub(super) whole: Lists,
-    /// Readers that ask a filter about each.
+    /// Readers that ask a filter about each event.
     pub(super) filtered: Lists,
-    /// Events below were visited.
+    /// All events below were visited.
     followed_to: u64,
 }
 
@@ -247,13 +247,12 @@ impl Chains {
         self.followed_to
     }
 
-    /// A publisher has looked at everything below.
+    /// Records that a publisher has looked at all events below.
     pub(super) fn set_followed_to(&mut self, seq: u64) {
         self.followed_to = seq;
     }
 
-    /// Visits each new event, from `from` on, and looks at the readers of its buckets, not at each seat. True: up to the
-    /// head.
+    /// Visits each event from `from` on, and looks at the readers of its buckets. True: up to the head.
     pub(super) fn follow(&mut self, from: u64, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let head = view.now.head;
         self.followed_to = from;
@@ -287,7 +286,7 @@ impl Chains {
         });
         ahead.finish();
         if visited.is_err() {
-            // Lapped, perhaps by events of buckets that nobody waits for.
+            // The events have left the window; they may have been of buckets at which nobody waits.
             Lists::note_for_all(whole, whole_behind, |list| list.wake_all(true));
             Lists::note_for_all(filtered, filtered_behind, |list| list.wake_all(true));
         }

@@ -1,10 +1,10 @@
-//! The look that a publisher takes itself: the few events that are new, against a few filters and the buckets that
-//! they touched, where few are to be woken.
+//! The pass that a publisher does itself: few new events, against few filters and the buckets of these events, where
+//! few seats are to be woken.
 //!
-//! It is bounded by the constants below, whatever the tables hold, calls nothing of the user's but the wakers of tasks
-//! that the cache was told to trust, and has no system call but one for each thread or set that it wakes. Where anything else is to be done, it changes nothing, and
-//! the notifier looks: the messages of consumers, revisions and listings that are waited for, due times, and
-//! filters and seats beyond the bounds are its alone.
+//! It is bounded by the constants below, whatever the tables hold, calls nothing of the user's but the wakers of tasks that
+//! the cache was told to trust, and has no system call but one for each thread or set that it wakes. Where anything else is
+//! to be done, it changes nothing, and the notifier does the pass: only the notifier handles messages, waits for revisions
+//! and listings, due times, and filters and seats beyond the bounds.
 
 #![forbid(unsafe_code)]
 
@@ -19,22 +19,22 @@ use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 use crate::wake::{CacheFrontier, Watched};
 
-/// Seats that are woken.
+/// The most seats that are woken.
 pub(in crate::wake) const SEATS: usize = 4;
-/// Events that are looked at.
+/// The most events that are looked at.
 const EVENTS: u64 = 16;
-/// Filters that are asked.
+/// The most filters that are evaluated.
 const FILTERS: usize = 8;
-/// Members of a group or bucket of which some sleep; seats that are asked where they stand.
+/// The most members of a group or bucket that is looked at; the most seats that are asked for their cursor.
 const MEMBERS: usize = 8;
 
-/// What a publisher calls itself, once the turn is given back.
+/// The wake-ups that a publisher calls after it has given the turn back.
 pub(in crate::wake) type FewWakeUps = [Option<WakeUp>; SEATS];
 
-/// A seat, the event for which it is to be woken, and the group that it was found by; `None`: by a bucket.
+/// A seat, the event for which it is to be woken, and the group in which it was found; `None`: at a bucket.
 type FewSeat<'t> = (&'t SeatRef, u64, Option<&'t FilterGroup>);
 
-/// Those that were found so far.
+/// The seats that were found so far.
 #[derive(Default)]
 struct FewSeats<'t> {
     found: [Option<FewSeat<'t>>; SEATS],
@@ -42,7 +42,7 @@ struct FewSeats<'t> {
 }
 
 impl<'t> FewSeats<'t> {
-    /// A seat that has not handed out the event of `seq`; its first event counts. `None`: they are more than few.
+    /// Adds a parked seat that has not handed out the event of `seq`, for its first such event. `None`: no room is left.
     fn add(&mut self, seat: &'t SeatRef, seq: u64, group: Option<&'t FilterGroup>) -> Option<()> {
         let known = |(other, ..): &FewSeat<'_>| std::ptr::eq(&***other, &**seat);
         if seat.parked_at().is_none_or(|cursor| cursor > seq) || self.found.iter().flatten().any(known) {
@@ -55,8 +55,8 @@ impl<'t> FewSeats<'t> {
 }
 
 impl Tables {
-    /// Brings every seat up to `now.head`, as a pass does. `None`: that is more than a publisher does, and nothing
-    /// was changed. Wakers of tasks are left to the notifier, unless the cache trusts them.
+    /// Looks at the events up to `now.head` for every seat, as a pass does. `None`: that exceeds the bounds, and
+    /// nothing was changed. Wakers of tasks are left to the notifier, unless the cache trusts them.
     pub(in crate::wake) fn look_at_few(
         &mut self,
         hub: &Hub,
@@ -92,9 +92,9 @@ impl Tables {
         !self.woken.is_empty()
     }
 
-    /// Whether nothing but events is to be looked at, and few of them.
+    /// Whether only events are to be looked at, for few groups.
     fn is_short(&self, now: &CacheFrontier) -> bool {
-        // A pass came before, in this epoch, and has left nothing behind.
+        // A pass has run before, in this epoch, and has left no work.
         self.groups.scanned_to() != 0
             && !self.is_behind
             && self.epoch == now.position.epoch
@@ -107,8 +107,8 @@ impl Tables {
             && !now.closed
     }
 
-    /// Where the look begins. Far behind the head nobody slept meanwhile: then it is the lowest cursor of those who sleep,
-    /// as in a pass, where they are few. `None`: there are more events than few.
+    /// The start of the look: the end of the last one, or, where that lies far below the head because nobody slept
+    /// meanwhile, the lowest cursor of the sleepers, if these are few. `None`: there are more events than the bound.
     fn few_events(&self, head: u64) -> Option<u64> {
         let is_near = |from: &u64| head.saturating_sub(*from) <= EVENTS;
         let lowest = || {
@@ -118,7 +118,7 @@ impl Tables {
         Some(self.groups.scanned_to()).filter(is_near).or_else(|| lowest().filter(is_near))
     }
 
-    /// Who has something in [from, head).
+    /// The seats that have an event in [from, head). `None`: they, their filters or lists exceed the bounds.
     fn few_behind(&self, cache: &dyn Watched, from: u64, head: u64) -> Option<FewSeats<'_>> {
         let mut few = FewSeats::default();
         for Scanners { group, members, .. } in self.groups.iter() {

@@ -1,12 +1,12 @@
-//! The scan: groups of sleepers whose filters no bucket answers, each evaluated once an event.
+//! The scan: groups of sleepers at no bucket, whose filter is evaluated once an event.
 //!
-//! This is the work that may be more than a notifier can do: ten thousand filters and ten thousand events a second are a
-//! hundred million evaluations. So it is done in portions. A [`Round`] comes to each group once; a group that it comes to is
-//! looked at up to the newest event, as far as the steps reach, and the next portion goes on where this one ended. Where
-//! the portions cannot keep up and a group is half a window behind, its members are woken to look for themselves: they pay for
-//! their filters then, each on its own thread, and nothing is lost.
+//! A notifier may be too slow for this work: ten thousand filters and ten thousand events a second are a hundred million
+//! evaluations. So the work is done in portions. A [`Round`] visits each group once, evaluates its filter up to the
+//! newest event, as far as the steps reach, and the next portion continues where this one ended. Where the portions
+//! cannot keep up and a group is half a window behind, its members are woken to look for themselves: they pay for their
+//! filters then, each on its own thread, and nothing is lost.
 //!
-//! A group whose filter lets everything pass asks nothing. It is looked at in each pass, ahead of the round.
+//! A group whose filter passes everything has nothing to evaluate, and is looked at in each pass before the round.
 
 #![forbid(unsafe_code)]
 
@@ -25,40 +25,40 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Scanners {
     pub(super) group: GroupRef,
     pub(super) members: Members<SeatRef>,
-    /// Whoever sleeps here has been looked at for all events below.
+    /// All events below were looked at for every sleeper of the group.
     looked_to: u64,
-    /// Members that are being woken, where the steps were over before all were.
+    /// The wake-up of the members that is under way, if the steps were over before all were woken.
     waking: Option<Box<Waking>>,
 }
 
-/// Why members are woken.
+/// The reason why members are woken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// The event of this sequence number passes.
     Event(u64),
     /// The group is half a window behind: they look for themselves.
     Behind,
-    /// The same, and events have left the window that nobody has looked at for them.
+    /// Events that were not looked at for them have left the window: they look for themselves, and may have lost events.
     Lapped,
 }
 
-/// Members that are being woken: those at this index and above have been looked at.
+/// A wake-up of members that is under way: those from the index `below` on have been looked at.
 #[derive(Clone, Copy)]
 struct Waking {
     cause: Cause,
     below: usize,
-    /// The head of the pass that began it: whoever was not seen parked since does not sleep below.
+    /// The head of the pass that began it: a member that was not seen parked since does not sleep below.
     head: u64,
     /// The lowest cursor of those that sleep on.
     lowest: Option<u64>,
     any: bool,
 }
 
-/// One turn over all groups.
+/// A round over all groups.
 struct Round {
-    /// The head when it began: a group that it has come to was looked at up to there, at least.
+    /// The head when it began: the groups that it has visited were looked at up to there, at least.
     head: u64,
-    /// The group that it comes to next, or a later one.
+    /// The next group has this id, or the smallest one above.
     next: u64,
 }
 
@@ -66,10 +66,10 @@ struct Round {
 #[derive(Default)]
 pub(super) struct Groups {
     all: BTreeMap<u64, Scanners>,
-    /// Those whose filter lets everything pass.
+    /// The groups whose filter passes everything.
     open: BTreeSet<u64>,
     round: Option<Round>,
-    /// Whoever sleeps in any of them has been looked at for all events below; 0: there was no pass yet.
+    /// All events below were looked at for every sleeper of every group; 0: no pass has run yet.
     scanned_to: u64,
 }
 
@@ -90,12 +90,12 @@ impl Groups {
         self.scanned_to
     }
 
-    /// A publisher has looked at everything below.
+    /// Records that a publisher has looked at all events below.
     pub(super) fn set_scanned_to(&mut self, seq: u64) {
         self.scanned_to = seq;
     }
 
-    /// How far one group was looked at.
+    /// The sequence number up to which events were looked at for one group.
     pub(super) fn looked_to(&self, id: u64) -> u64 {
         self.all.get(&id).map_or(0, |scanners| scanners.looked_to.max(self.scanned_to))
     }
@@ -112,7 +112,7 @@ impl Groups {
         scanners.members.add(seat)
     }
 
-    /// Takes a member out. The group, where it was the last.
+    /// Removes a member. Returns the group, where it was the last.
     pub(super) fn remove(&mut self, id: u64, index: u32) -> Option<GroupRef> {
         let Scanners { members, .. } = self.all.get_mut(&id)?;
         members.remove(index);
@@ -124,7 +124,7 @@ impl Groups {
         self.all.remove(&id).map(|scanners| scanners.group)
     }
 
-    /// Takes any member out, of a cache that was closed, and its group, where it was the last.
+    /// Removes any member, of a cache that was closed, with its group, where it was the last.
     pub(super) fn pop(&mut self) -> Option<(SeatRef, Option<GroupRef>)> {
         loop {
             let mut entry = self.all.first_entry()?;
@@ -137,7 +137,7 @@ impl Groups {
         }
     }
 
-    /// Looks at those whose filter lets everything pass. True: at all of them, up to the head.
+    /// Looks at the groups whose filter passes everything. True: at all of them, up to the head.
     pub(super) fn look_at_open(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let (Groups { all, open, scanned_to, .. }, mut whole) = (self, true);
         for id in open.iter() {
@@ -146,7 +146,7 @@ impl Groups {
         whole
     }
 
-    /// Goes on with the round. True: every group was looked at up to the head.
+    /// Continues the round. True: every group was looked at up to the head.
     pub(super) fn scan(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let Groups { all, round, scanned_to, .. } = self;
         loop {
@@ -160,7 +160,7 @@ impl Groups {
                     return false;
                 }
                 let whole = scanners.look(view, *scanned_to, steps, woken);
-                // It has come to the head of the round: the other groups go first.
+                // A group that has reached the head of the round may wait: the other groups go first.
                 if !whole && scanners.looked_to < *head {
                     return false;
                 }
@@ -172,10 +172,10 @@ impl Groups {
 }
 
 impl Scanners {
-    /// Evaluates the filter for what is new, as long as somebody sleeps that may not have it. True: up to the head.
+    /// Evaluates the filter for new events, as long as a member sleeps. True: up to the head.
     ///
-    /// Whoever is not found parked looks later than this pass, and does not sleep below its head: so after an event that
-    /// passes, the next one is looked for at the lowest cursor of those that sleep on.
+    /// A member that is not found parked loads the head later than this pass, and does not sleep below it. So after an
+    /// event that passes, the next one is looked for from the lowest cursor of the members that sleep on.
     fn look(&mut self, view: &View<'_>, scanned_to: u64, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let head = view.now.head;
         steps.take(VISIT);
@@ -196,7 +196,7 @@ impl Scanners {
         }
     }
 
-    /// Evaluates the filter, up to the first event that passes. `None`: none does, as far as the steps reach.
+    /// Evaluates the filter, up to the first event that passes. `None`: no event does, as far as the steps reach.
     fn next_to_wake(&mut self, view: &View<'_>, steps: &mut Steps) -> Option<Waking> {
         let head = view.now.head;
         let from = self.first_to_look_at(head, steps);
@@ -218,27 +218,27 @@ impl Scanners {
         }
     }
 
-    /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody slept meanwhile, at
-    /// the lowest cursor of those who sleep.
+    /// The start of the look: the end of the last one, or, where that lies far below the head because nobody slept
+    /// meanwhile, the lowest cursor of the sleepers.
     fn first_to_look_at(&self, head: u64, steps: &mut Steps) -> u64 {
         let members = self.members.len();
         if self.looked_to != 0 && head - self.looked_to <= NEAR.max(members as u64) {
             return self.looked_to;
         }
-        // No more of them than there are new events.
+        // Asking every member costs no more than the new events would.
         steps.take(members);
         let lowest = self.members.seats().filter_map(|seat| seat.parked_at()).min();
         lowest.unwrap_or(head).max(self.looked_to).min(head)
     }
 
-    /// Wakes members, as far as the steps reach; what is left.
+    /// Wakes members, as far as the steps reach; returns the rest of the wake-up, if any.
     fn wake(&mut self, begun: Waking, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> Option<Waking> {
         let Scanners { group, members, .. } = self;
         let (some, below) = members.last_below(begun.below, steps.left());
         let mut waking = Waking { below, ..begun };
         steps.take(some.len());
         if let Cause::Event(seq) = begun.cause {
-            // Behind the filter: what a predicate took is no lag of those whom it finds.
+            // Reads the clock after the filter ran: a predicate's time is no lag of the members that it finds.
             let mut ahead = WakeAhead::of_group(woken);
             some.iter().rev().for_each(|seat| ahead.wake_behind(seat, seq));
             let lowest = ahead.finish_group(view.hub, group);

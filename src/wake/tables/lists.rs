@@ -8,7 +8,7 @@ use crate::wake::group::GroupRef;
 use crate::wake::seat::SeatRef;
 use std::sync::Arc;
 
-/// By an id of ours. loom replays executions: the same order each time.
+/// Keyed by an id that the library gives. loom replays executions, so its map has a fixed order.
 #[cfg(not(loom))]
 pub(super) type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
 #[cfg(loom)]
@@ -17,7 +17,7 @@ pub(super) type IdMap<V> = std::collections::BTreeMap<u64, V>;
 /// A seat in the list of its bucket.
 pub(super) struct ChainReader {
     pub(super) seat: SeatRef,
-    /// Whose filter an event of the bucket has to pass. `None`: all pass.
+    /// The group whose filter an event of the bucket has to pass. `None`: all pass.
     pub(super) asks: Option<GroupRef>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct ChainReaders {
     pub(super) members: Members<ChainReader>,
 }
 
-/// What stands in a list of seats.
+/// An element of a list of seats.
 pub(super) trait Seated {
     fn seat(&self) -> &SeatRef;
 }
@@ -44,11 +44,11 @@ impl Seated for ChainReader {
     }
 }
 
-/// Seats that are looked at together; the order means nothing. One alone, as most buckets and many filters have, takes no
-/// memory of its own.
+/// Seats that are looked at together, in no order. A single member, as most buckets and many filters have, is stored
+/// without an allocation.
 ///
-/// A pass that looks at a part goes from the last member to the first, and remembers below which index nobody was looked
-/// at: whoever leaves meanwhile moves the last member to its index, which at worst is looked at twice.
+/// A pass that looks at a part goes from the last member to the first, and notes the index below which none was looked
+/// at. A member that leaves meanwhile is replaced by the last one, which at worst is looked at twice.
 pub(super) enum Members<M> {
     Alone(Option<M>),
     Many(Vec<M>),
@@ -78,7 +78,7 @@ impl<M: Seated> Members<M> {
             Members::Alone(one) => *self = Members::Many(one.take().into_iter().chain([member]).collect()),
             Members::Many(all) => {
                 if all.len() == all.capacity() {
-                    // By an eighth: there may be a hundred thousand.
+                    // Grow by an eighth: a list may have a hundred thousand members.
                     all.reserve_exact(all.len() / 8 + 1);
                 }
                 all.push(member);
@@ -91,14 +91,14 @@ impl<M: Seated> Members<M> {
         self.all().iter().map(Seated::seat)
     }
 
-    /// The last `count` of those below the index, and the index below which nobody was looked at then.
+    /// The last `count` members below the index `below`, and the index of the first of them.
     pub(super) fn last_below(&self, below: usize, count: usize) -> (&[M], usize) {
         let below = below.min(self.len());
         let rest = below.saturating_sub(count);
         (&self.all()[rest..below], rest)
     }
 
-    /// Takes the seat at `index` out; another one takes its place.
+    /// Removes the seat at `index`; the last one takes its index.
     pub(super) fn remove(&mut self, index: u32) {
         match self {
             Members::Alone(one) => *one = None,
@@ -111,7 +111,7 @@ impl<M: Seated> Members<M> {
         }
     }
 
-    /// The same of the last one, if there is one.
+    /// Removes the last member, if there is one.
     pub(super) fn pop(&mut self) -> Option<M> {
         match self {
             Members::Alone(one) => one.take(),
@@ -120,8 +120,8 @@ impl<M: Seated> Members<M> {
     }
 }
 
-/// The members whose filter this event passes. Each filter is evaluated once, and for members alone that
-/// sleep and have not handed the event out; those without a filter are not looked at.
+/// Calls `found` for the members whose filter this event passes, and for all without one. A filter is evaluated only for
+/// members that sleep and have not handed the event out, once for neighbours with equal filters.
 pub(super) fn each_match<'t>(members: &'t [ChainReader], event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
     for ChainReader { seat, asks } in members.iter().rev() {
