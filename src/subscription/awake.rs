@@ -1,7 +1,7 @@
-//! A subscription while its consumer calls: with the cursor in hand.
+//! A subscription during a call of its consumer, with the cursor taken up.
 //!
-//! Between two calls the cursor stands in the words that other threads see. A call takes it up, moves it, and puts it
-//! back once, at its end: others see it move from call to call, and a call that panics has not moved it.
+//! Between two calls the cursor stands in the words that other threads see. A call takes it up, moves it, and stores it
+//! once, at the end: other threads see it move from call to call, and a call that panics has not moved it.
 
 #![forbid(unsafe_code)]
 
@@ -24,17 +24,17 @@ use std::time::Instant;
 pub(super) struct Awake<'s> {
     pub(super) shared: &'s ConsumerRef,
     pub(super) own: &'s mut Own,
-    /// The head of the initial state while that is handed out.
+    /// While the initial state is handed out, the cursor stands at the head of that state.
     pub(super) cursor: Cursor,
 }
 
-/// How far a call of the consumer's reads: loaded in this order.
+/// The bound of what a call reads; the fields are loaded in this order.
 #[derive(Clone, Copy)]
 pub(super) struct Frontier {
     pub(super) closed: bool,
     pub(super) progress: u64,
     pub(super) head: u64,
-    /// Where the cache stood when the owner of the subscription closed it, if more was published since.
+    /// The cache's position when the owner of the subscription closed it, if more was published since.
     pub(super) closed_at: Option<Position>,
 }
 
@@ -42,7 +42,7 @@ impl<'s> Awake<'s> {
     #[inline]
     pub(super) fn new(shared: &'s ConsumerRef, own: &'s mut Own) -> Awake<'s> {
         let (seq, position) = shared.stands_at();
-        // Others see how far a start in the future has looked.
+        // For a start in the future the shared cursor is the head that it has looked up to, not its own cursor.
         let seq = match own.cold.as_ref().map(|cold| &cold.phase) {
             Some(SubscriptionPhase::Future(start)) => start.began_at,
             _ => seq,
@@ -51,10 +51,10 @@ impl<'s> Awake<'s> {
         Awake { shared, own, cursor }
     }
 
-    /// Puts the cursor back. In line, so that it need not be memory before that.
+    /// Stores the cursor. Inlined, so that the compiler may keep it in registers until here.
     #[inline(always)]
     pub(super) fn rest(mut self) {
-        // What sleeps has shown where it stands, and has not moved since.
+        // A parked subscription has shared its cursor in `park_until`, and has not moved since.
         if !self.has(Flag::Parked) {
             self.share();
         }
@@ -77,15 +77,15 @@ impl<'s> Awake<'s> {
         let progress = inner.ring.progress();
         let LogEnd { head, closed } = inner.ring.end();
         if end < head {
-            // Closed by its owner: nothing above, and no progress beyond.
+            // Closed by its owner: no event and no progress above that end is read.
             let at = self.shared.closed_at();
             return Frontier { closed: true, progress: progress_word(at), head: end, closed_at: Some(at) };
         }
         Frontier { closed: closed || end != OPEN, progress, head, closed_at: None }
     }
 
-    /// The position of the cache at the frontier. `None`: the event below that head has left the window, and there is a newer
-    /// head.
+    /// The position of the cache at the frontier. `None`: the event below that head has left the window, so there is a
+    /// newer head.
     pub(super) fn position_at(&self, frontier: &Frontier) -> Option<Position> {
         let of_the_log = || self.inner().ring.position(frontier.progress, frontier.head, &reclaim::pin());
         frontier.closed_at.or_else(of_the_log)
@@ -102,8 +102,8 @@ impl<'s> Awake<'s> {
         }
     }
 
-    /// The poll of who takes all events of the log, and finds some; `None`: there is more to look at. In line, so that the
-    /// batch is made where it is returned: each copy of it waits for words that were just written in other widths.
+    /// Fast path: unfiltered, live, events available. `None` means use `poll_any`. Inlined, so that the batch is built
+    /// where it is returned: a copy would load words just stored in other widths, and stall on them.
     #[inline(always)]
     fn poll_log(&mut self, frontier: &Frontier, max: usize) -> Option<Batch> {
         let behind = frontier.head.saturating_sub(self.cursor.seq());
@@ -122,7 +122,7 @@ impl<'s> Awake<'s> {
     #[inline(never)]
     fn poll_any(&mut self, mut frontier: Frontier, max: usize) -> Result<Batch> {
         loop {
-            // Behind what this poll sees, and before a predicate takes its time.
+            // After the frontier is loaded, and before a predicate may take long.
             let at = self.shared.is_limited().then(clock::soon);
             match self.poll_once(&frontier, max) {
                 Ok(batch) => {
@@ -139,11 +139,11 @@ impl<'s> Awake<'s> {
         }
     }
 
-    /// A poll ends with this batch, whatever it is of. The one place that notes when it had everything, and of one with
-    /// limits each time: it is closed by that.
+    /// Ends a poll with this batch. Only here, and in `record_poll`, a poll records when the consumer had everything;
+    /// with limits of lag each poll records it, because they are enforced by that time.
     #[inline]
     fn answered(&mut self, batch: &Batch, frontier: &Frontier, at: Option<u64>) {
-        // An empty one that continues has looked at a part of the state.
+        // An empty batch that continues has looked at a part of the state only.
         let is_all = batch.is_empty() && !batch.continues();
         if !is_all {
             self.handed_out(batch, frontier);
@@ -167,13 +167,13 @@ impl<'s> Awake<'s> {
         self.record_poll(frontier);
     }
 
-    /// Whether it is behind nothing of what was seen. Before its start nothing concerns it.
+    /// Whether it has taken everything below the frontier. Before its start no event concerns it.
     #[inline]
     pub(super) fn has_everything(&self, frontier: &Frontier) -> bool {
         self.cursor.seq() >= frontier.head || self.own.phase().is_before_its_start()
     }
 
-    /// What a poll says that cannot continue; nothing where it does.
+    /// Returns the error of a poll that was halted; `None`: the poll continues.
     #[cold]
     fn halt(&mut self, halt: Halt) -> Option<Error> {
         let error = match halt {
@@ -237,8 +237,8 @@ impl<'s> Awake<'s> {
         self.nothing(frontier)
     }
 
-    /// It is further behind than any was, in sequence numbers: fewer are events, where a segment was closed before
-    /// it was full.
+    /// Counts a lag that in sequence numbers is the largest so far; in events it may be smaller, because a segment may
+    /// be closed before it is full.
     #[cold]
     fn count_max_lag(&self, frontier: &Frontier) {
         let below = self.shared.events_below_shown();
@@ -246,7 +246,7 @@ impl<'s> Awake<'s> {
         self.shared.inner.consumers.max_lag.fetch_max(events, Relaxed);
     }
 
-    /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
+    /// Answers a poll that has no event: moves the position, hands out a bookmark that is due, or reports the end.
     fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
         if self.cursor.seq() >= frontier.head {
             self.reach_head(frontier);
@@ -267,14 +267,14 @@ impl<'s> Awake<'s> {
         Ok(Batch::empty(position))
     }
 
-    /// At the head: it is where the cache is for everybody else. Who has seen the cache at a revision, and then polls,
-    /// finds a position that is not below it.
+    /// Moves the position to that of the cache, because the cursor is at the head. A caller that has seen the cache at
+    /// a revision, and then polls, finds a position that is not below it.
     #[inline]
     fn reach_head(&mut self, frontier: &Frontier) {
         let epoch = self.position().epoch;
         self.cursor.reach(progress_of(frontier.progress, epoch));
-        // The progress word alone may be that of the revision before. Who looks at each event has seen that one; who
-        // reads a chain, or was moved by the notifier, asks.
+        // The progress word may still be that of the revision before. A scan has seen the newest event itself; one that
+        // reads a chain, or was moved by the notifier, has to ask the log.
         let moved_unseen = self.own.take(Flag::MovedUnseen) || self.own.cold.is_some();
         if moved_unseen
             && let Some(now) = self.position_at(frontier)
@@ -284,7 +284,7 @@ impl<'s> Awake<'s> {
         }
     }
 
-    /// Publishes where it stands: for other threads, and for the next call.
+    /// Stores cursor, position and standing, for other threads and for the next call.
     #[inline(always)]
     pub(super) fn share(&mut self) {
         let cursor = if self.own.cold.is_some() { self.share_cold() } else { self.cursor.seq() };
@@ -292,7 +292,7 @@ impl<'s> Awake<'s> {
         self.shared.stands(self.standing());
     }
 
-    /// The same of what is in the box, which goes where that is nothing; the sequence number to show.
+    /// Shares the state of the box, and frees the box if it is empty; returns the sequence number to show.
     #[inline(never)]
     fn share_cold(&mut self) -> u64 {
         let cursor = self.cursor.seq();
@@ -308,7 +308,7 @@ impl<'s> Awake<'s> {
         cursor
     }
 
-    /// An error that names it, where it has a name.
+    /// Adds the subscription's name, if it has one, to an error.
     pub(super) fn named(&self, error: Error) -> Error {
         error.of_subscription(self.shared.name())
     }

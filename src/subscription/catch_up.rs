@@ -1,9 +1,9 @@
-//! The way back after a loss: the difference between what was delivered and the state now.
+//! The catch-up after a loss: the difference between the delivered keys and the state now.
 //!
-//! Like the initial state it is read page by page at a fixed head, and checks at each page that this head is
-//! still in the window. Where it is not, the difference was itself overtaken: it begins again at a newer head
-//! with the keys after the one that it had reached. Those before it were delivered as of its own head, which
-//! [`CatchUp::heads`] keeps.
+//! Like the initial state it is read page by page at a fixed head, and checks at each page that this head is still in
+//! the window. If the head has left, the difference was itself overtaken and begins again at a newer head. The keys
+//! below the one that it had reached were delivered as of the old head, which [`CatchUp::heads`] keeps for the next
+//! attempt.
 
 #![forbid(unsafe_code)]
 
@@ -25,27 +25,27 @@ use crate::reclaim;
 use crate::store::key_set::KeySet;
 use crate::sync::Acquire;
 
-/// A difference on its way out, as of the last page that was handed out.
+/// A difference that is being handed out, as of its last page.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
     place: Reached,
-    /// Heads at which keys were delivered: those below the key of an entry at its head, the first that
-    /// fits; the rest at `base`.
+    /// High-water marks (key, head): a key was delivered as of the head of the first mark whose key is above it, or of
+    /// `base` where there is none.
     heads: Vec<(Vec<u8>, u64)>,
     base: u64,
-    /// It takes the place of the initial state.
+    /// Whether it replaces an initial state that was lost.
     initial: bool,
 }
 
-/// How far a difference has come.
+/// The progress of a difference.
 #[derive(Debug, Default, Clone)]
 struct Reached {
-    /// The state that it leads to: fixed with its first page.
+    /// The head of the state that it leads to, fixed with its first page.
     head: u64,
     at: Position,
     stage: Stage,
     next: Option<Vec<u8>>,
-    /// The BEGIN of its bracket was handed out.
+    /// Whether the BEGIN of its bracket was handed out.
     begun: bool,
 }
 
@@ -67,7 +67,8 @@ impl CatchUp {
         self.heads.iter().find(|(border, _)| key < &border[..]).map_or(self.base, |(_, head)| *head)
     }
 
-    /// Overtaken: the keys that it has handed out count as delivered at its head, the rest as before.
+    /// Begins again, as it was overtaken: the keys that it has handed out count as delivered at its head, the rest as
+    /// before.
     fn begin_again(&mut self) {
         let place = &mut self.place;
         if place.stage == Stage::Puts
@@ -83,24 +84,24 @@ impl CatchUp {
     }
 }
 
-/// What a page came to.
+/// The result of a page.
 struct Gathered {
     place: Reached,
-    /// Keys that are delivered keys no more, in their order, and those that are now.
+    /// Keys to remove from the delivered keys, in key order, and keys to add.
     gone: Vec<Vec<u8>>,
     came: Vec<SlotCount>,
-    /// The head has left.
+    /// Whether the head has left the window.
     lost: bool,
     batch: BatchBuilder,
 }
 
-/// A page of a difference in the making. It runs predicates, and borrows what it reads: until it is whole nothing of
-/// the subscription changes, and one that panics was not.
+/// A page of a difference that is being gathered. It runs predicates and only borrows the subscription, which changes
+/// when the page is whole: a page that panics has changed nothing.
 struct DifferencePage<'a> {
     state: At<'a>,
     matcher: &'a Matcher,
     catch: &'a CatchUp,
-    /// Keys that were delivered before this page.
+    /// The keys that were delivered before this page.
     delivered: &'a KeySet,
     position: Position,
     bracket: bool,
@@ -114,14 +115,14 @@ impl Awake<'_> {
         matches!(self.own.phase(), SubscriptionPhase::CatchUp(catch) if catch.place.begun)
     }
 
-    /// Events were lost: the difference comes next.
+    /// Enters the phase `Behind` after a loss: the next poll begins the difference.
     pub(super) fn fall_behind(&mut self) {
         let catch = match self.own.enter(SubscriptionPhase::Ended) {
             SubscriptionPhase::CatchUp(mut catch) | SubscriptionPhase::Behind(mut catch) => {
                 catch.begin_again();
                 catch
             }
-            // The keys that were handed out were delivered at its head; of the others none was.
+            // The keys of the initial state that were handed out were delivered at its head, all others were not delivered.
             SubscriptionPhase::Initial(_) => {
                 Box::new(CatchUp { base: self.cursor.seq(), initial: true, ..CatchUp::default() })
             }
@@ -130,14 +131,14 @@ impl Awake<'_> {
         self.own.enter(SubscriptionPhase::Behind(catch));
     }
 
-    /// The newest state that a difference may lead to: that at its end, where its owner has closed it. `None`: that one
-    /// has left the window.
+    /// The newest state that a difference may lead to; where its owner has closed it, the state at the close. `None`:
+    /// that state has left the window.
     pub(super) fn newest_state(&self) -> Option<(Position, u64)> {
         let ring = &self.inner().ring;
         loop {
             let frontier = self.frontier();
             let has_left = || !ring.has_all_from(frontier.head, ring.oldest_seq(), &reclaim::pin());
-            // Closed before the listing, it has no state.
+            // A subscription that was closed before the listing has no state.
             if frontier.head < ring.first_seq() || frontier.closed && has_left() {
                 return None;
             }
@@ -169,7 +170,7 @@ impl Awake<'_> {
             catch.place = place;
             self.own.enter(SubscriptionPhase::CatchUp(catch));
         }
-        // What was gathered is handed out first; the next poll reports the loss.
+        // Hand out the gathered events first; the next poll reports the loss.
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
@@ -177,12 +178,12 @@ impl Awake<'_> {
         Ok(batch.finish(self.position()))
     }
 
-    /// Gathers a page, where there is a difference.
+    /// Gathers the next page; `None`: the subscription is in no difference.
     fn gather_page(&self, max: usize) -> Step<Option<Gathered>> {
         let (catch, place) = match self.own.phase() {
             SubscriptionPhase::Behind(catch) => {
                 let Some((at, head)) = self.newest_state() else {
-                    // Since the loss was met: nothing leads back any more.
+                    // The state at the close has left since the loss was met: no difference can be made.
                     return Err(self.loss().error(self.position()).into());
                 };
                 (catch, self.first_place(catch, at, head)?)
@@ -194,18 +195,18 @@ impl Awake<'_> {
         if !gathered.lost || !self.has(Flag::WholeRevisions) {
             return Ok(Some(gathered));
         }
-        // It would end inside its revision. Nothing of it was handed out: all of it again, in a state that is held, so
-        // that it ends however fast the writer is.
+        // The batch would end inside its revision. As none of it was handed out, gather all again in a snapshot, which
+        // is not overtaken however fast the writer is.
         let snapshot = Snapshot::take(self.inner());
         if self.shared.end.load(Acquire) < snapshot.head() {
-            // Closed meanwhile, below that.
+            // Closed by its owner meanwhile, below the snapshot.
             return Err(Halt::Lost(self.loss()));
         }
         let place = self.first_place(catch, snapshot.position(), snapshot.head())?;
         Ok(Some(self.gather_at(At::Held(&snapshot), catch, place, max)))
     }
 
-    /// Where a difference begins that leads to this state.
+    /// The beginning of a difference that leads to this state.
     fn first_place(&self, catch: &CatchUp, at: Position, head: u64) -> Step<Reached> {
         if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
             return Err(resynced(at.revision, "while events were lost", self.position()).into());
@@ -213,7 +214,7 @@ impl Awake<'_> {
         Ok(Reached { at, head, ..catch.place.clone() })
     }
 
-    /// A page of the difference from a place on, in the state that it leads to.
+    /// Gathers a page of the difference from `place` on, in the state that it leads to.
     fn gather_at(&self, state: At<'_>, catch: &CatchUp, place: Reached, max: usize) -> Gathered {
         let batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions));
         let none = KeySet::default();
@@ -232,13 +233,13 @@ impl Awake<'_> {
 }
 
 impl DifferencePage<'_> {
-    /// Goes on until the batch is full, or the difference is over.
+    /// Gathers until the batch is full or the difference is over.
     fn gather(&mut self) -> Result<(), Left> {
         while self.out.batch.room() > 0 && self.out.place.stage != Stage::Over {
             let stage = self.out.place.stage;
             self.out.place.stage = match stage {
                 Stage::Begin => {
-                    // Overtaken inside its bracket it continues there, at a newer state.
+                    // A difference that was overtaken inside its bracket continues there, without a second BEGIN.
                     if self.bracket && !self.out.place.begun {
                         self.out.place.begun = true;
                         self.push_bracket(End::Begin);
@@ -273,7 +274,7 @@ impl DifferencePage<'_> {
         self.out.batch.push_mark(Mark::resync(&mark, 0));
     }
 
-    /// Keys that were delivered and are not there, or do not match, any more. True: these were all.
+    /// Gathers Deleted for delivered keys that are gone or no longer match. True: these were all.
     fn deletes(&mut self) -> Result<bool, Left> {
         let Gathered { place, gone, batch, .. } = &mut self.out;
         let (matcher, catch) = (self.matcher, self.catch);
@@ -314,14 +315,14 @@ impl DifferencePage<'_> {
         Ok(place.next.is_none())
     }
 
-    /// Keys that match now and were not delivered, or have changed since. True: these were all. Where the head
-    /// has left, `next` is where this has come to.
+    /// Gathers Added and Modified for keys that match now and were not delivered, or have changed since. True: these
+    /// were all. After `Err(Left)`, `next` is the first key that was not looked at.
     fn puts(&mut self) -> Result<bool, Left> {
         let Gathered { place, gone, came, batch, .. } = &mut self.out;
         let (matcher, catch) = (self.matcher, self.catch);
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(self.state, &range, place.next.take());
-        // One that this page deletes, and that a predicate lets pass now, is delivered anew.
+        // A key that this page deletes, and that a predicate passes now, is delivered anew as Added.
         let has = |key: &[u8]| self.delivered.has(key) && gone.binary_search_by(|gone| gone[..].cmp(key)).is_err();
         let mut page = Vec::new();
         let looked = scan.page(batch.room(), &mut page, |view, slot, live| {

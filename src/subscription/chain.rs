@@ -1,5 +1,5 @@
-//! The events of a bucket: links collected back from its newest one, then followed. What chains are, and where
-//! one is complete: docs/internals/chains.md.
+//! The chain of a bucket: its links are collected back from the newest event, then followed forwards.
+//! docs/internals/chains.md explains chains, and from where on one is complete.
 
 #![forbid(unsafe_code)]
 
@@ -21,26 +21,26 @@ use crate::reclaim;
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
-/// Sequence numbers that a cursor collects before it scans instead.
+/// The most links that a subscription collects; where there are more, it scans instead.
 const LINKS: usize = 1024;
 
-/// How a subscription finds its events.
+/// The read path of a subscription, by which it finds its events.
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) path: PathState,
     pub(super) links: Option<Box<Links>>,
-    /// Too dense for collecting, or up to a mark: scans until here.
+    /// It scans up to here, because the chain is too dense to collect, or a resync mark lies below.
     scan_to: u64,
     pub(super) skipped: u64,
 }
 
 /// Sequence numbers of a bucket's events, collected from its chain.
 pub(super) struct Links {
-    /// Newest first. A traversal may go back over some, so they are dropped when it has ended.
+    /// Newest first. Passed links are dropped only after a traversal, which may go back over some.
     seqs: Vec<u64>,
-    /// How many of them the cursor has not passed.
+    /// The number of links that the cursor has not passed.
     left: usize,
-    /// The head that they were collected under.
+    /// The head below which they were collected.
     to: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum PathState {
     Chain(Arc<Bucket>),
 }
 
-/// The chain of a bucket, as one load of its newest event after the head showed it.
+/// The newest event of a bucket, loaded after the head.
 #[derive(Clone, Copy)]
 pub(super) struct ChainEnd {
     bucket: u64,
@@ -99,7 +99,7 @@ impl Reader {
         }
     }
 
-    /// What it waits for, beside the scan.
+    /// The request for a bucket that the writer has not answered yet.
     fn request(&self) -> Option<&Arc<Request>> {
         match &self.path {
             PathState::Asked(request) => Some(request),
@@ -114,7 +114,7 @@ impl Reader {
         }
     }
 
-    /// Gives the bucket back.
+    /// Leaves the bucket, and withdraws a request for one.
     pub(super) fn leave(&mut self, shared: &Consumer) {
         if self.bucket().is_some() {
             shared.reads(None);
@@ -125,12 +125,12 @@ impl Reader {
         self.drop_links();
     }
 
-    /// Whether it scans, and has always done so.
+    /// Whether it scans and has no state to keep.
     pub(super) fn is_unused(&self) -> bool {
         matches!(self.path, PathState::Scan) && self.links.is_none() && self.skipped == 0
     }
 
-    /// Bytes of the links that wait to be followed: at most those of [`LINKS`].
+    /// Bytes of the collected links that were not followed yet: at most those of [`LINKS`].
     #[inline]
     pub(super) fn link_bytes(&self) -> u16 {
         self.links.as_ref().map_or(0, |links| (links.seqs.capacity() * size_of::<u64>()).min(u16::MAX.into()) as u16)
@@ -142,7 +142,7 @@ impl Reader {
 }
 
 impl Subscription {
-    /// The index of the bucket that it reads, if it reads one.
+    /// The name of the index whose bucket it reads, if it reads one.
     pub(crate) fn index_name(&self) -> Option<&str> {
         let bucket = self.own.cold.as_ref()?.reader.bucket()?;
         Some(self.shared.inner.indexes.name(bucket.name()))
@@ -162,8 +162,8 @@ impl Awake<'_> {
         }
     }
 
-    /// The chain, where it is complete from the cursor on: no mark and no boundary above it. To be called after the head
-    /// was loaded.
+    /// The chain, where it is complete from the cursor on: the cursor is not below `linked_from` nor `scan_to`. To be
+    /// called after the head was loaded.
     #[inline]
     pub(super) fn chain(&mut self) -> Option<ChainEnd> {
         let bucket = self.complete_chain()?;
@@ -179,8 +179,8 @@ impl Awake<'_> {
         complete.then_some(bucket)
     }
 
-    /// Collects the links of a bucket from its newest event back to the cursor. `None`: there is none, and the cursor stands
-    /// at the head; or there are too many, and a scan comes next.
+    /// Collects the links of a bucket from its newest event back to the cursor. `None`: there is no link, and the cursor
+    /// moves to the head; or there are too many, and a scan follows.
     pub(super) fn collect(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<Option<Links>> {
         let mut seqs = Vec::new();
         let mut hand = self.cursor.lend();
@@ -190,7 +190,7 @@ impl Awake<'_> {
             }
         })?;
         if seqs.len() > LINKS {
-            // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
+            // Too dense: a scan costs less than the memory. No event of the bucket lies below the lowest link.
             self.cursor.jump(lowest);
             self.own.cold().reader.scan_to = frontier.head;
             return Ok(None);
@@ -204,8 +204,8 @@ impl Awake<'_> {
         Ok(Some(Links { left: seqs.len(), seqs, to: frontier.head }))
     }
 
-    /// The one event of its own up to the head, where it passes unchanged: a view into the log. `None`: there is none, or
-    /// more than one, or it is not known without a look at the filter.
+    /// The only event of its bucket up to the head, as a view into the log, if it passes unchanged. `None`: there is
+    /// none, there are several, or the filter has to be evaluated.
     pub(super) fn view_of_one(&mut self, frontier: &Frontier) -> Step<Option<Batch>> {
         let from = self.cursor.seq();
         if !self.has(Flag::WholeBucket) || self.own.keeps_keys() || self.has_links() {
@@ -225,26 +225,26 @@ impl Awake<'_> {
         self.own.looked += 1;
         self.own.cold().reader.skipped += frontier.head - from - 1;
         self.cursor.jump(frontier.head);
-        // All of its revision lies below the head.
+        // A revision is published whole, so all of it lies below the head.
         self.cursor.reach(segment.event(newest).revision());
         self.cursor.keep(hand);
         self.reach(frontier);
         Ok(Some(Batch::view(segment, newest..newest + 1, false, self.position())))
     }
 
-    /// Nothing of its own up to the head.
+    /// Moves to the head, because no event of the bucket lies below it.
     fn pass_to_head(&mut self, frontier: &Frontier) {
         self.cursor.jump(frontier.head);
         self.cursor.release();
         self.reach(frontier);
     }
 
-    /// Everything up to the head was looked at.
+    /// Moves the position to the frontier's progress, because everything up to the head was looked at.
     fn reach(&mut self, frontier: &Frontier) {
         self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
     }
 
-    /// Runs a traversal over the events of links; those that are left wait for the next one.
+    /// Runs a traversal over the linked events, and keeps the links that are left for the next one.
     pub(super) fn follow(&mut self, traversal: &mut Traversal, mut links: Links, frontier: &Frontier) -> Step<bool> {
         let (from, looked) = (self.cursor.seq(), self.own.looked);
         let ended = traversal.run(self, &mut links);
@@ -261,7 +261,8 @@ impl Awake<'_> {
         ended
     }
 
-    /// Visits the events of a chain from the newest back to the cursor; the lowest, or the head.
+    /// Visits the events of a chain from the newest back to the cursor; returns the lowest, or the head if there is
+    /// none.
     fn walk_back(
         &self,
         ChainEnd { bucket, newest }: ChainEnd,
@@ -274,7 +275,7 @@ impl Awake<'_> {
             step("link");
             let segment = self.segment_of(at, hand)?;
             let Some(before) = segment.before(at, bucket) else { return Err(self.broken_chain(at).into()) };
-            // Above the head: followed, not delivered.
+            // A link at or above the head is followed, but not collected.
             if at < frontier.head {
                 each(at);
                 lowest = at;
@@ -284,24 +285,24 @@ impl Awake<'_> {
         Ok(lowest)
     }
 
-    /// Before a scan over the newest mark: up to its own next event, or to the next mark, a chain has
-    /// nothing to lose. From there on it scans, so that the links are walked once, and not again by each poll before
-    /// the mark.
+    /// Moves to the next resync mark or to the next event of the bucket, whichever comes first, as no event below both
+    /// concerns it. From there it scans up to the newest mark, so that the links are walked once and not by each poll
+    /// before the mark.
     pub(super) fn go_to_mark(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<()> {
         let own = if chain.newest < self.cursor.seq() {
             frontier.head
         } else {
             self.walk_back(chain, frontier, &mut None, |_| {})?
         };
-        // After head, and not beyond it: what lies below is to be scanned, and the rest is not there yet.
+        // Loaded after head, and cut to it: the events below it are scanned, the rest is not published yet.
         let mark = self.shared.inner.ring.newest_mark();
         self.own.cold().reader.scan_to = frontier.head.min(mark + 1);
         let pin = reclaim::pin();
         let epochs = self.shared.inner.ring.epochs(&pin);
-        // The newest one below may reach over the cursor.
+        // The bracket of the newest change below may end above the cursor.
         let below = epochs.last_below(self.cursor.seq()).filter(|epoch_change| epoch_change.end >= self.cursor.seq());
         let Some(epoch_change) = below.or_else(|| epochs.changes_from(self.cursor.seq()).next()) else { return Ok(()) };
-        // Inside a bracket its end is next.
+        // A cursor inside a bracket has the end mark next.
         let inside = epoch_change.seq < self.cursor.seq();
         let to = if inside { epoch_change.end } else { epoch_change.seq };
         let to = to.min(own);
@@ -316,7 +317,7 @@ impl Awake<'_> {
         Ok(())
     }
 
-    /// Where a scan of one that reads a chain ends: where the chain serves again.
+    /// The end of a scan: where the chain can be read again, else the head.
     pub(super) fn scan_end(&self, frontier: &Frontier) -> u64 {
         let scan_to = self.own.cold.as_ref().map_or(0, |cold| cold.reader.scan_to);
         if scan_to > self.cursor.seq() { frontier.head.min(scan_to) } else { frontier.head }
@@ -329,7 +330,7 @@ impl Awake<'_> {
         )
     }
 
-    /// The segment of a sequence number, by the hand if it is there.
+    /// The segment of a sequence number: `hand`, the cached segment, if it is that, else located and cached there.
     fn segment_of<'a>(&self, seq: u64, hand: &'a mut Option<SegmentRef>) -> Step<&'a SegmentRef> {
         let base = self.shared.inner.ring.base_of(seq);
         if hand.as_ref().is_none_or(|held| held.base() != base) {
@@ -353,8 +354,7 @@ impl Awake<'_> {
         self.own.cold.as_mut().and_then(|cold| cold.reader.links.take())
     }
 
-    /// How its next event is found: in the chain of this bucket; or by a scan, while it waits for the answer to this
-    /// request.
+    /// The bucket whose chain it reads; else it scans, and the request for a bucket that is not answered yet, if any.
     pub(super) fn read_path(&mut self) -> (Option<&Arc<Bucket>>, Option<&Arc<Request>>) {
         if self.own.cold.is_none() {
             return (None, None);

@@ -1,4 +1,4 @@
-//! Where a subscription stands: three things that belong together and move only here.
+//! The cursor of a subscription: three values that belong together and change only here.
 //!
 //! | part | meaning |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! The segment is that of `seq`, or one that `seq` has moved out of; [`Cursor::next_run`] replaces it then. A
 //! cursor that sleeps holds none ([`Cursor::release`]).
 //!
-//! Between two calls of the consumer it stands in the words that others see (`awake`).
+//! Between two calls of the consumer it is stored in the words that other threads see (`awake`).
 //!
 //! Example, with segments of 4: the cursor stands at (6, revision 11) in the segment of 4 to 7, and the head is
 //! 10. `next_run` gives 6 to 7. Their two events are revision 12, so `pass` over both leads to (8, revision 12).
@@ -31,7 +31,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// As it was put back after the last call, with the segment that it kept.
+    /// The cursor as it was stored after the last call, with the segment that it kept.
     #[inline]
     pub(super) fn taken_up(seq: u64, position: Position, segment: Option<SegmentRef>) -> Cursor {
         Cursor { seq, position, segment }
@@ -53,22 +53,22 @@ impl Cursor {
         self.segment.as_ref().is_some_and(|segment| segment.contains(self.seq))
     }
 
-    /// Stands somewhere else: at a start, behind a loss, at the end of a catch-up.
+    /// Moves to another place: a start, the end of a lost range, the end of a catch-up.
     pub(super) fn begin_at(&mut self, seq: u64, position: Position) {
         *self = Cursor { seq, position, segment: None };
     }
 
-    /// Gives its segment back: before it sleeps, and where it will not read on.
+    /// Drops its count on its segment: before it sleeps, and where it does not read on.
     pub(super) fn release(&mut self) {
         self.segment = None;
     }
 
-    /// The segment that it keeps, to walk with; [`Cursor::keep`] returns it. Also when it is put back itself.
+    /// Takes the segment out, to walk with or to store between calls; [`Cursor::keep`] puts one in.
     pub(super) fn lend(&mut self) -> Option<SegmentRef> {
         self.segment.take()
     }
 
-    /// The segment that it keeps, counted once more.
+    /// A further count on the segment that it keeps.
     pub(super) fn kept(&self) -> Option<SegmentRef> {
         self.segment.clone()
     }
@@ -78,19 +78,19 @@ impl Cursor {
         self.segment.as_ref()
     }
 
-    /// Keeps a segment, if it stands in it and keeps none.
+    /// Keeps a segment, if its sequence number lies there and it keeps none.
     pub(super) fn keep_if_none(&mut self, segment: SegmentRef) {
         if self.segment.is_none() {
             self.keep(Some(segment));
         }
     }
 
-    /// Keeps a segment, if it stands in it.
+    /// Keeps a segment, if its sequence number lies there.
     pub(super) fn keep(&mut self, segment: Option<SegmentRef>) {
         self.segment = segment.filter(|segment| segment.contains(self.seq));
     }
 
-    /// The next events below `head`, as many as lie in one segment. Moves over the ends of segments.
+    /// The next events below `head`, those of one segment. Moves on to the next segment where one ends.
     #[inline]
     pub(super) fn next_run(&mut self, ring: &Ring, head: u64) -> Run {
         ring.next_run(&mut self.seq, &mut self.segment, head)
@@ -125,7 +125,7 @@ impl Cursor {
         }
     }
 
-    /// Moves over its segment, at whose begin it stands, as that is below `head`; the events that it passed. The segment
+    /// Moves from the begin of its segment over all of its events below `head`, and returns their number. The segment
     /// has no mark, and begins and ends with whole revisions.
     pub(super) fn pass_segment(&mut self, head: u64) -> u64 {
         let Some(segment) = self.segment.take() else { return 0 };
@@ -135,7 +135,7 @@ impl Cursor {
         end - segment.base()
     }
 
-    /// Moves on to a sequence number: nothing of its own lies before that. Never backwards.
+    /// Moves forward to a sequence number, below which no event concerns the subscription. Never backwards.
     #[inline]
     pub(super) fn jump(&mut self, seq: u64) {
         self.seq = self.seq.max(seq);
@@ -144,18 +144,18 @@ impl Cursor {
         }
     }
 
-    /// Everything up to a revision of its epoch was looked at.
+    /// Raises the position, because everything up to this revision of its epoch was looked at.
     #[inline]
     pub(super) fn reach(&mut self, revision: u64) {
         self.position.revision = self.position.revision.max(revision);
     }
 
-    /// A wait for a revision has moved into a later epoch.
+    /// Enters a later epoch during a wait for a revision.
     pub(super) fn enter_epoch(&mut self, epoch: u64) {
         self.position.epoch = epoch;
     }
 
-    /// Goes back to where it stood at a border: what it has passed since is not handed out.
+    /// Goes back to a rollback point: the events that it has passed since are not handed out.
     pub(super) fn go_back(&mut self, seq: u64, position: Position, segment: Option<SegmentRef>) {
         *self = Cursor { seq, position, segment };
     }

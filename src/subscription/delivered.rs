@@ -1,7 +1,7 @@
-//! The keys that a consumer has been given, for the policies that bring it back after a loss by a difference.
+//! The delivered keys of a consumer, for the policies that catch up after a loss by a difference.
 //!
-//! The difference needs no version of what was delivered, only the keys. Everything below the cursor was
-//! delivered, so a key has changed since if its version is not below the cursor.
+//! The difference needs no delivered versions, only the keys. Everything below the cursor was delivered, so a key has
+//! changed since if its version is not below the cursor.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,8 @@ use crate::reclaim;
 use crate::store::key_set::KeySet;
 
 impl Awake<'_> {
-    /// Policies that need it: the matching state at `head` counts as delivered, in place of what did. False: it has left,
-    /// and what counted as delivered still does.
+    /// Under policies that need delivered keys, replaces them by the keys that match at `head`. False: that state has
+    /// left the window, and the delivered keys are unchanged.
     pub(super) fn seed(&mut self, head: u64) -> bool {
         if !self.own.on_lag.needs_delivered_keys() {
             return true;
@@ -25,7 +25,7 @@ impl Awake<'_> {
         self.seed_at(At::Head(self.inner(), head)).is_ok()
     }
 
-    /// The same for a state that somebody holds.
+    /// Replaces the delivered keys by those that match in a snapshot.
     pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
         let _ = self.seed_at(At::Held(snapshot));
     }
@@ -36,7 +36,7 @@ impl Awake<'_> {
         Ok(())
     }
 
-    /// The keys that match in a state. Runs predicates.
+    /// Collects the keys that match in a state. Runs predicates.
     fn matching_keys(&self, at: At<'_>) -> Result<KeySet, Left> {
         let matcher = &self.shared.matcher;
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
@@ -57,7 +57,7 @@ impl Awake<'_> {
         Ok(keys)
     }
 
-    /// An event was handed out, or would have been but for the mask of kinds.
+    /// Records an event that was handed out, or would have been but for the mask of kinds.
     #[inline]
     pub(super) fn record(&mut self, kind: Kind, event: &Event) {
         let Some(delivered) = self.own.delivered() else { return };

@@ -1,5 +1,5 @@
-//! The next events of a live subscription: a view of the log where nothing is filtered; else a traversal, whose events
-//! come from a scan of the log or from the chain of a bucket.
+//! The next events of a live subscription: without a filter a view of the log, else a traversal of a scan of the log or
+//! of the chain of a bucket.
 
 #![forbid(unsafe_code)]
 
@@ -16,15 +16,15 @@ use crate::log::segment::Segment;
 use crate::position::Position;
 use std::ops::Range;
 
-/// How the next events are found.
+/// The source of the next events.
 enum NextRead {
-    /// By a scan up to this sequence number.
+    /// A scan of the log up to a sequence number.
     Log(LogSource),
-    /// By links that were collected.
+    /// Links that were collected and not followed yet.
     Links(Links),
-    /// By the chain of a bucket, of which nothing is collected yet.
+    /// The chain of a bucket, whose links are to be collected.
     Chain(ChainEnd),
-    /// There are none.
+    /// The cursor is at the head.
     Head,
 }
 
@@ -61,7 +61,7 @@ impl Awake<'_> {
         self.with_place_kept(|awake| awake.filtered(frontier, max))
     }
 
-    /// Whether a poll has an event to hand out. The cursor stands before it then, else at the head.
+    /// Whether a poll has an event to hand out. Moves the cursor to that event, or to the head.
     pub(super) fn peek_events(&mut self, frontier: &Frontier) -> Step<bool> {
         self.with_place_kept(|awake| {
             let mut traversal = Traversal::new(awake, frontier, 0);
@@ -69,8 +69,8 @@ impl Awake<'_> {
         })
     }
 
-    /// Runs predicates: what panics among them stands again where the subscription stands now, with the segment that it
-    /// keeps, which may have left the window.
+    /// Calls `run`, which may run predicates. If a predicate panics, the subscription is left at its present cursor,
+    /// with the segment that it keeps, as the log may no longer have that.
     fn with_place_kept<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
         let runs_predicates = self.shared.matcher.has_predicates();
         if runs_predicates {
@@ -93,8 +93,8 @@ impl Awake<'_> {
         Ok(traversal.finish(self))
     }
 
-    /// Runs a traversal until it has something, or everything below the frontier was looked at. True: it has ended before
-    /// that.
+    /// Runs a traversal until it has an event, or everything below the frontier was looked at. True: it ended early,
+    /// before an event or at a loss.
     fn traverse(&mut self, traversal: &mut Traversal, frontier: &Frontier) -> Step<bool> {
         loop {
             let ended = match self.next_read(frontier)? {
@@ -116,7 +116,7 @@ impl Awake<'_> {
         if let Some(links) = self.take_links() {
             return Ok(NextRead::Links(*links));
         }
-        // Also at the head: it takes over the bucket that the writer has answered with.
+        // Called at the head, too, as it takes over the bucket that the writer has answered with.
         let chain = self.chain();
         if self.cursor.seq() >= frontier.head {
             return Ok(NextRead::Head);
@@ -124,9 +124,9 @@ impl Awake<'_> {
         let Some(chain) = chain else {
             return Ok(NextRead::Log(LogSource { head: self.scan_end(frontier), run: 0..0 }));
         };
-        // After head: what lies below it has its mark here.
+        // Loaded after head, so it covers every mark below head.
         if self.shared.inner.ring.newest_mark() >= self.cursor.seq() {
-            // No event of a new epoch before its bracket: it scans up to the mark.
+            // Marks are in no chain, and must come before the events of their epoch: scan up to the newest mark.
             self.go_to_mark(chain, frontier)?;
             return self.next_read(frontier);
         }
@@ -143,7 +143,7 @@ impl Awake<'_> {
         }
     }
 
-    /// Unfiltered: a run of the segment of the cursor, nothing copied.
+    /// A batch without a filter: a view of a run of the cursor's segment, without a copy.
     #[inline(always)]
     pub(super) fn view(&mut self, run: Range<u64>, max: usize) -> Batch {
         let Some(segment) = self.cursor.kept() else { return Batch::empty(self.position()) };
@@ -158,7 +158,7 @@ impl Awake<'_> {
         Batch::view(segment, run.start..self.cursor.seq(), continues, self.position())
     }
 
-    /// Moves over the whole segment of the cursor if it holds nothing for this filter.
+    /// Moves over the whole segment of the cursor, if its summary excludes this filter.
     fn skips_segment(&mut self, head: u64) -> bool {
         let Some(segment) = self.cursor.segment() else { return false };
         let whole = self.cursor.seq() == segment.base() && head >= segment.limit();
@@ -170,7 +170,7 @@ impl Awake<'_> {
         true
     }
 
-    /// What an event is to this subscription: filter, and the wish to stop at a resync.
+    /// The kind as which an event passes the filter, if it does; RESYNCED at a resync mark where it is to stop there.
     pub(super) fn passes(&self, event: &Event) -> Step<Option<Kind>> {
         if self.has(Flag::StopOnResync)
             && let Some(mark) = event.resync()

@@ -1,10 +1,10 @@
 //! A start above the current revision: a wait for that revision, which becomes `After` when it is over.
 //!
-//! While it waits nothing is handed out and nothing is read: the position is the asked one, the cursor
-//! stands at the head at which the wait began. When the cache has reached the revision, the cursor goes
-//! to the first event above it. What happened in between is judged then, from the epoch changes since:
+//! While it waits, no event is read or handed out: the position is the asked one, and the cursor is the head at which
+//! the wait began. When the cache has reached the revision, the cursor moves to the first event above it. The epoch
+//! changes since the wait began decide the outcome:
 //!
-//! | since the wait began | what comes of it |
+//! | since the wait began | outcome |
 //! | --- | --- |
 //! | nothing, or resyncs that end at or below the revision | continues waiting, or begins |
 //! | the revision was reached before a resync | begins there; the bracket follows |
@@ -33,15 +33,15 @@ use crate::wake::Interest;
 pub(super) struct FutureStart {
     /// Ticket of the consistent read that says whether the revision exists, until it has answered.
     ticket: Option<u64>,
-    /// The start is at the first event of the revision, where that has several.
+    /// Whether it starts at the first event of the revision, where that has several.
     within: bool,
-    /// Where its cursor stands: at the head at which the wait began.
+    /// Its cursor: the head at which the wait began.
     pub(super) began_at: u64,
-    /// The head at which it was last seen that the revision is not reached: nothing below that concerns it.
+    /// The head at which the revision was last seen not to be reached: no event below concerns it.
     pub(super) looked_to: u64,
 }
 
-/// Where a start begins: the sequence number of its first event, and the epoch there.
+/// The beginning of a start: the sequence number of its first event, and the epoch there.
 type Beginning = (u64, u64);
 
 impl Awake<'_> {
@@ -55,24 +55,24 @@ impl Awake<'_> {
         self.own.enter(SubscriptionPhase::Future(Box::new(start)));
     }
 
-    /// Whether it waits for a revision: then it is behind nothing.
+    /// Whether it waits for a revision, and so has no lag.
     pub(super) fn is_ahead(&self) -> bool {
         matches!(self.own.phase(), SubscriptionPhase::Future(_) | SubscriptionPhase::Revision { .. })
     }
 
-    /// What ends the wait of a start in the future.
+    /// The interest that ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
         let SubscriptionPhase::Future(start) = self.own.phase() else { return None };
         Some(Interest::revision(self.position(), start.ticket))
     }
 
-    /// Looks whether the revision was reached. True: it begins, and there may be events.
+    /// Begins, if the revision was reached. True: it has begun, and there may be events.
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
             let within = matches!(self.own.phase(), SubscriptionPhase::Future(start) if start.within);
-            // The last position that was delivered stays the asked one: bookmarks count from there.
+            // The last delivered position stays the asked one, from which bookmarks count.
             let (seq, position) = self.first_event((seq, Position { epoch, ..self.position() }), within)?;
-            // The consumer has the state of its revision: only now is it there to be recorded.
+            // The consumer has the state of its revision, which only now exists in the cache and can be recorded.
             if !self.seed(seq) {
                 return Err(Halt::Lost(self.loss()));
             }
@@ -84,14 +84,14 @@ impl Awake<'_> {
             return Err(say::closed("subscription").into());
         }
         if let Some(error) = self.inner().broken() {
-            // Nothing is published any more.
+            // The writer has stopped for good, so the revision never comes.
             return Err(error.into());
         }
         self.ask_the_source()?;
         Ok(false)
     }
 
-    /// The table of the module. None: it waits on.
+    /// Decides by the table of the module. `None`: the wait continues.
     fn beginning(&mut self, frontier: &Frontier) -> Step<Option<Beginning>> {
         let inner = self.inner().clone();
         let asked = self.position().revision;
@@ -105,7 +105,7 @@ impl Awake<'_> {
                 return self.first_above(epoch_change.seq).map(Some);
             }
             if epoch_change.resets() {
-                // Epochs that have left may have held it.
+                // An epoch that has left the window may have had the revision.
                 let left = epoch_change.seq < inner.ring.oldest_seq();
                 if left && epoch_change.highest_before >= asked {
                     return Err(Halt::Lost(self.loss()));
@@ -126,8 +126,8 @@ impl Awake<'_> {
         Ok(None)
     }
 
-    /// A resync has jumped over the asked revision. The resyncs before it did not concern this start: where the log still
-    /// has the bracket it continues there, in the epoch before it.
+    /// The loss of a start whose revision a resync has jumped over. If the log still has the bracket, the subscription
+    /// continues there, in the epoch before it; earlier resyncs did not concern this start.
     fn jumped_over(&mut self, change: &EpochChange, epoch: u64) -> Loss {
         let loss = self.loss();
         let ring = &self.inner().ring;
@@ -147,14 +147,14 @@ impl Awake<'_> {
         let (seq, oldest) = loop {
             let seq = inner.ring.seq_above(asked, &epochs.at(head), head, &pin);
             let oldest = inner.ring.oldest_seq();
-            // The segment that the search ended at may have left meanwhile, and had nothing above the revision: again in
-            // what is there now, until the window has moved beyond the head.
+            // The segment at which the search ended may have left meanwhile, with no event above the revision: search
+            // the present window again, unless that has moved beyond the head.
             if seq >= oldest || oldest > head {
                 break (seq, oldest);
             }
         };
-        // Where something has left since the wait began, and nothing of the window lies before the first
-        // event above the asked revision, more above it may have left.
+        // If events have left since the wait began, and the first event above the asked revision is the first of the
+        // window, events above the revision may have left before it.
         let may_be_lost = seq <= oldest && self.cursor.seq() < oldest;
         let lost = !inner.ring.has_all_from(seq, oldest, &pin)
             || (may_be_lost && inner.ring.newest_left(oldest, &pin) > asked);

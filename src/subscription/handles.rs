@@ -1,4 +1,4 @@
-//! What others have of a subscription: a handle that ends it, and the pace that it sets for a feeder.
+//! Handles on a subscription for other threads: a closer, and the pace that holds back a feeder.
 
 #![forbid(unsafe_code)]
 
@@ -23,8 +23,8 @@ use crate::writer::Writer;
 pub struct Closer(pub(super) ConsumerRef);
 
 impl Closer {
-    /// Ends the subscription: idempotent. A wait in progress ends at once; what was published before
-    /// the call is still handed out, then CLOSED.
+    /// Ends the subscription: idempotent. A wait in progress ends at once; events that were published before the call
+    /// are still handed out, then CLOSED.
     pub fn close(&self) {
         self.0.close();
     }

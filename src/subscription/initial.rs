@@ -21,7 +21,7 @@ use crate::read::view::{At, Left, Scan};
 pub(super) struct Initial {
     /// The first key that was not handed out.
     next: Option<Vec<u8>>,
-    /// All but the mark.
+    /// All objects were handed out; the mark was not.
     done: bool,
     at: Position,
     /// The most bytes of a batch; `usize::MAX`: as many as there are.
@@ -46,7 +46,7 @@ impl Awake<'_> {
         let mut batch = BatchBuilder::new(max, false);
         if !done {
             let mut came = Vec::new();
-            // Runs predicates. What follows of it is stored when it has returned.
+            // Runs predicates, so the subscription is changed only after it has returned.
             let Ok(next) = self.initial_objects(initial.next.clone(), batch_bytes, &mut batch, &mut came) else {
                 return Err(Halt::Lost(self.loss_of_state()));
             };
@@ -66,8 +66,8 @@ impl Awake<'_> {
         Ok(batch.finish(self.position()))
     }
 
-    /// Gathers objects of the state from a key on, and the keys to record as delivered; where they continue, `None` at
-    /// their end. What was not gathered whole is not handed out, and so not delivered.
+    /// Gathers objects of the state from a key on, and the keys to record as delivered. Returns the key at which the
+    /// next page begins, `None` at the end. After an error the caller hands out and records nothing.
     fn initial_objects(
         &self,
         from: Option<Vec<u8>>,
@@ -79,7 +79,7 @@ impl Awake<'_> {
         let shows = matcher.delivers(Kind::Added);
         let keeps_keys = self.own.keeps_keys();
         if !shows && !keeps_keys {
-            // Masked: the state is not delivered, its end is.
+            // Added is masked: of the state only its end mark is delivered.
             return Ok(None);
         }
         let range = matcher.range().cloned().unwrap_or_else(Range::all);

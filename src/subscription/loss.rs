@@ -1,8 +1,8 @@
 //! A loss: events at the cursor have left the window, or the subscription was too far behind.
 //!
-//! A poll that meets a loss says what was lost once, as LAGGED with the range of revisions, and then follows
-//! the policy of the subscription ([`OnLag`]): it ends, continues at the oldest event, or brings the consumer
-//! back by a difference (`catch_up`). With examples: docs/internals/lag.md.
+//! A poll that meets a loss reports it once, as LAGGED with the range of revisions, and then follows the policy of the
+//! subscription ([`OnLag`]): it ends, continues at the oldest event, or catches up by a difference (`catch_up`).
+//! docs/internals/lag.md has examples.
 
 #![forbid(unsafe_code)]
 
@@ -27,20 +27,20 @@ pub(super) struct Loss {
     pub(super) of: Lost,
 }
 
-/// What was lost.
+/// The kind of a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// Events behind a state that the consumer has.
+    /// Events above a state that the consumer has.
     Events,
-    /// A part of the initial state: the consumer knows what it was given.
+    /// A part of the initial state. The delivered keys say which part the consumer has.
     State,
-    /// The state that the subscription starts from, which the consumer has from elsewhere and the cache does not know any
-    /// more. No difference leads from there to the state now.
+    /// The state that the subscription starts from, which the consumer has from another source. The cache no longer has
+    /// it, so it can make no difference from there.
     Start,
 }
 
 impl Awake<'_> {
-    /// Whether it was ended because it was too far behind.
+    /// LAGGED, if it was closed because it exceeded its limit of lag.
     #[cold]
     pub(super) fn check_limit(&self) -> Step<()> {
         let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
@@ -62,7 +62,7 @@ impl Awake<'_> {
         .into())
     }
 
-    /// The cursor's place has left: what was lost, and where the log continues.
+    /// The loss of a cursor whose segment has left: the lost range, and the position at which the log continues.
     pub(super) fn loss(&self) -> Loss {
         let inner = &self.shared.inner;
         loop {
@@ -86,14 +86,14 @@ impl Awake<'_> {
         }
     }
 
-    /// The state that the initial events are read from has left.
+    /// The loss of an initial state whose head has left the window.
     pub(super) fn loss_of_state(&self) -> Loss {
         let (oldest, current) = self.inner().window();
         let (current, before) = (current.revision, self.position());
         self.up_to_the_close(Loss { from: 1, to: current, oldest, current, seq: 0, before, of: Lost::State })
     }
 
-    /// Closed by its owner it has nothing to hand out above the close, so nothing of that is lost.
+    /// Cuts a loss to the close by the owner: no event above the close was to be handed out, so none above is lost.
     fn up_to_the_close(&self, loss: Loss) -> Loss {
         let Frontier { head, closed_at, .. } = self.frontier();
         match closed_at {
@@ -103,12 +103,12 @@ impl Awake<'_> {
         }
     }
 
-    /// Revisions up to this one were reported as lost.
+    /// The last revision that was reported as lost.
     fn reported(&self) -> u64 {
         self.own.cold.as_ref().map_or(0, |cold| cold.reported)
     }
 
-    /// What comes of a loss: an error to report, or nothing (then the poll continues).
+    /// Follows the policy after a loss. Returns the error to report; `None`: the poll continues.
     pub(super) fn lose(&mut self, loss: Loss) -> Option<Error> {
         self.shared.lost();
         tracing::debug!(
@@ -131,7 +131,7 @@ impl Awake<'_> {
                 let frontier = self.frontier();
                 let over = frontier.closed && loss.seq >= frontier.head;
                 if self.has(Flag::StopOnResync) && loss.before.epoch != self.position().epoch && !over {
-                    // The bracket was lost, too.
+                    // The mark of that resync is among the lost events.
                     let resynced = resynced(loss.current, "while events were lost", self.position());
                     self.own.cold().failure = Some(Box::new(Halt::Over(resynced)));
                 }
@@ -141,7 +141,7 @@ impl Awake<'_> {
                 }
             }
             OnLag::Resnapshot | OnLag::Conflate if loss.of == Lost::Start => self.end(),
-            // Closed by its owner, at a state that has left.
+            // Its owner has closed it, and the state at the close has left the window.
             OnLag::Resnapshot | OnLag::Conflate if self.newest_state().is_none() => self.end(),
             OnLag::Resnapshot | OnLag::Conflate => {
                 let reported = self.own.on_lag == OnLag::Conflate || self.is_in_bracket();
@@ -150,7 +150,7 @@ impl Awake<'_> {
                 }
                 self.fall_behind();
                 if reported {
-                    // The difference begins in this call: where it panics, the loss has been met.
+                    // Stored now, because the difference begins in this call: if that panics, the loss stays recorded.
                     self.share();
                     return None;
                 }

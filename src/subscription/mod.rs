@@ -1,29 +1,29 @@
 //! Subscriptions: a cursor with a filter, owned by one consumer.
 //!
-//! Step list of a poll: closed, progress, head (all Acquire, in this order), then the segment of the
-//! cursor or its bucket, then plain reads below the head. The cursor moves to what was read under the
-//! head loaded *first*. Nothing is pinned between polls; the subscription keeps a count on the segment
-//! that it stands in while it reads, and gives it back when it waits.
+//! A poll loads closed, progress and head (all Acquire, in this order), then the segment of the cursor or its bucket,
+//! then reads events below the head without atomics. The cursor moves no further than the head loaded *first*. The
+//! subscription holds no pin between polls; it keeps a count on the segment of its cursor while it reads, and drops
+//! that when it waits.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `options` | how one is opened |
-//! | `cursor` | where it stands: the only thing that moves |
-//! | `own` | what its consumer alone has between two calls, and what few need of that |
-//! | `awake` | it while its consumer calls |
-//! | `handles` | ending it from other threads; the pace of a feeder |
-//! | `stats` | what it did |
+//! | `cursor` | its cursor, which alone moves |
+//! | `own` | the state that only its consumer uses, kept between two calls |
+//! | `awake` | the subscription during a call of its consumer |
+//! | `handles` | handles that end it from other threads; the pace of a feeder |
+//! | `stats` | statistics of what it did |
 //! | `start`, `future` | from its start to the first event; a start above the current revision |
 //! | `initial` | the initial state |
 //! | `events` | the next events of the log: a view, or a traversal |
 //! | `traverse` | the one traversal of a filtered subscription: position, border, loss, delivered keys |
 //! | `chain` | the links of a bucket, a source of a traversal |
-//! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
-//! | `sleep` | what it waits for, and its own side of its seat |
+//! | `loss`, `delivered`, `catch_up` | the lost range, the delivered keys, the difference |
+//! | `sleep` | its interest, and the consumer's side of its seat |
 //! | `wait` | parking, wake sets, futures, streams |
 //!
-//! What other threads see of it is a [`Consumer`](crate::cache::Consumer) of its cache. What stands where, and what an idle one costs:
-//! docs/internals/subscription.md.
+//! Other threads see it as a [`Consumer`](crate::cache::Consumer) of its cache. docs/internals/subscription.md says where
+//! each part of its state is stored, and what an idle one costs.
 
 #![deny(unsafe_code)]
 
@@ -58,7 +58,7 @@ use awake::Awake;
 use loss::Loss;
 use own::Own;
 
-/// Where a subscription begins.
+/// The start of a subscription.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start};
@@ -84,26 +84,26 @@ use own::Own;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Start {
-    /// Nothing of the past: events above the current revision.
+    /// Only events above the current revision.
     Now,
     /// History above this revision, then live. COMPACTED where it is below the window less one.
     After(u64),
-    /// As `After`, for a consumer that may have received only some of the events of this revision: where the revision has
-    /// more than one event, all of them come again. COMPACTED, too, where these have left the window.
+    /// Like `After`, for a consumer that may have received only some of the events of this revision: where the revision
+    /// has more than one event, all of them come again. COMPACTED, too, where these have left the window.
     Within(u64),
     /// The whole matching state as Added in key order, a mark, then live.
     State,
     /// Waits until the cache reached this revision, then as `State`.
     StateAtLeast(u64),
-    /// As `After`, of an epoch (0: unchecked): what a consumer that was away resumes at. COMPACTED where the history
-    /// was reset since.
+    /// Like `After`, checked against the position's epoch (0: unchecked): for a consumer that resumes at a saved
+    /// position. COMPACTED where the history was reset since.
     AfterIn(Position),
 }
 
-/// Why a poll cannot continue.
+/// The reason why a poll cannot continue.
 #[derive(Debug)]
 enum Halt {
-    /// Events were lost; what comes of it is the policy's.
+    /// Events were lost; the policy decides what follows.
     Lost(Loss),
     Over(Error),
 }
@@ -118,9 +118,9 @@ type Step<T> = std::result::Result<T, Halt>;
 
 /// A cursor over a cache, owned by one consumer. Send.
 ///
-/// [`Subscription::poll`] never blocks. A position that was lost is reported as LAGGED, once, with the
-/// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, also when
-/// all handles are dropped; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
+/// [`Subscription::poll`] never blocks. A loss of events is reported as LAGGED, once, with the range; the policy
+/// ([`OnLag`]) decides what follows. A subscription that has not ended keeps its cache open, also when all handles are
+/// dropped; after [`crate::Cache::close`] it hands out the events that were published before, then CLOSED.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Code, Start};
@@ -146,8 +146,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Runs a call of the consumer's: with its cursor in hand, which is put back and shown to others when it returns.
-    /// Where it panics, the cursor stays where it was.
+    /// Runs a call of the consumer with the cursor taken up, and stores the cursor when the call returns. If the call
+    /// panics, the cursor stays where it was.
     #[inline]
     fn awake<T>(&mut self, call: impl FnOnce(&mut Awake<'_>) -> T) -> T {
         let mut awake = Awake::new(&self.shared, &mut self.own);
@@ -156,11 +156,11 @@ impl Subscription {
         result
     }
 
-    /// What is new, without blocking: at most `max` events; none is no error.
+    /// Returns the next events, at most `max`, without blocking. An empty batch is no error.
     ///
-    /// LAGGED is reported once a loss; what follows is the policy's ([`OnLag`]). RESYNCED, COMPACTED and
-    /// FUTURE_REVISION are reported once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events
-    /// looked at): its own, where it reads a chain; see [`Subscription::stats`].
+    /// LAGGED is reported once for each loss; the policy ([`OnLag`]) decides what follows. RESYNCED, COMPACTED and
+    /// FUTURE_REVISION are reported once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events looked at),
+    /// which are only the matching bucket's where it reads a chain; see [`Subscription::stats`].
     pub fn poll(&mut self, max: usize) -> Result<Batch> {
         if max == 0 {
             return Err(say::invalid("poll with a maximum of 0 events: ask for at least 1"));
@@ -168,28 +168,28 @@ impl Subscription {
         self.awake(|awake| awake.poll(max))
     }
 
-    /// The same for C, with a maximum above 0: one that is a member of a wake set leaves the poll armed, or listed where
+    /// [`Subscription::poll`] for C, with `max` above 0: a member of a wake set is armed after the poll, or listed where
     /// there is more. `rests`: see `Awake::poll_member`.
     #[inline]
     pub(crate) fn poll_for_loop(&mut self, max: usize, rests: impl Fn()) -> Result<Batch> {
         self.awake(|awake| if awake.has(own::Flag::Member) { awake.poll_member(max, rests) } else { awake.poll(max) })
     }
 
-    /// The wait of C: it leaves a member of a wake set armed or listed, as it found it.
+    /// [`Subscription::wait`] for C: a member of a wake set is armed or listed again after the wait.
     pub(crate) fn wait_for_loop(&mut self, timeout: std::time::Duration, rests: impl Fn()) -> Result<bool> {
         let answer = self.wait(timeout)?;
         self.awake(|awake| awake.arm_member(rests));
         Ok(answer)
     }
 
-    /// The position: every match up to and with it was handed out. 0 during the initial state. After a poll that gave
-    /// nothing it is not below any position of the cache that was seen before that poll.
+    /// The position: every match up to and with it was handed out. 0 during the initial state. After an empty poll it
+    /// is not below any position of the cache that was seen before that poll.
     pub fn position(&self) -> Position {
         self.shared.position()
     }
 
-    /// How far it is behind now. While it sleeps it counts as having everything, until it is woken: so a producer that waits
-    /// for its consumers counts what they have taken instead.
+    /// Its present lag. A subscription that sleeps counts as having everything until it is woken, so a producer that waits
+    /// for its consumers should count the events that they have taken instead.
     pub fn lag(&self) -> Lag {
         self.shared.lag()
     }
@@ -217,7 +217,7 @@ impl Drop for Subscription {
         let Subscription { shared, own } = self;
         let inner = &shared.inner;
         if own.slot != NOWHERE {
-            // While it stands: a loss that no poll has met is its last.
+            // Before it ends, so that a loss that no poll has met is counted, too.
             inner.registry.leave(own.slot, shared, shared.figures().lagged);
         }
         shared.end.store(0, Release);

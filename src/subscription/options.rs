@@ -16,7 +16,7 @@ use crate::wake::FilterCode;
 use std::time::Duration;
 
 numbered! {
-    /// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
+    /// The policy of a subscription that has lost events: see [`SubscribeBuilder::on_lag`].
     ///
     /// ```
     /// use watchcore::{Cache, Change, Code, OnLag, Start};
@@ -42,16 +42,16 @@ numbered! {
         Stop = 0,
         /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
         SkipToOldest = 1,
-        /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one
-        /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
-        /// on inside that bracket; its END says the revision that was reached. It records the keys that it has delivered: at
-        /// most 32 bytes a matching key, and the key's bytes where the cache has dropped it.
+        /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one RESYNC
+        /// bracket with the reason Lagged, then live. A difference that is itself overtaken continues inside that bracket;
+        /// its END has the revision that was reached. The subscription records the delivered keys: at most 32 bytes a
+        /// matching key, and the key's bytes where the cache has dropped it.
         ///
-        /// A start that the consumer has from elsewhere (`Start::After`; `Start::Now` before the listing) needs the state
-        /// there. Where that has left the window before the subscription saw it, no difference can be made: `Stop`.
+        /// A start whose state the consumer has from another source (`Start::After`; `Start::Now` before the listing)
+        /// needs that state. If it has left the window before the subscription saw it, no difference can be made: `Stop`.
         Resnapshot = 2,
-        /// Not reported: behind the window it gets the latest change of each key, its kind relative to
-        /// what was delivered, as one synthetic revision. Records as `Resnapshot` does, and ends where that ends.
+        /// The loss is not reported: the consumer gets the latest change of each key, its kind relative to the
+        /// delivered keys, as one synthetic revision. Records keys as `Resnapshot` does, and stops where that stops.
         Conflate = 3,
     }
 }
@@ -78,7 +78,7 @@ impl OnLag {
     }
 }
 
-/// What its start is to be, until that is fixed.
+/// The asked start, until it is fixed.
 #[derive(Clone, Debug)]
 pub(super) struct StartOptions {
     pub(super) start: Start,
@@ -88,11 +88,11 @@ pub(super) struct StartOptions {
     pub(super) batch_bytes: usize,
 }
 
-/// What an open subscription needs of its options.
+/// The options that an open subscription needs.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) start: StartOptions,
-    /// Where bookmarks were asked for.
+    /// `None`: no bookmarks.
     pub(super) bookmark_interval: Option<Duration>,
     pub(super) whole_revisions: bool,
     pub(super) stop_on_resync: bool,
@@ -101,8 +101,8 @@ pub(super) struct Options {
 
 /// Options of a subscription; see [`Cache::subscribe`].
 ///
-/// What restricts it (`filter`, `key`, `prefix`, `path`, `range`, `labels`, `fields`, `types`) narrows what was asked
-/// before; of everything else the last call counts.
+/// Restrictions (`filter`, `key`, `prefix`, `path`, `range`, `labels`, `fields`, `types`) add up: each narrows the ones
+/// before. Of every other option the last call counts.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Kind, Start};
@@ -159,7 +159,7 @@ impl SubscribeBuilder {
         self
     }
 
-    /// Only what this filter lets pass, and what was asked before.
+    /// Only events that this filter passes, in addition to the restrictions before.
     pub fn filter(mut self, filter: Filter) -> SubscribeBuilder {
         self.filter = self.filter.and(filter);
         self
@@ -186,19 +186,19 @@ impl SubscribeBuilder {
         self
     }
 
-    /// Only what a label selector selects: see [`Filter::labels`].
+    /// Only objects that a label selector selects: see [`Filter::labels`].
     pub fn labels(mut self, selector: impl AsRef<[u8]>) -> Result<SubscribeBuilder> {
         self.filter = self.filter.labels(selector)?;
         Ok(self)
     }
 
-    /// Only what a field selector selects: see [`Filter::fields`].
+    /// Only objects that a field selector selects: see [`Filter::fields`].
     pub fn fields(mut self, selector: impl AsRef<[u8]>) -> Result<SubscribeBuilder> {
         self.filter = self.filter.fields(selector)?;
         Ok(self)
     }
 
-    /// Only these kinds of changes, and of those only what was asked before: see [`Filter::types`].
+    /// Only these kinds of changes, in addition to the restrictions before: see [`Filter::types`].
     pub fn types(mut self, kinds: &[Kind]) -> SubscribeBuilder {
         self.filter = self.filter.types(kinds);
         self
@@ -235,8 +235,8 @@ impl SubscribeBuilder {
     }
 
     /// Cuts the initial state into batches of at most so many bytes of keys and values, or of one object; 0 (the default)
-    /// is no limit. For who hands each one on before the next, and keeps none: a batch of that state keeps the log. A
-    /// poll looks at 1024 keys then. Where it shows none of them its batch is empty and
+    /// is no limit. For a consumer that passes each batch on before it takes the next and keeps none, as a batch of that
+    /// state keeps the log. A poll looks at 1024 keys then; if none of them passes, its batch is empty and
     /// [`Batch::continues`](crate::Batch::continues): poll again.
     ///
     /// ```
@@ -260,34 +260,34 @@ impl SubscribeBuilder {
         self
     }
 
-    /// What it does when it has lost events (default: [`OnLag::Stop`]).
+    /// The policy after a loss of events (default: [`OnLag::Stop`]).
     pub fn on_lag(mut self, policy: OnLag) -> SubscribeBuilder {
         self.options.on_lag = policy;
         self
     }
 
-    /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events
-    /// behind; 0 (the default) is no limit. Looked at by each poll that finds events, and four times a second; not by a
-    /// wait, which ends where one of these has.
+    /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events behind; 0 (the
+    /// default) is no limit. Each poll that finds events checks the limit, and the notifier does four times a second. A
+    /// wait does not check it, but ends when the check has closed the subscription.
     pub fn max_lag_events(mut self, events: u64) -> SubscribeBuilder {
         self.max_lag.events = if events == 0 { u64::MAX } else { events };
         self
     }
 
-    /// Ends the subscription with LAGGED, whatever its policy, once it has been behind for this
-    /// long ([`Lag::age`](crate::Lag::age)); zero (the default) is no limit. Looked at by each poll that finds events, and
-    /// four times a second. Who takes everything is behind nothing, however long the next event lets wait for itself,
-    /// and so is who waits for its start.
+    /// Ends the subscription with LAGGED, whatever its policy, once it has been behind for this long
+    /// ([`Lag::age`](crate::Lag::age)); zero (the default) is no limit. Each poll that finds events checks the limit, and
+    /// the notifier does four times a second. A consumer that has taken everything is not behind, however long the next
+    /// event takes to come; nor is one that waits for its start.
     pub fn max_lag_age(mut self, age: Duration) -> SubscribeBuilder {
         self.max_lag.age = if age.is_zero() { Duration::MAX } else { age };
         self
     }
 
-    /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where
-    /// the policy records what was delivered and the start is not a state.
+    /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where the policy
+    /// records delivered keys and the start is not a state.
     ///
-    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, or where its range lies
-    /// outside the cache's prefix or is reversed; FUTURE_REVISION above [`MAX_REVISION`](crate::MAX_REVISION); COMPACTED.
+    /// CLOSED; INVALID_ARGUMENT where the filter names undeclared attributes, or where its range lies outside the
+    /// cache's prefix or is reversed; FUTURE_REVISION above [`MAX_REVISION`](crate::MAX_REVISION); COMPACTED.
     pub fn open(mut self) -> Result<Subscription> {
         let name = std::mem::take(&mut self.name);
         self.open_as(&name).map_err(|error| error.of_subscription(&name))
@@ -316,7 +316,7 @@ impl SubscribeBuilder {
         let shared = ConsumerRef::new(Consumer::new(inner.clone(), matcher, self.max_lag, name));
         let own = Own::new(&options, shared.matcher.passes_all());
         let mut subscription = Subscription { shared, own };
-        // Before anything can fail: the drop takes it back.
+        // Counted before anything can fail, because the drop of the subscription subtracts it.
         let ready = inner.count_subscription();
         inner.keep_open();
         subscription.own.set(Flag::KeepsOpen, true);
@@ -333,7 +333,7 @@ impl SubscribeBuilder {
         })?;
         subscription.own.slot = inner.registry.enter(subscription.shared.clone());
         if subscription.shared.is_limited() {
-            // Looks at it four times a second from now on.
+            // The notifier checks the limits four times a second from now on.
             inner.hubs.of(FilterCode::Own).notify(&inner);
         }
         Ok(subscription)

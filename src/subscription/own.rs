@@ -1,8 +1,8 @@
-//! What a consumer alone has between two calls: few words beside those that it shows to others, and a box for what
-//! few subscriptions need, or each only for a while.
+//! The state that only the consumer uses, kept between two calls: few words beside those that it shares, and a box for
+//! state that is needed by few subscriptions, or only in rare phases.
 //!
-//! The box is made by whoever puts the first thing into it, and goes at the end of the call after which nothing is in
-//! it: see [`Cold::is_empty`]. What is in it by when: `docs/internals/subscription.md`.
+//! The box is made when it is first needed, and freed at the end of a call that leaves it empty: see
+//! [`Cold::is_empty`]. `docs/internals/subscription.md` says what is in it in which phase.
 
 #![forbid(unsafe_code)]
 
@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 
 /// See the module.
 pub(super) struct Own {
-    /// The segment of its cursor, while that is in one that it reads.
+    /// The segment of its cursor, while it reads that.
     pub(super) segment: Option<SegmentRef>,
     pub(super) cold: Option<Box<Cold>>,
     /// Events that it looked at.
     pub(super) looked: u64,
-    /// Its place among the subscriptions of the cache: taken when it is opened.
+    /// Its place in the cache's registry, given when it is opened.
     pub(super) slot: u32,
-    /// Polls to come whose time is not recorded.
+    /// The number of next polls whose time is not recorded.
     pub(super) unrecorded: u8,
     pub(super) on_lag: OnLag,
     flags: u8,
@@ -42,11 +42,11 @@ pub(super) enum Flag {
     Plain = 1,
     WholeRevisions = 2,
     StopOnResync = 4,
-    /// It keeps its cache open: until it ends.
+    /// It is counted as keeping its cache open, until it ends.
     KeepsOpen = 8,
     /// It sleeps, or slept and has not looked since.
     Parked = 16,
-    /// The notifier moved it over events: its position may be below theirs.
+    /// The notifier moved its cursor over events: its position may be below their revision.
     MovedUnseen = 32,
     /// Every event of its bucket passes unchanged.
     WholeBucket = 64,
@@ -54,27 +54,27 @@ pub(super) enum Flag {
     Member = 128,
 }
 
-/// What few subscriptions need, or each only for a while.
+/// State needed only by few subscriptions or in rare phases, boxed to keep idle subscriptions small.
 #[derive(Default)]
 pub(super) struct Cold {
     pub(super) phase: SubscriptionPhase,
-    /// Until the start is fixed.
+    /// The asked start, until it is fixed.
     pub(super) start: Option<Box<StartOptions>>,
     pub(super) bookmarks: Option<Box<Bookmarks>>,
-    /// Told by the next poll, once.
+    /// Reported by the next poll, once.
     pub(super) failure: Option<Box<Halt>>,
-    /// Revisions up to this one were reported as lost.
+    /// The last revision that was reported as lost.
     pub(super) reported: u64,
     /// The keys that were delivered to the consumer, for policies that need them.
     pub(super) delivered: Option<Box<KeySet>>,
-    /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
+    /// The bytes of `delivered` (times 2^16) and of collected links that the cache's statistics have counted.
     counted: u64,
     pub(super) reader: Reader,
 }
 
 #[derive(Debug, Default)]
 pub(super) enum SubscriptionPhase {
-    /// No listing yet.
+    /// The cache has no listing yet.
     Unready,
     /// `StateAtLeast`: not reached yet.
     Revision { until: Option<Instant> },
@@ -116,7 +116,7 @@ impl Bookmarks {
 }
 
 impl Own {
-    /// Of a subscription that is being opened.
+    /// The state of a subscription that is being opened.
     pub(super) fn new(options: &Options, is_plain: bool) -> Own {
         let mut own = Own {
             segment: None,
@@ -137,7 +137,7 @@ impl Own {
         own
     }
 
-    /// There is no listing yet: its start is fixed once there is.
+    /// Keeps the asked start, which is fixed once the cache has its listing.
     pub(super) fn await_listing(&mut self, start: StartOptions) {
         let cold = self.cold();
         (cold.start, cold.phase) = (Some(Box::new(start)), SubscriptionPhase::Unready);
@@ -153,7 +153,7 @@ impl Own {
         self.flags = self.flags & !(flag as u8) | if on { flag as u8 } else { 0 };
     }
 
-    /// Whether it was so, until now.
+    /// Clears a flag, and returns whether it was set.
     #[inline]
     pub(super) fn take(&mut self, flag: Flag) -> bool {
         let was = self.has(flag);
@@ -161,13 +161,13 @@ impl Own {
         was
     }
 
-    /// The box, to put something into it.
+    /// The box, made if it is not there.
     #[inline]
     pub(super) fn cold(&mut self) -> &mut Cold {
         self.cold.get_or_insert_default()
     }
 
-    /// Without the box it is live.
+    /// The phase; without the box it is live.
     #[inline]
     pub(super) fn phase(&self) -> &SubscriptionPhase {
         static LIVE: SubscriptionPhase = SubscriptionPhase::Live;
@@ -179,7 +179,7 @@ impl Own {
         self.cold.as_ref().is_none_or(|cold| matches!(cold.phase, SubscriptionPhase::Live))
     }
 
-    /// Begins another phase; the one before.
+    /// Enters another phase, and returns the one before.
     pub(super) fn enter(&mut self, phase: SubscriptionPhase) -> SubscriptionPhase {
         if self.cold.is_none() && matches!(phase, SubscriptionPhase::Live) {
             return phase;
@@ -218,7 +218,7 @@ impl Own {
 }
 
 impl Cold {
-    /// Whether a live subscription stands as well without it.
+    /// Whether the box has only default values, so that a live subscription needs none.
     pub(super) fn is_empty(&self) -> bool {
         self.reader.is_unused()
             && matches!(self.phase, SubscriptionPhase::Live)
@@ -230,7 +230,7 @@ impl Cold {
             && self.counted == 0
     }
 
-    /// What it records of deliveries, for the cache's statistics.
+    /// Updates the cache's statistics of delivered keys and collected links.
     #[inline]
     pub(super) fn count(&mut self, shared: &Consumer) {
         if self.delivered.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {

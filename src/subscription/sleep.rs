@@ -1,4 +1,4 @@
-//! The sleep of a subscription: what it waits for, and its own side of its seat.
+//! The sleep of a subscription: its interest, and the consumer's side of its seat.
 
 #![allow(unsafe_code, reason = "whoever has the handle is the consumer")]
 
@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Subscription {
-    /// It is dropped: its seat is left for good.
+    /// Leaves its seat for good, because the subscription is dropped.
     pub(super) fn end_sleep(&mut self) {
-        // SAFETY: the one handle of the consumer.
+        // SAFETY: `self` is the only handle of the consumer, borrowed mutably, so no other sleeper lives.
         unsafe { self.shared.sleeps_no_more() }
     }
 }
@@ -26,18 +26,18 @@ impl Awake<'_> {
     /// The consumer at its seat.
     #[inline]
     pub(super) fn sleeper(&mut self) -> Sleeper<'_> {
-        // SAFETY: a call of the one handle of the consumer, which `own` is borrowed from; borrowed as long as the sleeper
+        // SAFETY: this is a call of the consumer's only handle, and `self` stays borrowed mutably as long as the sleeper
         // lives.
         unsafe { self.shared.sleeper() }
     }
 
-    /// Where it sleeps.
+    /// The hub in which it sleeps.
     pub(super) fn hub(&self) -> &Hub {
         self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
     }
 
-    /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
-    /// recorded.
+    /// The group of sleepers that the same events wake. Where keys of masked kinds are recorded, the group's filter has
+    /// no mask, so it passes more events than are delivered.
     fn group(&mut self) -> GroupRef {
         if let Some(group) = self.sleeper().group() {
             return group.clone();
@@ -52,7 +52,8 @@ impl Awake<'_> {
         self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
     }
 
-    /// What of the cache would make `peek` true, and when it does in any case. `None`: an event.
+    /// The change of the cache that makes `peek` true, and the time at which it is true in any case. `None`: an event
+    /// does.
     fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
         match (self.own.phase(), self.start()) {
             (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),
@@ -63,9 +64,9 @@ impl Awake<'_> {
         }
     }
 
-    /// Waits for events. Where it did so when it slept last, in the same way, nothing is counted or announced.
+    /// Waits for events. If its last sleep waited for the same, no reference is counted and nothing is announced.
     fn wait_for_events(&mut self) {
-        // Buckets are looked at by the thread that runs no predicates.
+        // Only the notifier that runs no predicates looks at buckets.
         let scans = FilterCode::of(&self.shared.matcher) == FilterCode::Foreign;
         let (bucket, request) = if scans { (None, None) } else { self.read_path() };
         let (at, asked) = (bucket.map(Arc::as_ptr), request.map(Arc::as_ptr));
@@ -84,10 +85,10 @@ impl Awake<'_> {
         self.park_until(waker, None)
     }
 
-    /// Sleeps for what would make `peek` true, if nothing does now, and for what is due until then. True: it is parked.
+    /// Parks until `peek` may be true, a bookmark is due, or `until` has come. True: it is parked; false: look again.
     pub(super) fn park_until(&mut self, waker: Waker, until: Option<Instant>) -> bool {
         self.cursor.release();
-        // As it stands when it sleeps: it may be looked at for long.
+        // Shared before it sleeps, because other threads may look at it for long.
         self.share();
         let (interest, limit) = if self.own.is_live() { (None, None) } else { self.interest_in_the_cache() };
         let of_the_cache = interest.is_some();
@@ -106,8 +107,8 @@ impl Awake<'_> {
             return false;
         }
         self.own.set(Flag::Parked, true);
-        // Behind PARKED and the fence in `Sleeper::park`. Partner: `Consumer::close` stores the end, fence, looks at
-        // the seat.
+        // After PARKED and the fence in `Sleeper::park`. Partner: `Consumer::close` stores the end, fence, looks at the
+        // seat.
         if self.shared.end.load(Acquire) != OPEN {
             self.unpark_parked();
             return false;
@@ -126,7 +127,7 @@ impl Awake<'_> {
         }
     }
 
-    /// True: somebody had woken it.
+    /// Ends a sleep, if it sleeps. True: another thread had woken it.
     #[inline(never)]
     fn unpark_parked(&mut self) -> bool {
         if !self.own.take(Flag::Parked) {
@@ -138,14 +139,14 @@ impl Awake<'_> {
         unparked.woken
     }
 
-    /// Arms itself in its wake set. True: there is something, and its tag is listed.
+    /// Arms itself in its wake set. True: a poll has something, and its tag is listed.
     pub(super) fn arm(&mut self) -> Result<bool> {
         if self.has(Flag::Parked) || !self.sleeper().is_in_a_set() {
             self.arm_anew()?;
         }
         loop {
             if self.peek() {
-                // Once: the notifier may have listed it before.
+                // Listed at most once, though the notifier may have listed it before.
                 self.sleeper().list();
                 return Ok(true);
             }
@@ -155,11 +156,11 @@ impl Awake<'_> {
         }
     }
 
-    /// The poll of a member, which leaves it armed where it gives nothing: what came in between is what it gives. Where it
-    /// gives something, and nobody else would list the member for what is left, it lists or arms it, too: that is where
-    /// [`WakeSet::next`] has given its tag out, or this poll has ended its arming. After CLOSED nothing more comes.
+    /// The poll of a member. An empty poll arms it; if an event comes in between, it polls again. After a poll with events
+    /// it lists or arms the member only if no other call will do it: [`WakeSet::next`] has given its tag out, or this poll
+    /// has ended its arming. After CLOSED it does neither, as no event comes.
     ///
-    /// `rests` is called before the member can be found in its set, so that who takes its tag meanwhile finds it free.
+    /// `rests` is called before the member can be found in its set, so that a thread that takes its tag then finds it free.
     #[inline(never)]
     pub(super) fn poll_member(&mut self, max: usize, rests: impl Fn()) -> Result<Batch> {
         let was_armed = self.has(Flag::Parked) && !self.unpark_parked();
@@ -187,17 +188,17 @@ impl Awake<'_> {
         }
     }
 
-    /// Lists or arms a member of a set that is there; see [`Awake::poll_member`].
+    /// Lists or arms a member of a set that still exists; see [`Awake::poll_member`].
     pub(super) fn arm_member(&mut self, rests: impl Fn()) {
         self.unpark();
         if self.has(Flag::Member) && self.sleeper().is_in_a_set() {
             rests();
-            // It fails only where it is in no set.
+            // Arming fails only where it is in no set.
             _ = self.arm();
         }
     }
 
-    /// Before it arms itself: where it sleeps already, or is in no set that is there.
+    /// Prepares arming where it sleeps already, or its set may be gone.
     #[cold]
     fn arm_anew(&mut self) -> Result<()> {
         let is_member = self.sleeper().is_member();
@@ -209,7 +210,7 @@ impl Awake<'_> {
         Err(self.named(not_in_a_set("subscription")))
     }
 
-    /// True: it was a member of this set, and is none any more. A sleep in another one goes on.
+    /// Leaves this set; false where it was no member of it, and then a sleep in another set continues.
     fn leave_set(&mut self, set: &WakeSet) -> bool {
         if !self.sleeper().is_member() {
             return false;
@@ -226,7 +227,7 @@ impl Awake<'_> {
         was_member
     }
 
-    /// As [`Awake::unpark`]; the waker that was not called.
+    /// Ends a sleep like [`Awake::unpark`], and returns the waker that was not called.
     #[inline]
     fn unpark_with_waker(&mut self) -> Option<Waker> {
         let hubs = &self.inner().hubs;
@@ -242,13 +243,13 @@ impl Awake<'_> {
             self.cursor.jump(unparked.resume);
             self.own.set(Flag::MovedUnseen, true);
         }
-        // Until it was woken it had everything.
+        // It had everything until it was woken.
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::soon() });
     }
 }
 
 impl WakeSet {
-    /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
+    /// Adds a subscription under a tag; it leaves the set that it was in. Its tag is listed only after it was armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.awake(|awake| {
             drop(awake.unpark_with_waker());

@@ -1,4 +1,4 @@
-//! Where a subscription begins: from its start to its first event.
+//! The phases of a subscription before its first event.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use std::time::Instant;
 impl Awake<'_> {
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
     ///
-    /// Predicates run where the start is seeded: before anything is changed, so that one that panics has fixed nothing.
+    /// Predicates run in `seed`, before anything is changed, so that a predicate that panics leaves the start unfixed.
     pub(super) fn begin(&mut self, options: &StartOptions, late: bool) -> Step<()> {
         let inner = self.inner().clone();
         match options.start {
@@ -35,7 +35,7 @@ impl Awake<'_> {
                 if self.seed(head) {
                     self.live(head, position);
                 } else {
-                    // Overtaken: it holds what it reads.
+                    // The state has left the window while it was read: read it again in a snapshot.
                     let snapshot = Snapshot::take(&inner);
                     self.seed_held(&snapshot);
                     self.live(snapshot.head(), snapshot.position());
@@ -50,7 +50,7 @@ impl Awake<'_> {
                 self.initial(head, position, options.batch_bytes);
             }
             Start::StateAtLeast(_) => {
-                // It begins above all that is there: it is behind nothing.
+                // The cursor lies above every event, so the subscription has no lag while it waits.
                 self.cursor.begin_at(u64::MAX, self.position());
                 let until = Instant::now().checked_add(options.timeout);
                 let cold = self.own.cold();
@@ -64,7 +64,7 @@ impl Awake<'_> {
         Ok(())
     }
 
-    /// `within`: at the first event of the revision, where it has several.
+    /// Starts after a revision. `within`: at the first event of that revision, where it has several.
     fn begin_after(&mut self, asked: Position, within: bool) -> Step<()> {
         let found = self.inner().resolve("subscribe after", asked, true)?;
         let position = Position { epoch: found.epoch, ..asked };
@@ -89,7 +89,8 @@ impl Awake<'_> {
         Ok(first.unwrap_or(above))
     }
 
-    /// Where the cache became Ready: at its first listing, or where the history behind that ended.
+    /// The head and position at which the cache became Ready: at its first listing, or at the end of the history after
+    /// it.
     fn begun(&self) -> (u64, Position) {
         let inner = &self.shared.inner;
         let caught_up = lock(&inner.info).began;
@@ -120,8 +121,8 @@ impl Awake<'_> {
         (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
     }
 
-    /// Moves through the phases before the first event. True: there may be something to hand out. A start that was
-    /// fixed is put back at once: what panics later in this call does not undo it.
+    /// Moves through the phases before the first event. True: a poll may have an event. A start that was fixed is
+    /// stored at once, so that a panic later in this call does not undo it.
     pub(super) fn started(&mut self, frontier: &Frontier) -> Step<bool> {
         if matches!(self.own.phase(), SubscriptionPhase::Unready) {
             if frontier.head == 0 {
@@ -149,7 +150,7 @@ impl Awake<'_> {
             Some(&StartOptions { start: Start::StateAtLeast(revision), batch_bytes, .. }),
         ) = (self.own.phase(), self.start_options())
         {
-            // Closed by its owner while it waited: it ends.
+            // A subscription that its owner has closed while it waited does not begin.
             let ended = self.shared.end.load(Acquire) != OPEN;
             let (position, head) = self.shared.inner.now(&reclaim::pin());
             if position.revision >= revision && !ended {

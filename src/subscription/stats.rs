@@ -1,4 +1,4 @@
-//! What a subscription did so far, and how it says that it stands.
+//! The statistics of a subscription, and the standing that it publishes.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::sys::clock;
 /// the rest of a small poll.
 const UNRECORDED: u8 = 15;
 
-/// What a subscription did so far, and how.
+/// The statistics of a subscription.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Index, ReadPath, Start};
@@ -30,25 +30,25 @@ const UNRECORDED: u8 = 15;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SubscriptionStats {
-    /// Which way it reads now.
+    /// Its present read path.
     pub read_path: ReadPath,
-    /// Events that it looked at.
+    /// Events that it has looked at.
     pub looked_at: u64,
-    /// Events of the log that it passed over unseen: not of its bucket, or in a segment that the
-    /// summary ruled out.
+    /// Events of the log that it passed over without a look: not of its bucket, or in a segment that the summary
+    /// excluded.
     pub skipped: u64,
     /// Events and marks that it handed out.
     pub handed_out: u64,
-    /// Times that it lost events, reported or made up.
+    /// The number of its losses, reported ones and those that [`OnLag::Conflate`](crate::OnLag::Conflate) does not report.
     pub lagged: u64,
     /// Keys that it records as delivered (policies Resnapshot and Conflate).
     pub delivered_keys: u64,
-    /// Bytes of that memory.
+    /// The memory of these keys, in bytes.
     pub delivered_bytes: u64,
 }
 
 impl Subscription {
-    /// What it did so far, and which way it reads.
+    /// Its statistics, and its present read path.
     pub fn stats(&self) -> SubscriptionStats {
         let read_path = self.index_name().map_or(ReadPath::Scan, |index| ReadPath::Chain { index: index.to_string() });
         let cold = self.own.cold.as_ref();
@@ -89,7 +89,7 @@ impl Awake<'_> {
         if self.cursor.is_in_segment() { Standing::LiveInSegment } else { Standing::Live }
     }
 
-    /// Records the time of a poll that handed something out, and whether that was everything; see [`UNRECORDED`].
+    /// Records the time of a poll that handed out events, and whether it has everything now; see [`UNRECORDED`].
     #[inline]
     pub(super) fn record_poll(&mut self, frontier: &Frontier) {
         if let Some(left) = self.own.unrecorded.checked_sub(1) {

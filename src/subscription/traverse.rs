@@ -1,15 +1,15 @@
 //! The traversal of a filtered subscription: one for all read paths, and for polls and peeks.
 //!
-//! A [`EventSource`] says which events to look at: those of the log, or those that the links of a bucket lead to. A poll
-//! fills a batch; a peek is a traversal with room for no event, which stops at the first one that a poll would deliver.
-//! The rules stand here and nowhere else:
+//! An [`EventSource`] gives the events to look at: those of the log, or those of the links of a bucket. A poll fills a
+//! batch; a peek is a traversal with room for no event, which stops at the first one that a poll would deliver. These
+//! rules are implemented only here:
 //!
 //! | rule | |
 //! | --- | --- |
 //! | position | Before the first event of a revision everything below that revision was looked at. A revision is complete when the cursor passes its last event, leaves the segment in which it ends, or comes to the end of its source, which lies between revisions. |
 //! | border | A batch that holds a whole revision ends between two revisions: the cursor goes back to the begin of the one that does not fit. Any other batch ends inside its revision, before the event that does not fit, and continues. |
-//! | loss | The next segment has left. What was gathered is delivered first, without the revision that is not complete unless there is no other. The next poll reports the loss. |
-//! | delivered | Policies that come back by a difference record what passes the filter, once it lies before the end of the batch: also what a mask of kinds leaves out. |
+//! | loss | The next segment has left. The gathered events are delivered first, without the revision that is not complete unless there is no other. The next poll reports the loss. |
+//! | delivered | Policies that catch up by a difference record each key whose event passes the filter and lies before the end of the batch, also where a mask of kinds hides the event. |
 
 #![forbid(unsafe_code)]
 
@@ -22,12 +22,12 @@ use crate::data::event::{Event, Kind};
 use crate::log::segment::{Segment, SegmentRef};
 use crate::position::Position;
 
-/// Where the events to look at come from, oldest first.
+/// A source of the events to look at, oldest first.
 pub(super) trait EventSource {
-    /// Moves the cursor to the next of them, and into its segment. False: there is none below the head.
+    /// Moves the cursor to the next event, and into its segment. False: there is none below the head.
     fn advance(&mut self, awake: &mut Awake<'_>) -> Step<bool>;
 
-    /// Those of the segment that `advance` has moved into.
+    /// The events of the segment that `advance` has moved into.
     fn events<'s>(&self, segment: &'s Segment) -> impl Iterator<Item = &'s Event>;
 }
 
@@ -44,13 +44,13 @@ pub(super) struct Traversal {
     recorded: Vec<Recorded>,
 }
 
-/// The begin of the revision that a traversal has come to.
+/// The rollback point: the begin of the revision that a traversal has come to.
 struct Border {
     seq: u64,
     position: Position,
-    /// Its segment, where the traversal has moved out of that one.
+    /// The segment of that begin, where the traversal has moved out of it.
     segment: Option<SegmentRef>,
-    /// Events of the batch from before it.
+    /// The number of events of the batch before it.
     before: usize,
 }
 
@@ -62,7 +62,7 @@ struct Recorded {
 }
 
 impl Traversal {
-    /// Of at most `max` events below the frontier; 0 is a peek.
+    /// Makes a traversal for at most `max` events below the frontier; 0 is a peek.
     pub(super) fn new(awake: &Awake<'_>, frontier: &Frontier, max: usize) -> Traversal {
         let whole = awake.has(Flag::WholeRevisions);
         Traversal {
@@ -83,7 +83,7 @@ impl Traversal {
         self.batch.finish(awake.position())
     }
 
-    /// Looks at events until one does not fit, or there are no more. True: the traversal ends here; its cursor stands
+    /// Looks at events until one does not fit, or there are no more. True: the traversal has ended with the cursor
     /// before an event that does not fit, or at a loss that the next poll reports.
     pub(super) fn run(&mut self, awake: &mut Awake<'_>, source: &mut impl EventSource) -> Step<bool> {
         let ended = self.look(awake, source);
@@ -114,7 +114,7 @@ impl Traversal {
         }
     }
 
-    /// The same in one segment.
+    /// Looks at the events of one segment.
     fn look_in(&mut self, awake: &mut Awake<'_>, source: &impl EventSource, segment: &SegmentRef) -> Step<bool> {
         let mut last = None;
         for event in source.events(segment) {
@@ -132,10 +132,10 @@ impl Traversal {
         Ok(false)
     }
 
-    /// The next event begins a revision, or is the first of it that is looked at.
+    /// Sets the rollback point to this event, which is the first of its revision that is looked at.
     #[inline]
     fn begin_revision(&mut self, awake: &mut Awake<'_>, event: &Event) {
-        // Inside a bracket the revision is that of its end, and may be of another history.
+        // Synthetic events of a bracket have the revision of its end, which may be of another history.
         if !event.is_synthetic() {
             awake.cursor.reach(event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from));
         }
@@ -147,8 +147,8 @@ impl Traversal {
         }
     }
 
-    /// Puts an event into the batch if it passes, and moves over it. False: the batch has ended before it. In line: most
-    /// events of a scan do not pass.
+    /// Puts an event into the batch if it passes, and moves over it. False: the batch has ended before it. Inlined,
+    /// because most events of a scan do not pass.
     #[inline(always)]
     fn take(&mut self, awake: &mut Awake<'_>, segment: &SegmentRef, event: &Event) -> Step<bool> {
         awake.own.looked += 1;
@@ -166,7 +166,7 @@ impl Traversal {
         Ok(true)
     }
 
-    /// An event that passes as this kind. False: there is no room for it.
+    /// Puts an event, which passes as this kind, into the batch. False: there is no room for it.
     fn put(&mut self, awake: &mut Awake<'_>, segment: &SegmentRef, event: &Event, kind: Kind) -> bool {
         let matcher = &awake.shared.matcher;
         if kind == Kind::Resync || matcher.delivers(kind) {
@@ -183,7 +183,7 @@ impl Traversal {
         true
     }
 
-    /// Where whole revisions were asked for, the first one fits however long it is.
+    /// Whether the batch has room for a further event. With whole revisions, the first revision fits however long it is.
     fn fits(&self, segment: &SegmentRef) -> bool {
         !self.batch.is_full_for(segment) || (self.whole && self.border.before == 0 && !self.batch.is_empty())
     }
@@ -202,8 +202,8 @@ impl Traversal {
         awake.cursor.go_back(seq, position, self.border.segment.take());
     }
 
-    /// The source has no more in this segment, and the last event that was looked at is not the last of its revision.
-    /// Where that goes on in the next segment, this one is kept: the batch may have to go back into it.
+    /// Leaves a segment whose last event that was looked at is not the last of its revision. If that revision continues
+    /// in the next segment, this one is kept, because the batch may have to go back into it.
     fn leave(&mut self, awake: &mut Awake<'_>, segment: &SegmentRef, last: &Event) {
         let newest = segment.event(segment.end(self.head) - 1);
         if newest.is_last() || newest.revision() != last.revision() {

@@ -16,22 +16,21 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 impl Subscription {
-    /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll
-    /// (an event, a mark, or an error that it reports). False: the time is up. CLOSED once everything
-    /// was handed out.
+    /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: a poll has an event, a
+    /// mark, or an error to report. False: the time is up. CLOSED once everything was handed out.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
         let until = Instant::now().checked_add(timeout);
         self.awake(|awake| awake.wait(until))
     }
 
-    /// [`Subscription::wait`] as a future, on any runtime: it needs no timer of one. Cancel safe: it takes no event,
-    /// and once dropped it waits for nothing any more.
+    /// [`Subscription::wait`] as a future, on any runtime, without a timer of the runtime. Cancel safe: it takes no
+    /// event, and dropping it ends the wait.
     ///
     /// ```
     /// use std::time::Duration;
     /// use watchcore::{Result, Subscription};
     ///
-    /// /// The changes of a moment, in batches of at most 64: what `Stream` gives, with a maximum of its own.
+    /// /// Collects changes until none comes for 100 ms, in batches of at most 64: a `Stream` has a fixed maximum.
     /// async fn collect(subscription: &mut Subscription) -> Result<usize> {
     ///     let mut events = 0;
     ///     while subscription.wait_async(Duration::from_millis(100)).await? {
@@ -63,9 +62,9 @@ impl Subscription {
         })
     }
 
-    /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
-    /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
-    /// what came between the two is found here. Never blocks.
+    /// Arms a member of a wake set. True: it is ready now, and its tag is listed. False: its tag will be listed when it
+    /// is ready, unless it is polled before. Arm it again after each empty poll; an event that came between the two is
+    /// found here. Never blocks.
     ///
     /// Where the notifier cannot keep up with a filter that no index answers ([`Stats::notifier_behind`](crate::Stats::notifier_behind)), the tag is
     /// listed for the subscription to look for itself: a poll may then give nothing.
@@ -77,7 +76,7 @@ impl Subscription {
 /// Most events of a batch of [`Subscription::next_batch`] and of the stream.
 const STREAM_BATCH: usize = 1024;
 
-/// A wait that may be dropped: its task's waker goes with it.
+/// A wait that may be dropped: the drop removes the task's waker from the seat.
 struct Waiting<'a>(&'a mut Subscription);
 
 impl Drop for Waiting<'_> {
@@ -92,13 +91,13 @@ impl Awake<'_> {
     pub(super) fn peek(&mut self) -> bool {
         let frontier = self.frontier();
         let is_at_the_end = self.cursor.seq() >= frontier.head && !frontier.closed;
-        // Without the box it waits for events alone.
+        // Without the box only an event can make `peek` true.
         if is_at_the_end && self.own.cold.is_none() { false } else { self.peek_from(&frontier) }
     }
 
     #[inline(never)]
     fn peek_from(&mut self, frontier: &Frontier) -> bool {
-        // For its lag: only a poll says that, whatever else would end it.
+        // Closed for its lag: only a poll reports that, before any other end.
         if self.own.has_failed() || frontier.closed && self.shared.is_too_slow() {
             return true;
         }
@@ -139,13 +138,13 @@ impl Awake<'_> {
         Ok(frontier.closed)
     }
 
-    /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll
-    /// that found nothing is found by the look behind PARKED.
+    /// Whether only events, and the ends of cache and subscription, can make `peek` true. Then no `peek` is needed
+    /// between an empty poll and `park`, which looks for these after PARKED.
     pub(super) fn awaits_events(&self) -> bool {
         self.own.is_live() && !self.own.has_failed() && !self.has_links()
     }
 
-    /// The next batch of the stream, or its end. `None`: it sleeps, and this waker is called.
+    /// The next batch of the stream, or its end. `None`: it sleeps with this waker.
     fn poll_or_park(&mut self, waker: impl Fn() -> Waker) -> Option<Option<Result<Batch>>> {
         let mut may_yield = true;
         loop {
@@ -183,7 +182,7 @@ impl Awake<'_> {
         }
     }
 
-    /// The same for a task. Parked, it is woken at the deadline too.
+    /// [`Awake::wait`] for a task, which the notifier wakes at the deadline, too.
     fn poll_wait(&mut self, context: &Context<'_>, until: Option<Instant>) -> Poll<Result<bool>> {
         self.unpark();
         let mut may_yield = true;
@@ -200,7 +199,7 @@ impl Awake<'_> {
         }
     }
 
-    /// What `wait` says when there is something.
+    /// The answer of `wait` when `peek` was true: CLOSED where only the end is left.
     fn report(&mut self) -> Result<bool> {
         let frontier = self.frontier();
         let over = match self.own.phase() {
@@ -223,8 +222,8 @@ impl Awake<'_> {
     }
 }
 
-/// The batches of at most 1024 events; it ends after CLOSED. Cancel safe: a batch is taken in the poll that gives it
-/// out, so a `next` that is dropped while it waits has lost nothing.
+/// A stream of batches of at most 1024 events, which ends after CLOSED. Cancel safe: a batch is taken in the poll that
+/// returns it, so dropping a pending `next` loses no event.
 ///
 /// ```
 /// use std::pin::{Pin, pin};

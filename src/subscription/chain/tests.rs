@@ -1,4 +1,4 @@
-//! What a chain costs.
+//! The cost of reading a chain.
 
 use crate::sync::hooked;
 use crate::{Cache, Change, Event, Index, Kind, ReadPath, Record, ResyncReason, Start, Subscription};
