@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
-/// Options of a new cache. Fields, labels and indexes are declared, each once; of everything else the last call counts.
+/// Options of a new cache. Each field, index and the labels are declared once; of every other option the last call counts.
 ///
 /// ```
 /// use watchcore::{Attribute, Cache, Change, Filter, Index, Labels, Range, Read, ReadOptions};
@@ -120,27 +120,26 @@ impl Builder {
         }
     }
 
-    /// Events that the log holds at most (default 65,536; at least 128). The guaranteed window is
-    /// 7/8 of it less one segment, unless [`Builder::capacity_bytes`] or [`Builder::keep`] asks for less.
+    /// The most events that the log holds (default 65,536; at least 128). The guaranteed window is 7/8 of it less one
+    /// segment, unless [`Builder::capacity_bytes`] or [`Builder::keep`] asks for less.
     pub fn capacity(mut self, events: usize) -> Builder {
         self.capacity = events;
         self
     }
 
-    /// Bytes that the log holds at most beside the live keys (default 256 MiB; at least 64 KiB). All that goes
-    /// when its segments go counts: these, the values that were replaced (with what was decoded of them by then), resyncs, deleted keys until their
-    /// deletes have left. A revision that is larger is held whole until it leaves. On top come the tombstones of
-    /// deletes that have left, until they are purged, at most two with each change
-    /// ([`crate::Stats::tombstone_bytes`]): they push nothing out.
+    /// The most bytes that the log holds beside the live keys (default 256 MiB; at least 64 KiB). Counted is all memory
+    /// that is freed with its segments: the segments, replaced values (with their decoded values, if decoded by then),
+    /// resyncs, and deleted keys until their deletes have left. A revision that is larger is held whole until it leaves.
+    /// Not counted are the tombstones of deletes that have left ([`crate::Stats::tombstone_bytes`]), which each change
+    /// purges, at most two at a time.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
         self
     }
 
-    /// Sizes the window by age: what is older than `age` leaves, as long as `events` stay; between that
-    /// lower figure and the capacity the window holds at least what `age` asks for. It grows and shrinks by
-    /// segments, with what is written (progress counts). Unset, the window stays as large as the capacity
-    /// allows.
+    /// Sizes the window by age: events older than `age` are evicted early while at least `events` remain; up to the
+    /// capacity the window holds at least the events of the last `age`. It grows and shrinks by whole segments, at each
+    /// write (progress is one). Unset, the window stays as large as the capacity allows.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -173,7 +172,7 @@ impl Builder {
         self
     }
 
-    /// Born NOT_READY: reads wait for [`crate::Writer::load`]. A feeder's cache always is.
+    /// Makes the cache NOT_READY at first: reads wait for [`crate::Writer::load`]. A feeder's cache always begins so.
     pub fn expect_load(mut self, expect: bool) -> Builder {
         self.expect_load = expect;
         self
@@ -192,7 +191,7 @@ impl Builder {
         self
     }
 
-    /// Declares where the labels of a value are, for label selectors and indexes: once, as each field is.
+    /// Declares where the labels of a value are, for label selectors and indexes. Labels are declared at most once.
     pub fn labels(mut self, labels: Labels) -> Builder {
         self.labels.push(labels);
         self
@@ -205,17 +204,17 @@ impl Builder {
         self
     }
 
-    /// Most buckets of all indexes together (default 65,536); subscriptions beyond them scan. Those
-    /// that nobody uses are evicted.
+    /// The most buckets of all indexes together (default 65,536); subscriptions beyond them scan. Unused buckets are
+    /// evicted.
     pub fn max_buckets(mut self, buckets: usize) -> Builder {
         self.max_buckets = buckets;
         self
     }
 
-    /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
-    /// thread of the reader that asks first. Its result is shared, and dropped on the thread that frees.
-    /// A decoder must not decode other values by the cache: one that comes to its own value waits for itself
-    /// for ever, and so do two threads, each for the value that the other decodes.
+    /// Declares the decoder of values: [`crate::Event::decoded`] calls it at most once a value, on the thread of the
+    /// reader that asks first. The decoded value is shared, and dropped on the reclaimer's thread. A decoder must not
+    /// decode other values through the cache: a decoder that comes to its own value deadlocks, and so do two threads,
+    /// each waiting for the value that the other decodes.
     pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
     where
         T: Send + Sync + 'static,
@@ -253,8 +252,8 @@ impl Builder {
         self
     }
 
-    /// Says that wakers of tasks may be called by the thread that publishes (default false: the notifier's thread calls
-    /// them, and one that blocks holds up wake-ups and nothing else).
+    /// Lets the thread that publishes call the wakers of tasks (default false: the notifier's thread calls them, and a
+    /// waker that blocks holds up only wake-ups).
     ///
     /// With it a publish that concerns one to four sleeping tasks wakes them itself, without the detour over the
     /// notifier; where more are concerned, or publishes follow each other within 20 us, the notifier calls them as before.
@@ -279,9 +278,9 @@ impl Builder {
         self
     }
 
-    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the
-    /// system starts no thread: the first cache of a process needs two. Then nothing stays of it, and a
-    /// later build tries again.
+    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the system
+    /// starts no thread: the first cache of a process needs two. An error leaves nothing behind, and a later build
+    /// tries again.
     pub fn build(self) -> Result<Cache> {
         self.check()?;
         let asked = WindowAsked {
@@ -373,7 +372,7 @@ impl Builder {
     }
 }
 
-/// What the options say of the log.
+/// The options that size the log.
 struct WindowAsked {
     capacity: u64,
     bytes: u64,
@@ -382,9 +381,8 @@ struct WindowAsked {
 }
 
 impl WindowAsked {
-    /// The slots of a segment with so many links a slot, and what the window may hold. At least eight
-    /// segments fit, by events and by bytes, and the arrays of an empty one take at most a quarter of the
-    /// bytes at which it closes.
+    /// The slots of a segment, with `width` links a slot, and the limits of the window. At least eight segments fit, by
+    /// events and by bytes, and the arrays of an empty segment take at most a quarter of the bytes at which it closes.
     fn window(&self, width: usize) -> (u64, WindowLimits) {
         let own = |slots: u64| own_bytes(slots as usize, width) as u64;
         let mut slots = (1u64 << (self.capacity / 8).max(16).ilog2()).min(1024);
@@ -392,10 +390,10 @@ impl WindowAsked {
             slots /= 2;
         }
         let slots = self.segment_slots.unwrap_or(slots);
-        // No more than there are bytes for.
+        // The number of empty segments for which the bytes suffice.
         let fit = (self.bytes / own(slots)).max(8) + 1;
         let segments = match self.segment_slots {
-            // As few as hold the events: an entry of the directory has another segment soon.
+            // As few as hold the events, so that in tests each entry of the directory gets another segment soon.
             Some(_) => (self.capacity / slots).max(2),
             // Full segments have more than 7/8 of their slots used.
             None => self.capacity.saturating_mul(8) / 7 / slots + 2 + 4 * BY_BYTES,
@@ -411,12 +409,12 @@ impl WindowAsked {
     }
 }
 
-/// Segments that their bytes have closed, and that use up the bytes of the window. There may be more: what a delete adds
-/// goes from its segment when the key comes back. The value that it replaced, as large as the tombstone at least, and
-/// its slot of the log stay: a quarter of what it added.
+/// The number of segments, closed by their bytes, that use up the bytes of the window. There may be four times as many:
+/// bytes that a delete adds are subtracted from its segment when the key comes back, and at least a quarter of them
+/// stays (the replaced value, at least as large as the tombstone, and the slot of the log).
 const BY_BYTES: u64 = 64;
 
-/// A key of the epoch space of this cache: 32 bits, never 0.
+/// A random number for the upper half of this cache's epochs: 32 bits, never 0.
 fn birth_mark() -> u32 {
     (RandomState::new().hash_one(std::process::id()) as u32).max(1)
 }
@@ -428,7 +426,7 @@ fn ensure_threads() -> Result<()> {
     wake::start(FilterCode::Own).map_err(|error| say::no_thread("build a cache", FilterCode::Own.thread(), &error))
 }
 
-/// loom's models step the threads' work themselves.
+/// Models in loom do the work of these threads themselves.
 #[cfg(loom)]
 fn ensure_threads() -> Result<()> {
     Ok(())

@@ -1,12 +1,12 @@
-//! A subscription as all threads see it: the words that its consumer publishes, and what others may do to it.
+//! The part of a subscription that all threads see: words that its consumer publishes, calls that close or inspect it.
 //!
-//! The registry of its cache has a count on each, the subscription one, and each handle that closes it. Where a
-//! consumer stands is kept here and nowhere else: only the consumer stores it, takes it up when it is called, and
-//! puts it back when it returns. What stands where, and what it costs: `docs/internals/subscription.md`.
+//! The registry of its cache, the subscription and each handle that may close it have a count on it. The cursor and
+//! position between two calls are stored only here: the consumer alone stores them, takes them up when it is called,
+//! and puts them back when it returns. `docs/internals/subscription.md` has the layout and its cost.
 //!
 //! | stored | loaded | order |
 //! | --- | --- | --- |
-//! | `cursor`, behind a loss that is counted: see `observed` | by those who list it | Release / Acquire |
+//! | `cursor`, after a loss is counted: see `observed` | by threads that list it | Release / Acquire |
 //! | `position`, then `epoch` | `epoch`, then `position` | Release / Acquire: the word is at least as new as the epoch |
 //! | `end`, once; fence; the state of the seat | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
 //! | the seat, before the first sleep in it | `seat` | by `OwnSeat` |
@@ -30,53 +30,53 @@ use std::time::Duration;
 /// `Consumer::end` while the subscription is open.
 pub(crate) const OPEN: u64 = u64::MAX;
 
-/// `Consumer::free_slots` where they are not known. A number that happens to end so is not known either.
+/// The value of `Consumer::free_slots` where they are unknown. A number with this lower half counts as unknown, too.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, and tells ages of
-/// up to a year.
+/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, which suffices for ages of up to a
+/// year.
 const POLLED_STEP: u32 = 24;
 
-/// The first step that does not begin before a time: no poll seems longer ago than it is.
+/// The first step that begins after a time: rounded up, so that no poll seems longer ago than it is.
 fn step_from(time: u64) -> u64 {
     (time >> POLLED_STEP) + 1
 }
 
-/// Bits of an id that stand beside it, and those above them, in the top of `standing`.
+/// Bits of an id that `low_id` has; the bits above are in the top of `standing`.
 const LOW_ID_BITS: u32 = 32;
 
-/// A count on a subscription: its handle's, its registry's, that of who may close it.
+/// A counted reference to a subscription: its handle, its registry and each handle that may close it have one.
 pub(crate) type ConsumerRef = LeanArc<Consumer>;
 
 /// See the module.
 pub(crate) struct Consumer {
     pub(crate) inner: Arc<Inner>,
     pub(crate) matcher: Arc<Matcher>,
-    /// One past the last sequence number to hand out; OPEN: no end.
+    /// The sequence number after the last one to hand out; OPEN: no end.
     pub(crate) end: AtomicU64,
-    /// Where it stands: the next sequence number to look at. While a start in the future is awaited: the head up to
-    /// which that was seen.
+    /// Its cursor: the next sequence number to look at. While it waits for a start in the future: the head that it has
+    /// looked up to.
     pub(super) cursor: AtomicU64,
     /// The position, packed as the progress word is: 12 bits of its epoch.
     position: AtomicU64,
-    /// The lower half of its epoch, the upper one is the cache's; stored after a position of it, so never ahead of
-    /// that. 0: no position yet.
+    /// The lower half of its epoch (the cache has the upper one), stored after a position of that epoch, so never ahead
+    /// of the position. 0: no position yet.
     epoch: AtomicU32,
-    /// Slots below the cursor that no event has, the lower half of their number; [`UNKNOWN`] where its segment had
-    /// left. Stored before the cursor.
+    /// The lower half of the number of slots below the cursor that no event has; [`UNKNOWN`] where the cursor's segment
+    /// had left. Stored before the cursor.
     free_slots: HalfStatistic,
-    /// How the consumer says that it stands, below its losses, below the upper bits of the id: see `observed`.
+    /// From the low bits up: its [`Standing`], the number of its losses, the upper bits of its id: see `observed`.
     pub(super) standing: AtomicU64,
-    /// When the consumer was last seen to have everything, by itself, or by who keeps its limits: a time of [`clock`].
-    /// Statistics.
+    /// The time at which the consumer, or the notifier that enforces limits, last saw that it had everything: a time of
+    /// [`clock`]. Statistics.
     pub(super) caught_up: Statistic,
     /// Events and marks that it handed out. Statistics.
     handed_out: Statistic,
-    /// When it was polled, in steps of [`POLLED_STEP`]; 0 for never. Statistics.
+    /// The time of its last recorded poll, in steps of [`POLLED_STEP`]; 0: never. Statistics.
     polled: HalfStatistic,
     /// The lower bits of its number in its cache.
     low_id: u32,
-    /// Where it sleeps, once it has slept.
+    /// Its seat, once it has slept.
     sleep: OwnSeat,
     extras: OnceBox<Extras>,
 }
@@ -86,13 +86,13 @@ pub(crate) fn whole(lower_half: u32, most: u64) -> u64 {
     most.saturating_sub(u64::from((most as u32).wrapping_sub(lower_half)))
 }
 
-/// What few subscriptions have: those without take no memory for it.
+/// State that few subscriptions need, allocated when first used.
 struct Extras {
     name: Box<str>,
     limits: Option<Box<LagLimits>>,
     /// The bucket whose chain it reads.
     bucket: Mutex<Option<Arc<Bucket>>>,
-    /// Where the cache stood when its owner closed it.
+    /// The cache's position when its owner closed it.
     closed_at: Mutex<Position>,
 }
 
@@ -102,16 +102,16 @@ impl Extras {
     }
 }
 
-/// How far behind it may be, and the lag for which it was closed.
+/// The limits of its lag, and the lag for which it was closed.
 struct LagLimits {
     events: u64,
     age: Duration,
     exceeded: Mutex<Option<Box<Lag>>>,
-    /// Where the registry has it among those with limits.
+    /// Its slot in the registry's list of subscriptions with limits.
     slot: HalfStatistic,
 }
 
-/// How far a new subscription may be behind; what is not limited is the greatest number.
+/// The limits of lag of a new subscription; the greatest number means no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaxLag {
     pub(crate) events: u64,
@@ -162,10 +162,10 @@ impl Consumer {
     }
 }
 
-// ---- Where it stands ------------------------------------------------------------------------------------
+// ---- Cursor and position --------------------------------------------------------------------------------
 
 impl Consumer {
-    /// Where it stands, for the consumer itself: what it has stored last.
+    /// The cursor and position that the consumer has stored last. Only the consumer calls this.
     #[inline]
     pub(crate) fn stands_at(&self) -> (u64, Position) {
         let word = self.position.load(Relaxed);
@@ -179,7 +179,7 @@ impl Consumer {
         (self.cursor.load(Relaxed), position)
     }
 
-    /// Shows where the consumer stands.
+    /// Publishes the consumer's cursor and position.
     #[inline]
     pub(crate) fn show(&self, cursor: u64, position: Position) {
         self.show_cursor(cursor);
@@ -193,11 +193,12 @@ impl Consumer {
 
     #[inline]
     pub(crate) fn show_cursor(&self, cursor: u64) {
-        // Only the consumer stores here. Free slots are at the ends of segments: in another one it has others.
+        // Only the consumer stores here. Free slots end segments, so their number changes only with the cursor's
+        // segment.
         if self.cursor.load(Relaxed) ^ cursor >= self.inner.ring.segment_slots() {
             self.count_free_slots(cursor);
         }
-        // Release: a loss before it is counted: see `observed`.
+        // Release: a loss that was counted before is seen with the new cursor: see `observed`.
         self.cursor.store(cursor, Release);
     }
 
@@ -207,22 +208,22 @@ impl Consumer {
         self.free_slots.store(free, Relaxed);
     }
 
-    /// The same for the consumer, of the cursor that it has shown.
+    /// Events below the cursor that the consumer has stored. Only the consumer calls this.
     pub(crate) fn events_below_shown(&self) -> u64 {
         self.events_below(self.cursor.load(Relaxed))
     }
 
-    /// Events below the cursor that was loaded before: at least so many, and no more unless it moves just now.
+    /// Events before `cursor`, which the caller has loaded. A lower bound; exact unless the consumer moves concurrently.
     pub(super) fn events_below(&self, cursor: u64) -> u64 {
         let ring = &self.inner.ring;
-        // Behind the load of the cursor: as of that or of a later one, which has more of them below it.
+        // Loaded after the cursor: the number is of that cursor or of a later one, which has no fewer free slots below it.
         let lower_half = self.free_slots.load(Relaxed);
         let Some(all) = ring.free_slots_below(ring.head()).filter(|_| lower_half != UNKNOWN) else { return 0 };
         cursor.saturating_sub(ring.first_seq()).saturating_sub(whole(lower_half, all))
     }
 
-    /// The position as of the last poll. Whole: the epoch that is loaded first is that of the word or
-    /// one before it, and 12 bits of the word say how many before.
+    /// The position as of the last poll, consistent in itself: the epoch, which is loaded first, is that of the word or
+    /// an earlier one, and 12 bits of the word tell how much earlier.
     pub(crate) fn position(&self) -> Position {
         // Acquire: partner of the stores in `show`: the word is at least as new as the epoch.
         let lower_half = u64::from(self.epoch.load(Acquire));
@@ -234,17 +235,17 @@ impl Consumer {
         Position { epoch: (self.inner.birth | lower_half) + ahead, revision: word & MAX_REVISION }
     }
 
-    /// Everything up to the head was handed out, just now or at that time.
+    /// Records that at this time everything up to the head was handed out.
     pub(crate) fn caught_up(&self, at: u64) {
         self.caught_up.store(at, Relaxed);
     }
 
-    /// Records the time of a poll: of [`clock::now`] or [`clock::soon`]. True: the one before was at most one
+    /// Records the time of a poll, from [`clock::now`] or [`clock::soon`]. True: the last recorded poll was at most one
     /// step earlier.
     pub(crate) fn polled_at(&self, now: u64) -> bool {
         let step = step_from(now) as u32;
         let before = self.polled.load(Relaxed);
-        // 0 is never.
+        // 0 means never polled.
         self.polled.store(step.max(1), Relaxed);
         before != 0 && step.wrapping_sub(before) <= 1
     }
@@ -254,7 +255,7 @@ impl Consumer {
         let polled = self.polled.load(Relaxed);
         (polled != 0).then(|| {
             let now = step_from(clock::soon());
-            // `soon` may be late by more than a step: then it is a poll of just now, not of a round before.
+            // `soon` may lag by more than a step: a step ahead of it is a poll of just now, not of the round before.
             let is_ahead = polled.wrapping_sub(now as u32).cast_signed() > 0;
             if is_ahead { Duration::ZERO } else { clock::since(whole(polled, now) << POLLED_STEP) }
         })
@@ -273,7 +274,7 @@ impl Consumer {
         self.extras.get().and_then(|extras| lock(&extras.bucket).clone())
     }
 
-    /// The bucket whose chain it reads from now on.
+    /// Records the bucket whose chain it reads from now on.
     pub(crate) fn reads(&self, bucket: Option<Arc<Bucket>>) {
         if bucket.is_none() && self.extras.get().is_none() {
             return;
@@ -290,28 +291,27 @@ impl Consumer {
 // ---- Sleep and close ------------------------------------------------------------------------------------
 
 impl Consumer {
-    /// The place where it sleeps, made here if it has never slept.
+    /// The consumer at its seat, which is made here if it has never slept.
     ///
     /// # Safety
     ///
-    /// Only the consumer, and not again while it has it.
+    /// Only the consumer may call this, and not while it has another sleeper.
     #[inline]
     pub(crate) unsafe fn sleeper(&self) -> Sleeper<'_> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: only the consumer calls this, and it has no other sleeper (`# Safety`).
         unsafe { self.sleep.shared_sleeper(|| FilterCode::of(&self.matcher)) }
     }
 
-    /// Ends the consumer's side of its sleep: when its subscription is dropped, though others may have a count on
-    /// this for longer.
+    /// Leaves its seat for good, when its subscription is dropped, though others may have a count on this for longer.
     ///
     /// # Safety
     ///
-    /// As [`Consumer::sleeper`].
+    /// The contract of [`Consumer::sleeper`].
     pub(crate) unsafe fn sleeps_no_more(&self) {
         if self.seat().is_none() {
             return;
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: only the consumer calls this, and it has no other sleeper (`# Safety`).
         let mut sleeper = unsafe { self.sleeper() };
         let group = sleeper.group().cloned();
         sleeper.leave(&self.inner);
@@ -325,10 +325,10 @@ impl Consumer {
     }
 
     pub(crate) fn close(&self) {
-        // Before the first listing nothing was published: nothing is handed out.
+        // Before the first listing no event was published, so the end is 0.
         let (at, head) = if self.inner.is_ready() { self.inner.stands_at() } else { Default::default() };
         {
-            // Under the lock: a consumer that sees this end reads the position that belongs to it.
+            // Both stored under the lock, so that a consumer that sees this end then reads the position that belongs to it.
             let mut closed_at = lock(&self.extras().closed_at);
             if self.end_at(head) {
                 *closed_at = at;
@@ -337,17 +337,17 @@ impl Consumer {
         self.wake_up();
     }
 
-    /// Where the cache stood when its owner closed this. To be asked after `end`.
+    /// The cache's position when its owner closed this. To be loaded after `end`.
     pub(crate) fn closed_at(&self) -> Position {
         self.extras.get().map(|extras| *lock(&extras.closed_at)).unwrap_or_default()
     }
 
-    /// Nothing from this sequence number on is handed out. False: it had an end.
+    /// Sets the end: no event from this sequence number on is handed out. False: it had an end already.
     fn end_at(&self, head: u64) -> bool {
         self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire).is_ok()
     }
 
-    /// Behind the end: its consumer does not sleep on.
+    /// Wakes the consumer, after the end was stored.
     fn wake_up(&self) {
         fence(ord!(CloserFence, SeqCst));
         // Partner: the consumer stores PARKED, fence, looks at `end`.
@@ -365,9 +365,9 @@ impl Consumer {
         self.limits_of_lag().is_some()
     }
 
-    /// Whether it is less than half a window behind, or over: for those who wait for it. Its words stand still while it
-    /// sleeps: then it counts from where its notifier is, which is called where that is too far behind. So who waits is
-    /// waited for by nobody, and nobody runs away from it before it was looked whether it has to be woken.
+    /// Whether it is less than half a window behind, or over: a feeder that waits for it asks this. Its words do not change
+    /// while it sleeps, so this uses how far the notifier has looked for it, and calls the notifier if that is too far
+    /// behind. So a feeder waits for no sleeper that nobody looks at, nor runs ahead of one that may have to be woken.
     pub(crate) fn is_near(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() || self.takes_nothing() {
             return true;
@@ -383,11 +383,11 @@ impl Consumer {
         let cursor = self.cursor.load(Relaxed).max(looked_to);
         let ring = &self.inner.ring;
         let (oldest, head) = (ring.oldest_seq(), ring.head());
-        // Half of what the window holds now, once it is full; before that nothing can be lost.
+        // Half of the present window once it is full; before that no event can be lost.
         let window = ring.window_slots();
         let is_near = head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest);
         if !is_near && rest == Rest::Parked {
-            // Nobody calls it for events of others, where this one reads a bucket.
+            // The writer does not call the notifier for events of other buckets than the one at which this sleeps.
             hub.notify(&self.inner);
         }
         is_near
@@ -397,7 +397,7 @@ impl Consumer {
         self.extras.get().and_then(|extras| extras.limits.as_deref())
     }
 
-    /// Its place among those with limits, of which it is one.
+    /// Its slot in the registry's list of subscriptions with limits, if it has any.
     pub(super) fn limits_slot(&self) -> Option<&HalfStatistic> {
         self.limits_of_lag().map(|limits| &limits.slot)
     }
@@ -415,12 +415,12 @@ impl Consumer {
         self.limits_of_lag().and_then(|limits| lock(&limits.exceeded).take())
     }
 
-    /// Closed for its lag, and not reported yet.
+    /// Whether it was closed for its lag, which no poll has reported yet.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.limits_of_lag().is_some_and(|limits| lock(&limits.exceeded).is_some())
     }
 
-    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    /// Ends it if its lag exceeds a limit. False: it has ended, and needs no further check.
     pub(crate) fn enforce_lag_limit(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
             return false;
@@ -428,8 +428,8 @@ impl Consumer {
         let Some(limits) = self.limits_of_lag() else { return true };
         let lag = self.lag();
         if lag.events == 0 {
-            // Who is not polled while there is nothing is behind from now on, not since its last poll. A later time, of
-            // its consumer's, stays.
+            // A subscription that is not polled while there are no events is behind from now on, not since its last
+            // poll. A later time that its consumer has stored stays.
             self.caught_up.fetch_max(clock::soon(), Relaxed);
             return true;
         }
@@ -438,8 +438,8 @@ impl Consumer {
         }
         step("found too slow");
         {
-            // Under the lock: who sees this end finds the lag with it, and where its owner has closed it meanwhile it ends
-            // as its owner said.
+            // Both stored under the lock, so that a consumer that sees this end finds the lag with it. If its owner has
+            // closed it meanwhile, the owner's end stays.
             let mut exceeded = lock(&limits.exceeded);
             if !self.end_at(0) {
                 return false;
@@ -467,7 +467,7 @@ mod tests {
     use crate::{Cache, Start};
     use std::time::Duration;
 
-    /// The clock that is quick to read may be late, where the system's tick is.
+    /// The coarse clock may be late by as much as the system's tick.
     #[test]
     fn poll_of_a_late_clock_is_just_now() {
         let cache = Cache::builder("/").build().unwrap();

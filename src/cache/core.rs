@@ -1,4 +1,4 @@
-//! What only the writer touches. A [`crate::Writer`] takes it out of the cache and puts it back when it is dropped.
+//! The state that only the writer touches. A [`crate::Writer`] takes it from the cache, and its drop puts it back.
 
 use crate::data::slot::{OwnedSlot, SlotPtr, SlotRef};
 use crate::heap::Heap;
@@ -16,28 +16,28 @@ const PIECE: usize = 16;
 
 /// The writer's private state; it outlives the handle.
 pub(crate) struct Core {
-    /// What versions, slots and nodes of the index are made of.
+    /// The memory of versions, slots and nodes of the index.
     pub(crate) heap: Heap,
     pub(crate) ring: RingWriter,
     pub(crate) slots: Table<OwnedSlot>,
-    /// The writer's own copy of the index; published when it changed.
+    /// The writer's copy of the index, published when it has changed.
     pub(crate) index: Root,
     pub(crate) index_changed: bool,
-    /// Something came or went since the gauges of the tables were shown.
+    /// Whether the tables have changed since their gauges were stored.
     pub(crate) tables_changed: bool,
-    /// Tombstones in the order of their events.
+    /// The tombstones, in the order of their events.
     pub(crate) tombstones: Queue<(u64, SlotPtr)>,
-    /// Removed slots that the published root still has.
+    /// Slots that were removed, but are still in the published root.
     pub(crate) removed_slots: Vec<OwnedSlot>,
     pub(crate) position: Position,
     pub(crate) highest: u64,
-    /// Whether anything was ever written: then `load` is late.
+    /// Whether anything was ever written: then `load` comes too late.
     pub(crate) written: bool,
-    /// Whether there is a state to write to: a listing, or that of an embedded cache. Readers may have to wait for longer:
-    /// until the cache is Ready.
+    /// Whether there is a state to write to: that of a listing, or of an embedded cache. Readers may wait longer, until
+    /// the cache is Ready.
     pub(crate) loaded: bool,
     pub(crate) poisoned: bool,
-    /// How the writer waits for the reclaimer, where it replaces more than that frees.
+    /// The back-pressure of the reclaimer on a writer that replaces faster than the reclaimer frees.
     pub(crate) patience: Patience,
     pub(crate) router: Router,
     /// Encoded attributes of the version that is being made.
@@ -70,9 +70,8 @@ impl Core {
         }
     }
 
-    /// Frees every slot, on the reclaimer, when the cache is gone; then does what is left to do. In
-    /// pieces, each after what others have retired meanwhile: no writer of another cache waits for
-    /// all of it.
+    /// Frees every slot on the reclaimer, when the cache is gone, and then calls `then`. Each job frees a piece, after
+    /// the jobs that were pushed before it, so no writer of another cache waits for all of it.
     pub(crate) fn destroy(mut self: Box<Self>, then: impl FnOnce() + Send + 'static) {
         self.index = Root::default();
         let mut slots: Vec<OwnedSlot> = self.removed_slots.drain(..).collect();
@@ -83,10 +82,10 @@ impl Core {
                 None => left = false,
             }
         }
-        // The removed ones are in no segment yet.
+        // Removed slots are freed here too, as no segment owns them yet.
         for slot in slots {
-            // SAFETY: I9: the cache is gone, and with it its root; a snapshot or a subscription would
-            // have kept it.
+            // SAFETY: I9: the cache and its root are dropped, so no reader can reach the slot: a snapshot or a
+            // subscription would have kept the cache.
             unsafe { slot.destroy() };
         }
         if left {

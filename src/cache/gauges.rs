@@ -16,7 +16,7 @@ pub(crate) struct Gauges {
     pub(crate) tombstone_bytes: AtomicU64,
     pub(crate) open_bytes: AtomicU64,
     pub(crate) window_bytes: AtomicU64,
-    /// What of the log is in the window.
+    /// The log's bytes in the window.
     pub(crate) window_log_bytes: AtomicU64,
     pub(crate) window_segments: AtomicU64,
     pub(crate) buckets: AtomicU64,
@@ -27,9 +27,9 @@ pub(crate) struct Gauges {
 #[derive(Default)]
 pub(crate) struct ConsumerGauges {
     pub(crate) subscriptions: AtomicU64,
-    /// Looked at by each poll.
+    /// The largest lag so far, in events; each poll loads it.
     pub(crate) max_lag: AtomicU64,
-    /// The most losses that metrics have shown.
+    /// The largest number of losses that metrics have shown.
     #[cfg(feature = "metrics")]
     pub(crate) losses_shown: AtomicU64,
     pub(crate) delivered_bytes: AtomicU64,

@@ -1,7 +1,7 @@
 //! The cache: log, store and waiters of one prefix, and the handle on it.
 //!
-//! [`Inner`] is what all parts of one cache share. [`Cache`] is the user's handle: each storey above
-//! adds its own methods to it, the writer `writer`, reads `get` and `list`, subscriptions `subscribe`.
+//! [`Inner`] is the state that all parts of one cache share. [`Cache`] is the user's handle: each storey above adds its
+//! methods to it, the writer `writer`, reads `get` and `list`, subscriptions `subscribe`.
 
 mod builder;
 mod consumer;
@@ -62,7 +62,7 @@ impl Cache {
         Cache { inner: Arc::new(inner) }
     }
 
-    /// Where the cache stands.
+    /// The position of the cache.
     pub fn position(&self) -> Position {
         self.inner.position()
     }
@@ -72,8 +72,8 @@ impl Cache {
         self.inner.window().0
     }
 
-    /// Whether the first listing is there and the cache open, so that reads are answered: what
-    /// [`Cache::wait_ready`] waits for. It stays true while the source is out of reach; `status` says that.
+    /// Whether the first listing is there and the cache open, so that reads are answered. [`Cache::wait_ready`] waits
+    /// for this. It stays true while the source is out of reach, which `status` reports.
     ///
     /// ```
     /// use watchcore::Cache;
@@ -106,7 +106,7 @@ impl Cache {
         &self.inner.name
     }
 
-    /// Live keys: [`Status::objects`] alone, and for that of one load.
+    /// The number of live keys, like [`Status::objects`], by a single load.
     ///
     /// ```
     /// use watchcore::{Cache, Change};
@@ -120,7 +120,7 @@ impl Cache {
         self.inner.gauges.objects.load(Relaxed)
     }
 
-    /// How fresh it is: [`Status::state`] alone. It asks no subscription.
+    /// How fresh it is, like [`Status::state`], without asking the subscriptions.
     ///
     /// ```
     /// use watchcore::{Cache, State};
@@ -135,8 +135,8 @@ impl Cache {
         self.state_of(&lock(&self.inner.info))
     }
 
-    /// Why the source is not followed now, if it is not. [`Status::last_error`] stays when the source is back, for whoever
-    /// looks at what was; this one does not, so it can be given as the reason of what fails now.
+    /// The reason why the source is not followed now, if it is not. [`Status::last_error`] stays when the source is back;
+    /// this error does not, so it can be given as the reason of a present failure.
     ///
     /// ```
     /// use watchcore::{Cache, Code, Error, SourceState};
@@ -171,7 +171,7 @@ impl Cache {
         }
     }
 
-    /// Both, of one look at the subscriptions.
+    /// Status and statistics, both computed from one pass over the subscriptions.
     pub(crate) fn figures(&self) -> (Status, Stats) {
         let inner = &self.inner;
         let standings = inner.standings();
@@ -197,22 +197,22 @@ impl Cache {
         (status, stats)
     }
 
-    /// What the cache holds and by what. O(open subscriptions).
+    /// Counts and bytes of the parts of the cache. O(open subscriptions).
     pub fn stats(&self) -> Stats {
         self.inner.stats(&self.inner.standings())
     }
 
-    /// The open subscriptions in the order of their opening, as each stands now, also those that never
-    /// poll. Takes a short lock that only opening and dropping one take too: no poll, no wait, no writer.
-    /// O(open subscriptions).
+    /// The open subscriptions in the order of their opening, each with its present state, also if it never polls. Takes
+    /// a short lock that otherwise only opening and dropping a subscription take: no poll, no wait, no writer. O(open
+    /// subscriptions).
     pub fn subscriptions(&self) -> Vec<SubscriptionInfo> {
         let mut all: Vec<_> = self.inner.registry.all().iter().map(|one| one.info()).collect();
         all.sort_unstable_by_key(|info| info.id);
         all
     }
 
-    /// Closes the cache for every handle: idempotent, from any thread. Waiters end at once; subscriptions
-    /// deliver what is left, then answer CLOSED.
+    /// Closes the cache for every handle: idempotent, from any thread. Waiters end at once; subscriptions deliver the
+    /// events that are left, then answer CLOSED.
     pub fn close(&self) {
         self.inner.close();
     }

@@ -1,15 +1,15 @@
-//! How a subscription stands, as others see it who look at any time: its cache's lists and figures, and the
-//! notifier that keeps the limits.
+//! The lag and state of a subscription, as other threads see it at any time: its cache's lists and statistics, and the
+//! notifier that enforces limits.
 //!
-//! What only the consumer knows it publishes in words when it changes: statistics, which decide nothing.
+//! The consumer publishes its standing when that changes: a statistic, on which no poll depends.
 //!
-//! | consumer | who looks | order |
+//! | consumer | observer | order |
 //! | --- | --- | --- |
-//! | loss: `standing` with one loss more and `LossReported`; then the new cursor; then `standing` again | `standing`, cursor, `standing` | Release / Acquire: who sees the new cursor, or the standing behind it, sees the loss counted; equal words: it is counted once, there or as lapped |
+//! | loss: `standing` with one loss more and `LossReported`; then the new cursor; then `standing` again | `standing`, cursor, `standing` | Release / Acquire: an observer of the new cursor, or of the standing stored after it, sees the loss counted; if both loads of `standing` agree, the loss is counted once, there or as lapped |
 //!
-//! A subscription is lapped, and no poll has reported it, where its next poll would not find the
-//! events at its cursor: not with `oldest_seq` alone, for a consumer may keep the segment in which it stands,
-//! and one that reads a chain needs the events of its bucket only.
+//! A subscription is lapped, and no poll has reported it, if its next poll would not find the events at its cursor.
+//! `oldest_seq` alone does not decide that: a consumer may keep the segment of its cursor, and one that reads a chain
+//! needs only the events of its bucket.
 
 #![forbid(unsafe_code)]
 
@@ -27,30 +27,30 @@ use crate::wake::Rest;
 use std::time::Duration;
 
 numbered! {
-    /// What the consumer says of itself: the low byte of `Consumer::standing`.
+    /// The phase that the consumer publishes: the low byte of `Consumer::standing`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[repr(u8)]
     pub(crate) enum Standing {
-        /// No listing yet; then the state, the log, or a wait for a revision.
+        /// The cache has no listing yet; after it come the state, the log, or a wait for a revision.
         AwaitsListingThenState = 0,
         AwaitsListingThenLog,
         AwaitsListingThenRevision,
-        /// `StateAtLeast`: where it begins is decided by the poll that finds it reached.
+        /// `StateAtLeast`: the poll that finds the revision reached fixes the beginning.
         AwaitsRevision,
-        /// `After` a revision of the future: above that it is behind, polled or not.
+        /// `After` a revision of the future: events above it count as lag, whether it is polled or not.
         AwaitsFuture,
         InitialState,
         Live,
         /// Live, and it keeps the segment of its cursor.
         LiveInSegment,
         CatchingUp,
-        /// A loss was reported; where it continues is not published yet.
+        /// A loss was counted; the new cursor is not published yet.
         LossReported,
         Ended,
     }
 }
 
-/// The word `Consumer::standing`: the upper bits of its id, which stay, the number of its losses, and its standing.
+/// The word `Consumer::standing`, from the top: upper bits of its id (constant), number of its losses, its standing.
 const UPPER_ID: u32 = 48;
 const A_LOSS: u64 = 1 << 8;
 const ALL_LOSSES: u64 = (1 << UPPER_ID) - A_LOSS;
@@ -67,14 +67,14 @@ impl Standing {
 }
 
 impl Consumer {
-    /// Shows how the consumer stands: a store, where that has changed.
+    /// Publishes the consumer's standing, by a store if it has changed.
     #[inline]
     pub(crate) fn stands(&self, standing: Standing) {
         // Only the consumer stores here.
         let before = self.standing.load(Relaxed);
         let now = before & !0xff | standing as u64;
         if now != before {
-            // Release: see the table. What `show` stored before is seen with it.
+            // Release: see the table. The cursor and position that `show` stored before are seen with it.
             self.standing.store(now, Release);
         }
     }
@@ -82,31 +82,31 @@ impl Consumer {
     /// Counts a loss that a poll has met, before its new cursor is published.
     pub(crate) fn lost(&self) {
         let before = self.standing.load(Relaxed);
-        // A million millions, each a poll that a whole window has passed by: they are never that many.
+        // The count stops at 2^40: each loss takes a poll and a whole window of events, so it is never reached.
         let one = if before & ALL_LOSSES == ALL_LOSSES { 0 } else { A_LOSS };
         // Release: see the table.
         self.standing.store(((before & !0xff) + one) | Standing::LossReported as u64, Release);
     }
 
-    /// The bits of its id that stand here.
+    /// The upper bits of its id.
     pub(super) fn upper_id(&self) -> u64 {
         self.standing.load(Relaxed) >> UPPER_ID
     }
 
-    /// Whether there is nothing that it is to take, as of its last poll: it waits for a revision, or has ended.
+    /// Whether no event concerns it, as of its last poll: it waits for a revision, or has ended.
     pub(super) fn takes_nothing(&self) -> bool {
         // Acquire: partner of the store in `stands`.
         let standing = Standing::of_word(self.standing.load(Acquire));
         matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision | Standing::Ended)
     }
 
-    /// Losses that polls have met.
+    /// The number of losses that polls have met.
     pub(crate) fn losses(&self) -> u64 {
         losses_of(self.standing.load(Relaxed))
     }
 
-    /// How far it is behind now. While it is parked it has everything; once it was woken it is behind from
-    /// then on.
+    /// Its present lag. While it is parked it counts as having everything; once it was woken it is behind from that
+    /// time on.
     pub(crate) fn lag(&self) -> Lag {
         self.lag_as(self.seen().standing)
     }
@@ -122,16 +122,16 @@ impl Consumer {
         Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(since) } }
     }
 
-    /// Where it stops, if it was closed by its owner. Acquire: partner of `end_at`.
+    /// The end of its events, if its owner has closed it. Acquire: partner of `end_at`.
     fn end_of_reading(&self) -> u64 {
-        // 0: closed before it began, or for its lag: that is reported with the lag that it had.
+        // 0: closed before it began, or for its lag, which is computed as if it were open.
         match self.end.load(Acquire) {
             0 => OPEN,
             end => end,
         }
     }
 
-    /// What it has not taken, and since when that is so. `None`: it has everything.
+    /// The events that it has not taken, and the time since when. `None`: it has everything.
     fn unread(&self, standing: Standing) -> Option<(Unread, u64)> {
         let (resume, since) = match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
             Rest::Parked => return None,
@@ -146,9 +146,9 @@ impl Consumer {
         Some((Unread { seqs: start..self.end_of_reading(), below: self.events_below(cursor) }, since))
     }
 
-    /// The first event above the revision that it waits for, once the cache has reached that: `None` before,
-    /// and where another history has taken its place. Where it has left, `seen`: that was the head when the
-    /// revision was last seen not to be reached.
+    /// The first event above the revision that it waits for, once the cache has reached that: `None` before, and where
+    /// another history has replaced it. If that event has left, `seen`, the head at which the revision was last seen
+    /// not to be reached.
     fn first_above_the_start(&self, seen: u64) -> Option<u64> {
         let inner = &self.inner;
         let asked = self.position();
@@ -164,8 +164,8 @@ impl Consumer {
         Some(inner.ring.seq_above(asked.revision, &epochs.at(head), head, &pin))
     }
 
-    /// Whether something above the revision that it waits for has left, as its next poll finds it: by events, for a
-    /// compaction takes none away. `seen`: as in `first_above_the_start`.
+    /// Whether an event above the revision that it waits for has left, as its next poll will find. Decided by events,
+    /// as a compaction evicts none. `seen`: see `first_above_the_start`.
     fn start_has_left(&self, seen: u64) -> bool {
         let ring = &self.inner.ring;
         let asked = self.position().revision;
@@ -181,19 +181,19 @@ impl Consumer {
                 // The window has moved on meanwhile.
                 continue;
             }
-            // Below the window: a revision longer than the log is written, and all below the head has left.
+            // A revision longer than the log is being written, and all events below the head have left.
             return above < oldest || above == oldest && ring.newest_left(oldest, &pin) > asked;
         }
     }
 
-    /// Standing, losses and whether it has lapped, of one moment.
+    /// Standing, losses and whether it has lapped, consistent with each other.
     fn seen(&self) -> Seen {
         loop {
             // Acquire: partner of the stores in `stands` and `lost`.
             let word = self.standing.load(Acquire);
             let standing = Standing::of_word(word);
             let lapped = self.has_lapped(standing);
-            // Behind the cursor, which was loaded Acquire: see the table.
+            // Loaded after the cursor, whose load was Acquire: see the table.
             if self.standing.load(Relaxed) >> 8 == word >> 8 {
                 return Seen { standing, lapped, losses: losses_of(word) };
             }
@@ -254,17 +254,17 @@ fn losses_of(word: u64) -> u64 {
     (word & ALL_LOSSES) / A_LOSS
 }
 
-/// What one look at a subscription found.
+/// The result of [`Consumer::seen`].
 struct Seen {
     standing: Standing,
     lapped: bool,
     losses: u64,
 }
 
-/// Whether a scan does not find what lies at `cursor`, which is below the head.
+/// Whether a scan does not find the events at `cursor`, which is below the head.
 fn is_gone(inner: &Inner, cursor: u64, keeps_segment: bool) -> bool {
     let ring = &inner.ring;
-    // The segment that it keeps it reads to its end.
+    // A segment that it keeps is read to its end.
     let at = if keeps_segment { ring.limit_of(cursor) } else { cursor };
     at < ring.head() && matches!(ring.locate(at, &reclaim::pin()), Located::Evicted)
 }
@@ -277,7 +277,7 @@ fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool)
     if ring.newest_mark() >= cursor {
         let pin = reclaim::pin();
         let epochs = ring.epochs(&pin);
-        // As `go_to_mark` looks for it: the newest one below may reach over the cursor.
+        // The same search as in `go_to_mark`: the bracket of the newest change below may end above the cursor.
         let below = epochs.last_below(cursor).filter(|change| change.end >= cursor);
         let next = below.or_else(|| epochs.changes_from(cursor).next());
         if next.is_some_and(|change| change.seq < oldest) {
@@ -297,7 +297,7 @@ fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool)
 }
 
 impl Consumer {
-    /// As the list of its cache shows it.
+    /// Its entry in the list of its cache.
     pub(super) fn info(&self) -> SubscriptionInfo {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();
@@ -317,7 +317,7 @@ impl Consumer {
         }
     }
 
-    /// What it adds to the figures of its cache.
+    /// Its share of the statistics of its cache.
     pub(crate) fn figures(&self) -> Figures {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();

@@ -1,15 +1,14 @@
-//! The subscriptions of a cache: those that are open, and those among them that may be closed for their lag.
+//! The open subscriptions of a cache, and those among them that have a limit of lag.
 //!
-//! A subscription enters when it is opened and leaves when it is dropped; that is O(1), whatever the number
-//! of the others. In between the registry holds a count of what other threads may see of it, and so nothing of
-//! it is freed under the lock. The circle of counts (cache, registry, subscription, cache) ends with the drop
-//! of the subscription, which holds its cache anyway.
+//! A subscription enters when it is opened and leaves when it is dropped; that is O(1), whatever the number of the
+//! others. In between the registry has a count on its [`Consumer`], so that none is freed under the lock. The cycle of
+//! counts (cache, registry, subscription, cache) ends with the drop of the subscription, which keeps its cache anyway.
 //!
-//! The locks are taken to enter, to leave and to list, and by the notifier while there are limits: never by
-//! the writer, a poll or a park. Subscriptions are asked for their figures outside of them.
+//! The locks are taken to enter, to leave and to list, and by the notifier while there are limits: never by the writer,
+//! a poll or a park. Figures of subscriptions are computed outside of the locks.
 //!
-//! A loss is counted at the subscription until that leaves; then `lost_before` has it. Both are read under one
-//! lock, so no loss is counted twice, and none is missed.
+//! A loss is counted at the subscription until that leaves; then `lost_before` has it. The list and `lost_before` are
+//! read under one lock, so no loss is counted twice, and none is missed.
 
 #![forbid(unsafe_code)]
 
@@ -24,28 +23,28 @@ use std::time::{Duration, Instant};
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
 const PORTION: usize = 16;
 
-/// What one subscription adds to the figures of its cache.
+/// The share of one subscription in the statistics of its cache.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
-    /// What it has not taken, where it is behind.
+    /// The events that it has not taken, if it is behind.
     pub(crate) unread: Option<Unread>,
-    /// Events that it had not taken have left the window, and no poll has reported it.
+    /// Whether events that it had not taken have left the window, which no poll has reported.
     pub(crate) lapped: bool,
     /// Losses that are counted, that one included.
     pub(crate) lagged: u64,
 }
 
-/// What a subscription has not taken.
+/// The events that a subscription has not taken.
 #[derive(Clone, Debug)]
 pub(crate) struct Unread {
-    /// The sequence numbers; up to the head where it has no end.
+    /// Their sequence numbers; the end is above every head if the subscription has none.
     pub(crate) seqs: Range<u64>,
-    /// At least so many events lie below them; exactly, as long as the subscription knows.
+    /// A lower bound of the number of events below them; exact as long as the subscription knows it.
     pub(crate) below: u64,
 }
 
 impl Unread {
-    /// How many events that is, as of a head.
+    /// The number of these events below `head`.
     pub(crate) fn events(&self, ring: &Ring, head: u64) -> u64 {
         let Range { start, end } = self.seqs;
         let end = end.min(head);
@@ -53,7 +52,7 @@ impl Unread {
     }
 }
 
-/// The sums of these over all subscriptions.
+/// The figures of all subscriptions together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Standings {
     pub(crate) max_lag_events: u64,
@@ -61,7 +60,7 @@ pub(crate) struct Standings {
     pub(crate) lagged: u64,
 }
 
-/// The place of a subscription that was never opened.
+/// The slot of a subscription that was never opened.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// See the module.
@@ -69,7 +68,7 @@ pub(crate) const NOWHERE: u32 = u32::MAX;
 pub(crate) struct Registry {
     next_id: Statistic,
     open: Mutex<Open>,
-    /// Subscriptions with a limit: raised before the notifier is called for the first time.
+    /// The number of subscriptions with a limit, raised before the notifier is called for the first time.
     limits: AtomicUsize,
     limited: Mutex<Limited>,
 }
@@ -84,14 +83,14 @@ struct Open {
 #[derive(Default)]
 struct Limited {
     slots: Slots,
-    /// When the next check begins: not with every revision that somebody waits for.
+    /// The time of the next check, so that not every pass of the notifier begins one.
     next: Option<Instant>,
-    /// Pieces that the check under way has looked at; 0 where none is.
+    /// The number of pieces that the present check has looked at; 0: no check is under way.
     looked_at: usize,
 }
 
 impl Limited {
-    /// Those whom the check looks at in this pass; none, where it is not yet time for one.
+    /// The subscriptions that the check looks at in this pass; none before the time of the next check.
     fn portion(&mut self, now: Instant) -> Vec<ConsumerRef> {
         if self.looked_at == 0 {
             if self.next.is_some_and(|next| now < next) {
@@ -112,7 +111,7 @@ impl Registry {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
 
-    /// Takes a subscription in that was opened; its place here.
+    /// Adds a subscription that was opened, and returns its slot.
     pub(crate) fn enter(&self, one: ConsumerRef) -> u32 {
         if let Some(slot) = one.limits_slot() {
             slot.store(lock(&self.limited).slots.insert(one.clone()), Relaxed);
@@ -121,7 +120,7 @@ impl Registry {
         lock(&self.open).slots.insert(one)
     }
 
-    /// Takes a subscription out that is being dropped, with the losses that it had.
+    /// Removes a subscription that is being dropped, and keeps the number of its losses.
     pub(crate) fn leave(&self, slot: u32, one: &Consumer, lagged: u64) {
         let limited = one.limits_slot().map(|slot| {
             self.limits.fetch_sub(1, Relaxed);
@@ -135,12 +134,12 @@ impl Registry {
         drop((limited, one));
     }
 
-    /// Those that are open now.
+    /// The subscriptions that are open now.
     pub(crate) fn all(&self) -> Vec<ConsumerRef> {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
-    /// The figures of all of them now. O(subscriptions).
+    /// The present figures of all subscriptions together. O(subscriptions).
     pub(crate) fn standings(&self, ring: &Ring) -> Standings {
         let (all, lost_before): (Vec<_>, u64) = {
             let open = lock(&self.open);
@@ -158,7 +157,8 @@ impl Registry {
         sum
     }
 
-    /// Ends those whose lag exceeds their limit, so many in a pass; the time of the next pass. Called by the notifier.
+    /// Ends subscriptions that exceed their limit, [`PORTION`] pieces in a pass; the time of the next pass. For the
+    /// notifier.
     pub(crate) fn enforce_limits(&self, closed: bool) -> Option<Instant> {
         // Partner: the increment in `enter`, before the notifier is called.
         if closed || self.limits.load(Relaxed) == 0 {
@@ -181,7 +181,7 @@ const PIECE: usize = 64;
 
 type Piece = [Option<ConsumerRef>; PIECE];
 
-/// Places that are used again: entering or leaving moves no other entry, and no place is ever copied.
+/// A slot map whose slots are used again: entering or leaving moves no other entry.
 #[derive(Default)]
 struct Slots {
     // Boxed: a growing vector copies one word a piece, whatever the number of subscriptions.
@@ -209,8 +209,8 @@ impl Slots {
         self.free.push(slot);
         self.taken -= 1;
         if self.taken == 0 && self.pieces.len() > 1 {
-            // The memory of the most that were ever open goes with the last one, but for the first piece, which is
-            // there for who comes and goes alone.
+            // The last subscription frees all pieces but the first, which is kept for single subscriptions that come
+            // and go.
             self.pieces.truncate(1);
             self.pieces.shrink_to_fit();
             self.free = (0..PIECE as u32).rev().collect();
@@ -231,7 +231,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// They are asked at every page of a list: however many subscriptions are open, and whoever gathers or opens some.
+    /// Every page of a list asks for both, so they must not wait for subscriptions that are being listed or opened.
     #[test]
     fn size_and_state_ask_no_subscription() {
         let cache = Cache::builder("/").build().unwrap();

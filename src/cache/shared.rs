@@ -1,18 +1,18 @@
-//! What all parts of one cache share: log, store, waiters, gauges, and what is known of the source.
+//! The state that all parts of one cache share: log, store, waiters, gauges, and the report of the source.
 //!
-//! [`Inner`] is counted: handles, the writer, subscriptions, snapshots and waiters each have a count, and with the
-//! last one it sends the store to the reclaimer. The words here say how the cache stands; what they announce is in
-//! place before them:
+//! [`Inner`] is counted: handles, the writer, subscriptions, snapshots and waiters each have a count, and the drop of
+//! the last one sends the store to the reclaimer. The words here announce states of the cache, and the state is in
+//! place before its word:
 //!
 //! | stored | loaded | order |
 //! | --- | --- | --- |
 //! | root, head and progress of the listing, then `ready` | `ready`, then any of these | Release / Acquire |
 //! | `failed` and `Info::last_error` under one lock, then the hub is notified | `failed`, then the error under the lock | Release / Acquire |
-//! | the same, then `broken` | `broken` | Release / Acquire |
-//! | what a keeper did, then its count taken back | the count of the last one, who closes | AcqRel |
+//! | `failed` and `Info::last_error`, then `broken` | `broken` | Release / Acquire |
+//! | a keeper's work, then the decrement of its count | the decrement of the last keeper, which closes the cache | AcqRel |
 //! | `Info::consistent_revision` under the lock, then `served` | `served`, then the revision under the lock | Release / Acquire |
 //!
-//! All orders of the core together: `docs/internals/memory-model.md`.
+//! `docs/internals/memory-model.md` has all orders of the core.
 
 #![forbid(unsafe_code)]
 
@@ -55,31 +55,31 @@ pub(crate) struct Info {
     pub(crate) last_error: Option<Error>,
     pub(crate) report: SourceReport,
     pub(crate) source: Option<Arc<dyn Source>>,
-    /// Revision of the last consistent read.
+    /// The revision of the last consistent read.
     pub(crate) consistent_revision: u64,
-    /// Where the cache became Ready, if that was not at its listing: one past the newest event there, and the position.
+    /// The head and position at which the cache became Ready, if that was not at its listing.
     pub(crate) began: Option<(u64, Position)>,
 }
 
 impl Info {
-    /// Why the source is not followed now, if it is not. `last_error` stays when the source is back, and is the reason of
-    /// nothing any more.
+    /// The reason why the source is not followed now, if it is not. `last_error` stays when the source is back, and is no
+    /// reason then.
     pub(crate) fn source_error(&self) -> Option<&Error> {
         self.last_error.as_ref().filter(|_| self.stale_since.is_some())
     }
 }
 
-/// The filters that were subscribed with last: ten thousand watchers of one filter have one.
+/// The filters of the last subscriptions, so that ten thousand watchers of one filter share one matcher.
 #[derive(Default)]
 pub(crate) struct RecentMatchers {
     last: [Weak<Matcher>; 8],
-    /// Which of them was replaced last.
+    /// The index of the one that was replaced last.
     newest: usize,
 }
 
 impl RecentMatchers {
-    /// The matcher, or an equal one that somebody has. Not for those with code of a user's: who drops such a one last
-    /// should be who made it.
+    /// An equal matcher that is in use, or this one. Matchers with code of the user are not shared: the thread that
+    /// made one should be the one that drops it.
     fn share(&mut self, matcher: Matcher) -> Arc<Matcher> {
         let mut living = self.last.iter().filter_map(Weak::upgrade);
         if let Some(same) = living.find(|other| **other == matcher) {
@@ -97,9 +97,9 @@ pub(crate) const READY: u32 = 1;
 
 /// See the module.
 pub(crate) struct Inner {
-    /// Handles of the cache, and subscriptions that have not ended: the last to go closes it.
+    /// Handles of the cache, and subscriptions that have not ended: the last one closes the cache.
     pub(super) keepers: AtomicUsize,
-    /// The upper half of all its epochs.
+    /// The upper half of each epoch of this cache.
     pub(crate) birth: u64,
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
@@ -115,10 +115,10 @@ pub(crate) struct Inner {
     pub(crate) root: Published<Root>,
     /// The slots by the hash of their keys, for reads of one key.
     pub(crate) slots: Arc<TablePages<OwnedSlot>>,
-    /// What the writer's heap keeps.
+    /// Free bytes of the writer's heap.
     pub(super) heap: HeapBytes,
     pub(crate) hubs: CachePadded<Hubs>,
-    /// A publisher may call the wakers of tasks.
+    /// Whether a publisher may call the wakers of tasks.
     pub(super) trusts_wakers: bool,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
@@ -129,15 +129,15 @@ pub(crate) struct Inner {
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
     pub(crate) core: Mutex<Option<Box<Core>>>,
-    /// What the writer stores with each revision has lines of its own: consumers look at what stands beside it.
+    /// On their own cache lines, because the writer stores here with each revision, and consumers load the fields beside.
     pub(crate) gauges: CachePadded<Gauges>,
     pub(crate) consumers: ConsumerGauges,
     /// Tickets of consistent reads: asked and served.
     pub(crate) asked: AtomicU64,
     pub(crate) served: AtomicU64,
-    /// What this cache adds to the bytes that may wait to be freed.
+    /// This cache's share of the bytes that may wait to be freed.
     pub(super) _allowance: Allowance,
-    /// It has the threads of the process for as long as there is memory of it; taken by `drop`.
+    /// Keeps the threads of the process running as long as memory of this cache is to be freed; taken by `drop`.
     pub(super) need: Option<Need>,
 }
 
@@ -151,7 +151,7 @@ impl Inner {
         self.ready.store(ready, ord!(Ready, Release));
     }
 
-    /// Whether its versions have keys and values and nothing else.
+    /// Whether its versions have neither attributes nor decoded values.
     #[inline]
     pub(crate) fn adds_nothing(&self) -> bool {
         self.schema.is_empty() && self.decoder.is_none()
@@ -167,7 +167,7 @@ impl Inner {
         self.failed.store(failed, Release);
     }
 
-    /// Whether it is closed: nothing is published after that.
+    /// Whether it is closed, after which nothing is published.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.end().closed
     }
@@ -177,16 +177,17 @@ impl Inner {
         self.ring.is_closing()
     }
 
-    /// Counts a handle, or a subscription: the cache stays open for it.
+    /// Counts a handle or a subscription, for which the cache stays open.
     pub(crate) fn keep_open(&self) {
         self.keepers.fetch_add(1, Relaxed);
     }
 
-    /// Takes that back. AcqRel: who closes has seen what all the others did before.
+    /// Subtracts one, and closes the cache with the last. AcqRel: the closing thread sees all that the others did
+    /// before.
     pub(crate) fn keep_open_no_more(self: &Arc<Inner>) {
         if self.keepers.fetch_sub(1, AcqRel) == 1 {
             self.close();
-            // Nobody reads any more, and the log moves on no more: pages that live on let the cache go.
+            // No reader is left and the log moves no more: detach the pages that live on from the cache.
             let pages = self.ring.keepers.clone();
             reclaim::free(0, Box::new(move || pages.detach_below(u64::MAX)));
         }
@@ -198,18 +199,18 @@ impl Inner {
         }
     }
 
-    /// Wakes those whom the close ends: by the call that has closed the log.
+    /// Wakes all sleepers and the source. Called by the call that has closed the log.
     pub(crate) fn closed(self: &Arc<Inner>) {
         self.hubs.notify(self);
         self.wake_source();
     }
 
-    /// The writer panicked inside a commit. Acquire: partner of the store in `fail_for_good`.
+    /// Whether the writer panicked inside a commit. Acquire: partner of the store in `fail_for_good`.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Acquire)
     }
 
-    /// A panic inside a commit: readers stay at the published head, and nothing above it will come.
+    /// Stops the cache after a panic inside a commit: readers stay at the published head, and no event will come.
     pub(crate) fn fail_for_good(self: &Arc<Inner>) {
         let error = Error::new(
             Code::Panic,
@@ -222,7 +223,7 @@ impl Inner {
         }
         self.broken.store(true, Release);
         self.hubs.notify(self);
-        // The collector of messages is foreign code: while a panic unwinds, a panic of its own may not get out.
+        // The tracing subscriber is foreign code, and a second panic during unwinding would abort.
         foreign::report(|| tracing::error!(cache = self.name, "{error}"));
     }
 
@@ -231,7 +232,7 @@ impl Inner {
         if self.is_broken() { lock(&self.info).last_error.clone() } else { None }
     }
 
-    /// Progress, then head, then the position that they make.
+    /// Loads progress, then head, and returns their position and head.
     pub(crate) fn now(&self, pin: &Guard) -> (Position, u64) {
         loop {
             let progress = self.ring.progress();
@@ -246,8 +247,8 @@ impl Inner {
         self.now(&reclaim::pin()).0
     }
 
-    /// As [`Inner::now`], for a caller that waits for nobody: where the event below the head has left already, because a
-    /// revision longer than the log is being written, the position is that of the progress word.
+    /// [`Inner::now`] without a loop: if the event below the head has left already, because a revision longer than the
+    /// log is being written, the position is that of the progress word.
     pub(crate) fn stands_at(&self) -> (Position, u64) {
         let progress = self.ring.progress();
         let head = self.ring.head();
@@ -259,13 +260,13 @@ impl Inner {
         (self.ring.position(progress, head, &pin).unwrap_or_else(of_progress), head)
     }
 
-    /// A matcher to keep: an equal one that a subscription has, or this one.
+    /// An equal matcher that a subscription has, or this one.
     pub(crate) fn share(&self, matcher: Matcher) -> Arc<Matcher> {
         if matcher.has_predicates() { Arc::new(matcher) } else { lock(&self.matchers).share(matcher) }
     }
 
-    /// Counts a new subscription; whether the cache has its listing. In one step for [`crate::Writer::attach`],
-    /// which makes a cache wait for its listing only while it has none.
+    /// Counts a new subscription, and returns whether the cache is Ready. Under the lock of [`crate::Writer::attach`],
+    /// which makes a cache wait for a listing only while it has no subscription.
     pub(crate) fn count_subscription(&self) -> bool {
         let _info = lock(&self.info);
         self.consumers.subscriptions.fetch_add(1, Relaxed);
@@ -281,15 +282,15 @@ impl Inner {
         }
     }
 
-    /// The figures of all subscriptions as they are now; the greatest lag ever seen is raised to theirs.
+    /// The present figures of all subscriptions; raises the largest lag ever seen to theirs.
     pub(super) fn standings(&self) -> Standings {
         let now = self.registry.standings(&self.ring);
         self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
     }
 
-    /// Losses of events, for who takes a figure that falls for one that began anew: a subscription that counted as
-    /// lapped, and whose poll then escaped, stays counted.
+    /// Losses of events, as a counter that never falls, because metrics take a falling counter for a restart: a
+    /// subscription that counted as lapped, and whose poll then escaped, stays counted.
     #[cfg(feature = "metrics")]
     pub(crate) fn losses_that_only_rise(&self, now: u64) -> u64 {
         self.consumers.losses_shown.fetch_max(now, Relaxed).max(now)
@@ -300,8 +301,8 @@ impl Inner {
         lock(&self.info).source.clone()
     }
 
-    /// Wakes the source, if there is one: it asks for what is wanted now. Foreign code: a panic of it, or of its last drop,
-    /// is counted and logged, and whoever asks goes on.
+    /// Wakes the source, if there is one, to look at the present demand. The source is foreign code: a panic of it, or of
+    /// its last drop, is counted and logged, and the caller continues.
     pub(crate) fn wake_source(&self) {
         let Some(source) = lock(&self.info).source.clone() else { return };
         if foreign::guard(|| source.wake()).is_none() {
@@ -332,7 +333,7 @@ impl Inner {
         }
     }
 
-    /// Where `asked` lies for a reader that stands at `(current, head)`.
+    /// Resolves `asked` for a reader at `(current, head)`.
     fn resolve_once(
         &self,
         asked: Position,
@@ -366,8 +367,8 @@ impl Inner {
         Resolved::At(ResolvedAt { seq, epoch: epochs.at(seq).epoch, future: false })
     }
 
-    /// Calls `each` with the runs of [from, head), segment by segment, until it says false. Each segment is
-    /// held by a count and not by a pin: `each` may run foreign code. `Err`: `from` has left the window.
+    /// Calls `each` with the runs of [from, head), segment by segment, until it returns false. Each segment is held by
+    /// a count and not by a pin: `each` may run foreign code. `Err`: `from` has left the window.
     fn visit(
         &self,
         from: u64,
@@ -439,8 +440,8 @@ impl Inner {
             waiting: self.hubs.waiting(),
             notifier_lapped: self.hubs.lapped(),
             notifier_behind: self.hubs.behind(self.ring.head()),
-            // By the head, which a commit publishes before it counts: what a reader has seen is counted. Where the
-            // log does not say, no commit lies between the two.
+            // Computed from the head, which a commit publishes before it stores the gauge, so every event that a reader
+            // has seen is counted. If the log cannot tell, no commit is between the two.
             events: self.ring.published_events().unwrap_or_else(|| gauges.events.load(Relaxed)),
             revisions: gauges.revisions.load(Relaxed),
             oldest_snapshot,
@@ -459,21 +460,21 @@ impl Inner {
     }
 }
 
-/// Where a revision was found.
+/// The result of looking for a revision.
 enum Resolved {
     At(ResolvedAt),
     Compacted,
-    /// It left the window during the search, or what follows it did.
+    /// The revision, or the event after it, left the window during the search.
     Left,
 }
 
-/// Where a revision lies in the log.
+/// The place of a revision in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedAt {
     pub(crate) seq: u64,
     /// The epoch there.
     pub(crate) epoch: u64,
-    /// It lies above the current revision.
+    /// Whether the revision lies above the current one.
     pub(crate) future: bool,
 }
 
@@ -545,8 +546,8 @@ impl Watched for Inner {
     }
 }
 
-/// How many caches of this process still have memory: one that was dropped may be with the notifier
-/// or the reclaimer for a moment.
+/// The number of caches of this process that still have memory: the notifier or the reclaimer may have a dropped one
+/// for a moment.
 pub(crate) fn living() -> usize {
     worker::needs()
 }

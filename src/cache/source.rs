@@ -1,10 +1,10 @@
-//! What feeds a cache, as the cache sees it.
+//! The source of a cache, as the cache sees it.
 
 #![forbid(unsafe_code)]
 
 use crate::error::Error;
 
-/// Something that feeds a cache: it is called when a reader waits for news of the cache.
+/// A feeder of a cache, which is called when a reader waits for news of the cache.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,19 +28,19 @@ use crate::error::Error;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Source: Send + Sync {
-    /// Somebody asks for progress or for a consistent read: see [`crate::Writer::demand`]. Must be cheap
-    /// and must not block; called from any thread. A panic here is caught, counted in
-    /// [`Stats::caught_panics`](crate::Stats::caught_panics) and logged; who asked goes on waiting.
+    /// Called when a reader needs progress or a consistent read: see [`crate::Writer::demand`]. Must be cheap and must
+    /// not block; called from any thread. A panic here is caught, counted in
+    /// [`Stats::caught_panics`](crate::Stats::caught_panics) and logged; the reader continues to wait.
     fn wake(&self);
 
-    /// What the source counts beyond its [`SourceReport`], for [`Cache`](crate::Cache)s' metrics: calls `each` once for
-    /// each figure, those of one name one after the other. Must not block; called from any thread.
+    /// Metrics of the source beyond its [`SourceReport`]: calls `each` once for each metric, those of one name one
+    /// after the other. Must not block; called from any thread.
     fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
         let _ = each;
     }
 }
 
-/// A figure of a source, as the feature `metrics` shows it.
+/// A metric of a source, as the feature `metrics` shows it.
 ///
 /// ```
 /// use watchcore::SourceMetric;
@@ -53,7 +53,7 @@ pub trait Source: Send + Sync {
 #[non_exhaustive]
 pub struct SourceMetric {
     /// Its name without prefix and suffix: `listings` becomes `watchcore_feeder_listings_total`. Letters, digits and
-    /// underscores; what the report has (`info`, `revision`, `warning`, `connects`, `reconnects`, `resyncs`) is left out.
+    /// underscores; the report's (`info`, `revision`, `warning`, `connects`, `reconnects`, `resyncs`) are skipped.
     pub name: &'static str,
     /// One sentence about it.
     pub help: &'static str,
@@ -61,28 +61,28 @@ pub struct SourceMetric {
     pub is_counter: bool,
     /// Its value now.
     pub value: u64,
-    /// What tells it from others of its name.
+    /// A label with its value, which distinguishes metrics of one name.
     pub label: Option<(&'static str, &'static str)>,
 }
 
 impl SourceMetric {
-    /// One that only rises.
+    /// A metric that only rises.
     pub const fn counter(name: &'static str, help: &'static str, value: u64) -> SourceMetric {
         SourceMetric { name, help, is_counter: true, value, label: None }
     }
 
-    /// One that rises and falls.
+    /// A metric that rises and falls.
     pub const fn gauge(name: &'static str, help: &'static str, value: u64) -> SourceMetric {
         SourceMetric { name, help, is_counter: false, value, label: None }
     }
 
-    /// The same, told from others of its name by a label.
+    /// Adds a label, which distinguishes it from others of its name.
     pub const fn with_label(self, name: &'static str, value: &'static str) -> SourceMetric {
         SourceMetric { label: Some((name, value)), ..self }
     }
 }
 
-/// What a feeder says of its source.
+/// The state of a source, as its feeder reports it.
 ///
 /// ```
 /// use watchcore::{Cache, Code, Error, SourceState, State};
@@ -106,7 +106,7 @@ pub enum SourceState {
     Failed(Error),
 }
 
-/// What a feeder reports of its source, as [`crate::Status::source`] has it.
+/// A feeder's report of its source, which [`crate::Status::source`] shows.
 ///
 /// ```
 /// use watchcore::{Cache, SourceReport};
@@ -137,16 +137,16 @@ pub struct SourceReport {
     pub reconnects: u64,
     /// Resyncs.
     pub resyncs: u64,
-    /// Newest revision that the source has named, now and then; never below the position that a status shows beside it.
+    /// The newest revision that the source has named, set now and then; never below the position in the same status.
     pub etcd_revision: u64,
-    /// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
-    /// without anything. It is no reason to distrust the cache now: it is what a later reconnect may fail of.
+    /// A problem that a person has to mend although the source is followed, such as a certificate file that cannot be
+    /// used; empty without one. The cache is right now, but a later reconnect may fail because of it.
     pub warning: String,
 }
 
 impl SourceReport {
-    /// As it is shown beside a position: the source, where it has named a revision, is no further behind than the cache.
-    /// The report is set now and then, and the position moves with each event.
+    /// The report for a status at this revision: raises the source's revision, if it has named one, to at least the
+    /// cache's, because the report is set from time to time and the position moves with each event.
     pub(crate) fn at_least(&self, revision: u64) -> SourceReport {
         let shown = self.clone();
         let etcd_revision = if shown.etcd_revision > 0 { shown.etcd_revision.max(revision) } else { 0 };

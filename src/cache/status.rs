@@ -1,4 +1,4 @@
-//! What a cache says of itself.
+//! The status and statistics of a cache.
 
 #![forbid(unsafe_code)]
 
@@ -23,11 +23,11 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum State {
-    /// No listing yet: reads answer NOT_READY or wait.
+    /// The cache has no listing yet: reads answer NOT_READY or wait.
     NotReady,
     /// Follows its source.
     Ready,
-    /// The source is out of reach since then; reads answer what is known.
+    /// The source is out of reach; reads answer with the last known state.
     Stale {
         /// Since when.
         since: SystemTime,
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// A cache at a glance.
+/// The status of a cache.
 ///
 /// ```
 /// use watchcore::{Cache, Change, State};
@@ -69,34 +69,34 @@ pub struct Status {
     pub name: String,
     /// How fresh.
     pub state: State,
-    /// Where the cache stands.
+    /// The position of the cache.
     pub position: Position,
-    /// See the crate's contract: `After` and `Exact` work from one below it.
+    /// The oldest revision of the window: `After` and `Exact` work from one below it.
     pub oldest: u64,
-    /// How far back the log goes: every event since then is in it. See [`Stats::window_age`].
+    /// The age of the window: every event of this time is in it. See [`Stats::window_age`].
     pub window_age: Duration,
     /// Live keys.
     pub objects: u64,
-    /// Everything that the cache holds, in bytes: the sum that [`Stats::bytes`] makes of its parts.
+    /// The memory of the cache, in bytes: the sum [`Stats::bytes`].
     pub bytes: u64,
     /// The source's last error.
     pub last_error: Option<Error>,
     /// Subscriptions that are open.
     pub subscriptions: u64,
-    /// Greatest lag of any open subscription now, in events, also of one that never polls; 0 where all of
-    /// them have everything. See [`crate::Cache::subscriptions`] for whose it is.
+    /// The largest present lag of an open subscription, in events, also of one that never polls; 0 where all of them
+    /// have everything. [`crate::Cache::subscriptions`] shows whose it is.
     pub max_lag_events: u64,
-    /// Greatest lag of any subscription that one of its polls or a check has found so far, in events: a
-    /// high-water mark that outlives the subscription.
+    /// The largest lag of any subscription that a poll or a check has found so far, in events: a high-water mark that
+    /// outlives the subscription.
     pub max_lag_seen: u64,
     /// Open subscriptions that have lost events now, which no poll has reported yet
     /// ([`crate::SubscriptionState::Lapped`]).
     pub lapped: u64,
-    /// What the feeder reports.
+    /// The report of the feeder.
     pub source: SourceReport,
 }
 
-/// What a cache holds, in bytes, and by what.
+/// Counts and bytes of the parts of a cache.
 ///
 /// ```
 /// use watchcore::{Cache, Change};
@@ -123,69 +123,69 @@ pub struct Stats {
     pub segments: u64,
     /// Segments of the window.
     pub window_segments: u64,
-    /// What counts against `capacity_bytes`, all of it gone when segments go: the window's segments, the versions that
-    /// their events have replaced, with what was decoded of them by then, resyncs, and what stays of keys that they
-    /// delete. A revision longer than the window does not count. Not part of [`Stats::bytes`], which has the same bytes
-    /// by where they are.
+    /// The bytes that count against `capacity_bytes`, all freed with the segments: the window's segments, the versions
+    /// that their events have replaced (with their decoded values, if decoded by then), resyncs, and the tombstones and
+    /// slots of keys that they delete. A revision longer than the window does not count. Not added in [`Stats::bytes`],
+    /// whose other parts have these bytes.
     pub window_bytes: u64,
-    /// How far back the window goes: every event since then is in it. Known by segments, so it is short of
-    /// the age of the oldest event by what one segment took.
+    /// The age of the window: every event of this time is in it. Known by segments, so it may be less than the age of
+    /// the oldest event by the time that one segment took.
     pub window_age: Duration,
     /// Segments and the replaced versions that they keep.
     pub log_bytes: u64,
-    /// Of [`Stats::log_bytes`] what the window has not: what snapshots keep, batches and subscriptions in the middle of
-    /// a segment, and what is on its way to be freed.
+    /// The part of [`Stats::log_bytes`] outside the window: kept by snapshots, by batches and by subscriptions in the
+    /// middle of a segment, or about to be freed.
     pub kept_bytes: u64,
-    /// Snapshots that somebody holds. Each keeps the log from its making on.
+    /// Living snapshots. Each keeps the log from its making on.
     pub snapshots: u64,
-    /// Pages of more than 8 key-values, and batches of an initial state of as many, that somebody holds. They keep
-    /// their key-values, and nothing of the log that is not in the window.
+    /// Living pages, and batches of an initial state, of more than 8 key-values. They keep their key-values, but no
+    /// part of the log outside the window.
     pub pages: u64,
-    /// Bytes of the key-values of those that are older than the window, whether the cache has them, too, or not. Not
-    /// part of [`Stats::bytes`].
+    /// Bytes of the key-values of those pages that are older than the window, whether the cache has them too or not.
+    /// Not part of [`Stats::bytes`].
     pub page_bytes: u64,
     /// Subscriptions that are open.
     pub subscriptions: u64,
-    /// Subscriptions and waiters that sleep. One that was woken and has not come to run yet may still be counted.
+    /// Subscriptions and waiters that sleep. A woken one whose thread or task does not run yet may still be counted.
     pub waiting: u64,
-    /// Times that the notifier itself was lapped: for a filter of sleepers, or for the sleepers at a bucket.
+    /// How often events left the window before the notifier had looked at them for a filter or a bucket with sleepers.
     pub notifier_lapped: u64,
-    /// Events that the notifier has still to look at for sleeping subscriptions whose filters it cannot evaluate as fast as
-    /// events come, at most; 0 where it keeps up. Only their own notification is late, and from half a window on they are woken
-    /// to look for themselves: a poll may then give nothing.
+    /// The most events that the notifier has still to look at for a sleeping subscription, where it cannot evaluate filters
+    /// as fast as events come; 0 where it keeps up. Only subscriptions with such filters are woken late, and from half a
+    /// window on they are woken to look for themselves: a poll may then be empty.
     pub notifier_behind: u64,
-    /// Events published since birth: as many as a reader can have seen, also while a commit is under way.
+    /// Events published since the cache was made: all that a reader can have seen, also while a commit is under way.
     pub events: u64,
-    /// Revisions with events published since birth, as of the last commit that is over: the one under way may
-    /// be visible to readers, and is not counted yet.
+    /// Revisions with events published since the cache was made, as of the last finished commit: a commit under way may
+    /// be visible to readers before it is counted.
     pub revisions: u64,
-    /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of the first of them); zero
-    /// if there is none.
+    /// An upper bound of the age of the oldest living snapshot (of several that overlapped in one segment, the age of the
+    /// first); zero if there is none.
     pub oldest_snapshot: Duration,
     /// Tombstones that wait to be purged.
     pub tombstones: u64,
-    /// What stays of deleted keys until then: tombstones, slots, places in the indexes. Not part of [`Stats::bytes`],
-    /// which has the same bytes by where they are.
+    /// Bytes of deleted keys until they are purged: tombstones, slots, places in the indexes. Not added in
+    /// [`Stats::bytes`], whose other parts have these bytes.
     pub tombstone_bytes: u64,
     /// Values that were decoded and live: at most one for each live key and each value that the log keeps.
     pub decoded_values: u64,
-    /// Their bytes: as much as their structs take, and as [`crate::Builder::sized_decoder`] was told.
+    /// Bytes of the decoded values: the size of their structs, plus the size that [`crate::Builder::sized_decoder`] gives.
     pub decoded_bytes: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
-    /// Losses of events, of subscriptions that are open and of those that are gone: those that a poll reported,
-    /// those that [`crate::OnLag::Conflate`] does not report, and those that no poll has met yet
-    /// ([`Status::lapped`]). It may count one that a poll under way still escapes.
+    /// Losses of events, of open and of dropped subscriptions: losses that a poll reported, losses that
+    /// [`crate::OnLag::Conflate`] does not report, and losses that no poll has met yet ([`Status::lapped`]). A loss
+    /// that a running poll still escapes may be counted.
     pub lagged: u64,
-    /// Bytes of the keys that subscriptions keep as delivered (policies Resnapshot and Conflate), as of
-    /// their last polls, and of those among them that were deleted and purged since, as of now.
+    /// Bytes of the delivered keys that subscriptions keep (policies Resnapshot and Conflate), as of their last polls;
+    /// of keys that were deleted and purged since, the present bytes.
     pub delivered_bytes: u64,
     /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
     /// last polls.
     pub link_bytes: u64,
-    /// Bytes that this process has retired, and that the thread that frees has not freed yet. Not part of
+    /// Bytes that this process has retired, and that the reclaimer's thread has not freed yet. Not part of
     /// [`Stats::bytes`]. Beyond a bound writers wait: 64 MiB and an eighth of each cache's `capacity_bytes`.
     pub unfreed_bytes: u64,
     /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
@@ -193,9 +193,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Everything that the cache holds: live keys and tombstones, slots and indexes, the log and what it
-    /// keeps alive, decoded values, what subscriptions keep as delivered and have collected. The same as
-    /// [`Status::bytes`].
+    /// The memory of the cache: live keys and tombstones, slots and indexes, the log and the versions that it keeps,
+    /// decoded values, delivered keys and collected links of subscriptions. Equals [`Status::bytes`].
     pub fn bytes(&self) -> u64 {
         let store = self.version_bytes + self.index_bytes + self.decoded_bytes;
         store + self.log_bytes + self.delivered_bytes + self.link_bytes

@@ -1,4 +1,4 @@
-//! What a cache says of its subscriptions.
+//! The entries of a cache's list of subscriptions.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use crate::position::Position;
 use std::fmt;
 use std::time::Duration;
 
-/// How far a subscription is behind.
+/// The lag of a subscription.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start};
@@ -24,20 +24,20 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Lag {
-    /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start
-    /// lies in the future. Too many, never too few, only where its place has left the window and it has not
+    /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start lies in the
+    /// future. An upper bound, instead of exact, only if the segment of its cursor has left the window and it has not
     /// polled since it was woken there, or since a start in the future was reached.
     pub events: u64,
     /// Revisions between the position and the cache's.
     pub revisions: u64,
-    /// Time since the subscription was last seen to have everything, some milliseconds less at most; zero if it has. Each
-    /// poll that takes the last event or finds none is such a look, and each sleep; where it has a limit of its lag there
-    /// is one four times a second, too. Without a limit, polls that find events and follow each other within hundredths
-    /// of a second are looked at one in 16.
+    /// Time since the subscription was last seen to have everything, short by some milliseconds at most; zero if it has.
+    /// Each poll that takes the last event or finds none is such a look, and each sleep; with a limit of lag there is
+    /// also one four times a second. Without a limit, of polls that find events and follow each other within hundredths
+    /// of a second only every 16th is such a look.
     pub age: Duration,
 }
 
-/// Which way a subscription reads the log.
+/// The read path of a subscription.
 ///
 /// ```
 /// use watchcore::{Cache, Index, ReadPath, Start};
@@ -51,9 +51,9 @@ pub struct Lag {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReadPath {
-    /// Every event of the log, or of the segments that could hold one of its own.
+    /// Looks at every event of the log, but for segments whose summary excludes its filter.
     Scan,
-    /// Only the events of one bucket of this index.
+    /// Looks at the events of one bucket of this index only.
     Chain {
         /// The index, as declared: `key`, `prefix of depth 3`, `field phase`, `label app`.
         index: String,
@@ -70,7 +70,7 @@ impl fmt::Display for ReadPath {
 }
 
 numbered! {
-    /// What an open subscription does, or waits for.
+    /// The state of an open subscription.
     ///
     /// ```
     /// use watchcore::{Cache, Start, SubscriptionState};
@@ -87,26 +87,26 @@ numbered! {
     #[repr(u32)]
     #[non_exhaustive]
     pub enum SubscriptionState {
-        /// The cache has no listing yet; it begins with that.
+        /// The cache has no listing yet; the subscription begins with that.
         AwaitsListing = 1,
         /// Its start lies in the future: `StateAtLeast` or `After` a revision that the cache has not reached, or
         /// that the consumer of `StateAtLeast` has not polled since.
         AwaitsRevision = 2,
         /// The initial state is being delivered.
         InitialState = 3,
-        /// It reads the log, and its consumer is awake.
+        /// The subscription reads the log, and its consumer is awake.
         Live = 4,
-        /// It has everything, and its consumer sleeps: it blocks, is armed, or is a stream that waits.
+        /// Its consumer has everything and sleeps: it blocks, is armed, or is a stream that waits.
         Parked = 5,
-        /// Events that it had not taken have left the window: its next poll reports LAGGED, or brings it back.
+        /// Events that it had not taken have left the window: its next poll reports LAGGED, or begins a difference.
         Lapped = 6,
         /// A loss was reported to it; the difference to the state now comes next, or is being delivered.
         CatchingUp = 7,
         /// Closed because its lag exceeded its limit: its next poll reports LAGGED.
         TooSlow = 8,
-        /// Closed, it or its cache: what was published before is delivered, then CLOSED.
+        /// The subscription or its cache is closed: earlier events are delivered, then CLOSED.
         Closing = 9,
-        /// It has ended: its polls answer CLOSED. It goes when it is dropped.
+        /// The subscription has ended: its polls answer CLOSED. Dropping it removes it from the list.
         Ended = 10,
     }
 }
@@ -139,21 +139,21 @@ impl SubscriptionState {
 pub struct SubscriptionInfo {
     /// Its number in this cache: from 1, in the order of opening, never used again.
     pub id: u64,
-    /// As given to [`crate::SubscribeBuilder::name`]; else empty.
+    /// The name given to [`crate::SubscribeBuilder::name`]; else empty.
     pub name: String,
-    /// What it does, or waits for.
+    /// Its present state.
     pub state: SubscriptionState,
     /// Its position as of its last poll.
     pub position: Position,
-    /// How far it is behind now; nothing once it has ended.
+    /// Its present lag; zero once it has ended.
     pub lag: Lag,
-    /// Which way it reads, as of its last poll.
+    /// Its read path, as of its last poll.
     pub read_path: ReadPath,
-    /// Time since its last poll, to some hundredths of a second; `None` if it was never polled. Of a consumer that polls
-    /// hundreds of times a second and always finds events every 16th poll is recorded.
+    /// Time since its last poll, to some hundredths of a second; `None` if it was never polled. For a consumer that
+    /// polls hundreds of times a second and always finds events, every 16th poll is recorded.
     pub last_poll: Option<Duration>,
     /// Events and marks that it has delivered.
     pub handed_out: u64,
-    /// Times that it lost events, reported or not yet.
+    /// The number of its losses, reported or not yet.
     pub lagged: u64,
 }

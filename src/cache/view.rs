@@ -1,16 +1,16 @@
-//! A state at one head: the only place that follows the index to slots and slots to versions.
+//! A state at one head. Only this module follows the index to slots and slots to versions.
 //!
-//! A reader at head h finds a key's slot in the root, and in the slot the newest version; versions of
-//! events from h on are passed over by their `older`. That is sound while the slot lives and the events
-//! from h on do, and there are two ways to know it:
+//! A reader at head h finds a key's slot in the root, and in the slot the newest version; versions of events from h on
+//! are passed over by their `older`. This is sound while the slot and the events from h on live, which a view ensures
+//! in one of two ways:
 //!
-//! - **pinned**: the root is loaded under a pin, and `oldest_seq` after it, which must not lie above h.
-//!   What leaves the index or the window later is not freed before the pin ends. Where only the free slots of a
-//!   segment that closed early lie between, the view is that at `oldest_seq`: see [`StateView::pinned`];
+//! - **pinned**: the root is loaded under a pin, and `oldest_seq` after it, which must not lie above h. Slots and
+//!   events that leave later are not freed before the pin ends. If only free slots of a segment that closed early lie
+//!   between h and `oldest_seq`, the view is at `oldest_seq`: see [`StateView::pinned`];
 //! - **held**: a snapshot has a retention token of h, which keeps every segment from there on, and with
 //!   them the slots that were removed since.
 //!
-//! All that a view gives out is bound to the pin or to the snapshot. See `docs/internals/reading.md`.
+//! References from a view are bound to the lifetime of the pin or of the snapshot. See `docs/internals/reading.md`.
 
 use super::Inner;
 use crate::data::key_value::KeyValueRef;
@@ -20,7 +20,7 @@ use crate::store::root::{Root, RootRef, SlotsInOrder, Span};
 #[cfg(loom)]
 use crate::sync::weak;
 
-/// The head that somebody reads at has left the window.
+/// The head of a read has left the window.
 #[derive(Debug)]
 pub(crate) struct Left;
 
@@ -37,10 +37,10 @@ impl<'a> StateView<'a> {
     /// The state at `head`, which the caller loaded or which lies below one that it loaded. `None` where
     /// it has left the window.
     ///
-    /// `oldest` may lie above the head where no event lies between. Then both heads have one state, and this is exact:
-    /// a version has the number of its event, so one is below `oldest` exactly where it is below the head; every event
-    /// from `oldest` on is held, and so what it replaced; and a key that the root has no more was purged because
-    /// its delete lies below `oldest`, so below the head.
+    /// `oldest` may lie above the head if no event lies between. Then both heads have one state, and this is exact: a
+    /// version has the number of its event, so it is below `oldest` exactly if it is below the head; every event from
+    /// `oldest` on is held, and with it the version that it replaced; and a key that has left the root was purged
+    /// because its delete lies below `oldest`, so below the head.
     pub(crate) fn pinned(inner: &Inner, head: u64, pin: &'a Guard) -> Option<StateView<'a>> {
         let root = inner.root.load(pin);
         // After root, inside the pin: a key that the root has no more was purged at a head above this one.
@@ -51,8 +51,8 @@ impl<'a> StateView<'a> {
         inner.ring.has_all_from(head, oldest, pin).then_some(StateView { index, head, oldest })
     }
 
-    /// The live key-value of one key at `head`, by the table of slots and without the index. `Err`: the head has left
-    /// the window. O(1).
+    /// The live key-value of one key at `head`, found by the hash table of slots. `Err`: the head has left the window.
+    /// O(1).
     pub(crate) fn find(
         inner: &Inner,
         head: u64,
@@ -72,7 +72,7 @@ impl<'a> StateView<'a> {
             return Err(Left);
         }
         let Some(slot) = slot else { return Ok(None) };
-        // SAFETY: as `find`, and every event from `oldest` on is held under the pin.
+        // SAFETY: I4, I9: the slot is not freed before the pin ends (see `find` above), nor is any event from `oldest` on.
         Ok(unsafe { slot.pointer().get().live_at(head.max(oldest)) })
     }
 
@@ -107,26 +107,26 @@ impl<'a> StateView<'a> {
     /// The live key-value of a slot of this state.
     #[inline]
     pub(crate) fn live(self, slot: SlotRef<'a>) -> Option<KeyValueRef<'a>> {
-        // SAFETY: every event from there on is held for 'a.
+        // SAFETY: every event from `oldest` on, and so every version shown at that head or above, is held for 'a.
         unsafe { slot.live_at(self.head.max(self.oldest)) }
     }
 
-    /// The same, and whether the slot showed it as the newest of its key.
+    /// The live key-value of a slot, and whether the slot showed it as the newest of its key.
     #[inline]
     pub(crate) fn shown(self, slot: SlotRef<'a>) -> Option<ShownVersion<'a>> {
-        // SAFETY: as `live`.
+        // SAFETY: every event from `oldest` on, and so every version shown at that head or above, is held for 'a.
         unsafe { slot.shown_at(self.head.max(self.oldest)) }
     }
 
-    /// What a slot shows at this head or a later one, a tombstone as it is.
+    /// The version that a slot shows at the later of this head and the window's oldest, also if it is a tombstone.
     #[inline]
     pub(crate) fn at(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
-        // SAFETY: every event from there on is held for 'a.
+        // SAFETY: every event from `oldest` on, and so every version shown at that head or above, is held for 'a.
         unsafe { slot.at(head.max(self.oldest)) }
     }
 
-    /// The live key-value that was newest below `head`, which may lie below the window: `None` where it
-    /// cannot be reached any more.
+    /// The live key-value that was newest below `head`, which may lie below the window: `None` where it can no longer
+    /// be reached.
     pub(crate) fn delivered_before(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
         let version = self.at(slot, head)?;
         (version.seq() < head && !version.is_tombstone()).then_some(version)

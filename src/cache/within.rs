@@ -1,4 +1,4 @@
-//! The beginning of a subscription inside a revision of several events.
+//! The start of a subscription inside a revision of several events.
 
 #![forbid(unsafe_code)]
 
@@ -19,12 +19,12 @@ impl Inner {
             let (_, head) = self.now(&pin);
             let epochs = self.ring.epochs(&pin);
             if epochs.is_of_a_former_history(asked, head) {
-                // Reset since it was resolved: the bracket of that follows.
+                // The history was reset since `asked` was resolved: the bracket of the reset follows.
                 return Ok(None);
             }
             let first = self.ring.seq_above(revision.saturating_sub(1), &epochs.at(head), head, &pin);
             let oldest = self.ring.oldest_seq();
-            // As in `first_above`: the segment of the search may have left meanwhile.
+            // The segment at which the search ended may have left meanwhile, as in `first_above`.
             if first < oldest && oldest <= head {
                 continue;
             }
