@@ -1,13 +1,13 @@
-//! Blocks that are freed one after the other: those of one slab go back to it together, by one exchange.
+//! Batches of freed blocks: consecutive blocks of one slab go back to it by one exchange.
 //!
-//! What left the log together was mostly taken together, so a segment that goes gives many blocks of one slab back.
+//! Versions that leave the log together were mostly allocated together, so a freed segment returns many blocks of a slab.
 
 use super::returned;
 use super::slab::{Home, Returned};
 use std::ptr::NonNull;
 
-/// Blocks of one slab that nobody uses any more, and that have not gone back to it: they go with the next one of another
-/// slab, or when this is dropped. For the reclaimer alone, which counts what it frees without an exchange.
+/// Unused blocks of one slab that are still to go back to it, when a block of another slab comes or this is dropped.
+/// Only the reclaimer uses it, because it counts freed bytes without an exchange.
 #[derive(Default)]
 pub(crate) struct FreeBatch(Option<Returned>);
 
@@ -16,10 +16,10 @@ impl FreeBatch {
     ///
     /// # Safety
     ///
-    /// As [`super::free`].
+    /// The contract of [`super::free`].
     #[inline]
     pub(crate) unsafe fn free(&mut self, block: NonNull<u8>) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: the contracts are the same.
         let Some(more) = (unsafe { returned(block) }) else { return };
         match &mut self.0 {
             Some(together) if together.is_of(&more) => together.join(more),

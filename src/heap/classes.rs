@@ -1,31 +1,31 @@
-//! The owner's side of the slabs: which one a block is taken from, and which are given back to the system.
+//! The owner's side of the slabs: chooses the slab that a block is taken from, and the slabs that go back to the system.
 
 use super::slab::{Home, List, SLAB_STRIDE, Slab};
 use super::{ALIGN, BlockCount, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 
-/// Classes of blocks, header included: up to the first there is one every 8 bytes, up to the second every 16, then every
-/// 64, up to the last every 256. Versions of more than the first lie in wider steps: at any eighth of a line they are
-/// slower to go over.
+/// Size classes of blocks with their header: every 8 bytes up to SMALL, every 16 up to FINE, every 64 up to COARSE,
+/// every 256 up to GREATEST. Above SMALL the steps are wider, because versions at any multiple of 8 bytes are slower to
+/// scan.
 const SMALL: usize = 256;
 const FINE: usize = (1 << 10) + 16;
 const COARSE: usize = (4 << 10) + 16;
 const FINE_CLASSES: usize = SMALL / ALIGN + (FINE - SMALL) / 16;
-/// Bytes of the largest block of a slab, with its header.
+/// The size of the largest block in a slab, with its header.
 pub(super) const GREATEST: usize = (16 << 10) + 16;
 const CLASSES: usize = FINE_CLASSES + (COARSE - FINE) / 64 + (GREATEST - COARSE) / 256;
-/// Bytes of a slab, at most; not a power of two, so that the system's allocator does not take the next one for it.
+/// The largest size of a slab. Not a power of two, which the system's allocator would round up to the next one.
 const SLAB: usize = SLAB_STRIDE - 512;
-/// The fewest blocks of a slab: the first of its class. Each slab after it has a quarter of those there are.
+/// The blocks of the first slab of a class; each later slab has a quarter of the class's blocks.
 const FEWEST: usize = if cfg!(loom) { 2 } else { 4 };
-/// Bytes of a block that are fetched before it is taken: what follows is a run that the processor sees itself.
+/// The bytes of a block that are prefetched before it is taken; the processor's own prefetcher fetches the rest.
 const FETCHED: usize = 704;
-/// Announced slabs that are accepted for one that is looked for, and for one revision.
+/// The most announced slabs that are accepted in a refill, and in a revision.
 const LOOK: usize = 8;
 const TIDY: usize = 2;
 
-/// The class of blocks of so many bytes, header included, and their size; none for larger ones.
+/// The class for blocks of this many bytes, header included, and its block size; `None` for larger blocks.
 #[inline(always)]
 pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
     if bytes <= SMALL {
@@ -50,20 +50,20 @@ pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
 /// The slabs of blocks of one size.
 #[derive(Clone, Copy)]
 struct Class {
-    /// The slab in hand; null before the first.
+    /// The slab from which blocks are taken, "in hand"; null where there is none.
     current: *mut Slab,
-    /// Of what it has: a chain of blocks that came back, and blocks that were never out, from `fresh` on.
+    /// Its free blocks: a chain of freed blocks from the place `top` on, and never used ones from the number `fresh` on.
     top: u16,
     fresh: u16,
     blocks: u16,
-    /// Blocks of it that are out.
+    /// Its blocks that are in use.
     used: u16,
-    /// Slabs that are not in hand, by [`List`].
+    /// The other slabs, by [`List`].
     lists: [*mut Slab; 3],
-    /// All slabs, and the spare ones.
+    /// The number of all slabs, and of spare ones.
     slabs: u32,
     spares: u32,
-    /// Blocks of all of them.
+    /// The number of blocks of all slabs.
     all: usize,
 }
 
@@ -84,7 +84,7 @@ impl Class {
     ///
     /// # Safety
     ///
-    /// The slab is this class's, alive, and in no list.
+    /// The slab is of this class, alive, and in no list.
     unsafe fn link(&mut self, slab: NonNull<Slab>, list: List) {
         // SAFETY: I1: only the owner reads and writes the neighbours; both slabs are alive while they are in a list.
         unsafe {
@@ -106,9 +106,9 @@ impl Class {
     ///
     /// # Safety
     ///
-    /// The slab is this class's, alive, and in a list.
+    /// The slab is of this class, alive, and in a list.
     unsafe fn unlink(&mut self, slab: NonNull<Slab>) {
-        // SAFETY: I1: as `link`.
+        // SAFETY: I1: only the owner reads and writes the neighbours; the slab and those beside it are in a list, so alive.
         unsafe {
             let list = slab.as_ref().list.get();
             let [before, next] = [0, 1].map(|side| slab.as_ref().neighbours[side].get());
@@ -128,12 +128,13 @@ impl Class {
         NonNull::new(self.lists[list as usize])
     }
 
-    /// Gives a spare slab back where more than one in eight is, and beside one.
+    /// Discards a spare slab if more than one, plus an eighth of all slabs, are spare.
     fn trim(&mut self, discard: fn(Gone)) {
         if self.spares > 1 + self.slabs / 8
             && let Some(slab) = self.first(List::Spare)
         {
-            // SAFETY: I1: what is in a list is alive; no block of this one is out, and from here on nobody knows it.
+            // SAFETY: I1: slabs in a list are alive; a spare slab has no block in use, and `unlink` removes the last
+            // pointers.
             unsafe {
                 self.unlink(slab);
                 self.slabs -= 1;
@@ -143,7 +144,7 @@ impl Class {
         }
     }
 
-    /// More of what came back to the slab in hand. False: nothing did, and the slab is put away.
+    /// Takes the blocks that came back to the slab in hand. False: none did, and the slab is put away as Full.
     fn collect(&mut self) -> bool {
         let Some(current) = NonNull::new(self.current) else { return false };
         loop {
@@ -154,7 +155,7 @@ impl Class {
                 self.top = chain.top;
                 return true;
             }
-            // SAFETY: the same; and in hand it was in no list.
+            // SAFETY: I1: the slab in hand is the owner's, and in no list.
             unsafe {
                 if current.as_ref().leave(self.used) {
                     self.link(current, List::Full);
@@ -165,19 +166,19 @@ impl Class {
         }
     }
 
-    /// Takes a slab in hand of which blocks have come back.
+    /// Takes a slab in hand that has returned blocks.
     fn resume(&mut self) -> bool {
         while let Some(slab) = self.first(List::Partial).or_else(|| self.first(List::Spare)) {
-            // SAFETY: I1: what is in a list is alive.
+            // SAFETY: I1: slabs in a list are alive.
             unsafe {
                 self.unlink(slab);
                 let Some((chain, used)) = slab.as_ref().take() else {
-                    // It is on its way here again.
+                    // It was announced again, and will be accepted later.
                     self.link(slab, List::Full);
                     continue;
                 };
                 self.hold(slab, chain.top, used);
-                // Nothing of it was never out: it was put away when it was full.
+                // It has no never used block, because it was put away when it was full.
                 self.fresh = self.blocks;
             }
             return true;
@@ -186,12 +187,12 @@ impl Class {
     }
 
     fn hold(&mut self, slab: NonNull<Slab>, top: u16, used: u16) {
-        // SAFETY: alive: it is about to be the one in hand.
+        // SAFETY: the caller passes a living slab, which becomes the one in hand.
         let blocks = unsafe { slab.as_ref() }.blocks;
         (self.current, self.top, self.used, self.blocks) = (slab.as_ptr(), top, used, blocks);
     }
 
-    /// A new slab in hand.
+    /// Makes a new slab and takes it in hand.
     fn grow(&mut self, home: &Arc<Home>, (class, size): (usize, usize)) {
         let most = ((SLAB - Slab::HEAD) / size).max(1);
         let blocks = (self.all / 4).max(FEWEST).min(most);
@@ -209,32 +210,32 @@ pub(crate) struct Heap {
     classes: Box<[Class]>,
     /// Announced slabs that were taken from the home and are not accepted yet.
     pending: *mut Slab,
-    /// Where slabs go that are not needed: the owner does not free them itself (I6).
+    /// Called with slabs that are not needed, because the owner does not free them itself (I6).
     discard: fn(Gone),
 }
 
-// SAFETY: I1: the owner's part of a slab is used by who has the heap; the rest is atomic.
+// SAFETY: I1: only the thread that has the heap uses the owner's part of its slabs; the rest is atomic.
 unsafe impl Send for Heap {}
 
 impl Heap {
-    /// A heap that has nothing yet. `discard` gets the slabs that are not needed any more.
+    /// Makes an empty heap. `discard` gets the slabs that are no longer needed.
     pub(crate) fn new(discard: fn(Gone)) -> Heap {
         let classes = (0..CLASSES).map(|_| Class::EMPTY).collect();
         Heap { home: Home::new(), classes, pending: ptr::null_mut(), discard }
     }
 
-    /// Counted by each slab.
+    /// The heap's home, on which each slab has a count.
     #[cfg(test)]
     pub(super) fn home(&self) -> Arc<Home> {
         self.home.clone()
     }
 
-    /// Bytes that it keeps for what is taken next; any thread may ask.
+    /// Free bytes that the heap keeps for later blocks; any thread may read them.
     pub(crate) fn free_bytes(&self) -> HeapBytes {
         HeapBytes(self.home.clone())
     }
 
-    /// Looks after slabs that came back: at most a few, so that a writer can do it with each revision.
+    /// Accepts announced slabs, at most [`TIDY`], so that a writer can call it with each revision.
     #[inline]
     pub(crate) fn tidy(&mut self) {
         if !self.pending.is_null() || self.home.has_announced() {
@@ -248,14 +249,14 @@ impl Heap {
                 self.pending = self.home.taken();
             }
             let Some(slab) = NonNull::new(self.pending) else { return };
-            // SAFETY: I1: announced, so alive, in a list of its class, and ours since it was taken from the home.
+            // SAFETY: I1: an announced slab is alive, in a list of its class, and the owner's once taken from the home.
             unsafe {
                 self.pending = slab.as_ref().after();
                 let class = &mut self.classes[slab.as_ref().class as usize];
                 class.unlink(slab);
                 let list = if slab.as_ref().accept() { List::Spare } else { List::Partial };
                 class.link(slab, list);
-                // Twice: the fewer slabs there are, the fewer may be spare.
+                // Twice, because with fewer slabs fewer may be spare.
                 class.trim(self.discard);
                 class.trim(self.discard);
             }
@@ -274,7 +275,7 @@ impl Heap {
     }
 }
 
-/// What a heap keeps for what is taken next.
+/// The byte counts of a heap, for statistics.
 pub(crate) struct HeapBytes(Arc<Home>);
 
 impl HeapBytes {
@@ -282,28 +283,28 @@ impl HeapBytes {
         self.0.free_bytes()
     }
 
-    /// Bytes of blocks that others have, and that the owner counts no more: see [`super::outlives`].
+    /// Bytes of blocks in use that the owner no longer counts: see [`super::outlives`].
     pub(crate) fn outliving(&self) -> u64 {
         self.0.outliving()
     }
 }
 
-/// A slab of which no block is out, and that is in no list.
+/// A slab that has no block in use and is in no list.
 pub(crate) struct Gone(NonNull<Slab>);
 
-// SAFETY: nobody else knows it.
+// SAFETY: a slab in no list and without a block in use has no other pointer to it.
 unsafe impl Send for Gone {}
 
 impl Gone {
     pub(crate) fn bytes(&self) -> usize {
-        // SAFETY: alive until it is dropped.
+        // SAFETY: only the drop of `Gone` frees the slab.
         unsafe { self.0.as_ref() }.bytes()
     }
 }
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // SAFETY: nobody else knows it, see the type.
+        // SAFETY: no block is in use and no other pointer exists (see the type), and a drop runs once.
         unsafe { Slab::destroy(self.0) }
     }
 }
@@ -319,30 +320,31 @@ impl Memory for Heap {
     }
 }
 
-/// Asks for the block of a slab that is taken after the next one, of this size: somebody else had it last, and its lines
-/// are on their way here for longer than a revision takes. At place 0 is none.
+/// Prefetches the block at `place`, which is taken after the next one: another core had it last, and its lines take
+/// longer to arrive than a revision takes. Place 0 means no block.
 ///
 /// # Safety
 ///
-/// The slab is the caller's.
+/// The caller owns the slab, and a block lies at `place`, unless that is 0.
 #[inline(always)]
 unsafe fn fetch(slab: NonNull<Slab>, place: u16, size: usize) {
     if place > 0 {
-        // SAFETY: by the caller's promise; a block lies there.
+        // SAFETY: `place` is not 0, so a block lies there (`# Safety`).
         let block = unsafe { Slab::at(slab, place) }.cast::<u8>().as_ptr();
         (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(block.wrapping_add(at)));
     }
 }
 
 impl Heap {
-    /// A block of a class.
+    /// Takes a block of a class.
     #[inline(always)]
     pub(super) fn take(&mut self, (class, size): (usize, usize)) -> NonNull<u8> {
         loop {
             let this = &mut self.classes[class];
             let block = match (NonNull::new(this.current), this.top) {
                 (Some(slab), 1..) => {
-                    // SAFETY: I1: the chain is the owner's, and of the slab in hand; so is the block with its header.
+                    // SAFETY: I1: the chain is the owner's, and of the slab in hand; so the block and its header are,
+                    // too.
                     unsafe {
                         let block = Slab::at(slab, this.top);
                         this.top = Slab::below(slab, this.top);
@@ -355,7 +357,7 @@ impl Heap {
                 }
                 (Some(slab), 0) if this.fresh < this.blocks => {
                     this.fresh += 1;
-                    // SAFETY: I1: the slab in hand has the block, and it was never out.
+                    // SAFETY: I1: the slab in hand is the owner's, and the block of this number exists and was never used.
                     unsafe { Slab::fresh(slab, this.fresh - 1) }
                 }
                 _ => {
@@ -365,12 +367,12 @@ impl Heap {
             };
             this.used += 1;
             self.home.took(size);
-            // SAFETY: it is longer than its header.
+            // SAFETY: a block is larger than its header, so the address after the header lies in it.
             return unsafe { block.add(1) }.cast();
         }
     }
 
-    /// A block of two in a slab, for models.
+    /// Takes a block of a class whose slabs have two blocks, for models.
     #[cfg(loom)]
     pub(crate) fn take_of_two(&mut self) -> NonNull<u8> {
         self.take((0, 32))
@@ -380,8 +382,8 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         for class in &mut self.classes {
-            // SAFETY: I1: the slabs of the lists and the one in hand are alive until they are let go, each once; those
-            // that are announced are let go below.
+            // SAFETY: I1: the slabs of the lists and the one in hand are alive until `orphan`, called once for each; it
+            // skips Announced slabs, which are orphaned below.
             unsafe {
                 if let Some(slab) = NonNull::new(class.current) {
                     Slab::orphan(slab, class.used, false);
@@ -396,7 +398,7 @@ impl Drop for Heap {
             }
         }
         while let Some(slab) = NonNull::new(self.pending) {
-            // SAFETY: announced, taken from the home, and skipped above.
+            // SAFETY: it is Announced and taken from the home, and the `orphan` above has skipped it.
             unsafe {
                 self.pending = slab.as_ref().after();
                 Slab::orphan(slab, 0, true);

@@ -1,28 +1,28 @@
-//! How many have a block: a count that stands in its header, as of an `Arc` without weak ones.
+//! The reference count of a block, in its header: an `Arc`'s without weak references.
 //!
-//! A block comes with a count of one. Who takes another one has one already, so taking it needs no order.
+//! A new block has a count of one. A thread that adds a count has one already, so adding needs no order.
 //!
 //! | a count is released | the last one | order |
 //! | --- | --- | --- |
-//! | `sub` | its load, or that of `is_one` | Release / Acquire: what was done with the block comes before its end |
+//! | `sub` | its load, or that of `is_one` | Release / Acquire: every use of the block happens before its end |
 
 use super::Header;
 use crate::sync::{Acquire, Relaxed, Release};
 use std::ptr::NonNull;
-// As in std's Arc, which this is, it is no part of the models.
+// The steps are those of std's `Arc`, so the models use the plain atomic.
 use std::sync::atomic::AtomicU32;
 
 /// See the module.
 pub(crate) struct BlockCount(AtomicU32);
 
-/// More counts on one block than a program can have in use.
+/// The most counts on one block; no program has so many references in use.
 pub(crate) const MOST_COUNTS: u32 = u32::MAX / 2;
 
-/// To be called with a count as it was before one was added.
+/// Aborts on overflow. To be called with the count as it was before one was added.
 ///
-/// Clones that are leaked add up to so many within seconds, others have 16 GiB by then. The count would begin again at 0,
-/// and the block be freed while somebody has it: as with `Arc`, that ends the process. Half of the range is left to the
-/// threads that are here at the same time.
+/// Leaked clones reach this number within seconds; clones that are kept take 16 GiB by then. Beyond it the count would
+/// wrap to 0, and the block be freed while it is used: as with `Arc`, the process is aborted. Half of the range is left
+/// for threads that add at the same time.
 #[inline]
 pub(crate) fn check_count(before: u32) {
     if before > MOST_COUNTS {
@@ -31,23 +31,23 @@ pub(crate) fn check_count(before: u32) {
 }
 
 impl BlockCount {
-    /// One.
+    /// A count of one.
     pub(super) const fn new() -> BlockCount {
         BlockCount(AtomicU32::new(1))
     }
 
-    /// That of a block.
+    /// The count of a block.
     ///
     /// # Safety
     ///
     /// The block is from [`super::Memory::allocate`], and not freed during 'a.
     #[inline]
     pub(crate) unsafe fn of<'a, T>(block: NonNull<T>) -> &'a BlockCount {
-        // SAFETY: the header stands before it, by the caller's promise.
+        // SAFETY: `allocate` has put a header before the block, which lives during 'a.
         unsafe { &(*block.cast::<Header>().sub(1).as_ptr()).count }
     }
 
-    /// The number itself, for who has orders of its own.
+    /// The raw counter, for callers that choose their own memory orderings.
     #[cfg(not(loom))]
     #[inline]
     pub(crate) fn number(&self) -> &AtomicU32 {
@@ -60,10 +60,10 @@ impl BlockCount {
         check_count(self.0.fetch_add(1, Relaxed));
     }
 
-    /// Releases one. True: that was the last.
+    /// Releases one count. True: it was the last.
     #[inline]
     pub(crate) fn sub(&self) -> bool {
-        // Release: partner of the load, in the thread that has the last one.
+        // Release: partner of the load, in the thread that releases the last count.
         let last = self.0.fetch_sub(1, Release) == 1;
         if last {
             self.0.load(Acquire);
@@ -71,13 +71,13 @@ impl BlockCount {
         last
     }
 
-    /// Whether there is but the caller's. Acquire: partner of the release of those that others had.
+    /// Whether the caller's count is the only one. Acquire: partner of `sub` in threads that had others.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.0.load(Acquire) == 1
     }
 
-    /// After the last was released: who found that it was has one again.
+    /// Gives a count of one to the thread that has released the last one.
     pub(crate) fn renew(&self) {
         self.0.store(1, Relaxed);
     }

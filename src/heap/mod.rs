@@ -1,21 +1,21 @@
 //! The writer's memory: blocks of one size in slabs, which come back to the writer when they are freed.
 //!
-//! A [`Heap`] belongs to one writer, which alone takes blocks from it, without a lock and without an atomic
-//! access where the slab in use has one left. Any thread gives a block back ([`free`]): by the word of its slab
-//! (`slab`). What a writer replaces, the reclaimer frees, and the writer takes again. The system's
-//! allocator sees slabs of up to 64 KiB, and nothing of what is in them: so it has little to sort, to join or to lock
-//! inside an apply, which is what the slowest single applies were made of.
+//! A [`Heap`] belongs to one writer, which alone takes blocks from it, without a lock, and without an atomic access
+//! where the slab in use has a free block. Any thread may free a block ([`free`]), through the word of its slab
+//! (`slab`). The reclaimer frees blocks that a writer has replaced, and the writer takes them again. The system's
+//! allocator sees only slabs of up to 64 KiB, so it has little to sort, join or lock inside an apply; that work made
+//! the slowest single applies.
 //!
-//! `docs/internals/heap.md` has the states of a slab, what is kept for later, and an example in numbers.
+//! `docs/internals/heap.md` has the states of a slab, the memory that is kept for later, and an example in numbers.
 //!
-//! Before each block stands a header of eight bytes. One half says where it came from: how far behind the begin of its
-//! slab it lies, or the size of a block that is an allocation of its own. Those are what is larger than
-//! [`classes::GREATEST`], and everything of who has no heap ([`System`]). The other half counts who has the block
-//! ([`BlockCount`]), so that a count takes no memory, and lies in the line that who frees the block looks at anyway.
+//! Before each block stands a header of eight bytes. One half says where it came from: its offset in its slab, or the
+//! size of a block that is a separate allocation, as blocks larger than [`classes::GREATEST`] and all blocks of
+//! [`System`] are. The other half is its reference count ([`BlockCount`]), which so takes no further memory, and lies
+//! in the cache line that the thread which frees the block loads anyway.
 //!
-//! Rejected: an allocator as a library. mimalloc has heaps, but a heap belongs to a thread, and a writer moves;
-//! a program that links this one chooses its allocator, not we. Bounded lists of freed blocks: what goes beyond the
-//! bound is what the system's allocator sorts.
+//! Rejected: an allocator as a library. mimalloc has heaps, but a heap belongs to a thread, and a writer moves; a
+//! program that links this one chooses its allocator, not we. Bounded lists of freed blocks: the system's allocator
+//! would still sort the blocks beyond the bound.
 
 mod batch;
 mod classes;
@@ -37,7 +37,7 @@ use slab::{Home, Returned};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// What stands before a block.
+/// The header before each block.
 #[repr(C)]
 struct Header {
     /// See [`Header::origin`].
@@ -45,31 +45,31 @@ struct Header {
     count: BlockCount,
 }
 
-/// Bytes before a block.
+/// The size of the header.
 pub(crate) const HEADER: usize = size_of::<Header>();
-/// What blocks are aligned to.
+/// The alignment of blocks.
 pub(crate) const ALIGN: usize = 8;
-/// What lies one word behind the begin of a block is aligned to this, where the block with its header is an odd multiple
-/// of it.
+/// The alignment of the second word of a block whose size with the header is an odd multiple of this.
 pub(crate) const WIDE: usize = 2 * HEADER;
 
 const _: () = assert!(HEADER == ALIGN);
 
-/// Where a block came from.
+/// The origin of a block.
 enum BlockOrigin {
-    /// A slab, behind whose begin it lies so many bytes with its header.
+    /// A slab; its header lies at this offset from the slab's begin.
     Slab(usize),
-    /// An allocation of its own of so many bytes.
+    /// A separate allocation of this many bytes, outside any slab.
     Alone(usize),
 }
 
 impl Header {
-    /// Of a block of a slab.
+    /// The header of a block in a slab.
     fn in_slab(offset: usize) -> Header {
         Header { origin: offset as u32, count: BlockCount::new() }
     }
 
-    /// Of an allocation of its own. Both offsets and sizes are multiples of [`ALIGN`]: the lowest bit says which it is.
+    /// The header of a separate allocation. Offsets and sizes are multiples of [`ALIGN`], so the lowest bit tells which it
+    /// is.
     fn alone(bytes: usize) -> Header {
         let origin = u32::try_from(bytes / ALIGN * 2 + 1).expect("lengths are limited");
         Header { origin, count: BlockCount::new() }
@@ -85,25 +85,25 @@ impl Header {
     }
 }
 
-/// Slabs of this thread's model that are not freed.
+/// The number of slabs of this thread's model that are not freed.
 #[cfg(loom)]
 pub(crate) fn living_slabs<T>(with: impl FnOnce(&mut usize) -> T) -> T {
     thread_local! {
-        // One test runs on one thread of the system, all threads of its model included.
+        // A loom test runs all threads of its model on one thread of the system.
         static LIVING: std::cell::RefCell<usize> = const { std::cell::RefCell::new(0) };
     }
     LIVING.with_borrow_mut(with)
 }
 
-/// Where memory comes from.
+/// A source of blocks.
 pub(crate) trait Memory {
-    /// A block of so many bytes, with a count of one, aligned to [`ALIGN`], and where they are an odd multiple of [`WIDE`]
-    /// with the [`HEADER`], behind its first word to that; [`free`] takes it back. Where the system has none the process
-    /// ends, as with a `Box`.
+    /// Allocates a block of this many bytes, with a count of one, aligned to [`ALIGN`]. If its size with the [`HEADER`] is
+    /// an odd multiple of [`WIDE`], its second word is aligned to that. [`free`] takes it back. Out of memory aborts the
+    /// process, as with a `Box`.
     fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
 }
 
-/// Memory of who has no heap: each block is an allocation of its own.
+/// Memory without a heap: each block is a separate allocation.
 pub(crate) struct System;
 
 impl Memory for System {
@@ -119,7 +119,7 @@ impl Memory for System {
     }
 }
 
-/// Bytes that a block takes, with its header and what is left over.
+/// The bytes that a block takes, with its header and rounded up to its class.
 #[inline]
 pub(crate) fn footprint(bytes: usize) -> usize {
     match classes::class_of(bytes + HEADER) {
@@ -132,23 +132,23 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes.next_multiple_of(ALIGN), WIDE).expect("lengths are limited")
 }
 
-/// Asks the processor for a line of memory, for who looks at it soon.
+/// Prefetches a cache line that is used soon.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
     hint::<3>(place);
 }
 
-/// The same for who looks at it after many others: into the cache of the second level, so that the few lines that can
-/// be on their way to the first at a time are those that are looked at next.
+/// Prefetches a cache line that is used after many others, into the second level only: few lines can be on their way to
+/// the first level at a time, and these should be the ones that are used next.
 #[inline]
 pub(crate) fn prefetch_early(place: *const u8) {
     hint::<2>(place);
 }
 
-/// `LEVEL` as `_MM_HINT_T0` and `_MM_HINT_T1` have it: 3 is the first level, 2 the second.
+/// `LEVEL` is that of `_MM_HINT_T0` and `_MM_HINT_T1`: 3 is the first level, 2 the second.
 #[inline]
 fn hint<const LEVEL: i32>(place: *const u8) {
-    // SAFETY: a hint: it reads nothing as far as the program can tell, and any address will do.
+    // SAFETY: a prefetch does not access memory as far as the program can tell, so any address is allowed.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::x86_64::_mm_prefetch::<LEVEL>(place.cast());
@@ -157,26 +157,26 @@ fn hint<const LEVEL: i32>(place: *const u8) {
     let _ = place;
 }
 
-/// Gives a block back. Any thread; no lock, no wait.
+/// Frees a block. Any thread may call this; no lock, no wait.
 ///
 /// # Safety
 ///
-/// The block is from [`Memory::allocate`], nobody uses it any more, and it is given back once. What others did with it
-/// happens before this call.
+/// The block is from [`Memory::allocate`], no thread uses it any more, and it is freed once. Every use of it happens
+/// before this call.
 pub(crate) unsafe fn free(block: NonNull<u8>) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: the contracts are the same.
     if let Some(returned) = unsafe { returned(block) } {
         returned.give_back(Home::freed);
     }
 }
 
-/// Counts bytes with a block of a slab that outlive what the heap's owner knows of it; see [`HeapBytes::outliving`].
+/// Counts bytes of a slab's block in use that the heap's owner no longer counts; see [`HeapBytes::outliving`].
 ///
 /// # Safety
 ///
 /// The block is from [`Memory::allocate`], and the caller has it.
 pub(crate) unsafe fn outlives<T>(block: NonNull<T>, bytes: i64) {
-    // SAFETY: a header stands before it; its slab is alive while it is out.
+    // SAFETY: `allocate` has put a header before it, and a slab is alive while a block of it is in use.
     unsafe {
         let header = block.cast::<Header>().sub(1);
         if let BlockOrigin::Slab(offset) = header.as_ref().origin() {
@@ -185,14 +185,14 @@ pub(crate) unsafe fn outlives<T>(block: NonNull<T>, bytes: i64) {
     }
 }
 
-/// A block of a slab that goes back to it; an allocation of its own is freed here.
+/// Returns a block of a slab for its slab; frees a separate allocation.
 ///
 /// # Safety
 ///
-/// As [`free`].
+/// The contract of [`free`].
 #[inline]
 unsafe fn returned(block: NonNull<u8>) -> Option<Returned> {
-    // SAFETY: by the caller's promise a header stands before it, and the block is ours.
+    // SAFETY: `allocate` has put a header before the block, and no thread uses the block any more, so this may free it.
     unsafe {
         let header = block.cast::<Header>().sub(1);
         match header.as_ref().origin() {

@@ -8,41 +8,41 @@ use std::ptr::NonNull;
 /// See the module.
 pub(crate) struct One<T>(NonNull<T>);
 
-// SAFETY: as `Arc<T>`.
+// SAFETY: like `Arc<T>`, it shares a `T` and may drop it on another thread; its count is atomic.
 unsafe impl<T: Send + Sync> Send for One<T> {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl<T: Send + Sync> Sync for One<T> {}
 
 impl<T> One<T> {
     pub(crate) fn new(value: T, memory: &mut impl Memory) -> One<T> {
         const { assert!(align_of::<T>() <= ALIGN) };
         let place = memory.allocate(size_of::<T>()).cast::<T>();
-        // SAFETY: a block of our own, with room for it.
+        // SAFETY: the block was just allocated, and has room for a `T` with its alignment.
         unsafe { place.write(value) };
         One(place)
     }
 
     fn count(&self) -> &BlockCount {
-        // SAFETY: alive while it is counted.
+        // SAFETY: this handle has a count, so the block is alive.
         unsafe { BlockCount::of(self.0) }
     }
 
-    /// Gives the count to the address of the value.
+    /// Returns the address of the value, which keeps the count.
     pub(crate) fn into_raw(self) -> *mut T {
         ManuallyDrop::new(self).0.as_ptr()
     }
 
-    /// Takes it back.
+    /// Takes the count back from an address.
     ///
     /// # Safety
     ///
     /// The address is from [`One::into_raw`], and is taken back once.
     pub(crate) unsafe fn from_raw(value: *mut T) -> One<T> {
-        // SAFETY: never null, by the caller's promise.
+        // SAFETY: an address from `into_raw` is that of a block, so not null.
         One(unsafe { NonNull::new_unchecked(value) })
     }
 
-    /// Where the value is.
+    /// The address of the value.
     #[cfg(loom)]
     pub(crate) fn address(&self) -> usize {
         self.0.addr().get()
@@ -59,7 +59,7 @@ impl<T> Deref for One<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: alive while it is counted.
+        // SAFETY: this handle has a count, so the block is alive.
         unsafe { self.0.as_ref() }
     }
 }
@@ -74,7 +74,7 @@ impl<T> Clone for One<T> {
 impl<T> Drop for One<T> {
     fn drop(&mut self) {
         if self.count().sub() {
-            // SAFETY: the last count is gone: nobody else has it.
+            // SAFETY: the last count is gone, so no other thread has the block.
             unsafe {
                 self.0.drop_in_place();
                 free(self.0.cast());

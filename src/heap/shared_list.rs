@@ -1,8 +1,8 @@
-//! Values in one counted block, with room for more: what the nodes of a tree are.
+//! A list of values in one counted block, with room for more: a node of a tree.
 //!
-//! As `Arc<Vec<T>>`, but one block of a [`Memory`], and one word. Who alone has it may change it in place
-//! ([`SharedList::is_unique`]); everybody else copies, or appends to its tail (`tail`). Two kinds of them can stand in
-//! one word: [`Either`].
+//! Like `Arc<Vec<T>>`, but in one block of a [`Memory`], and one word large. The only owner may change it in place
+//! ([`SharedList::is_unique`]); a shared list is copied, or gets values in its tail (`tail`). [`Either`] is a word that
+//! holds one of two kinds of list.
 
 mod tail;
 
@@ -15,25 +15,25 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use tail::TailWord;
 
-/// What stands before the values.
+/// The head before the values.
 #[repr(C)]
 struct ListHead {
     len: u16,
     room: u16,
     note: u16,
-    /// Which side of an [`Either`] it is.
+    /// Whether it is the right side of an [`Either`].
     is_right: bool,
     tail: TailWord,
 }
 
-/// The count on a list.
+/// The count of a list.
 ///
 /// # Safety
 ///
-/// It is alive during 'a.
+/// The list is alive during 'a.
 #[inline]
 unsafe fn count_of<'a>(list: NonNull<ListHead>) -> &'a BlockCount {
-    // SAFETY: the block of `with_room`, alive by the caller's promise.
+    // SAFETY: the head is at the begin of a block of `with_room`, which lives during 'a.
     unsafe { BlockCount::of(list) }
 }
 
@@ -41,18 +41,18 @@ unsafe fn count_of<'a>(list: NonNull<ListHead>) -> &'a BlockCount {
 #[repr(transparent)]
 pub(crate) struct SharedList<T>(NonNull<ListHead>, PhantomData<T>);
 
-// SAFETY: as `Arc<Vec<T>>`.
+// SAFETY: like `Arc<Vec<T>>`, it shares its values and may drop them on another thread; its count is atomic.
 unsafe impl<T: Send + Sync> Send for SharedList<T> {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl<T: Send + Sync> Sync for SharedList<T> {}
 
 impl<T> SharedList<T> {
-    /// Nothing, with room for so many.
+    /// Makes an empty list with room for `room` values.
     pub(crate) fn with_room(room: usize, memory: &mut impl Memory) -> SharedList<T> {
         const { assert!(align_of::<T>() <= ALIGN) };
         let place = memory.allocate(Self::bytes_of(room)).cast::<ListHead>();
         let room = u16::try_from(room).expect("nodes are small");
-        // SAFETY: a block of our own, with room for the head.
+        // SAFETY: the block was just allocated, with room for the head.
         unsafe {
             let tail = TailWord::new();
             place.write(ListHead { len: 0, room, note: 0, is_right: false, tail });
@@ -64,20 +64,20 @@ impl<T> SharedList<T> {
         size_of::<ListHead>() + room * size_of::<T>()
     }
 
-    /// Bytes of its block.
+    /// The bytes of its block.
     pub(crate) fn bytes(&self) -> usize {
         footprint(Self::bytes_of(self.room()))
     }
 
     #[inline]
     fn head(&self) -> &ListHead {
-        // SAFETY: alive while it is counted; written by `with_room`.
+        // SAFETY: this handle has a count, so the block is alive; `with_room` has written the head.
         unsafe { self.0.as_ref() }
     }
 
     #[inline]
     fn values(&self) -> *mut T {
-        // SAFETY: they follow the head, in the same block.
+        // SAFETY: the values follow the head in the same block.
         unsafe { self.0.as_ptr().add(1).cast() }
     }
 
@@ -86,11 +86,11 @@ impl<T> SharedList<T> {
     }
 
     fn count(&self) -> &BlockCount {
-        // SAFETY: alive while it is counted.
+        // SAFETY: this handle has a count, so the block is alive.
         unsafe { count_of(self.0) }
     }
 
-    /// Whether nobody else has it.
+    /// Whether the caller is the only owner.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         self.count().is_one()
@@ -98,32 +98,33 @@ impl<T> SharedList<T> {
 
     /// # Panics
     ///
-    /// Where somebody else has it, too, or it has a tail.
+    /// If the list has another owner, or a tail.
     fn set_len(&mut self, len: usize) {
         assert!(self.is_unique() && self.head().tail.len() == 0, "only who alone has it changes it, and settled");
-        // SAFETY: nobody else has it, and it is borrowed for changing.
+        // SAFETY: the assertion says that there is no other owner, and `self` is borrowed mutably.
         unsafe { self.0.as_mut() }.len = len as u16;
     }
 
-    /// What its owner has noted: 0 at first.
+    /// The owner's note: 0 at first.
     #[inline]
     pub(crate) fn note(&self) -> u16 {
         self.head().note
     }
 
-    /// Notes something with it, which copies that are settled, and parts, have too; nobody else has it.
+    /// Sets the note, which settled copies and split-off parts inherit. Only for the only owner.
     pub(crate) fn set_note(&mut self, note: u16) {
         self.set_len(self.len());
-        // SAFETY: as `set_len`.
+        // SAFETY: `set_len` found no other owner, and `self` is borrowed mutably.
         unsafe { self.0.as_mut() }.note = note;
     }
 
-    /// Inserts a value; there is room, and nobody else has it.
+    /// Inserts a value. Only for the only owner, and where there is room.
     pub(crate) fn insert(&mut self, at: usize, value: T) {
         let len = self.len();
         assert!(at <= len && len < self.room(), "room is made first");
         self.set_len(len + 1);
-        // SAFETY: as `set_len`; the place lies in the block, and what stood from there on is moved by one.
+        // SAFETY: `set_len` found no other owner; the place lies in the block, and the values from there on are moved
+        // up first.
         unsafe {
             let place = self.values().add(at);
             ptr::copy(place, place.add(1), len - at);
@@ -131,12 +132,12 @@ impl<T> SharedList<T> {
         }
     }
 
-    /// Takes a value out; nobody else has it.
+    /// Removes a value. Only for the only owner.
     pub(crate) fn remove(&mut self, at: usize) -> T {
         let len = self.len();
         assert!(at < len, "a value that is there");
         self.set_len(len - 1);
-        // SAFETY: as `set_len`; the value is moved out, and what follows takes its place.
+        // SAFETY: `set_len` found no other owner; the value is moved out once, and those after it are moved down.
         unsafe {
             let place = self.values().add(at);
             let value = place.read();
@@ -145,26 +146,26 @@ impl<T> SharedList<T> {
         }
     }
 
-    /// The value at an index, for changing; nobody else has it.
+    /// The value at an index, mutably. Only for the only owner.
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut T {
         let len = self.len();
         assert!(at < len, "a value that is there");
         self.set_len(len);
-        // SAFETY: as `set_len`.
+        // SAFETY: `set_len` found no other owner, and `self` is borrowed mutably.
         unsafe { &mut *self.values().add(at) }
     }
 
-    /// Moves its values from an index on to the end of another one that has room; nobody else has either.
+    /// Moves its values from an index on to the end of another list that has room. Only for the only owner of both.
     fn move_to(&mut self, from: usize, other: &mut SharedList<T>) {
         let (len, end) = (self.len(), other.len());
         assert!(from <= len && end + (len - from) <= other.room(), "room is made first");
         self.set_len(from);
         other.set_len(end + (len - from));
-        // SAFETY: as `set_len`; the values are moved from one block to the other.
+        // SAFETY: `set_len` found no other owner of either; the values are moved once, to a block that has room.
         unsafe { ptr::copy_nonoverlapping(self.values().add(from), other.values().add(end), len - from) };
     }
 
-    /// The values from an index on, with room for so many; nobody else has it.
+    /// Moves the values from an index on into a new list with this room. Only for the only owner.
     pub(crate) fn split_off(&mut self, at: usize, room: usize, memory: &mut impl Memory) -> SharedList<T> {
         let mut right = SharedList::with_room(room, memory);
         right.set_note(self.note());
@@ -172,7 +173,7 @@ impl<T> SharedList<T> {
         right
     }
 
-    /// Makes it one of so much room; nobody else has it.
+    /// Replaces its block by one with this room. Only for the only owner.
     pub(crate) fn resize(&mut self, room: usize, memory: &mut impl Memory) {
         if room != self.room() {
             *self = self.split_off(0, room, memory);
@@ -181,19 +182,19 @@ impl<T> SharedList<T> {
 }
 
 impl<T: Clone> SharedList<T> {
-    /// Adds copies of values; there is room, and nobody else has it.
+    /// Adds copies of values. Only for the only owner, and where there is room.
     pub(crate) fn extend_from(&mut self, values: &[T]) {
         let len = self.len();
         assert!(len + values.len() <= self.room(), "room for all");
         self.set_len(len);
         for (at, value) in values.iter().enumerate() {
-            // SAFETY: as `set_len`; the place lies in the block, behind the values that are there.
+            // SAFETY: `set_len` found no other owner; the place lies in the block, after the present values.
             unsafe { self.values().add(len + at).write(value.clone()) };
         }
         self.set_len(len + values.len());
     }
 
-    /// Of copies of values, with room for so many.
+    /// Makes a list of copies of values, with this room.
     pub(crate) fn copied(values: &[T], room: usize, memory: &mut impl Memory) -> SharedList<T> {
         let mut copy = SharedList::with_room(room, memory);
         copy.extend_from(values);
@@ -205,7 +206,7 @@ impl<T> Deref for SharedList<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many values are there, and nobody changes them while it is borrowed.
+        // SAFETY: `len` values are initialized, and only an only owner that borrows the list mutably changes them.
         unsafe { std::slice::from_raw_parts(self.values(), self.head().len as usize) }
     }
 }
@@ -222,7 +223,7 @@ impl<T> Drop for SharedList<T> {
     #[inline]
     fn drop(&mut self) {
         if self.count().sub() {
-            // SAFETY: the last count is gone: nobody else has it.
+            // SAFETY: the last count is gone, so no other thread has the block.
             unsafe {
                 ptr::slice_from_raw_parts_mut(self.values(), self.len() + self.head().tail.len()).drop_in_place();
                 self.0.drop_in_place();
@@ -232,16 +233,16 @@ impl<T> Drop for SharedList<T> {
     }
 }
 
-/// One of two kinds of counted values, in one word.
+/// One of two kinds of [`SharedList`], in one word.
 #[repr(transparent)]
 pub(crate) struct Either<L, R>(NonNull<ListHead>, PhantomData<(L, R)>);
 
-// SAFETY: as either of the two.
+// SAFETY: it is one of the two lists, and both may be sent.
 unsafe impl<L: Send + Sync, R: Send + Sync> Send for Either<L, R> {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl<L: Send + Sync, R: Send + Sync> Sync for Either<L, R> {}
 
-/// The values of an [`Either`] that change, and where they go back to.
+/// The list of an [`Either`] that is being changed, and the place that it goes back to.
 struct Moved<'a, L, R> {
     side: ManuallyDrop<Side<SharedList<L>, SharedList<R>>>,
     to: &'a mut Either<L, R>,
@@ -249,7 +250,7 @@ struct Moved<'a, L, R> {
 
 impl<L, R> Drop for Moved<'_, L, R> {
     fn drop(&mut self) {
-        // SAFETY: taken out once, here; what `to` has was moved out before, so nothing is dropped there.
+        // SAFETY: `side` is taken only here, once; the value of `to` was moved out before, so the write must not drop it.
         unsafe {
             let whole = match ManuallyDrop::take(&mut self.side) {
                 Side::Left(values) => Either::left(values),
@@ -260,7 +261,7 @@ impl<L, R> Drop for Moved<'_, L, R> {
     }
 }
 
-/// Which of the two it is.
+/// One of the two sides.
 pub(crate) enum Side<L, R> {
     Left(L),
     Right(R),
@@ -269,7 +270,7 @@ pub(crate) enum Side<L, R> {
 impl<L, R> Either<L, R> {
     /// # Panics
     ///
-    /// Where they are the right side of another one.
+    /// If the list is the right side of another [`Either`].
     pub(crate) fn left(values: SharedList<L>) -> Either<L, R> {
         assert!(!values.head().is_right, "a side is chosen once");
         Either(ManuallyDrop::new(values).0, PhantomData)
@@ -277,10 +278,10 @@ impl<L, R> Either<L, R> {
 
     /// # Panics
     ///
-    /// Where somebody else has them, and not as the right side.
+    /// If the list has another owner and is not a right side yet.
     pub(crate) fn right(values: SharedList<R>) -> Either<L, R> {
         let mut place = ManuallyDrop::new(values).0;
-        // SAFETY: alive while it is counted; changed only where nobody else has it.
+        // SAFETY: `values` has a count, so the block is alive; it is changed only where that is the only count.
         unsafe {
             if !place.as_ref().is_right {
                 assert!(count_of(place).is_one(), "a side is chosen once");
@@ -301,13 +302,13 @@ impl<L, R> Either<L, R> {
 
     #[inline]
     fn is_right(&self) -> bool {
-        // SAFETY: alive while it is counted.
+        // SAFETY: this handle has a count, so the block is alive.
         unsafe { self.0.as_ref() }.is_right
     }
 
     #[inline]
     pub(crate) fn side(&self) -> Side<&SharedList<L>, &SharedList<R>> {
-        // SAFETY: all three are one pointer, and the block says which it is.
+        // SAFETY: `Either` and both lists are a transparent pointer, and the block says which list it is.
         unsafe {
             if self.is_right() {
                 Side::Right(&*ptr::from_ref(self).cast::<SharedList<R>>())
@@ -317,16 +318,16 @@ impl<L, R> Either<L, R> {
         }
     }
 
-    /// Changes its values, which may become others, in another block.
+    /// Changes its list, which may become another list in another block.
     pub(crate) fn renew<T>(&mut self, change: impl FnOnce(&mut Side<SharedList<L>, SharedList<R>>) -> T) -> T {
-        // SAFETY: what is moved out here comes back when `moved` is dropped, also where `change` panics.
+        // SAFETY: the value that is moved out here is written back when `moved` is dropped, also if `change` panics.
         let side = unsafe { ptr::read(self) }.into_side();
         let mut moved = Moved { side: ManuallyDrop::new(side), to: self };
         change(&mut moved.side)
     }
 
     fn count(&self) -> &BlockCount {
-        // SAFETY: alive while it is counted.
+        // SAFETY: this handle has a count, so the block is alive.
         unsafe { count_of(self.0) }
     }
 
@@ -334,11 +335,11 @@ impl<L, R> Either<L, R> {
         self.count().is_one()
     }
 
-    /// Gives the count away; itself, if it was the last.
+    /// Releases its count. Returns the list if the count was the last.
     pub(crate) fn into_last(self) -> Option<Self> {
         let this = ManuallyDrop::new(self);
         this.count().sub().then(|| {
-            // Nobody else has it: the count is this one's.
+            // The last count was this one, so no other thread has the block: take the count again.
             this.count().renew();
             Either(this.0, PhantomData)
         })
@@ -356,7 +357,7 @@ impl<L, R> Clone for Either<L, R> {
 impl<L, R> Drop for Either<L, R> {
     #[inline]
     fn drop(&mut self) {
-        // The count goes to the one that is dropped here, of the side that the block says.
+        // The count passes to a list of the right kind, which is dropped here.
         if self.is_right() {
             drop(SharedList::<R>(self.0, PhantomData));
         } else {

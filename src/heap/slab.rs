@@ -1,28 +1,28 @@
 //! A slab: blocks of one size in one allocation, and the word by which they come back to its owner.
 //!
-//! The word says in which state the slab is, which block was given back last, how many were since its owner looked, and,
-//! where the owner does not have it in hand, how many it had handed out. A block that was given back names the one
-//! that was before it: a stack, which others only push on and the owner only takes whole, so there is no ABA. Several
-//! that name each other are pushed as one is.
+//! The word has the slab's state, the block that was freed last, the number of blocks freed since the owner looked, and,
+//! unless the slab is in hand, the number of blocks in use when it was put away. A freed block names the one freed
+//! before it. This is a stack on which all threads only push, and which the owner only takes whole, so there is no ABA.
+//! A chain of several blocks is pushed at once.
 //!
-//! | state | who has it | who leaves it |
+//! | state | owner | end of the state |
 //! | --- | --- | --- |
-//! | Current | the owner takes blocks from it | the owner, for Full, when none is left |
-//! | Full | nobody | so many blocks that it is worth a look have come back: Announced |
-//! | Announced | it is on its way to the owner, by [`Home`] | the owner: Listed |
-//! | Listed | the owner knows that it has blocks | the owner, for Current; the last block that was out: Announced |
-//! | Orphan | nobody: its owner is gone | the last block that was out frees it |
+//! | Current | the owner takes blocks from it | the owner puts it away when none is left: Full |
+//! | Full | nobody | enough blocks for a look have come back: Announced |
+//! | Announced | on its way to the owner, by [`Home`] | the owner accepts it: Listed |
+//! | Listed | the owner knows that it has free blocks | the owner takes it: Current; the last block in use comes back: Announced |
+//! | Orphan | nobody: its owner is gone | the thread that frees the last block frees it |
 //!
-//! Who makes it Announced pushes it on its home's list, once, and nobody frees it before it was taken from there. When
-//! the owner goes, what is Announced is taken by whoever comes later: the owner after it has closed the home,
-//! or the one who pushed, if it sees it closed.
+//! The thread that makes it Announced pushes it on its home's list, once, and no thread frees it before it was taken
+//! from there. When the owner goes, an Announced slab is taken by the later of two: the owner after it has closed the
+//! home, or the thread that pushed, if it sees the home closed.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | `give_back`: the blocks, then the word | `collect`, `take`, `accept`, `orphan`: the word, then the blocks | Release / Acquire |
 //! | the owner's word | `give_back`: the word | Release / Acquire |
 //! | `announce`: link, then `Home::announced` | `taken`: `Home::announced`, then links | Release / Acquire |
-//! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: who comes second sees the other |
+//! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: the second of the two sees the first |
 
 use super::{ALIGN, Header, WIDE};
 #[cfg(loom)]
@@ -55,9 +55,9 @@ impl SlabState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Word {
     state: SlabState,
-    /// Blocks that are out: of any state but Current.
+    /// The number of blocks in use when it was put away; valid in any state but Current.
     used: u16,
-    /// Blocks that were given back; `top` is the place of the last of them, see [`Slab::at`].
+    /// The number of freed blocks; `top` is the place of the last of them, see [`Slab::at`].
     count: u16,
     top: u16,
 }
@@ -79,7 +79,7 @@ impl Word {
     }
 }
 
-/// Blocks that were given back: the place of the last, and how many.
+/// A chain of freed blocks: the place of the last, and their number.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Chain {
     pub(super) top: u16,
@@ -89,30 +89,30 @@ pub(super) struct Chain {
 /// The lists of the slabs that an owner does not have in hand.
 #[derive(Clone, Copy)]
 pub(super) enum List {
-    /// Nothing is known to have come back.
+    /// No block is known to have come back.
     Full,
     /// Some blocks have come back.
     Partial,
-    /// All have.
+    /// All blocks have come back.
     Spare,
 }
 
-/// Bytes of a line of memory.
+/// The size of a cache line.
 const LINE: usize = 64;
-/// About how far full slabs lie from each other: the number of the stretch that one begins in is odd for every second one.
+/// The approximate distance of full slabs: about every second slab begins in a stretch of this size with an odd number.
 pub(super) const SLAB_STRIDE: usize = 64 << 10;
-/// A slab that was put away is worth a look once one block in so many has come back: each look costs its owner some
-/// lines of memory that others had.
+/// A slab that was put away is announced once one in this many blocks has come back: each look costs the owner some
+/// cache misses.
 const WORTH: usize = 16;
 
-/// Where the slabs of a heap are announced.
+/// The list on which the slabs of a heap are announced, and the heap's statistics.
 pub(super) struct Home {
     announced: AtomicPtr<Slab>,
-    /// The owner is gone.
+    /// Set when the owner is gone.
     closed: AtomicBool,
-    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back, by the reclaimer
-    /// and by others. The owner stores with each block, and so does the reclaimer: a line each, and none that the owner
-    /// looks at.
+    /// Statistics, in bytes: of all slabs, of blocks that were taken, and of blocks freed by the reclaimer and by
+    /// others. The owner and the reclaimer store with each block, so both counters have their own cache line, apart
+    /// from the fields that the owner loads.
     slabs: Count,
     taken: CachePadded<Count>,
     reclaimed: CachePadded<Count>,
@@ -141,22 +141,22 @@ impl Home {
         self.taken.store(self.taken.load(Relaxed) + bytes as u64, Relaxed);
     }
 
-    /// Counts a block that comes back.
+    /// Counts bytes of freed blocks.
     #[inline]
     pub(super) fn freed(&self, bytes: u64) {
         self.freed.fetch_add(bytes, Relaxed);
     }
 
-    /// The same on the reclaimer, which stores without an exchange. Where somebody stands in for it while a new thread
-    /// starts there may be two for a moment, and one addition is lost: a statistic drifts, nothing else.
+    /// Counts bytes that the reclaimer frees, without an exchange. While another thread stands in for the reclaimer and
+    /// a new one starts, two may add at once and one addition be lost: only the statistic drifts.
     #[inline]
     pub(super) fn reclaimed(&self, bytes: u64) {
         self.reclaimed.store(self.reclaimed.load(Relaxed) + bytes, Relaxed);
     }
 
-    /// Bytes of the slabs that are in no block that is out.
+    /// Bytes of the slabs outside blocks in use.
     pub(super) fn free_bytes(&self) -> u64 {
-        // In this order: what came back was taken before.
+        // Loaded in this order, because a freed block was counted as taken before.
         let freed = self.freed.load(Relaxed) + self.reclaimed.load(Relaxed);
         let out = self.taken.load(Relaxed).saturating_sub(freed);
         self.slabs.load(Relaxed).saturating_sub(out)
@@ -166,13 +166,13 @@ impl Home {
         self.outliving.load(Relaxed)
     }
 
-    /// Whether something is announced. Relaxed: a look, so that nothing is written where nothing is there.
+    /// Whether a slab is announced. Relaxed: a hint, which saves the swap of an empty list.
     #[inline]
     pub(super) fn has_announced(&self) -> bool {
         !self.announced.load(Relaxed).is_null()
     }
 
-    /// What was announced, newest first; [`Slab::after`] leads from one to the next.
+    /// Takes the announced slabs, newest first; [`Slab::after`] leads from one to the next.
     pub(super) fn taken(&self) -> *mut Slab {
         if !self.has_announced() {
             return ptr::null_mut();
@@ -184,7 +184,7 @@ impl Home {
     fn announce(&self, slab: NonNull<Slab>) {
         let mut top = self.announced.load(Relaxed);
         loop {
-            // SAFETY: it is Announced: not freed before it was taken from the list.
+            // SAFETY: an Announced slab is not freed before it was taken from the list.
             unsafe { slab.as_ref() }.link.store(top, Relaxed);
             // Release: partner of the swap in `taken`. Acquire: partner of the one in `abandon`.
             match self.announced.compare_exchange_weak(top, slab.as_ptr(), ord!(SlabAnnounced, AcqRel), Relaxed) {
@@ -197,18 +197,18 @@ impl Home {
         }
     }
 
-    /// The owner is gone: what is announced from now on is nobody's.
+    /// Closes the home when the owner is gone: the slabs that are announced from now on have no owner.
     pub(super) fn close(&self) {
-        // Relaxed: the swap in `abandon` shows it to who announces after it.
+        // Relaxed: the swap in `abandon` publishes it to threads that announce after it.
         self.closed.store(true, Relaxed);
         self.abandon();
     }
 
     fn abandon(&self) {
-        // Acquire: as in `taken`, without its look. Release: partner of the exchange in `announce`.
+        // Acquire and Release: partner of the exchange in `announce`. Without the hint of `taken`, which might miss a slab.
         let mut next = self.announced.swap(ptr::null_mut(), ord!(HomeClosed, AcqRel));
         while let Some(slab) = NonNull::new(next) {
-            // SAFETY: taken from the list, and Announced: ours until `orphan`.
+            // SAFETY: the slab is Announced and was taken from the list, so it is this thread's until `orphan`.
             unsafe {
                 next = slab.as_ref().after();
                 Slab::orphan(slab, 0, true);
@@ -217,32 +217,32 @@ impl Home {
     }
 }
 
-/// Blocks of one slab on their way back to it: nobody else knows them, and each names the one that was there before it.
+/// A chain of freed blocks on the way back to their slab: only this value has them, and each names the one before it.
 pub(super) struct Returned {
     slab: NonNull<Slab>,
     chain: Chain,
-    /// The first of them, which names none yet.
+    /// The first block of the chain, which names none yet.
     bottom: NonNull<Header>,
 }
 
 impl Returned {
-    /// One block.
+    /// A chain of one block.
     ///
     /// # Safety
     ///
-    /// As [`super::free`]; the block is one of a slab, so many bytes behind the begin of that.
+    /// The contract of [`super::free`]; the block is in a slab, `offset` bytes from the slab's begin.
     #[inline]
     pub(super) unsafe fn new(block: NonNull<Header>, offset: usize) -> Returned {
-        // SAFETY: both lie in one allocation, by the caller's promise.
+        // SAFETY: the block lies `offset` bytes from its slab's begin, in the same allocation.
         let slab = unsafe { block.byte_sub(offset) }.cast::<Slab>();
         let top = (offset / ALIGN) as u16;
         #[cfg(loom)]
-        // SAFETY: a slab is alive while a block of it is out.
+        // SAFETY: a slab is alive while a block of it is not back.
         unsafe { slab.as_ref() }.track(top).written();
         Returned { slab, chain: Chain { top, count: 1 }, bottom: block }
     }
 
-    /// Where a block names the one before it: its count is of no use any more.
+    /// The field in which a freed block names the one before it, in place of its count.
     #[inline]
     fn before(block: NonNull<Header>) -> NonNull<u16> {
         // SAFETY: the field lies in the block, so its address is not null.
@@ -255,24 +255,24 @@ impl Returned {
         self.slab == other.slab
     }
 
-    /// Takes more of the same slab.
+    /// Appends a chain of the same slab.
     ///
     /// # Panics
     ///
-    /// Where they are of another one.
+    /// If the chain is of another slab.
     #[inline]
     pub(super) fn join(&mut self, more: Returned) {
         assert!(self.is_of(&more), "blocks of one slab");
-        // SAFETY: nobody else knows these blocks.
+        // SAFETY: only the two chains have these blocks.
         unsafe { Returned::before(more.bottom).write(self.chain.top) };
         self.chain = Chain { top: more.chain.top, count: self.chain.count + more.chain.count };
     }
 
-    /// Gives the blocks back, and counts their bytes.
+    /// Pushes the blocks on their slab's word, and counts their bytes.
     #[inline]
     pub(super) fn give_back(self, count: fn(&Home, u64)) {
         let Returned { slab, chain, bottom } = self;
-        // SAFETY: a slab is alive while a block of it is out.
+        // SAFETY: a slab is alive while a block of it is not back.
         let this = unsafe { slab.as_ref() };
         count(&this.home, u64::from(this.size) * u64::from(chain.count));
         // Acquire: partner of the owner's stores.
@@ -288,12 +288,12 @@ impl Returned {
                 same => same,
             };
             let announces = state == SlabState::Announced && word.state != SlabState::Announced;
-            // A count of its own: from the exchange on the slab may be taken, and freed.
+            // Take a count on the home: after the exchange another thread may take the slab and free it.
             home = home.take().filter(|_| announces).or_else(|| announces.then(|| this.home.clone()));
-            // SAFETY: the block is ours until the exchange.
+            // SAFETY: only this chain has the block, until the exchange.
             unsafe { Returned::before(bottom).write(word.top) };
             let after = Word { state, count, top: chain.top, ..word };
-            // Release: partner of the owner's Acquire. Acquire: the last one frees what the others used.
+            // Release: partner of the owner's Acquire. Acquire: uses of the blocks happen before the slab is freed.
             match this.word.compare_exchange_weak(packed, after.pack(), ord!(BlockFreed, AcqRel), Acquire) {
                 Ok(_) => break (state, is_last),
                 Err(now) => packed = now,
@@ -302,7 +302,7 @@ impl Returned {
         match home {
             Some(home) => home.announce(slab),
             None if state == SlabState::Orphan && is_last => {
-                // SAFETY: nobody has a block of it, nor knows it.
+                // SAFETY: an Orphan has no owner, and this was its last block in use.
                 unsafe { Slab::destroy(slab) }
             }
             None => {}
@@ -315,16 +315,16 @@ pub(super) struct Slab {
     word: AtomicU64,
     home: Arc<Home>,
     link: AtomicPtr<Slab>,
-    /// Bytes of a block with its header; how many there are.
+    /// The size of a block with its header, and the number of blocks.
     size: u32,
     pub(super) blocks: u16,
-    /// As many have to come back before the owner hears of it.
+    /// The number of blocks that have to come back before it is announced.
     worth: u16,
     pub(super) class: u16,
-    /// The owner's: which of its lists has it, and beside whom.
+    /// Only the owner uses these: the list that the slab is in, and its neighbours there.
     pub(super) list: Cell<List>,
     pub(super) neighbours: [Cell<*mut Slab>; 2],
-    /// Of what the owner writes, and of the blocks.
+    /// Tracks of the owner's fields and of the blocks.
     #[cfg(loom)]
     pub(super) own: Track,
     #[cfg(loom)]
@@ -337,8 +337,8 @@ impl Slab {
         self.home.outliving.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes before the first block, at most. It begins with a line of memory, so that small ones of which so many fit
-    /// into a line lie in one each.
+    /// The most bytes before the first block. The first block begins a cache line, so that small blocks whose size
+    /// divides a line do not cross one.
     pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(LINE) + LINE;
 
     fn layout(size: usize, blocks: usize) -> Layout {
@@ -346,19 +346,19 @@ impl Slab {
         Layout::from_size_align(Slab::HEAD + size * blocks, LINE).expect("slabs are small")
     }
 
-    /// Bytes before the first block: such that this begins with an odd line in about every second slab, and with an even
-    /// one in the others. Else blocks of an even number of lines would have all their first lines in half of the sets of
-    /// a cache.
+    /// The bytes before the first block, chosen so that it begins with an odd line in about every second slab and with
+    /// an even one in the others. Otherwise blocks of an even number of lines would have all their first lines in half
+    /// of the sets of a cache.
     #[inline]
     fn before_blocks(slab: NonNull<Slab>) -> usize {
         let address = slab.addr().get();
         Slab::HEAD - ((address / LINE) ^ (address / SLAB_STRIDE)) % 2 * LINE
     }
 
-    /// A slab that its owner has in hand.
+    /// Makes a slab that its owner has in hand.
     pub(super) fn new(home: &Arc<Home>, class: usize, size: usize, blocks: usize) -> NonNull<Slab> {
         let layout = Slab::layout(size, blocks);
-        // SAFETY: the layout is not empty; its head is written before anybody sees it.
+        // SAFETY: the layout is not empty; the head is written before the pointer leaves this function.
         unsafe {
             let place = std::alloc::alloc(layout).cast::<Slab>();
             let Some(slab) = NonNull::new(place) else { std::alloc::handle_alloc_error(layout) };
@@ -384,7 +384,7 @@ impl Slab {
         }
     }
 
-    /// Bytes of the allocation.
+    /// The size of the allocation.
     pub(super) fn bytes(&self) -> usize {
         Slab::HEAD + self.size as usize * self.blocks as usize
     }
@@ -394,14 +394,14 @@ impl Slab {
         self.link.load(Relaxed)
     }
 
-    /// The block of a number, counted from 0, that was never out.
+    /// Writes the header of the never used block of this number, counted from 0, and returns it.
     ///
     /// # Safety
     ///
-    /// The slab is the caller's, and has as many.
+    /// The caller owns the slab, which has a block of this number that was never used.
     #[inline]
     pub(super) unsafe fn fresh(slab: NonNull<Slab>, number: u16) -> NonNull<Header> {
-        // SAFETY: it lies in the allocation, by the caller's promise. From the pointer of the whole.
+        // SAFETY: the slab has a block of this number, so it lies in the allocation, whose provenance `slab` has.
         unsafe {
             let offset = Slab::before_blocks(slab) + slab.as_ref().size as usize * usize::from(number);
             let block = slab.byte_add(offset).cast::<Header>();
@@ -410,26 +410,25 @@ impl Slab {
         }
     }
 
-    /// The block at a place: so many steps of [`ALIGN`] behind the begin of the slab, so never 0.
+    /// The block at a place, which is its offset from the slab's begin in steps of [`ALIGN`], so never 0.
     ///
     /// # Safety
     ///
     /// A block of the slab lies there.
     #[inline]
     pub(super) unsafe fn at(slab: NonNull<Slab>, place: u16) -> NonNull<Header> {
-        // SAFETY: by the caller's promise. From the pointer of the whole.
+        // SAFETY: a block lies at the place, so the address lies in the allocation, whose provenance `slab` has.
         unsafe { slab.byte_add(usize::from(place) * ALIGN).cast() }
     }
 
-    /// The place of the block that was given back before the one at this place, and lies below it in a chain; 0: there is
-    /// none.
+    /// The place of the block below the one at this place in a chain, which was freed before it; 0: there is none.
     ///
     /// # Safety
     ///
     /// The chain came from this slab's word, and only the owner has it.
     #[inline]
     pub(super) unsafe fn below(slab: NonNull<Slab>, place: u16) -> u16 {
-        // SAFETY: a block of the slab, which was given back and the owner has taken.
+        // SAFETY: the block was freed, and the owner has taken its chain, so only the owner uses it.
         unsafe {
             #[cfg(loom)]
             slab.as_ref().track(place).written();
@@ -437,16 +436,16 @@ impl Slab {
         }
     }
 
-    /// Of the block at a place.
+    /// The track of the block at a place.
     #[cfg(loom)]
     fn track(&self, place: u16) -> &Track {
         let offset = usize::from(place) * ALIGN - Slab::before_blocks(NonNull::from(self));
         &self.tracks[offset / self.size as usize]
     }
 
-    /// The blocks that came back to the slab in hand. Only the owner.
+    /// Takes the blocks that came back to the slab in hand. Only the owner calls this.
     pub(super) fn collect(&self) -> Chain {
-        // Relaxed: a look, so that nothing is written where nothing is there.
+        // Relaxed: a hint, which saves the swap where no block came back.
         if Word::unpack(self.word.load(Relaxed)).top == 0 {
             return Chain::default();
         }
@@ -455,21 +454,21 @@ impl Slab {
         Chain { top: word.top, count: word.count }
     }
 
-    /// Puts the slab in hand away, with so many blocks out. False: some came back meanwhile. Only the owner.
+    /// Puts the slab in hand away, with `used` blocks in use. False: some came back meanwhile. Only the owner calls this.
     pub(super) fn leave(&self, used: u16) -> bool {
         let full = Word { state: SlabState::Full, used, count: 0, top: 0 };
         // Release: partner of the load in `give_back`.
         self.word.compare_exchange(Word::CURRENT.pack(), full.pack(), Release, Relaxed).is_ok()
     }
 
-    /// Notes that an announced slab came. True: none of its blocks is out. Only the owner.
+    /// Accepts an announced slab. True: no block of it is in use. Only the owner calls this.
     pub(super) fn accept(&self) -> bool {
         let mut packed = self.word.load(Acquire);
         loop {
             let word = Word::unpack(packed);
             debug_assert_eq!(word.state, SlabState::Announced);
             let listed = Word { state: SlabState::Listed, ..word };
-            // Acquire: who finds it empty frees it, after all that others did with its blocks.
+            // Acquire: the owner may free an empty slab, after all uses of its blocks.
             match self.word.compare_exchange_weak(packed, listed.pack(), AcqRel, Acquire) {
                 Ok(_) => return word.count == word.used,
                 Err(now) => packed = now,
@@ -477,8 +476,8 @@ impl Slab {
         }
     }
 
-    /// Takes a listed slab in hand: what came back, and how many blocks are out beside that. None: it was announced
-    /// again. Only the owner.
+    /// Takes a listed slab in hand; returns its freed blocks and the number of blocks in use. `None`: it was announced
+    /// again. Only the owner calls this.
     pub(super) fn take(&self) -> Option<(Chain, u16)> {
         let mut packed = self.word.load(Acquire);
         loop {
@@ -494,14 +493,14 @@ impl Slab {
         }
     }
 
-    /// Lets a slab go whose owner goes: its last block frees it, or this call. `used`: the blocks that are out of the
-    /// one in hand. One that is announced stays so, and is let go by who has `taken` it from its home.
+    /// Makes a slab an Orphan, as its owner goes: this call frees it, or the thread that frees its last block. `used`: the
+    /// blocks in use, for the slab in hand. An Announced slab stays so until the thread that has `taken` it calls this.
     ///
     /// # Safety
     ///
-    /// Once by the owner, once by who has taken it. The slab is not used after it.
+    /// Called once by the owner, once by the thread that has taken it from the home; neither uses the slab after it.
     pub(super) unsafe fn orphan(slab: NonNull<Slab>, used: u16, taken: bool) {
-        // SAFETY: nobody frees it before it is an orphan.
+        // SAFETY: no thread frees the slab before it is an Orphan.
         let this = unsafe { slab.as_ref() };
         let mut packed = this.word.load(Acquire);
         loop {
@@ -511,10 +510,10 @@ impl Slab {
             }
             let used = if word.state == SlabState::Current { used } else { word.used };
             let orphan = Word { state: SlabState::Orphan, used, ..word };
-            // Acquire: who finds it empty frees it. Release: partner of the load in `give_back`.
+            // Acquire: uses of the blocks happen before the free below. Release: partner of the load in `give_back`.
             match this.word.compare_exchange_weak(packed, orphan.pack(), ord!(SlabOrphan, AcqRel), Acquire) {
                 Ok(_) if word.count == used => {
-                    // SAFETY: no block is out, and nobody else has it.
+                    // SAFETY: no block is in use, and the caller was the last that had the slab.
                     return unsafe { Slab::destroy(slab) };
                 }
                 Ok(_) => return,
@@ -527,9 +526,9 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// No block of it is out, and nobody else knows it; once.
+    /// No block of it is in use, no other thread has a pointer to it, and this is called once.
     pub(super) unsafe fn destroy(slab: NonNull<Slab>) {
-        // SAFETY: by the caller's promise; made by `new` with this layout.
+        // SAFETY: no other thread can reach the slab, and `new` has allocated it with this layout.
         unsafe {
             #[cfg(loom)]
             super::living_slabs(|living| *living -= 1);

@@ -116,7 +116,7 @@ proptest! {
     }
 }
 
-/// What comes back is taken again: a heap that has its size does not grow.
+/// Freed blocks are taken again: a heap that has its size does not grow.
 #[test]
 fn freed_blocks_come_back() {
     let mut heap = new_heap();
@@ -148,7 +148,7 @@ fn empty_slabs_go() {
     assert!(crate::sync::Arc::strong_count(&home) <= 5, "{} of {slabs}", crate::sync::Arc::strong_count(&home));
 }
 
-/// One takes, two give back, and the heap goes while some blocks are out.
+/// A thread takes, two free, and the heap is dropped while some blocks are in use.
 #[test]
 fn any_thread_gives_back() {
     for round in 0..often(20) {

@@ -1,9 +1,9 @@
-//! What is added to a list that others read: a tail behind its values, with its order in one word.
+//! The tail of a list that other threads read: values appended after its own, with their order in one word.
 //!
-//! A list in key order takes what comes in the middle without a copy and without a lock: the value goes behind the
-//! list, beside it stands before which value it belongs, and one store of the word shows it, with its rank
-//! among the other ones of the tail. What stands in a cell never moves while the list lives, so a reader that has
-//! loaded the word reads all that it says; what comes later it does not see.
+//! A list in key order takes a new key in the middle without a copy and without a lock: the value is written after the
+//! list, `places` gets the index of the value that it belongs before, and one store of the word publishes it, with its
+//! rank among the values of the tail. A value never moves in its cell while the list lives, so a reader sees all values
+//! that its load of the word names, and no later ones.
 //!
 //! In numbers, for `b d f` and then `e`, `a`, `c`: the cells are `b d f | e a c`, the places 2, 0, 1, the order of
 //! the tail by ranks `1 2 0`, and a reader finds a b c d e f.
@@ -15,24 +15,24 @@
 
 use super::SharedList;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, ord};
-// What carries no order of its own: the word publishes it.
+// Without order of its own: the word publishes it.
 use std::sync::atomic::AtomicU64 as Plain;
 
-/// Most values of a tail.
+/// The most values of a tail.
 pub(crate) const TAIL: usize = 8;
-/// Bits of a rank, and of their number, which stands below them.
+/// The bits of each rank's cell, and of the number of values, which lies below them.
 const BITS: usize = 4;
 const MASK: u64 = (1 << BITS) - 1;
-/// Somebody appends.
+/// Set while a thread appends.
 const CLAIMED: u64 = 1 << 63;
 
 const _: () = assert!((TAIL + 1) * BITS < 63 && TAIL as u64 <= MASK && TAIL <= size_of::<Plain>());
 
 /// The part of a list's head that its tail needs.
 pub(super) struct TailWord {
-    /// How many there are, and by rank which.
+    /// The number of values, and the cell of each rank.
     word: AtomicU64,
-    /// Before which value of the list each belongs: a byte each, by cell. Stored by who has claimed the word.
+    /// A byte for each cell: the index of the list's value that it belongs before. Stored under the claim of the word.
     places: Plain,
 }
 
@@ -41,14 +41,14 @@ impl TailWord {
         TailWord { word: AtomicU64::new(0), places: Plain::new(0) }
     }
 
-    /// Number of values. For who alone has the list.
+    /// The number of values. Only for the only owner.
     pub(super) fn len(&self) -> usize {
-        // Relaxed: who alone has the list has acquired what others did with it.
+        // Relaxed: the only owner has acquired what others did with the list.
         (self.word.load(Relaxed) & MASK) as usize
     }
 }
 
-/// The tail of a list, as it was when it was looked at.
+/// The tail of a list, as one load of its word found it.
 pub(crate) struct Tail<'a, T> {
     list: &'a SharedList<T>,
     word: u64,
@@ -71,17 +71,17 @@ impl<'a, T> Tail<'a, T> {
         self.word & MASK == 0
     }
 
-    /// The value of a rank, and before which value of the list it belongs.
+    /// The value of a rank, and the index of the list's value that it belongs before.
     pub(crate) fn get(self, rank: usize) -> (usize, &'a T) {
         assert!(rank < self.len(), "a value that is there");
         let cell = (self.word >> (BITS * (rank + 1)) & MASK) as usize;
         let place = self.list.head().tail.places.load(Relaxed) >> (8 * cell) & 0xff;
-        // SAFETY: the word that names the cell was stored after the value was written, which stays as it is while the
-        // list is borrowed: who changes it has it alone.
+        // SAFETY: the word that names the cell was stored after the value was written; the value does not change while
+        // the list is borrowed, because only an only owner with a mutable borrow changes it.
         (place as usize, unsafe { &*self.list.values().add(self.list.len() + cell) })
     }
 
-    /// The rank of the first value of which this is not true.
+    /// The rank of the first value for which `below` is false.
     pub(crate) fn rank(self, below: impl Fn(usize, &'a T) -> bool) -> usize {
         let is_below = |rank: &usize| {
             let (place, value) = self.get(*rank);
@@ -92,20 +92,19 @@ impl<'a, T> Tail<'a, T> {
 }
 
 impl<T> SharedList<T> {
-    /// What was appended so far.
+    /// The values that were appended so far.
     #[inline]
     pub(crate) fn tail(&self) -> Tail<'_, T> {
         Tail { list: self, word: self.head().tail.word.load(ord!(TailLoad, Acquire)) }
     }
 
-    /// Number of values, with the tail.
+    /// The number of values, with the tail.
     pub(crate) fn len_with_tail(&self) -> usize {
         self.len() + self.tail().len()
     }
 
-    /// Adds a value that belongs before the value `place` of the list, as the `rank`th of the tail: also where others
-    /// have the list, who see it or do not. The value comes back where there is no room, or somebody else
-    /// appends.
+    /// Adds a value that belongs before the value `place` of the list, as the `rank`th of the tail, also if the list is
+    /// shared: other threads see it or do not. Returns the value if there is no room, or another thread appends.
     pub(crate) fn append(&self, place: usize, rank: usize, value: T) -> Result<(), T> {
         let (len, tail) = (self.len(), &self.head().tail);
         let word = tail.word.load(Relaxed);
@@ -117,7 +116,7 @@ impl<T> SharedList<T> {
         if tail.word.compare_exchange(word, word | CLAIMED, Acquire, Relaxed).is_err() {
             return Err(value);
         }
-        // SAFETY: who has claimed the word alone writes, and the cell is named by no word yet; there is room for it.
+        // SAFETY: only the thread that has claimed the word writes, and the cell is in the block and named by no word.
         unsafe { self.values().add(len + count).write(value) };
         tail.places.store(tail.places.load(Relaxed) | u64::from(byte) << (8 * count), Relaxed);
         let at = BITS * (rank + 1);
@@ -129,7 +128,7 @@ impl<T> SharedList<T> {
 }
 
 impl<T: Clone> SharedList<T> {
-    /// Copies of the values and of the tail, each in its place, with room for so many.
+    /// Copies the values, with those of the tail in their places, into a list with this room.
     pub(crate) fn settled(&self, room: usize, memory: &mut impl super::Memory) -> SharedList<T> {
         let mut settled = SharedList::with_room(room, memory);
         settled.set_note(self.note());
@@ -137,8 +136,8 @@ impl<T: Clone> SharedList<T> {
         settled
     }
 
-    /// Adds copies of another list's values and of its tail, each in its place; there is room, and nobody else
-    /// has this one.
+    /// Adds copies of another list's values, with those of its tail in their places. Only for the only owner, and where
+    /// there is room.
     pub(crate) fn extend_settled(&mut self, other: &SharedList<T>) {
         let (tail, mut from) = (other.tail(), 0);
         for rank in 0..tail.len() {
