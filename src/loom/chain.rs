@@ -5,10 +5,10 @@
 //! | bucket.newest, links | `bucket_against_poll` | newest store; newest load |
 //! | linked_from | `bucket_asked_for` | answer store; answer load; step: a `linked_from` too low |
 //! | fence; waiting, of a bucket | `bucket_wait_against_publish` | the writer's fence; the waiter's fence |
-//! | the same, where the notifier moves a waiter to its bucket | `bucket_taken` | the notifier's fence |
-//! | the same, where it scans in portions | `bucket_taken_between_portions` | the notifier's fence; step: the bucket is not asked what it has |
+//! | fence; waiting, where the notifier moves a waiter to its bucket | `bucket_taken` | the notifier's fence |
+//! | fence; waiting, where it moves one and scans in portions | `bucket_taken_between_portions` | the notifier's fence; step: the bucket's newest event is not looked at |
 //! | mark.newest | `mark_against_chain` | head store |
-//! | eviction of buckets | `bucket_evicted` | step: one in use is evicted |
+//! | eviction of buckets | `bucket_evicted` | step: a bucket in use is evicted |
 
 use super::*;
 
@@ -53,7 +53,7 @@ proof!(
     loom_bucket_against_poll_weak_load: BucketNewestLoad => "",
 );
 
-/// Row "linked_from": what was published before the bucket was there is scanned.
+/// Row "linked_from": events that were published before the bucket was there are scanned.
 fn bucket_asked_for(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = indexed(4);
@@ -128,7 +128,7 @@ proof!(
     loom_bucket_taken_weak_notifier: MoveToBucket => "lost wake-up",
 );
 
-/// The same, where the scan has not come to the head when the bucket is there.
+/// The notifier moves a waiter whose group was not scanned up to the head when its bucket is there.
 fn bucket_taken_between_portions(weakened: Weak) {
     bucket_taken_in(PORTIONS_LONG, weakened);
 }

@@ -21,8 +21,8 @@ fn poll_to_the_end(subscription: &mut Subscription) {
     }
 }
 
-/// Row "closed": what was published before the close is delivered before CLOSED. The close comes
-/// from a thread of its own: the writer's fence would stand in for its order.
+/// Row "closed": events published before the close are delivered before CLOSED. A third thread closes, because the
+/// writer's fence would order its own close.
 fn close_against_poll(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -45,8 +45,8 @@ proof!(
     loom_close_against_poll_weak_load: HeadLoad => "Causality violation",
 );
 
-/// Row "closed": close and publication have one order. What `apply` has published is delivered; what it
-/// refuses is never seen; nothing follows CLOSED.
+/// Row "closed": close and publication have one order. A revision that `apply` has published is delivered; one that it
+/// refuses is never seen; no event follows CLOSED.
 fn close_against_publish(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -82,7 +82,7 @@ proof!(
     loom_close_against_publish_blind: BlindPublish => "an event follows CLOSED",
 );
 
-/// Row "closed", for one subscription: its end holds what its closer saw.
+/// Row "closed", for one subscription: its end covers every event that its closer saw.
 fn closer_against_poll(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -105,7 +105,7 @@ proof!(
     loom_closer_against_poll_weak_load: EndLoad => "closed before the last event",
 );
 
-/// Close of one subscription against its wait: the wait ends, and what came before is delivered.
+/// Close of one subscription against its wait: the wait ends, and earlier events are delivered.
 fn closer_against_wait(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -132,7 +132,7 @@ proof!(
     loom_closer_against_wait_weak_fence: CloserFence => "deadlock",
 );
 
-/// Close of one subscription against its sleep, nothing else being there that could end it.
+/// Close of one subscription against its sleep, which nothing else could end.
 fn closer_against_sleep(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);

@@ -2,7 +2,7 @@
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
-//! | a block comes back, and is taken | `block_against_its_owner` | its exchange; the owner's |
+//! | a block comes back, and is taken | `block_against_its_owner` | the block's exchange; the owner's |
 //! | announced, and accepted | `slabs_against_their_owner` | the list's exchange; its swap |
 //! | more comes back after that | `blocks_after_the_announcement` | its exchange |
 //! | two blocks come back | `blocks_against_each_other` | |
@@ -12,14 +12,14 @@
 //! | announced, and the owner goes | `slab_against_the_end` | the owner's swap |
 //! | the owner goes first | `end_before_the_last_block` | the owner's exchange |
 //!
-//! Every block has a `Track` that who gives it back and who takes it write, and every slab is counted in `LIVING`:
-//! none is left, none is freed twice.
+//! Every block has a `Track`, which the thread that frees it and the thread that takes it write, and every slab is
+//! counted in `LIVING`: none leaks, none is freed twice.
 
 use super::*;
 use crate::heap::{FreeBatch, Heap, free, living_slabs};
 use std::ptr::NonNull;
 
-/// Something that goes to another thread.
+/// A value that moves to another thread.
 struct Sent<T>(T);
 
 // SAFETY: the block is used by one thread at a time.
@@ -33,14 +33,14 @@ fn heap_of(blocks: usize) -> (Local<Heap>, Vec<Sent<NonNull<u8>>>) {
 }
 
 fn give_back(blocks: impl IntoIterator<Item = Sent<NonNull<u8>>>) {
-    // SAFETY: taken from a heap, and given back once.
+    // SAFETY: the block is from a heap, in use by no other thread, and freed once.
     blocks.into_iter().for_each(|Sent(block)| unsafe { free(block) });
 }
 
-/// The same together, as the reclaimer does.
+/// Frees blocks in a batch, as the reclaimer does.
 fn give_back_together(blocks: impl IntoIterator<Item = Sent<NonNull<u8>>>) {
     let mut batch = FreeBatch::default();
-    // SAFETY: taken from a heap, and given back once.
+    // SAFETY: the block is from a heap, in use by no other thread, and freed once.
     blocks.into_iter().for_each(|Sent(block)| unsafe { batch.free(block) });
 }
 
@@ -58,7 +58,7 @@ fn block_against_its_owner(weakened: Weak) {
     counted(PLAIN, weakened, || {
         let (mut heap, mut blocks) = heap_of(2);
         let back = blocks.pop();
-        // None is free, as far as it knows: it looks, and takes what came or makes another slab.
+        // The owner knows of no free block: it takes those that came back, or makes another slab.
         let take = move || {
             blocks.push(Sent(heap.take_of_two()));
             (heap, blocks)
@@ -98,7 +98,7 @@ proof!(
     loom_slabs_against_their_owner_weak_acceptance: SlabsTaken => "a slab is left",
 );
 
-/// Tells another thread that it may go on, and orders nothing.
+/// Lets another thread continue, without ordering anything.
 #[derive(Clone)]
 struct Sign(std::sync::Arc<::loom::sync::atomic::AtomicBool>);
 
@@ -118,7 +118,7 @@ impl Sign {
     }
 }
 
-/// What comes back after its slab was announced is ordered by the slab's own word.
+/// A block that comes back after its slab was announced is ordered by the slab's word.
 fn blocks_after_the_announcement(weakened: Weak) {
     counted(PLAIN, weakened, || {
         let (mut heap, mut blocks) = heap_of(4);
@@ -219,7 +219,7 @@ proof!(
     loom_slab_against_the_end_weak_close: HomeClosed => "a slab is left",
 );
 
-/// Who frees a slab after its owner has gone sees all that the owner did with it.
+/// A thread that frees a slab after its owner has gone sees all that the owner did with it.
 fn end_before_the_last_block(weakened: Weak) {
     counted(PLAIN, weakened, || {
         let (mut heap, blocks) = heap_of(2);

@@ -1,4 +1,4 @@
-//! The log: what a reader below the head sees, while the writer publishes, opens segments and replaces the history.
+//! The log: a reader's view below the head while the writer publishes, opens segments and replaces the history.
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
@@ -12,7 +12,7 @@
 
 use super::*;
 
-/// Rows "event, prev, links" and "head": what lies below head is complete.
+/// Rows "event, prev, links" and "head": every event below head is complete.
 fn publish_against_poll(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -94,7 +94,7 @@ fn while_the_directory_grows<T: 'static>(reads: impl FnOnce(Local<Cache>, Local<
     race(writer, |writer| put(writer, 2, &["/a", "/b", "/c"]), move || reads(cache, subscription));
 }
 
-/// Row "directory": a longer one, put in place meanwhile, is complete where a list reads its position in the log.
+/// Row "directory": a longer directory, published meanwhile, is complete where a list reads its position in the log.
 fn growing_directory_against_list(weakened: Weak) {
     PLAIN.run(weakened, || {
         while_the_directory_grows(|cache, subscription| {
@@ -127,7 +127,7 @@ proof!(
     loom_growing_directory_against_poll_weak_load: Load "Directory" => "Causality violation",
 );
 
-/// Row "progress": no bookmark beyond what was delivered.
+/// Row "progress": no bookmark is above the delivered events.
 fn progress_against_head(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);

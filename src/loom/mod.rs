@@ -10,14 +10,14 @@
 //! before head in a poll; the notifier's swap before its load of the head; `oldest_seq` loaded after the root.
 //! Log before store makes no difference yet: a version carries its own `older`.
 //!
-//! What loom cannot tell apart here, because something else orders it already:
+//! Loom cannot test these orders here, because another access orders the same already:
 //! - the Release of `oldest_seq`: a reader that misses the purged key has loaded the root after it, and a
 //!   reader that pins after a collection is ordered after all of it;
 //! - the publisher's `call`: its fence comes before it; and `armed`: the set's list has a lock;
 //! - a failure reported before the listing: both sides take the lock of the status.
 //!
-//! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here. Of the reclaimer
-//! and the notifier the word is that says whose their work is (`worker::duty`); their loops are the models' own.
+//! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here. Of reclaimer and
+//! notifier only the word that says which thread does their work is explored (`worker::duty`), not their loops.
 //!
 //! Freed versions and slots stay mapped to the end of an execution, and every plain object has a
 //! `Track`: a read that is not ordered after the making, or before the end, fails as such.
@@ -58,9 +58,9 @@ struct Model {
     less: usize,
     /// Whether its last preemption is explored only where `WATCHCORE_LOOM_DEEP` is set (`make test-loom`): it takes minutes.
     deep: bool,
-    /// Whether retired things are freed meanwhile: then pins are steps too.
+    /// Whether retired objects are freed during the execution: then pins are steps, too.
     collects: bool,
-    /// Whether a publisher that finds little to do looks itself. Else the notifier does, as where there is more.
+    /// Whether a publisher does a pass itself where little is to be done. Otherwise the notifier does each pass.
     publisher_looks: bool,
     /// Steps of a pass of the notifier, where they are fewer than in the program.
     steps: Option<usize>,
@@ -81,11 +81,11 @@ const PORTIONS: Model = Model { steps: Some(1), ..PLAIN };
 const PORTIONS_LONG: Model = Model { less: 1, ..PORTIONS };
 
 thread_local! {
-    /// Which side of a race the main thread of the model takes, and so begins.
+    /// The side of a race that the main thread of the model takes, and that so begins.
     static WRITER_FIRST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Clears what a failed execution left in this thread.
+/// Clears the state that a failed execution left in this thread.
 struct Clean;
 
 impl Drop for Clean {
@@ -102,9 +102,9 @@ impl Model {
         Model { deep: true, ..self }
     }
 
-    /// Explores the body twice, each side of its race beginning once. loom keeps one access of a
-    /// word: a thread that loads it and then stores it hides that its store races with the loads of
-    /// others, and what was never run first would not be tried.
+    /// Explores the body twice, each side of its race beginning once. loom keeps one access of a word: a thread that
+    /// loads it and then stores it hides that its store races with loads of others, so an order that was not run first
+    /// would not be tried.
     fn run(self, weakened: Weak, body: impl Fn() + Send + Sync + 'static) {
         let _clean = Clean;
         let body = std::sync::Arc::new(body);
@@ -131,7 +131,7 @@ impl Model {
     }
 }
 
-/// Something that a failed execution leaves alone: after a deadlock no step can be taken.
+/// A value that a failed execution does not drop: after a deadlock no step can be taken.
 struct Local<T>(ManuallyDrop<T>);
 
 impl<T> Local<T> {
@@ -156,7 +156,7 @@ impl<T> DerefMut for Local<T> {
 impl<T> Drop for Local<T> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: dropped once, here.
+            // SAFETY: this is the only place that drops it, and a drop runs once.
             unsafe { ManuallyDrop::drop(&mut self.0) }
         }
     }
@@ -176,7 +176,7 @@ fn unlisted() -> (Local<Cache>, Local<Writer>) {
     (Local::new(cache), Local::new(writer))
 }
 
-/// A subscription to what follows.
+/// A subscription to all events from now on.
 fn follow(cache: &Cache) -> Local<Subscription> {
     Local::new(cache.subscribe(Start::Now).open().unwrap())
 }
@@ -206,13 +206,13 @@ fn race<T: 'static>(
     both(write, read)
 }
 
-/// One revision that sets each of these keys to the revision.
+/// Applies a revision that sets each of these keys to the revision's number.
 fn put(writer: &mut Writer, revision: u64, keys: &[&str]) {
     let value = revision.to_string();
     writer.apply(revision, keys.iter().map(|key| Change::put(*key, &value))).unwrap();
 }
 
-/// Reads everything of a batch; the revisions in it.
+/// Reads every field of a batch, and returns its revisions.
 fn read(batch: &Batch) -> Vec<u64> {
     for event in batch {
         assert_eq!(event.value().map(<[u8]>::to_vec), Some(event.revision().to_string().into_bytes()));

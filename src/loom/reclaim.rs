@@ -1,24 +1,24 @@
-//! Reclamation: what a reader has found stays until the reader has let it go.
+//! Reclamation: an object that a reader has found lives until the reader has let it go.
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
 //! | directory entry to counted reference | `segment_against_retirement` | step: no grace period |
 //! | retention token | `snapshot_against_a_new_segment` | token swap; token load |
-//! | what a page keeps: the token, then the versions | `page_against_eviction` | token swap |
+//! | a page: the token, then the versions | `page_against_eviction` | token swap |
 //! | a larger page: it enters the list of such pages, its segment leaves | `page_against_detach`, `page_dropped_against_detach` | token swap; step: nothing is counted |
 //! | purge, then retire | `forgetting_against_an_older_root` | step: no grace period |
 //! | lone key | `key_against_purge` | step: the version is freed without a grace |
 //! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | inbox | `inbox` | its exchange; its swap |
 //! | version count | `version_count` | the release of a count; the last one's load |
-//! | a count of a `LeanArc` | `lean_arc_count` | the same two |
+//! | a count of a `LeanArc` | `lean_arc_count` | the release of a count; the last one's load |
 
 use super::*;
 use crate::data::slot::OwnedSlot;
 use crate::heap::System;
 
-/// Section 3, "the delicate step": a counted reference out of the directory, and what a batch holds,
-/// against eviction and freeing.
+/// Row "directory entry to counted reference": a segment that is found in the directory and counted, and the versions
+/// of a batch, against eviction and freeing.
 fn segment_against_retirement(weakened: Weak) {
     COLLECTS_DEEP.deep().run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
@@ -72,7 +72,7 @@ proof!(
     loom_snapshot_against_a_new_segment_weak_load: Load "RetentionToken" => "Causality violation",
 );
 
-/// Row "what a page keeps": its versions outlive their segments.
+/// Row "a page": its versions outlive their segments.
 fn page_against_eviction(weakened: Weak) {
     COLLECTS_LONG.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
@@ -94,8 +94,8 @@ proof!(
     loom_page_against_eviction_weak_token: Replace "RetentionToken" => "Causality violation",
 );
 
-/// Row "what a page keeps": one of many keys enters the list of such pages while its segment leaves the window, and
-/// is detached by one of the two.
+/// Row "a larger page": a page of many keys enters the list of such pages while its segment leaves the window, and is
+/// detached by one of the two threads.
 fn page_against_detach(weakened: Weak) {
     COLLECTS_LONG.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
@@ -122,7 +122,7 @@ proof!(
     loom_page_against_detach_uncounted: KeepAll => "",
 );
 
-/// The same: a page is dropped while it is detached.
+/// Row "a larger page": a page is dropped while it is detached.
 fn page_dropped_against_detach(weakened: Weak) {
     COLLECTS_LONG.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
@@ -175,13 +175,13 @@ fn key_against_purge(weakened: Weak) {
         let slot = OwnedSlot::new(tombstone, &mut System);
         let count = Local::new(slot.get().counted());
         let purge = move || {
-            // SAFETY: only the count finds it.
+            // SAFETY: the model has a count on the slot, so it is alive.
             unsafe { slot.destroy() };
             collector::collect();
         };
         let read = move || {
             let pin = collector::pin();
-            // SAFETY: pinned.
+            // SAFETY: the version is not freed before the pin ends.
             assert_eq!(unsafe { count.key() }, b"/a");
             drop(pin);
             count
@@ -202,7 +202,7 @@ fn retiring_against_list(weakened: Weak) {
         let (cache, writer) = cache(4, 2);
         race(
             writer,
-            // The first key has another root, not the tail of a leaf.
+            // The first key changes the root, not only the tail of a leaf.
             |writer| put(writer, 1, &["/a", "/b"]),
             move || {
                 // The reclaimer's part, before this thread pins.
@@ -220,7 +220,7 @@ proof!(
     loom_retiring_against_list_pushed_early: PushEarly => "used after it was freed",
 );
 
-/// Row "inbox": what is taken is complete, and taken once.
+/// Row "inbox": a message that is taken is complete, and taken once.
 fn inbox_push_against_take(weakened: Weak) {
     PLAIN.run(weakened, || {
         let inbox = std::sync::Arc::new(Local::new(sync::Inbox::new()));
@@ -246,7 +246,7 @@ proof!(
     loom_inbox_weak_take: InboxTake => "Causality violation",
 );
 
-/// Row "version count": everything that was read happens before the free.
+/// Row "version count": every read of the version happens before the free.
 fn version_count(weakened: Weak) {
     PLAIN.run(weakened, || {
         let meta = KeyMeta { create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
@@ -265,7 +265,7 @@ proof!(
     loom_version_count_weak_last: CountReleaseLast => "Causality violation",
 );
 
-/// Row "a count of a `LeanArc`": what was done with the value comes before its end.
+/// Row "a count of a `LeanArc`": every use of the value happens before its drop.
 fn lean_arc_count(weakened: Weak) {
     struct Ends(collector::Track);
     impl Drop for Ends {

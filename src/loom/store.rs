@@ -10,7 +10,7 @@
 //! | a cell of the table, then oldest_seq | `forgetting_against_get` | oldest_seq first |
 //! | an entry in its cell, a page in its place | `new_keys_against_get` | both stores, both loads |
 //! | a page that is divided | `dividing_against_get` | store of the state; without a second look at it |
-//! | pages that are joined | `joining_against_get` | the same |
+//! | pages that are joined | `joining_against_get` | store of the state; without a second look at it |
 
 use super::*;
 
@@ -141,7 +141,7 @@ proof!(
     loom_forgetting_against_get_early: OldestEarly => "absent at a head at which it lives",
 );
 
-/// The same by the index.
+/// The key is read by the index.
 fn forgetting_against_list(weakened: Weak) {
     forgetting(weakened, |cache| {
         let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
@@ -184,7 +184,7 @@ fn key_of_page(page: usize, pages: usize) -> &'static str {
     found.expect("a key of each page among seventeen")
 }
 
-/// Row "divided": under loom a page is due for each two keys. What moves is found, and what stays.
+/// Row "divided": under loom there is a page for each two keys. Keys that move and keys that stay are found.
 fn dividing_against_get(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);

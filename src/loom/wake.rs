@@ -1,4 +1,4 @@
-//! Waking: a consumer that sleeps is woken by what it waits for.
+//! Waking: a sleeping consumer is woken when the thing that it waits for comes.
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
@@ -8,18 +8,18 @@
 //! | called, with publish | `notifier_against_publish` | the notifier's answer |
 //! | called, with close | `notifier_against_close` | the notifier's answer |
 //! | the turn, held by the publisher | `publisher_against_arm` | the publisher's fence; the sleeper's fence |
-//! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of who found it held is dropped |
+//! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of the thread that found it held is dropped |
 //! | the listing of a seat's time | `deadline_beside_a_look` | the notifier's fence |
-//! | the turn, called for more than events | `publisher_against_limit` | step: the publisher answers it, too; step: the call is dropped |
+//! | the turn, called for everything | `publisher_against_limit` | step: the publisher answers that call, too; step: the call is dropped |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
-//! | the count of a sleep | `sleep_behind_a_wake_up` | step: taken off twice |
-//! | a pass in portions: how far it says that it has come | `poll_between_portions` | step: it says so before it has come to every group |
-//! | a pass in portions: members that are woken | `wake_up_in_portions` | step: those that come back are looked at up to a later head |
+//! | the count of a sleep | `sleep_behind_a_wake_up` | step: subtracted twice |
+//! | a pass in portions: the stored `scanned_to` | `poll_between_portions` | step: stored before every group was visited |
+//! | a pass in portions: members that are woken | `wake_up_in_portions` | step: members that come back count as looked at up to a later head |
 //! | a pass in portions: messages | `arm_between_portions` | the notifier's fence |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
-//! | a member's word | `take_beside_a_move` | step: who leaves a set keeps its number |
+//! | a member's word | `take_beside_a_move` | step: a member that leaves a set keeps its number |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
 use super::*;
@@ -28,7 +28,7 @@ use crate::sync::current_thread;
 use crate::wake::{Due, FilterCode, Interest, OwnSeat, Rest, Waker};
 use std::sync::Arc;
 
-/// Row "fence; waiting": a consumer that parks is woken by what is published.
+/// Row "fence; waiting": a parked consumer is woken by a publication.
 fn wait_against_publish(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -145,7 +145,7 @@ fn notifier_against_arm(weakened: Weak) {
         waiting.add_waiter(&mut first, 1).unwrap();
         assert!(!first.arm().unwrap());
         put(&mut writer, 1, &["/a"]);
-        // The notifier is on its way.
+        // The notifier was called.
         let set = WakeSet::new().unwrap();
         let mut subscription = follow(&cache);
         set.add(&mut subscription, 7).unwrap();
@@ -184,7 +184,7 @@ fn known(cache: &Cache, writer: &mut Writer) -> (WakeSet, Local<Subscription>) {
     (set, subscription)
 }
 
-/// Row "the turn, held by the publisher": who parks is woken by the publisher alone, or sees to itself.
+/// Row "the turn, held by the publisher": a consumer that parks is woken by the publisher alone, or sees the new head.
 fn publisher_against_arm(weakened: Weak) {
     PUBLISHER.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -203,14 +203,14 @@ proof!(
     loom_publisher_against_arm_weak_waiter: RegisterFence => "lost wake-up",
 );
 
-/// Row "the turn, between publisher and notifier": one of them looks at what is published meanwhile, and neither
-/// waits for the other.
+/// Row "the turn, between publisher and notifier": one of them looks at events that are published meanwhile, and
+/// neither waits for the other.
 fn publisher_against_notifier(weakened: Weak) {
     PUBLISHER.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
         let (set, mut subscription) = known(&cache, &mut writer);
         assert!(!subscription.arm().unwrap() && !set.arm());
-        // A bookmark's time has come, say: the notifier looks, though nobody has called.
+        // The notifier looks though nobody has called, as for a due bookmark.
         notifier::is_due(cache.inner.clone());
         race(writer, |writer| put(writer, 2, &["/a"]), notifier::step);
         notifier::step();
@@ -225,8 +225,8 @@ proof!(
     loom_publisher_against_notifier_weak_answer: TurnAnswer => "lost wake-up",
 );
 
-/// Row "the turn, called for more than events": a subscription with a limit is opened beside a publisher that looks
-/// itself, and is looked at, too.
+/// Row "the turn, called for everything": a subscription with a limit is opened while a publisher does a pass itself,
+/// and its limit is checked all the same.
 fn publisher_against_limit(weakened: Weak) {
     PUBLISHER.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -237,7 +237,7 @@ fn publisher_against_limit(weakened: Weak) {
             race(writer, |writer| put(writer, 2, &["/a"]), move || Local::new(opens.open().unwrap()));
         notifier::step();
         assert!(set.arm(), "lost wake-up");
-        // A poll would look itself.
+        // A poll would enforce the limit itself.
         let is_too_slow = |one: &SubscriptionInfo| one.state == SubscriptionState::TooSlow;
         assert!(cache.subscriptions().iter().any(is_too_slow), "nobody looks at the limits");
         drop((subscription, limited));
@@ -250,7 +250,7 @@ proof!(
     loom_publisher_against_limit_dropped: CallDropped => "nobody looks at the limits",
 );
 
-/// Row "a pass under way": it began at the cursor of another sleeper, and says nothing of what lies below that.
+/// Row "a pass under way": it began at the cursor of another sleeper, and has not looked at the events below that.
 fn sleep_beside_a_pass(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -283,7 +283,7 @@ proof!(
     loom_sleep_beside_a_pass_taken_over: TakeOver => "an event is lost",
 );
 
-/// As [`known`], and it sleeps.
+/// A subscription like [`known`]'s, which sleeps.
 fn asleep() -> (Local<Cache>, Local<Writer>, WakeSet, Local<Subscription>) {
     let (cache, mut writer) = cache(4, 2);
     let (set, mut subscription) = known(&cache, &mut writer);
@@ -297,7 +297,7 @@ fn put_and_look(writer: &mut Writer) {
     notifier::step();
 }
 
-/// Row "a seat's state": who was woken and sleeps again finds its waker as who woke it has left it.
+/// Row "a seat's state": a consumer that was woken and sleeps again finds its waker as the claimer has left it.
 fn arm_beside_a_wake_up(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (_cache, writer, set, mut subscription) = asleep();
@@ -318,7 +318,7 @@ proof!(
     loom_arm_beside_a_wake_up_weak_settle: Settle => "Causality violation",
 );
 
-/// Row "the count of a sleep": who was woken, with its count taken off, is looked for when it sleeps again.
+/// Row "the count of a sleep": a consumer that was woken, with its count subtracted, is counted when it sleeps again.
 fn sleep_behind_a_wake_up(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (_cache, writer, set, mut subscription) = asleep();
@@ -360,7 +360,7 @@ fn known_at<const N: usize>(
     all
 }
 
-/// Row "a pass in portions": a poll between two of them takes over no more than was looked at for it.
+/// Row "a pass in portions": a poll between two portions moves its cursor no further than was looked at for it.
 fn poll_between_portions(weakened: Weak) {
     PORTIONS.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -385,8 +385,8 @@ proof!(
     loom_poll_between_portions_scanned_early: ScannedEarly => "an event is lost",
 );
 
-/// Row "a pass in portions": of two members of a group one was woken, has polled and sleeps again when the next portion
-/// wakes the other one, at a later head.
+/// Row "a pass in portions": one member of a group was woken, has polled and sleeps again when the next portion wakes
+/// the other one, at a later head.
 fn wake_up_in_portions(weakened: Weak) {
     PORTIONS_LONG.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -415,7 +415,7 @@ proof!(
     loom_wake_up_in_portions_woken_to_now: WokenToNow => "lost wake-up",
 );
 
-/// Row "a pass in portions": a consumer comes between two of them, and its message behind another one.
+/// Row "a pass in portions": a consumer parks between two portions, and its message comes after another one.
 fn arm_between_portions(weakened: Weak) {
     PORTIONS_LONG.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -476,7 +476,7 @@ proof!(
     loom_arm_against_publish_weak_waiter: RegisterFence => "sleeps for ever",
 );
 
-/// Row "armed": two threads sleep on one set, and one that arms again takes nothing from the other.
+/// Row "armed": two threads sleep on one set, and one that arms again does not take the other's signal.
 fn arms_of_two_threads(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -492,7 +492,7 @@ fn arms_of_two_threads(weakened: Weak) {
             notifier::step();
         };
         let (_writer, ready) = race(writer, write, move || second.arm());
-        // The thread that took nothing leaves the signal to the other.
+        // The thread that took no tag leaves the signal to the other.
         assert!(set.shared.signal.wait(0), "sleeps for ever, ready {ready}");
         assert_eq!(set.take(&mut [0; 4]), 1);
     });
@@ -503,7 +503,7 @@ proof!(
     loom_arms_of_two_threads_late_drain: DrainLate => "sleeps for ever",
 );
 
-/// Row "a member's word": one that is listed moves to another set while the first one is taken.
+/// Row "a member's word": a listed member moves to another set while the tags of the first set are taken.
 fn take_beside_a_move(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -511,7 +511,7 @@ fn take_beside_a_move(weakened: Weak) {
         assert!(!subscription.arm().unwrap());
         put(&mut writer, 2, &["/a"]);
         notifier::step();
-        // Beside others, so that what is left behind stays on the list.
+        // With other members, so that the entry of the one that moves stays on the list.
         let mut others = [(); 2].map(|()| Local::new(cache.waiter(Want::Revision(1)).unwrap()));
         for (tag, waiter) in others.iter_mut().enumerate() {
             set.add_waiter(waiter, tag as u64).unwrap();
@@ -542,8 +542,8 @@ proof!(
     loom_take_beside_a_move_same_number: SameMembership => "a tag strays",
 );
 
-/// Row "the listing of a seat's time": one that parks anew while the notifier looks at it, for the deadline of the sleep
-/// before, is looked at for the new one, too.
+/// Row "the listing of a seat's time": a consumer that parks anew, while the notifier looks at its seat for the deadline
+/// of the sleep before, is woken for the new deadline, too.
 fn deadline_beside_a_look(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, _writer) = cache(4, 2);
@@ -564,7 +564,7 @@ fn deadline_beside_a_look(weakened: Weak) {
             },
             notifier::step,
         );
-        // Nobody has a clock here: the notifier comes as it would when the time is over that it has an entry for.
+        // A model has no clock: the notifier is called as if the time of its entry had come.
         cache.inner.hubs.notify(&cache.inner);
         notifier::step();
         assert!(matches!(seat.seat().unwrap().rest(), Rest::Woken { .. }), "sleeps for ever");

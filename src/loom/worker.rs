@@ -1,10 +1,10 @@
-//! A worker: what is handed over is done, by its thread or by who stands in.
+//! A worker: work that is handed over is done, by its thread or by a thread that stands in.
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
-//! | handed over, then called; rests, then a look | `work_for_a_sleeper` | the swap of a call; that of the thread that rests |
-//! | called, and the thread ends | `work_at_the_end` | the same two; step: it ends though it was called |
-//! | called, and who stands in leaves; a thread starts | `work_of_a_stand_in` | the swap of a call; that of who leaves |
+//! | handed over, then called; goes to sleep, then a look | `work_for_a_sleeper` | the swap of a call; the swap of the thread that goes to sleep |
+//! | called, and the thread ends | `work_at_the_end` | both swaps; step: it ends though it was called |
+//! | called, and the stand-in leaves; a thread starts | `work_of_a_stand_in` | the swap of a call; the swap of the stand-in that leaves |
 //!
 //! The lock of a worker's life is a lock of the model, which says whether there is a thread.
 
@@ -13,7 +13,7 @@ use crate::sync::{Inbox, Mutex, current_thread, lock, park};
 use crate::worker::duty::Duty;
 use std::sync::Arc;
 
-/// What a worker has, and how much of the work is done. Plain: only what is left at the end is asked.
+/// The worker of a model, and counts of its work. Plain, because only the numbers at the end are checked.
 struct Shop {
     duty: Duty,
     inbox: Inbox<usize>,
@@ -31,7 +31,7 @@ impl Shop {
         self.done.fetch_add(self.inbox.take_all().into_iter().sum(), Relaxed);
     }
 
-    /// As the reclaimer: only who finds nothing before it calls.
+    /// Hands over work like the reclaimer's users: only the thread that finds the inbox empty calls.
     fn hand_over(&self) {
         if self.inbox.push(1) && !self.duty.call() {
             self.stand_in();
@@ -48,7 +48,7 @@ impl Shop {
         }
     }
 
-    /// The thread, until so much is done.
+    /// The worker's thread, until this much is done.
     fn sleep_until(&self, done: usize) {
         loop {
             self.work();
@@ -62,7 +62,7 @@ impl Shop {
         }
     }
 
-    /// The thread, which was asked to end.
+    /// The worker's thread, which was asked to end.
     fn end(&self) {
         loop {
             self.work();
@@ -74,7 +74,7 @@ impl Shop {
         }
     }
 
-    /// This thread of the model is its thread from here on.
+    /// Makes this thread of the model the worker's thread.
     fn begin(&self) {
         let mut has_thread = lock(&self.has_thread);
         self.duty.begin(current_thread());
@@ -102,7 +102,7 @@ proof!(
     loom_work_for_a_sleeper_weak_rest: DutyRest => "deadlock",
 );
 
-/// Row "at the end": who releases something late has it done, and so has the next.
+/// Row "at the end": work that is handed over while the thread ends is done, and so is the next.
 fn work_at_the_end(weakened: Weak) {
     PLAIN.run(weakened, || {
         let shop = Shop::new();
@@ -122,7 +122,7 @@ proof!(
     loom_work_at_the_end_blind: BlindEnd => "nobody has done it",
 );
 
-/// Row "of a stand-in": two hand over where there is no thread, and one starts beside them.
+/// Row "of a stand-in": two threads hand over work where there is no worker thread, and one starts meanwhile.
 fn work_of_a_stand_in(weakened: Weak) {
     PLAIN.run(weakened, || {
         let shop = Shop::new();
