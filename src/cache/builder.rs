@@ -197,8 +197,8 @@ impl Builder {
         self
     }
 
-    /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their
-    /// own bucket. See [`Index`] for what it costs.
+    /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their own bucket.
+    /// [`Index`] describes the cost.
     pub fn index(mut self, index: Index) -> Builder {
         self.indexes.push(index);
         self
@@ -278,9 +278,8 @@ impl Builder {
         self
     }
 
-    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the system
-    /// starts no thread: the first cache of a process needs two. An error leaves nothing behind, and a later build
-    /// tries again.
+    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the system starts
+    /// no thread: the first cache of a process needs two. An error leaves nothing behind, and a later build tries again.
     pub fn build(self) -> Result<Cache> {
         self.check()?;
         let asked = WindowAsked {

@@ -193,8 +193,7 @@ impl Consumer {
 
     #[inline]
     pub(crate) fn show_cursor(&self, cursor: u64) {
-        // Only the consumer stores here. Free slots end segments, so their number changes only with the cursor's
-        // segment.
+        // Only the consumer stores here. Free slots end segments, so their number changes only with the cursor's segment.
         if self.cursor.load(Relaxed) ^ cursor >= self.inner.ring.segment_slots() {
             self.count_free_slots(cursor);
         }

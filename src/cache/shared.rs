@@ -182,8 +182,7 @@ impl Inner {
         self.keepers.fetch_add(1, Relaxed);
     }
 
-    /// Subtracts one, and closes the cache with the last. AcqRel: the closing thread sees all that the others did
-    /// before.
+    /// Subtracts one, and closes the cache with the last. AcqRel: the closing thread sees all that the others did before.
     pub(crate) fn keep_open_no_more(self: &Arc<Inner>) {
         if self.keepers.fetch_sub(1, AcqRel) == 1 {
             self.close();

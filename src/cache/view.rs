@@ -43,7 +43,7 @@ impl<'a> StateView<'a> {
     /// because its delete lies below `oldest`, so below the head.
     pub(crate) fn pinned(inner: &Inner, head: u64, pin: &'a Guard) -> Option<StateView<'a>> {
         let root = inner.root.load(pin);
-        // After root, inside the pin: a key that the root has no more was purged at a head above this one.
+        // Loaded after root, under the pin: a key that has left the root was purged at a head above this one.
         let oldest = inner.ring.oldest_seq();
         // SAFETY: I4, I9: slots that leave the index, and the segments that own what slots showed, are
         // retired after the root or the directory without them was published: not freed before this pin ends.
@@ -64,7 +64,7 @@ impl<'a> StateView<'a> {
         // SAFETY: I4, I9: a slot that leaves the table goes to a segment, with what it shows, when the root
         // without it is published: not freed before this pin ends.
         let slot = unsafe { inner.slots.find(key, pin) };
-        // After the table, inside the pin: a key that the table has no more was purged at a head above this one.
+        // Loaded after the table, under the pin: a key that has left the table was purged at a head above this one.
         let oldest = inner.ring.oldest_seq();
         #[cfg(loom)]
         let oldest = early.unwrap_or(oldest);

@@ -5,9 +5,8 @@ use super::{ALIGN, BlockCount, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 
-/// Size classes of blocks with their header: every 8 bytes up to SMALL, every 16 up to FINE, every 64 up to COARSE,
-/// every 256 up to GREATEST. Above SMALL the steps are wider, because versions at any multiple of 8 bytes are slower to
-/// scan.
+/// Size classes of blocks with their header: every 8 bytes up to SMALL, every 16 up to FINE, every 64 up to COARSE, every
+/// 256 up to GREATEST. Above SMALL the steps are wider, because versions at any multiple of 8 bytes are slower to scan.
 const SMALL: usize = 256;
 const FINE: usize = (1 << 10) + 16;
 const COARSE: usize = (4 << 10) + 16;

@@ -10,7 +10,7 @@ pub(crate) struct One<T>(NonNull<T>);
 
 // SAFETY: like `Arc<T>`, it shares a `T` and may drop it on another thread; its count is atomic.
 unsafe impl<T: Send + Sync> Send for One<T> {}
-// SAFETY: the same as for `Send`.
+// SAFETY: a shared handle gives `&T` and further counts, as `&Arc` does.
 unsafe impl<T: Send + Sync> Sync for One<T> {}
 
 impl<T> One<T> {

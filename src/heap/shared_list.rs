@@ -43,7 +43,7 @@ pub(crate) struct SharedList<T>(NonNull<ListHead>, PhantomData<T>);
 
 // SAFETY: like `Arc<Vec<T>>`, it shares its values and may drop them on another thread; its count is atomic.
 unsafe impl<T: Send + Sync> Send for SharedList<T> {}
-// SAFETY: the same as for `Send`.
+// SAFETY: a shared handle gives `&T` and further counts, as `&Arc` does.
 unsafe impl<T: Send + Sync> Sync for SharedList<T> {}
 
 impl<T> SharedList<T> {
@@ -239,7 +239,7 @@ pub(crate) struct Either<L, R>(NonNull<ListHead>, PhantomData<(L, R)>);
 
 // SAFETY: it is one of the two lists, and both may be sent.
 unsafe impl<L: Send + Sync, R: Send + Sync> Send for Either<L, R> {}
-// SAFETY: the same as for `Send`.
+// SAFETY: a shared handle gives `&T` and further counts, as `&Arc` does.
 unsafe impl<L: Send + Sync, R: Send + Sync> Sync for Either<L, R> {}
 
 /// The list of an [`Either`] that is being changed, and the place that it goes back to.

@@ -66,7 +66,7 @@ impl Filled {
 
     fn free_in(self, batch: &mut FreeBatch) {
         self.check();
-        // SAFETY: as above.
+        // SAFETY: the block is this value's, which frees it once, here.
         unsafe { batch.free(self.0) };
     }
 }

@@ -1,7 +1,7 @@
 //! A subscription during a call of its consumer, with the cursor taken up.
 //!
-//! Between two calls the cursor stands in the words that other threads see. A call takes it up, moves it, and stores it
-//! once, at the end: other threads see it move from call to call, and a call that panics has not moved it.
+//! Between two calls the cursor is stored in the words that other threads see. A call takes it up, moves it, and stores
+//! it once, at the end: other threads see it move from call to call, and a call that panics has not moved it.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,8 @@
 //! The catch-up after a loss: the difference between the delivered keys and the state now.
 //!
-//! Like the initial state it is read page by page at a fixed head, and checks at each page that this head is still in
-//! the window. If the head has left, the difference was itself overtaken and begins again at a newer head. The keys
-//! below the one that it had reached were delivered as of the old head, which [`CatchUp::heads`] keeps for the next
-//! attempt.
+//! Like the initial state it is read page by page at a fixed head, and checks at each page that this head is still in the
+//! window. If the head has left, the difference was itself overtaken and begins again at a newer head. The keys below the
+//! one that it had reached were delivered as of the old head, which [`CatchUp::heads`] keeps for the next attempt.
 
 #![forbid(unsafe_code)]
 

@@ -261,8 +261,7 @@ impl Awake<'_> {
         ended
     }
 
-    /// Visits the events of a chain from the newest back to the cursor; returns the lowest, or the head if there is
-    /// none.
+    /// Visits the events of a chain from the newest back to the cursor; returns the lowest, or the head if there is none.
     fn walk_back(
         &self,
         ChainEnd { bucket, newest }: ChainEnd,

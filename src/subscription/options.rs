@@ -234,7 +234,7 @@ impl SubscribeBuilder {
         self
     }
 
-    /// Cuts the initial state into batches of at most so many bytes of keys and values, or of one object; 0 (the default)
+    /// Cuts the initial state into batches of at most `bytes` bytes of keys and values, or of one object; 0 (the default)
     /// is no limit. For a consumer that passes each batch on before it takes the next and keeps none, as a batch of that
     /// state keeps the log. A poll looks at 1024 keys then; if none of them passes, its batch is empty and
     /// [`Batch::continues`](crate::Batch::continues): poll again.

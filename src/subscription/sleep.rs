@@ -52,8 +52,7 @@ impl Awake<'_> {
         self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
     }
 
-    /// The change of the cache that makes `peek` true, and the time at which it is true in any case. `None`: an event
-    /// does.
+    /// The change of the cache that makes `peek` true, and the time at which it is true anyway. `None`: an event does.
     fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
         match (self.own.phase(), self.start()) {
             (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),

@@ -1,4 +1,4 @@
-//! What a consumer's thread does not do.
+//! Things that a consumer's thread must not do.
 
 use crate::reclaim::is_pinned;
 use crate::sync::{Relaxed, hooked, often};
@@ -64,7 +64,7 @@ fn predicates_run_under_no_pin() {
     }
 }
 
-/// What a predicate's panic stops was delivered to nobody: it comes again.
+/// Events of a poll that a predicate's panic stops were not delivered: they come again.
 #[test]
 fn panicking_poll_leaves_the_cursor() {
     let cache = Cache::builder("/").segment_slots(16).capacity(128).build().unwrap();
@@ -93,7 +93,7 @@ fn panicking_poll_leaves_the_cursor() {
     }
 }
 
-/// The cache shows a revision from its head on: who has seen it there, and then finds nothing to take, stands at it.
+/// A caller that has seen the cache at a revision, and then polls without an event, finds its position there.
 #[test]
 fn empty_poll_stands_where_the_cache_was_seen() {
     let cache = Cache::builder("/").index(Index::key()).build().unwrap();
@@ -123,7 +123,7 @@ fn empty_poll_stands_where_the_cache_was_seen() {
     assert!(seen.load(Relaxed));
 }
 
-/// The same for one that sleeps, and that the notifier has moved over what it does not want.
+/// The position of a sleeper that the notifier has moved over events of others reaches the cache's, too.
 #[test]
 fn sleeper_stands_where_the_cache_was_seen() {
     let cache = Cache::builder("/").build().unwrap();
@@ -157,7 +157,7 @@ fn sleeper_stands_where_the_cache_was_seen() {
     panic!("the notifier never came by");
 }
 
-/// The one event of a bucket since the last poll is shown where it lies, several are gathered: it is told alike.
+/// A single event of a bucket since the last poll is a view of the log, several are gathered: both deliver the same.
 #[test]
 fn one_event_of_a_chain_is_told_as_several_are() {
     let cache = Cache::builder("/").index(Index::key()).segment_slots(16).build().unwrap();
@@ -295,7 +295,7 @@ fn wait_for_a_start_is_not_behind() {
     assert_eq!(all.map(|one| one.stats().handed_out), [5, 2 + 5]);
 }
 
-/// What comes after hours in which there was nothing was not missed for hours: it is looked at four times a second.
+/// An event after hours without one does not count as hours of lag, because limits are checked four times a second.
 #[test]
 fn idle_poller_is_not_behind() {
     let time = TestTime;
@@ -303,7 +303,7 @@ fn idle_poller_is_not_behind() {
     let mut writer = cache.writer().unwrap();
     let mut one = cache.subscribe(Start::Now).max_lag_age(HOUR).open().unwrap();
     time.pass(2 * HOUR);
-    // As the notifier does.
+    // The notifier's check.
     assert!(one.shared.enforce_lag_limit());
     writer.apply(1, [Change::put("/a", "1")]).unwrap();
     time.pass(MINUTES);
@@ -316,7 +316,7 @@ fn idle_poller_is_not_behind() {
     assert_eq!((error.code(), error.lost_from()), (Code::Lagged, 2), "{error}");
 }
 
-/// Closed for its lag before it began: no wait makes another end of that, and none takes its word away.
+/// A subscription that was closed for its lag before it began: no wait ends it otherwise, or takes its error.
 #[test]
 fn wait_leaves_the_lag_to_be_told() {
     type Look = fn(&mut Subscription) -> bool;
@@ -343,7 +343,7 @@ fn wait_leaves_the_lag_to_be_told() {
                 load();
             }
             (1..=20).for_each(|revision| writer.apply(revision, [Change::put("/a", "1")]).unwrap());
-            // As the notifier does, if it has not yet.
+            // The notifier's check, if it has not run yet.
             one.shared.enforce_lag_limit();
             assert_eq!(cache.subscriptions()[0].state, SubscriptionState::TooSlow);
             for _ in 0..2 {
@@ -356,7 +356,7 @@ fn wait_leaves_the_lag_to_be_told() {
     }
 }
 
-/// Who is closed by its owner first ends as that, though it is found too slow meanwhile.
+/// A subscription that its owner closes first ends with CLOSED, though it is found too slow meanwhile.
 #[test]
 fn closed_by_its_owner_is_not_too_slow() {
     let cache = Cache::builder("/").build().unwrap();
@@ -392,8 +392,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Who sleeps is woken for what is its own, and for nothing else; who has ended polls no more. A feeder that waited for
-/// either would wait for ever.
+/// A sleeper is woken only for events of its own, and an ended subscription is not polled any more. A feeder that
+/// waited for either would wait for ever.
 #[test]
 fn pace_waits_for_nobody_who_sleeps_or_has_ended() {
     let filters =
@@ -430,7 +430,7 @@ fn pace_waits_for_nobody_who_sleeps_or_has_ended() {
     }
 }
 
-/// Who sleeps has all that the notifier has looked at, and no more: a feeder does not run away from that.
+/// A sleeper counts as having the events that the notifier has looked at, and no more: a feeder does not run ahead of that.
 #[test]
 fn pace_waits_for_the_notifier() {
     let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();

@@ -10,7 +10,7 @@
 //!
 //! An example: a program publishes 96 events in 25 us, and again a millisecond later. With event 1 the publisher wakes Ann
 //! itself, the last call lies far back. Ann reads it, finds nothing, and yields, for between the last two calls there were
-//! 96 events. The publisher goes on, on this processor or another; Ann finds 30 events, then the rest, and sleeps. She
+//! 96 events. The publisher continues, on this processor or another; Ann finds 30 events, then the rest, and sleeps. She
 //! was woken once. Were there one event each millisecond, there would be one event between two calls, and no yield.
 
 #![forbid(unsafe_code)]

@@ -126,7 +126,7 @@ pub(crate) struct Hub {
     scanned_to: AtomicU64,
     followed_to: AtomicU64,
     filtered_to: AtomicU64,
-    /// The highest revision that somebody waits for.
+    /// The highest revision that a consumer waits for.
     wanted: AtomicU64,
     /// Locked only by the thread that holds the turn, so no thread ever waits for the lock.
     tables: Mutex<Tables>,
@@ -218,8 +218,7 @@ impl Hub {
         }
     }
 
-    /// Answers a call that no other thread will: the writer does the pass where little is to be done, else the notifier
-    /// does.
+    /// Answers a call that no other thread will: the writer does the pass if little is to be done, else the notifier.
     fn look_or_push<W: Watched + 'static>(&self, cache: &Arc<W>) {
         if self.burst.called(cache.frontier().head) {
             return notifier::push(self.code, cache.clone());
@@ -257,7 +256,7 @@ impl Hub {
 
     // ---- Everybody ------------------------------------------------------------------------------------
 
-    /// The highest revision that somebody waits for, 0 for none. One load.
+    /// The highest revision that a consumer waits for, 0 for none. One load.
     pub(crate) fn highest_revision_wanted(&self) -> u64 {
         self.wanted.load(Acquire)
     }

@@ -25,7 +25,7 @@ pub(crate) enum Interest {
     Consistent(u64),
 }
 
-/// A revision that somebody waits for.
+/// The revision that a consumer waits for.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct RevisionWanted {
     /// The revision to reach. With an epoch, the wait also ends when the cache leaves that epoch.

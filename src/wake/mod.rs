@@ -24,7 +24,7 @@
 //! | writer, notifier | consumer | order |
 //! | --- | --- | --- |
 //! | head or progress or state; fence; `waiting.load` | count in `waiting`, PARKED; fence; look | SeqCst fences: one of the two sees the other |
-//! | notifier: look; fence; inbox and seats | the same | SeqCst fences: as above |
+//! | notifier: look; fence; inbox and seats | the same | SeqCst fences: one of the two sees the other |
 //! | call; the holder of the turn: answer, then look | | AcqRel: no lost wake-up (`turn`) |
 //! | notifier: `scanned_to` stored at the end of a pass | loaded before PARKED is left | Release / Acquire |
 //!
@@ -88,7 +88,7 @@ pub(crate) trait Watched: Send + Sync {
     fn end(&self) -> LogEnd;
     /// The first event in [from, head) that passes, among the first `most`; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64, most: usize) -> Result<FirstMatch, Overtaken>;
-    /// Calls `each` with every event in [from, head) and its buckets, until it returns false; `Err` as above.
+    /// Calls `each` with each event of [from, head) and its buckets until it returns false; `Err` where `from` has left.
     fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> Result<(), Overtaken>;
     /// Events that the window holds.
     fn window(&self) -> u64;

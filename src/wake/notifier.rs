@@ -1,4 +1,4 @@
-//! The notifiers: two threads of the process, one for each [`FilterCode`].
+//! The notifiers: two threads of the process, one for each [`FilterCode`](super::FilterCode).
 //!
 //! The first evaluates filters of the library's own and is started before the first cache is there. The second runs
 //! predicates, which may take any time and may never return, and is started before the first subscription that has one.

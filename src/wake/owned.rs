@@ -22,8 +22,7 @@ impl<T> Owned<T> {
 
     /// # Safety
     ///
-    /// No other reference from `take` lives beside this one, and every earlier use of the value happens before this
-    /// call.
+    /// No other reference from `take` lives beside this one, and every earlier use of the value happens before this call.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
     pub(super) unsafe fn take(&self) -> &mut T {
@@ -31,8 +30,7 @@ impl<T> Owned<T> {
         let place = self.0.with_mut(|place| place);
         #[cfg(not(loom))]
         let place = self.0.get();
-        // SAFETY: the pointer is of this cell's value, to which no other reference lives, and its earlier uses happen
-        // before.
+        // SAFETY: it points to this cell's value, to which no other reference lives; earlier uses happen before.
         unsafe { &mut *place }
     }
 }

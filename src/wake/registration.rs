@@ -101,8 +101,7 @@ impl Sleeper<'_> {
     /// Its waker and its membership, while it is awake.
     fn slot(&mut self) -> &mut WakerSlot {
         assert!(self.seat.is_idle(), "the waker of a seat that is parked");
-        // SAFETY: a sleeper is the only consumer, borrowed mutably, and no other thread touches the waker of an IDLE
-        // seat.
+        // SAFETY: a sleeper is the only consumer, borrowed mutably; only the consumer uses an IDLE seat's waker.
         unsafe { self.seat.waker() }
     }
 

@@ -278,8 +278,7 @@ impl Seat {
         self.word().state() == WOKEN
     }
 
-    /// Blocks the thread, parked with [`Waker::Thread`], until it is woken, at most until the given time. True: it was
-    /// woken.
+    /// Blocks a thread, parked with [`Waker::Thread`], until it is woken, or until the given time. True: it was woken.
     pub(crate) fn sleep(&self, until: Option<Instant>) -> bool {
         loop {
             if self.is_woken() {

@@ -29,7 +29,7 @@ impl Steps {
         Steps(0)
     }
 
-    /// Half of what is left, for work that is not to take all of it.
+    /// Splits off half of the steps that are left, for work that is not to take all of them.
     pub(super) fn half(&mut self) -> Steps {
         let half = self.0 / 2;
         self.0 -= half;

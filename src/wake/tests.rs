@@ -1,4 +1,4 @@
-//! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
+//! Consumers that park during a pass of the notifier, and wake-ups by a publisher itself.
 
 mod calls;
 mod portions;
@@ -32,35 +32,35 @@ type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
 struct Log {
     hubs: Hubs,
     head: AtomicU64,
-    /// Where it is set, the notifier's thread finds nobody here: only this one looks.
+    /// If set, the notifier's thread finds an empty hub here: only the test's thread does passes.
     alone: Option<ThreadId>,
     nobody: Hubs,
-    /// Where the next call stops: it says that it is there, and waits to go on.
+    /// The place where the next call stops: it reports that it is there, and waits for leave to continue.
     match_stops: Stop,
     frontier_stops: Stop,
-    /// Looks at the limits of lag.
+    /// The number of checks of the limits of lag.
     limits: AtomicU64,
-    /// Events that filters were asked about, and calls of filters.
+    /// The number of events that filters were asked about, and of calls of filters.
     asked: AtomicU64,
     calls: AtomicU64,
     passes: AtomicU64,
     revision: AtomicU64,
     is_closed: AtomicBool,
-    /// Where it is set, the window holds so many.
+    /// If set, the size of the window.
     window: AtomicU64,
-    /// What a source does that is woken, clients while the notifier begins a look, and filters.
+    /// Hooks: called when the source is woken, when the notifier begins a look, and for each filter.
     source: LogHook,
     clients: LogHook,
     filters: LogHook,
 }
 
-/// Called each time, but not from inside.
+/// Called each time, but not recursively.
 type LogHook = Mutex<Option<Box<dyn FnMut() + Send>>>;
 
 fn call(hook: &LogHook) {
     let taken = lock(hook).take();
     if let Some(mut taken) = taken {
-        // One that panics is called once.
+        // A hook that panics is called once.
         taken();
         *lock(hook) = Some(taken);
     }
@@ -74,7 +74,7 @@ fn stop(at: &Stop) {
     }
 }
 
-/// The next call stops: when it has, and what lets it go on.
+/// Makes the next call stop. Returns a signal that it has, and the means to let it continue.
 fn stops(at: &Stop) -> (Receiver<()>, Sender<()>) {
     let ((here, stopped), (go_on, on)) = (channel(), channel());
     *lock(at) = Some((here, on));
@@ -139,12 +139,12 @@ impl Watched for Log {
 }
 
 impl Log {
-    /// At 50.
+    /// A log whose head is 50, over which only the test's thread does passes.
     fn alone() -> Arc<Log> {
         Arc::new(Log { head: AtomicU64::new(50), alone: Some(std::thread::current().id()), ..Log::default() })
     }
 
-    /// The group of those who follow everything.
+    /// The group of sleepers that follow everything.
     fn group(&self) -> GroupRef {
         self.group_of(&Filter::default())
     }
@@ -155,7 +155,7 @@ impl Log {
         self.hubs.of(FilterCode::Own).groups.join(&matcher, false)
     }
 
-    /// As many sleepers at 50, which the notifier knows.
+    /// Makes a sleeper at 50 for each waker, which the notifier's tables then have.
     fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<OwnSeat> {
         let group = self.group();
         let sleepers = wakers.into_iter().map(|waker| self.sleeper(&group, waker)).collect();
@@ -163,7 +163,7 @@ impl Log {
         sleepers
     }
 
-    /// One at 50, which has left a message.
+    /// Makes a sleeper at 50, whose message is not read yet.
     fn sleeper(self: &Arc<Log>, group: &GroupRef, waker: Waker) -> OwnSeat {
         let mut seat = OwnSeat::new();
         let parked = awake(&mut seat, group).park(self, 50, waker, &Due::default());
@@ -171,7 +171,7 @@ impl Log {
         seat
     }
 
-    /// The notifier's passes until nothing is left: when the next one is due.
+    /// Does passes of the notifier until no work is left, and returns the time of the next one.
     fn look(self: &Arc<Log>) -> Option<Instant> {
         let mut end = self.pass(Visit::Called);
         while end.is_behind {
@@ -191,7 +191,7 @@ impl Log {
     }
 }
 
-/// Its consumer, who will wait for the events of a group.
+/// The consumer of a seat, whose interest is the events of a group.
 fn awake<'s>(seat: &'s mut OwnSeat, group: &GroupRef) -> Sleeper<'s> {
     let mut sleeper = seat.sleeper(FilterCode::Own);
     sleeper.wait_for(Interest::Events(group.clone(), None));
@@ -215,7 +215,7 @@ fn publisher_wakes_few_itself() {
     }
 }
 
-/// What a publisher looks at is bounded: of a longer gap it looks at nothing.
+/// A publisher's look is bounded: if the gap is longer, it looks at no event.
 #[test]
 fn publisher_leaves_many_events_to_the_notifier() {
     let log = Log::alone();
@@ -226,7 +226,7 @@ fn publisher_leaves_many_events_to_the_notifier() {
     assert_eq!(are_woken(&sleepers), 1);
 }
 
-/// Nobody slept for long: the publisher looks from where its sleepers stand, if they are few.
+/// After a long time without sleepers, the publisher looks from the lowest cursor of its sleepers on, if these are few.
 #[test]
 fn publisher_looks_from_where_few_stand() {
     for (sleepers, woken) in [(1, 1), (9, 0)] {
@@ -245,7 +245,7 @@ fn publisher_looks_from_where_few_stand() {
     }
 }
 
-/// Who wakes takes the count of a sleep off; the consumer, who comes later, nothing more.
+/// The thread that wakes subtracts the count of a sleep; the consumer, which runs later, subtracts nothing more.
 #[test]
 fn who_is_woken_is_looked_for_no_more() {
     for sleepers in [1, 4, 5, 20] {
@@ -287,7 +287,7 @@ fn pass_wakes_each_behind_its_cursor() {
     assert!(matches!(bob.seat().unwrap().rest(), Rest::Woken { resume: 80, .. }), "{:?}", bob.seat().unwrap().rest());
 }
 
-/// A message that nobody has read yet may be of somebody who sleeps: the notifier looks.
+/// An unread message may be of a sleeper, so the notifier does the pass and not the publisher.
 #[test]
 fn publisher_reads_no_messages() {
     let log = Log::alone();
@@ -301,7 +301,7 @@ fn publisher_reads_no_messages() {
     assert_eq!(are_woken(&[late]), 1);
 }
 
-/// Foreign code runs on the notifier's thread: a task of those that a publisher has looked at is woken there.
+/// Foreign code runs on the notifier's thread: a task that a publisher has found is woken there.
 #[cfg(feature = "async")]
 #[test]
 fn publisher_calls_no_task() {
@@ -352,8 +352,8 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     assert!(unparked.woken && unparked.resume == 60);
 }
 
-/// Bob asked for a bucket, and parks for events without one while a pass finds his answer: he is counted for what he
-/// sleeps for, and nobody takes Ann's count off.
+/// Bob asked for a bucket, and parks for events without one while a pass finds his answer: he is counted at the place
+/// of his sleep, and Ann's count is not subtracted.
 #[test]
 fn pass_moves_nobody_who_waits_for_something_else_by_now() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
@@ -391,12 +391,12 @@ fn pass_moves_nobody_who_waits_for_something_else_by_now() {
     assert_eq!(are_woken(std::slice::from_ref(&ann)), 1);
 }
 
-/// Who closes a subscription wakes it, also where somebody moves it to another place meanwhile.
+/// A close of a subscription wakes it, also if the notifier moves its seat meanwhile.
 #[test]
 fn closer_wakes_who_is_moved() {
     for _ in 0..often(200) {
         let seat = SeatRef::new(Seat::new(FilterCode::Own));
-        // SAFETY: nobody else has the seat.
+        // SAFETY: the test's thread is the only consumer of the seat, and has no other sleeper.
         unsafe { seat.park(5, Waker::Thread(current_thread()), &Due::default(), CountedAt::Hub) };
         let moves = AtomicU64::new(0);
         std::thread::scope(|scope| {

@@ -18,7 +18,7 @@
 //! | --- | --- | --- |
 //! | the store that the look has to see, then `call` | `answer`, `answer_events`, then the look | AcqRel: the look sees it, or the call stays |
 //! | the store that the look has to see, then `call_for_all` | `answer`, then the look | the same |
-//! | the look, then `give_back` | `take`, then the look | AcqRel: the tables lie as they were left |
+//! | the look, then `give_back` | `take`, then the look | AcqRel: the tables are as the last look left them |
 
 #![forbid(unsafe_code)]
 
@@ -48,8 +48,7 @@ impl Turn {
         self.0.fetch_or(CALLED, AcqRel) == 0
     }
 
-    /// Records that everything is to be looked at. True: no pass is pending or running, the caller must call the
-    /// notifier.
+    /// Records that everything is to be looked at. True: no pass is pending or running, so the notifier must be called.
     pub(super) fn call_for_all(&self) -> bool {
         // Partner: `answer`.
         self.0.fetch_or(WHOLE, AcqRel) == 0

@@ -38,8 +38,7 @@ pub(crate) struct SetShared {
     armed: AtomicBool,
     /// Pushed by the thread that wakes.
     ready: Inbox<ListedSeat>,
-    /// Members off `ready` that had no room in a caller's tags: they come first next time. No waking thread takes this
-    /// lock.
+    /// Members off `ready` that had no room in a caller's tags: they come first next time. No waking thread locks it.
     taken: Mutex<TakenMembers>,
 }
 
@@ -182,8 +181,7 @@ impl Membership {
 }
 
 impl TakenMembers {
-    /// Appends the new entries. An empty queue is replaced to free its memory: all members may have been listed at
-    /// once.
+    /// Appends the new entries. An empty queue is replaced to free its memory: all members may have been listed at once.
     fn refill(&mut self, ready: &Inbox<ListedSeat>) {
         let fresh = ready.take_all();
         if self.members.is_empty() { self.members = fresh.into() } else { self.members.extend(fresh) }
@@ -205,8 +203,7 @@ impl TakenMembers {
     /// Takes the next present member and returns its tag. `given` is GIVEN or 0.
     fn next(&mut self, given: u64) -> Option<u64> {
         while let Some(ListedSeat { seat, number, tag }) = self.members.pop_front() {
-            // Clears LISTED before the tag is returned: it may be listed again from here on. Partner:
-            // `SetShared::list`.
+            // Clears LISTED before the tag is returned: it may be listed again from here on. Partner: `SetShared::list`.
             if seat.member().take(number, given) {
                 return Some(tag);
             }

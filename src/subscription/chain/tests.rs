@@ -5,7 +5,7 @@ use crate::{Cache, Change, Event, Index, Kind, ReadPath, Record, ResyncReason, S
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Polls until there is nothing more: the kinds and revisions of what is a mark or of a key.
+/// Polls until a poll is empty, and returns the kinds and revisions of marks and of a key's events.
 fn told(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
     let mut all = Vec::new();
     loop {
@@ -18,8 +18,8 @@ fn told(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
     }
 }
 
-/// While a mark lies ahead each link is followed a few times in all, however small the batches are, and nothing is told
-/// otherwise than to who reads all.
+/// While a mark lies ahead each link is followed a few times in all, however small the batches are, and the events are
+/// those that a scan delivers.
 #[test]
 fn links_before_a_mark_are_walked_once() {
     const OWN: u64 = 300;
@@ -64,7 +64,7 @@ fn links_before_a_mark_are_walked_once() {
         assert_eq!(own, told(&mut all, 1024, "/a"), "batches of {max}");
         assert!(own.len() as u64 >= 2 * OWN && own.last() == Some(&(Kind::Modified, last - 1)), "{own:?}");
         assert!(links.get() <= 5 * OWN, "batches of {max}, {marks} marks: {} links", links.get());
-        // Behind the mark it reads its chain again: it looks at the one event of its own.
+        // After the mark it reads its chain again, and looks only at its own event.
         let before = one.stats();
         for other in 1..=50 {
             writer.apply(last + other, [Change::put("/other", "x")]).unwrap();

@@ -1,10 +1,10 @@
-//! Who answers a call, and what is done once the turn is given back.
+//! The threads that answer a call, and the work that is done once the turn is given back.
 
 use super::super::Hub;
 use super::*;
 use crate::worker::Need;
 
-/// The notifier's thread, which is there as for a cache.
+/// Starts the notifier's thread, as a cache does.
 pub(super) fn notifier() -> Need {
     let need = Need::new();
     super::super::start(FilterCode::Own).unwrap();
@@ -42,7 +42,7 @@ impl Log {
         self.hubs.of(FilterCode::Own)
     }
 
-    /// Sleeps until the log is there, or for an event.
+    /// Sleeps until the listing is there, or for an event.
     fn park(self: &Arc<Log>, seat: &mut OwnSeat, interest: Interest) {
         let mut sleeper = seat.sleeper(FilterCode::Own);
         sleeper.wait_for(interest);
@@ -59,8 +59,8 @@ pub(super) fn revision(revision: u64) -> Interest {
     Interest::revision(Position { revision, ..Position::default() }, None)
 }
 
-/// A source is foreign code: it is woken when the turn was given back, and where it panics, the messages beside its own
-/// are read all the same.
+/// A source is foreign code: it is woken after the turn was given back, and if it panics, all messages are read all the
+/// same.
 #[test]
 fn source_that_panics_ends_nobodys_sleep() {
     let log = Log::alone();
@@ -68,13 +68,13 @@ fn source_that_panics_ends_nobodys_sleep() {
     log.park(&mut ann, revision(10));
     log.park(&mut bob, revision(100));
     log.look();
-    // The message of Ann lowers what is wanted behind Carl's back: so the source is asked once more.
+    // Ann's message lowers the wanted revision after Carl has raised it, so the source is woken once more.
     ann.sleeper(FilterCode::Own).leave(&log);
     log.park(&mut carl, revision(200));
     log.park(&mut dora, Interest::Events(log.group(), None));
     let (asked, questions) = channel();
     log.hook(&log.source, move |log| {
-        // Where the turn is held, this wakes nobody.
+        // While the turn is held, this call starts no pass.
         log.head.store(61, Ordering::SeqCst);
         log.look();
         asked.send(log.hub().highest_revision_wanted()).unwrap();
@@ -108,7 +108,7 @@ fn pass_ends_though_clients_come_and_go() {
     assert!(mine < CLIENTS / 10, "one pass of {mine} looks, and nobody is called meanwhile");
 }
 
-/// Who waits for another thing than a revision wants none any more.
+/// A consumer that changes its interest no longer counts as waiting for a revision.
 #[test]
 fn revision_that_is_replaced_is_wanted_no_more() {
     let log = Log::alone();
@@ -123,7 +123,7 @@ fn revision_that_is_replaced_is_wanted_no_more() {
     }
 }
 
-/// Its consumer lists a deadline just behind the end of its wait, when the tables have forgotten it, and is dropped.
+/// A consumer lists a deadline just after its wait has ended and the tables have dropped its interest, and is dropped.
 #[test]
 fn deadline_goes_with_its_consumer() {
     let (log, hour) = (Log::alone(), Duration::from_secs(3600));

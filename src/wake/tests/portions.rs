@@ -1,4 +1,4 @@
-//! Passes are bounded: what one does not come to the next one goes on with, and nobody waits for filters of others.
+//! Passes are bounded: the next pass continues with the work that is left, and no sleeper waits for filters of others.
 
 use super::super::Hub;
 use super::super::steps::{CHEAP, FILTERS, VISIT};
@@ -12,7 +12,7 @@ fn thread() -> Waker {
     Waker::Thread(current_thread())
 }
 
-/// At 50, for the notifier's thread, too.
+/// A log whose head is 50, over which the notifier's thread does passes, too.
 fn log() -> Arc<Log> {
     Arc::new(Log { head: AtomicU64::new(50), ..Log::default() })
 }
@@ -22,12 +22,12 @@ impl Log {
         self.hubs.of(FilterCode::Own)
     }
 
-    /// A sleeper for each of so many filters, which the notifier knows.
+    /// Makes a sleeper for each of `count` filters, which the notifier's tables have.
     fn with_filters(self: &Arc<Log>, count: usize) -> Vec<OwnSeat> {
         let group = |number| self.group_of(&Filter::any().key(format!("/{number}")));
         let sleepers = (0..count).map(|number| self.sleeper(&group(number), thread())).collect();
         self.look();
-        // So many messages call the notifier, too: where it has the turn, the look leaves them to it.
+        // With this many messages the notifier is called, too: if its thread holds the turn, `look` leaves them to it.
         until("all are known", || self.own().is_done());
         assert_eq!(self.asked.swap(0, Ordering::SeqCst), 0, "there is nothing to look at");
         self.calls.store(0, Ordering::SeqCst);
@@ -51,7 +51,7 @@ fn awake_now(sleepers: &[OwnSeat]) -> usize {
     sleepers.iter().filter(|one| matches!(one.seat().unwrap().rest(), Rest::Woken { .. })).count()
 }
 
-/// A pass evaluates so many filters, whoever sleeps and whatever was published; the next ones go on there.
+/// A pass evaluates a bounded number of filters, whatever sleeps and was published; the next passes continue there.
 #[test]
 fn pass_asks_no_more_filters_than_it_has_steps() {
     for (filters, head) in [(MANY, 59), (3, 50 + 2 * FILTERS as u64)] {
@@ -86,7 +86,7 @@ fn pass_asks_no_more_filters_than_it_has_steps() {
     }
 }
 
-/// The same of seats: of many that one event wakes, and of messages.
+/// A pass wakes a bounded number of the seats that one event wakes, and reads a bounded number of messages.
 #[test]
 fn pass_wakes_no_more_than_it_has_steps() {
     const SLEEPERS: usize = 2 * (CHEAP + FILTERS);
@@ -102,7 +102,7 @@ fn pass_wakes_no_more_than_it_has_steps() {
         let now = are_woken(&sleepers);
         assert!(now - woken <= CHEAP + FILTERS, "{} in one pass", now - woken);
         woken = now;
-        // Whoever leaves hides nobody.
+        // A member that leaves hides no other one.
         if let Some(place) = sleepers.iter().position(|one| awake_now(std::slice::from_ref(one)) == 0) {
             sleepers.swap_remove(place).sleeper(FilterCode::Own).leave(&log);
         }
@@ -110,7 +110,7 @@ fn pass_wakes_no_more_than_it_has_steps() {
     assert_eq!(are_woken(&sleepers), sleepers.len());
 }
 
-/// Whoever needs no filter is woken by the first pass, also of a hub that stands in line for its filters.
+/// A sleeper without a filter is woken by the first pass, also of a hub that is queued for its filters.
 #[test]
 fn whoever_asks_no_filter_waits_for_none() {
     let log = Log::alone();
@@ -171,7 +171,7 @@ fn who_is_half_a_window_behind_looks_for_itself() {
     assert!(log.pass(Visit::Called).is_behind);
     assert_eq!(awake_now(&sleepers), 0);
     log.look();
-    // The last one that was asked was asked in part.
+    // The last filter was asked about a part of the events.
     assert_eq!(awake_now(&sleepers), MANY - log.calls() + 1, "those that no pass came to in time");
     assert_eq!(log.hubs.lapped(), 0, "nobody has lost anything");
     // They look, and sleep again at the head.
@@ -187,7 +187,7 @@ fn who_is_half_a_window_behind_looks_for_itself() {
     assert_eq!(are_woken(&sleepers), MANY);
 }
 
-/// A cache is closed in the middle of its passes: all are woken, in portions, and whoever leaves meanwhile is no trouble.
+/// A cache is closed in the middle of its passes: all sleepers are woken, in portions, also if members leave meanwhile.
 #[test]
 fn close_between_passes_wakes_everybody() {
     let log = Log::alone();
