@@ -126,7 +126,7 @@ fn freed_blocks_come_back() {
     let slabs = crate::sync::Arc::strong_count(&home);
     for _ in 0..often(10) {
         take(&mut heap).into_iter().for_each(Filled::free);
-        // What it has given back on the way counts until it is freed.
+        // Slabs that were discarded on the way count until they are freed.
         assert!(reclaim::quiesce(Duration::from_secs(30)));
         assert!(crate::sync::Arc::strong_count(&home) <= slabs, "more slabs than before");
     }

@@ -108,8 +108,8 @@ struct DifferencePage<'a> {
 }
 
 impl Awake<'_> {
-    /// Whether the consumer stands inside the bracket of a difference: the loss was reported to it, and what
-    /// overtakes the difference changes only the state that it leads to.
+    /// Whether the BEGIN of a difference's bracket was handed out: the loss is reported by then, and overtaking the
+    /// difference changes only the state that it leads to.
     pub(super) fn is_in_bracket(&self) -> bool {
         matches!(self.own.phase(), SubscriptionPhase::CatchUp(catch) if catch.place.begun)
     }

@@ -16,7 +16,7 @@
 //! | `start`, `future` | from its start to the first event; a start above the current revision |
 //! | `initial` | the initial state |
 //! | `events` | the next events of the log: a view, or a traversal |
-//! | `traverse` | the one traversal of a filtered subscription: position, border, loss, delivered keys |
+//! | `traverse` | the one traversal of a filtered subscription: position, rollback point, loss, delivered keys |
 //! | `chain` | the links of a bucket, a source of a traversal |
 //! | `loss`, `delivered`, `catch_up` | the lost range, the delivered keys, the difference |
 //! | `sleep` | its interest, and the consumer's side of its seat |

@@ -203,7 +203,7 @@ fn one_event_of_a_chain_is_told_as_several_are() {
 }
 
 /// An event of a foreign key comes between a poll and the sleep behind it, and nothing after it: the notifier, which was
-/// told of the bookmark's time in that moment, looks all the same.
+/// called for the bookmark's time in that moment, looks all the same.
 #[test]
 fn bookmark_told_beside_an_event_comes() {
     let cache = Cache::builder("/").build().unwrap();
@@ -361,7 +361,7 @@ fn wait_leaves_the_lag_to_be_told() {
 fn closed_by_its_owner_is_not_too_slow() {
     let cache = Cache::builder("/").build().unwrap();
     let mut writer = cache.writer().unwrap();
-    // By this thread's time alone, not by the notifier's.
+    // The test's clock moves for this thread alone, not for the notifier.
     let time = TestTime;
     let mut one = cache.subscribe(Start::Now).max_lag_age(HOUR).open().unwrap();
     (1..=4).for_each(|revision| writer.apply(revision, [Change::put("/a", "1")]).unwrap());

@@ -7,7 +7,7 @@
 //! | rule | |
 //! | --- | --- |
 //! | position | Before the first event of a revision everything below that revision was looked at. A revision is complete when the cursor passes its last event, leaves the segment in which it ends, or comes to the end of its source, which lies between revisions. |
-//! | border | A batch that holds a whole revision ends between two revisions: the cursor goes back to the begin of the one that does not fit. Any other batch ends inside its revision, before the event that does not fit, and continues. |
+//! | border (rollback point) | A batch that holds a whole revision ends between two revisions: the cursor goes back to the begin of the one that does not fit. Any other batch ends inside its revision, before the event that does not fit, and continues. |
 //! | loss | The next segment has left. The gathered events are delivered first, without the revision that is not complete unless there is no other. The next poll reports the loss. |
 //! | delivered | Policies that catch up by a difference record each key whose event passes the filter and lies before the end of the batch, also where a mask of kinds hides the event. |
 

@@ -159,7 +159,8 @@ impl Timers {
         if is_due(times) {
             self.forget(number);
             if let Some(claim) = Seat::claim(&seat) {
-                // The consumer continues where this pass has come to for its place, and finds the later events itself.
+                // The consumer continues at the number that this pass has reached for its place, and finds later events
+                // itself.
                 woken.extend(claim.settle(looked_to.of(seat.place()), clock));
             }
             return;

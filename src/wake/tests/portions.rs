@@ -142,7 +142,8 @@ fn whoever_asks_no_filter_waits_for_none() {
     assert_eq!(are_woken(&filtered), MANY);
 }
 
-/// A time that comes between two passes wakes a sleeper whose filter was not asked yet: it continues where that stands.
+/// A time that comes between two passes wakes a sleeper whose filter was not asked yet: it continues where the filter was
+/// evaluated to.
 #[test]
 fn deadline_takes_over_what_was_looked_at() {
     for closes in [false, true] {
@@ -161,7 +162,7 @@ fn deadline_takes_over_what_was_looked_at() {
 }
 
 /// A group that is half a window behind when it is its turn is not scanned: its members look for themselves, and nothing is
-/// lost. One that the first pass comes to is scanned, however much is new.
+/// lost. A group that the first pass visits is scanned, however much is new.
 #[test]
 fn who_is_half_a_window_behind_looks_for_itself() {
     let log = Log::alone();
@@ -245,7 +246,7 @@ fn caches_take_turns() {
     let others: Vec<_> = (0..caches).map(|_| log()).collect();
     let waker = || Waker::Task(Arc::new(Calls(busy.clone(), came.clone())).into());
     let sleepers: Vec<_> = others.iter().map(|log| log.sleepers([waker()])).collect();
-    // The notifier stands in a filter of the busy one when the others call.
+    // The notifier runs a filter of the busy cache when the others call.
     let (looks, look_on) = stops(&busy.match_stops);
     busy.set_head(59);
     busy.own().notify(&busy);
