@@ -1,9 +1,11 @@
-// What the Go package calls: one crossing each, no callback, no Go pointer kept.
+// This header declares the functions that the Go package calls: each is one cgo call, without
+// callbacks and without keeping Go pointers.
 //
-// A function that can fail returns NULL, or the error in memory that the caller
-// gives back with wc_error_free: a call that succeeds pays nothing for it.
+// A function that can fail returns NULL on success, or an error whose memory the caller releases
+// with wc_error_free, so that a successful call has no error handling to pay for.
 //
-// Where a program calls most, a handle is an integer: cgo would look at each for memory of Go.
+// The most frequent calls pass handles as integers, because cgo checks each pointer argument for Go
+// memory.
 
 #ifndef WATCHCORE_GO_ABI_H
 #define WATCHCORE_GO_ABI_H
@@ -16,8 +18,8 @@
 #include <watchcore.h>
 #else
 
-// Whether the library for this machine is inside the module. Without the question, the linker would say
-// two hundred names that it has not found.
+// This checks that the module contains the library for this platform. Without the check, the linker
+// would report two hundred missing names.
 #if defined(__linux__) && defined(__x86_64__)
 #define WC_LIBRARY "internal/static/libwatchcore_linux_amd64.syso"
 #elif defined(__linux__) && defined(__aarch64__)
@@ -37,7 +39,7 @@ static inline watchcore_error *wc_kept(const watchcore_error *error, int32_t cod
 {
     watchcore_error *kept = malloc(sizeof *kept);
     if (kept == NULL) {
-        abort(); // as Go itself does
+        abort(); // as Go does
     }
     memcpy(kept, error, sizeof *kept);
     kept->code = code;
@@ -49,8 +51,8 @@ static inline void wc_error_free(watchcore_error *error)
     free(error);
 }
 
-// CALL answers a code and uses &error. The message is not cleared: it is long,
-// and only read after a failure.
+// CALL returns the error code of a call that uses &error. The message is not cleared before: it is
+// long, and read only after a failure.
 #define WC_RETURN(CALL)                                   \
     do {                                                  \
         watchcore_error error;                            \
@@ -102,7 +104,7 @@ static inline watchcore_error *wc_feeder_compact(const watchcore_feeder *feeder,
     WC_RETURN(watchcore_feeder_compact(feeder, revision, &error));
 }
 
-// Where a cache stands, by value. All 0 where the handle is broken.
+// The position of a cache, by value. All fields are 0 if the handle is poisoned.
 typedef struct {
     uint64_t revision, epoch, oldest;
 } wc_place;
@@ -178,7 +180,8 @@ static inline watchcore_error *wc_apply(watchcore_writer *writer, uint64_t revis
     WC_RETURN(watchcore_writer_apply(writer, revision, changes, count, &error));
 }
 
-// One change, of memory that Go lends: `key` and `value` are not NULL, but for the value of a deletion.
+// One change, in memory of Go that is valid during the call: `key` and `value` are not NULL, except
+// the value of a deletion.
 static inline watchcore_error *wc_apply_one(uintptr_t writer, uint64_t revision, uint32_t op, const char *key,
                                             size_t key_length, const char *value, size_t value_length,
                                             uint64_t create_revision, uint64_t mod_revision, uint64_t version,
@@ -221,7 +224,8 @@ static inline watchcore_error *wc_answer(const watchcore_cache *cache, const cha
     WC_RETURN(watchcore_cache_get(cache, key, length, read, answer, &error));
 }
 
-// What a get found. `kept`: the caller's, ended by watchcore_key_value_release; NULL where the value was copied.
+// The result of a get. `kept` belongs to the caller, who ends it with watchcore_key_value_release;
+// it is NULL if the value was copied.
 typedef struct {
     uint64_t revision;
     const watchcore_key_value *kept;
@@ -229,8 +233,8 @@ typedef struct {
     int64_t lease;
 } wc_found;
 
-// A value of at most `capacity` bytes is copied to `room`, so that nothing is left to be given back; without a room it is
-// kept. `words` is a wc_found.
+// A value of at most `capacity` bytes is copied to `room`, so that nothing remains to be released;
+// without a room it is kept. `words` points to a wc_found.
 static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *key, size_t length,
                                       const watchcore_read_options *read, uint64_t *words, char *room,
                                       size_t capacity)
@@ -262,14 +266,15 @@ static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *
     return NULL;
 }
 
-// The same of the newest state: without options, so that Go need not look into them.
+// Like wc_get for the newest state, without options, so that Go need not prepare them.
 static inline watchcore_error *wc_get_newest(uintptr_t cache, const char *key, size_t length, uint64_t *words,
                                              char *room, size_t capacity)
 {
     return wc_get((const watchcore_cache *)cache, key, length, NULL, words, room, capacity);
 }
 
-// `token`: NULL before; where an error brings one, the caller's, ended by watchcore_text_free.
+// `token` is NULL before the call; if an error has a token, the caller releases it with
+// watchcore_text_free.
 static inline watchcore_error *wc_list(const watchcore_cache *cache, const watchcore_range *range,
                                        const watchcore_read_options *read, watchcore_page **page,
                                        watchcore_text **token)
@@ -277,7 +282,7 @@ static inline watchcore_error *wc_list(const watchcore_cache *cache, const watch
     WC_RETURN(watchcore_cache_list(cache, range, read, page, token, &error));
 }
 
-// What a page says of itself; items and token are the page's.
+// The properties of a page; items and token are the page's memory.
 typedef struct {
     const watchcore_key_value *const *items;
     size_t count;
@@ -305,7 +310,7 @@ static inline watchcore_error *wc_count(const watchcore_cache *cache, const watc
     WC_RETURN(watchcore_cache_count(cache, range, read, count, revision, NULL, &error));
 }
 
-// `batch`: 64 bytes.
+// `batch` has 64 bytes.
 static inline watchcore_error *wc_diff(const watchcore_cache *cache, uint64_t from, uint64_t from_epoch, uint64_t to,
                                        uint64_t to_epoch, const watchcore_filter *filter, uint64_t *batch)
 {
@@ -336,18 +341,18 @@ static inline watchcore_error *wc_iterator(const watchcore_snapshot *snapshot, c
     WC_RETURN(watchcore_iterator_new(snapshot, filter, iterator, &error));
 }
 
-// `items`: an array of pointers, as integers so that Go need not look into it.
+// `items` is an array of pointers, passed as integers so that cgo does not check them.
 static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, uintptr_t *items, size_t capacity,
                                                 size_t *count)
 {
     WC_RETURN(watchcore_iterator_next(iterator, (const watchcore_key_value **)(void *)items, capacity, count, &error));
 }
 
-// ---- what is lent ------------------------------------------------------------
+// ---- borrowed memory -----------------------------------------------------------
 
 enum { WC_BATCH = 1, WC_PAGE, WC_WALK };
 
-// Of a batch `what` is its owner: the release looks at nothing else. 0 is nothing.
+// For a batch, `what` is its owner, the only field that the release reads. 0 is ignored.
 static inline void wc_free(uint32_t kind, uintptr_t what)
 {
     switch (kind) {
@@ -374,8 +379,8 @@ static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const 
     WC_RETURN(watchcore_subscription_new(cache, options, subscription, &error));
 }
 
-// Releases what the poll before handed out (0: nothing), then polls into `batch` (64 bytes). An empty poll has
-// armed a member of the wake set.
+// Releases the batch of the previous poll (0: none), then polls into `batch` (64 bytes). A poll
+// without events has armed a member of the wake set.
 static inline watchcore_error *wc_poll(uintptr_t handle, uintptr_t before, size_t max, uint64_t *batch)
 {
     if (before != 0) {
@@ -385,7 +390,8 @@ static inline watchcore_error *wc_poll(uintptr_t handle, uintptr_t before, size_
                                           &error));
 }
 
-// Releases what the last poll handed out, answers the position, and frees the subscription: nobody else uses it.
+// Releases the last batch, returns the position, and frees the subscription, which no other thread
+// uses.
 static inline void wc_subscription_end(watchcore_subscription *subscription, uintptr_t before, uint64_t *revision,
                                        uint64_t *epoch)
 {
@@ -412,13 +418,13 @@ static inline watchcore_error *wc_subscription_stats(watchcore_subscription *sub
     WC_RETURN(watchcore_subscription_stats(subscription, figures, &error));
 }
 
-// `list`: the caller's, ended by watchcore_subscription_list_free.
+// `list` belongs to the caller, who frees it with watchcore_subscription_list_free.
 static inline watchcore_error *wc_subscriptions(const watchcore_cache *cache, watchcore_subscription_list **list)
 {
     WC_RETURN(watchcore_subscription_list_new(cache, list, &error));
 }
 
-// What `info` points to is the list's.
+// `info` points into memory of the list.
 static inline watchcore_error *wc_subscription_info(const watchcore_subscription_list *list, size_t index,
                                                     watchcore_subscription_info *info)
 {
@@ -439,7 +445,7 @@ static inline watchcore_error *wc_waiter_try(watchcore_waiter *waiter, uint32_t 
     WC_RETURN(watchcore_waiter_try(waiter, done, revision, epoch, &error));
 }
 
-// A wake set, and a descriptor of the caller's own for what the set's raises: the caller closes it.
+// Makes a wake set, and a descriptor for its notifications, which the caller closes.
 static inline int32_t wc_set_opened(watchcore_wakeset **set, int32_t *fd, watchcore_error *error)
 {
     int32_t its = -1, code = watchcore_wakeset_new(set, error);
@@ -477,13 +483,13 @@ static inline watchcore_error *wc_set_add_waiter(const watchcore_wakeset *set, w
     WC_RETURN(watchcore_wakeset_add_waiter(set, member, tag, &error));
 }
 
-// Takes the tags that are listed, or, where none is, arms the set.
+// Takes the tags that are ready, or arms the set if there are none.
 static inline watchcore_error *wc_set_take(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count)
 {
     WC_RETURN(watchcore_wakeset_take(set, tags, capacity, count, &error));
 }
 
-// Waits until a tag is listed, or so long.
+// Waits until a tag is ready, or the given time has passed.
 static inline watchcore_error *wc_set_wait(const watchcore_wakeset *set, int64_t milliseconds)
 {
     WC_RETURN(watchcore_wakeset_wait(set, milliseconds, &error) == WATCHCORE_TIMEOUT ? WATCHCORE_OK : error.code);

@@ -8,32 +8,31 @@ import (
 	"unsafe"
 )
 
-// Batch is some events of one subscription, in order, in the library's memory until
-// Release. It stays valid when the subscription and the cache are closed. A nil
-// *Batch has no events; all its methods may be called. It keeps the segments of the log that
-// its events lie in, at most four where no whole revisions were asked for; one of an initial
-// state keeps its key-values.
+// Batch is a run of events of one subscription, in order, in the library's memory until Release. It
+// stays valid when the subscription and the cache are closed. A nil *Batch has no events; all its
+// methods may be called. A batch keeps in memory the segments of the log that hold its events (at
+// most four, unless WholeRevisions is set); a batch of an initial state keeps its key-values.
 //
-// What the plain methods of its events return (Key, Value, PrevValue) is the
-// program's own. Views (KeyView and the like) are valid until Release.
+// Plain methods of its events (Key, Value, PrevValue) return memory that belongs to the program.
+// Views (KeyView and the like) are valid until Release.
 type Batch struct {
-	shelf *shelf // nil, of the zero Batch: it has none
-	turn  turn   // of its loan
-	size  uint32 // how many events; goesOnInside
+	shelf *shelf // nil for the zero Batch
+	turn  turn   // the generation of the buffer's borrow
+	size  uint32 // the number of events, and continuesBit
 	at    Position
 }
 
-// goesOnInside is the bit of a batch's size that says that it ends inside a revision.
+// continuesBit is the bit of Batch.size that says that the batch ends inside a revision.
 const goesOnInside = 1 << 31
 
-// shelf is where the events of a batch are. Its subscription puts those of the next one on the
-// same, where this one was released.
+// buffer refers to the memory in which the events of a batch lie. A subscription uses the buffer of
+// a released batch again for its next batch.
 type shelf struct {
-	loan  loan           // no kind, of a clone: its memory is Go's
-	first unsafe.Pointer // the events, where they lie
+	loan  loan           // its kind is 0 for a clone, whose memory is Go's
+	first unsafe.Pointer // the first event
 }
 
-// rawBatch is watchcore_batch.
+// rawBatch has the layout of watchcore_batch.
 type rawBatch struct {
 	events   unsafe.Pointer
 	count    uintptr
@@ -52,7 +51,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(rawBatch{}.owner)-unsafe.Offsetof(C.watchcore_batch{}.owner)]
 )
 
-// words is how C is given it: without pointers, so that cgo does not look inside.
+// words converts the pointer for C to one without Go pointers behind it, so that cgo does not check
+// them.
 func (r *rawBatch) words() *C.uint64_t {
 	return (*C.uint64_t)(unsafe.Pointer(r))
 }
@@ -61,8 +61,8 @@ func (r *rawBatch) release() {
 	C.wc_free(C.WC_BATCH, C.uintptr_t(r.owner))
 }
 
-// view is the events where they lie. A library whose events are longer than
-// those known here has them copied, for a slice cannot step over the rest.
+// view returns the events without copying them, unless the library's event struct is longer than
+// rawEvent: then it copies, because a slice cannot skip the additional fields.
 func (r *rawBatch) view() []rawEvent {
 	if uintptr(r.stride) == unsafe.Sizeof(rawEvent{}) {
 		return unsafe.Slice((*rawEvent)(r.events), r.count)
@@ -74,8 +74,8 @@ func (r *rawBatch) view() []rawEvent {
 	return events
 }
 
-// newBatch takes over what C gave. After its release the subscription keeps it until its
-// next poll, but for a batch that keeps key-values of an initial state.
+// newBatch takes over a batch that C returned. With kept, the subscription frees its memory at the
+// next poll after the release; a batch that keeps key-values of an initial state is freed at once.
 func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 	goods := goods{state: state, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
@@ -97,7 +97,7 @@ func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 	return &Batch{on, on.loan.turn(), size, Position{Epoch: raw.epoch, Revision: raw.position}}
 }
 
-// events is for callers that hold the loan.
+// events may be called only while the caller holds the borrow.
 func (b *Batch) events() []rawEvent {
 	if b.shelf == nil {
 		return nil
@@ -105,7 +105,7 @@ func (b *Batch) events() []rawEvent {
 	return unsafe.Slice((*rawEvent)(b.shelf.first), b.size&^goesOnInside)
 }
 
-// lender is nil for a clone, and where there are no events.
+// borrowed returns nil for a clone and for a batch without events: there is nothing to hold.
 func (b *Batch) lender() *loan {
 	if b.shelf == nil || b.shelf.loan.kind == 0 {
 		return nil
@@ -113,19 +113,19 @@ func (b *Batch) lender() *loan {
 	return &b.shelf.loan
 }
 
-// Release frees the batch. It may be called again, from any goroutine. From
-// then on views of it must not be used any more, and its events and methods panic,
-// but for Position, Continues and what was cloned.
+// Release frees the batch. Release may be called more than once and from any goroutine. Afterwards views
+// of the batch must not be used any more, and its methods and those of its events panic, except
+// Position, Continues and the methods of clones.
 //
-// Of the batch that its subscription handed out last the memory (of at most four
-// segments of the log; with WholeRevisions, of all in which its revision lies) is freed
-// with the subscription's next Poll or Next, or with its end; that of an initial state,
-// and of any other batch, at once.
+// The memory of the newest batch of a subscription (at most four segments of the log; with
+// WholeRevisions, all segments of its revision) is freed by the subscription's next Poll or Next,
+// or when the subscription ends. The memory of an initial state, and of any older batch, is freed
+// at once.
 //
-// A batch that is not released is released by the garbage collector some time
-// after neither it nor one of its events is reachable, but for one of which a view
-// was taken: nobody knows who still looks at it, so it is held for ever, counted in Stats.LeakedBatches, and said once
-// in the log (see SetLogger), with the build tag debug together with the place where the batch was taken.
+// A batch that is never released is freed by the garbage collector after the batch and its events
+// have become unreachable. If a view was taken, the collector cannot know who still reads it: the
+// memory then stays for ever, Stats.LeakedBatches counts it, and the log reports it once (see
+// SetLogger), with the stack that took the batch if the build tag debug is set.
 func (b *Batch) Release() {
 	if b == nil {
 		return
@@ -135,7 +135,7 @@ func (b *Batch) Release() {
 	}
 }
 
-// Len is the number of events.
+// Len returns the number of events.
 func (b *Batch) Len() int {
 	if b == nil {
 		return 0
@@ -146,7 +146,7 @@ func (b *Batch) Len() int {
 	return int(b.size &^ goesOnInside)
 }
 
-// At is the event at an index.
+// At returns the event at an index.
 func (b *Batch) At(i int) Event {
 	lender := b.lender()
 	lender.enter(b.turn)
@@ -154,10 +154,10 @@ func (b *Batch) At(i int) Event {
 	return b.events()[i].event(lender, b.turn)
 }
 
-// Events walks over the events. Where a panic (or runtime.Goexit) leaves the loop, the
-// garbage collector frees the batch's memory, also of one that is released.
+// Events iterates over the events. If a panic (or runtime.Goexit) leaves the loop, the garbage
+// collector frees the batch's memory, even if the batch was released.
 func (b *Batch) Events() iter.Seq[Event] {
-	// Without defer, so that it is inlined with the loop's body.
+	// There is no defer, so that the compiler can inline this together with the loop's body.
 	return func(yield func(Event) bool) {
 		if b == nil {
 			return
@@ -174,14 +174,14 @@ func (b *Batch) Events() iter.Seq[Event] {
 	}
 }
 
-// Continues says that the batch ends inside a revision: the next one continues
-// it. Only where the revision is longer than 128 events or than
-// SubscribeOptions.MaxBatch; never with WholeRevisions.
+// Continues reports whether the batch ends inside a revision, which the next batch continues. A
+// batch does so only if the revision has more than 128 events, or more than
+// SubscribeOptions.MaxBatch; with WholeRevisions it never does.
 func (b *Batch) Continues() bool {
 	return b != nil && b.size&goesOnInside != 0
 }
 
-// Position is the subscription's position after this batch.
+// Position returns the subscription's position after this batch.
 func (b *Batch) Position() Position {
 	if b == nil {
 		return Position{}
@@ -189,8 +189,8 @@ func (b *Batch) Position() Position {
 	return b.at
 }
 
-// Clone is a copy that owns its memory, made by one allocation. It need not be
-// released. One event of it that is kept keeps all of it: Event.Clone copies one.
+// Clone returns a copy that owns its memory, made by one allocation. It need not be released.
+// Keeping one event of the clone keeps all of it: Event.Clone copies a single event.
 func (b *Batch) Clone() *Batch {
 	if b == nil {
 		return nil
@@ -205,7 +205,7 @@ func (b *Batch) Clone() *Batch {
 	return &own.Batch
 }
 
-// ownBatch is a clone, before what it shows.
+// ownBatch is the allocation of a clone: the batch and its buffer, followed by the events.
 type ownBatch struct {
 	Batch
 	shelf shelf

@@ -10,9 +10,8 @@ import (
 
 const debug = true
 
-// With the build tag debug what is lent is a copy, and its end overwrites it: bytes
-// of views kept too long read as 0xDB. Nothing of this depends on when the library
-// would have used its memory again.
+// With the build tag debug a batch shows a copy, and its release overwrites the copy: views that
+// are kept too long read 0xDB. This does not depend on when the library reuses the original memory.
 
 func poisonable(events []rawEvent) ([]rawEvent, lentCopies) {
 	_, copies, bytes := cloneEvents(0, events)
@@ -39,12 +38,12 @@ func poison(bytes []byte) {
 	}
 }
 
-// lentCopies is what is shown in place of the library's memory.
+// shownCopies is the copy that the program reads instead of the library's memory.
 type lentCopies []byte
 
 func (c lentCopies) poison() { poison(c) }
 
-// origin is where a loan was taken: the calls of the program that led to it.
+// origin is the call stack by which the program obtained a batch or page.
 type origin [16]uintptr
 
 func origins() (o origin) {
@@ -66,7 +65,7 @@ func (o origin) String() string {
 	return text.String()
 }
 
-// A decoder is given copies, which are overwritten after it.
+// call gives the decoder a copy, and overwrites it afterwards.
 func (d *Decoder[T]) call(key, value []byte) (T, error) {
 	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
 	defer poison(bytes)

@@ -8,12 +8,12 @@ func poisonable(events []rawEvent) ([]rawEvent, lentCopies) { return events, len
 
 func poisonableItems(items []*keyValue) ([]*keyValue, lentCopies) { return items, lentCopies{} }
 
-// lentCopies is what is shown in place of the library's memory: nothing is.
+// shownCopies is empty: without the build tag debug nothing is copied.
 type lentCopies struct{}
 
 func (lentCopies) poison() {}
 
-// origin is where a loan was taken: not known, for it costs more than the loan.
+// origin is empty: recording the call stack would cost more than the poll itself.
 type origin struct{}
 
 func origins() origin { return origin{} }

@@ -22,45 +22,45 @@ import (
 	"unsafe"
 )
 
-// Cache is the log and the store of one key range. It may be used from many
-// goroutines at once. Close it; one that is no longer reachable is closed too,
-// some time later.
+// Cache is the log and the store of one key range. Cache may be used from many goroutines at once.
+// Close it when it is no longer needed; the garbage collector closes an unreachable cache some time
+// later.
 type Cache struct {
 	core    *cacheCore
 	cleanup runtime.Cleanup
 }
 
-// cacheCore is what goroutines and cleanups may hold without keeping the Cache.
+// cacheCore is the part of a Cache that goroutines and cleanups may refer to without keeping the
+// Cache reachable.
 type cacheCore struct {
 	cache   *handle
 	name    string
 	prefix  string
-	feeder  atomic.Pointer[handle] // nil: embedded
-	feeding sync.Mutex             // while a feeder is started
-	closing bool                   // none is started any more; under feeding
+	feeder  atomic.Pointer[handle] // nil: the cache is embedded
+	feeding sync.Mutex             // held while a feeder is started
+	closing bool                   // no feeder may start any more; protected by feeding
 	last    atomic.Pointer[Status]
 	state   *coreState
 }
 
-// Version is the library's version.
+// Version returns the library's version.
 func Version() string {
 	return C.GoString(C.watchcore_version())
 }
 
-// ABIVersion is the number of the library's binary interface: the one in the
-// shared library's soname.
+// ABIVersion returns the number of the library's binary interface, which is also in the shared
+// library's soname.
 func ABIVersion() uint32 {
 	return uint32(C.watchcore_abi_version())
 }
 
-// Open makes a cache that follows etcd and waits until its first listing is there, or
-// until the context is done; the context means nothing afterwards. Without a deadline it
-// waits as long as it takes for a server to answer, and says meanwhile in the log (see
-// SetLogger) what keeps it. The error of a context that ended first wraps why the source
-// is not followed then, too.
+// Open makes a cache that follows etcd and waits until its first listing is complete or the context
+// is done; the context has no effect after Open has returned. Without a deadline Open waits until a
+// server answers, and meanwhile logs what delays it (see SetLogger). If the context ends first, the
+// error also wraps the reason why the source is not followed.
 //
-// It is New with ExpectLoad, StartFeeder and WaitReady: who wants to subscribe before the
-// first listing, or not to wait for it, calls these.
+// Open is New with ExpectLoad, StartFeeder and WaitReady. Call these instead in order to subscribe
+// before the first listing, or not to wait for it.
 func Open(ctx context.Context, etcd EtcdConfig, config Config) (*Cache, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func Open(ctx context.Context, etcd EtcdConfig, config Config) (*Cache, error) {
 	return c, nil
 }
 
-// New makes an embedded cache, empty and ready at revision 0: what comes into it comes
-// from its Writer. With Config.ExpectLoad it is not ready before its first listing.
+// New makes an embedded cache, empty and ready at revision 0: its Writer provides its content. With
+// Config.ExpectLoad it is not ready before its first listing.
 func New(config Config) (*Cache, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -103,7 +103,8 @@ func New(config Config) (*Cache, error) {
 	}
 	open[kindCache].Add(1)
 	core := &cacheCore{
-		// Of no kind: it is closed when the feeder has stopped, and the cache is as soon as that is asked for.
+		// The handle is not counted by its kind: it is closed only after the feeder has stopped,
+		// whereas the cache counts as closed as soon as Close is called.
 		cache: newHandle(unsafe.Pointer(made), kinds, func(p unsafe.Pointer) {
 			C.watchcore_cache_free((*C.watchcore_cache)(p))
 			theProcess.leave()
@@ -113,19 +114,19 @@ func New(config Config) (*Cache, error) {
 	core.name, core.prefix = core.text(C.WATCHCORE_TEXT_NAME), config.Prefix
 	core.state.cache = core.name
 	c := &Cache{core: core}
-	// Stopping a feeder takes time; other cleanups must not wait for it.
+	// Stopping a feeder takes time, and the runtime's other cleanups must not wait for it.
 	c.cleanup = runtime.AddCleanup(c, func(core *cacheCore) { go core.close() }, core)
 	return c, nil
 }
 
-// StartFeeder lets a cache that New made follow etcd, as one of Open does from its
-// birth: for subscriptions that are there before the first listing, such as that of
-// EtcdConfig.Pace. Make the cache with ExpectLoad: without it a cache that has
-// subscriptions is refused (ErrBusy), for they would miss the listing.
+// StartFeeder makes a cache of New follow etcd, as Open does at once. StartFeeder is for subscriptions that
+// must exist before the first listing, such as EtcdConfig.Pace. Make the cache with ExpectLoad:
+// without it StartFeeder returns ErrBusy for a cache that has subscriptions, because they would
+// miss the listing.
 //
-// It returns at once; see WaitReady. It takes the cache's writer: while another has it,
-// and while a feeder runs, it is ErrBusy. A cache has one feeder for life. From any
-// goroutine.
+// StartFeeder returns at once; see WaitReady. The feeder takes the cache's writer: the error is
+// ErrBusy while somebody else has the writer, and while a feeder runs. A cache has at most one
+// feeder in its life. StartFeeder may be called from any goroutine.
 func (c *Cache) StartFeeder(etcd EtcdConfig) error {
 	defer runtime.KeepAlive(c)
 	core := c.core
@@ -165,11 +166,11 @@ func (c *Cache) StartFeeder(etcd EtcdConfig) error {
 	return nil
 }
 
-// StopFeeder stops what feeds the cache, for good: no call to etcd after it
-// returns; that takes at most 2 s. What the cache has can still be read, and its
-// state is StateClosed; subscriptions hand out what is left and then end, and who
-// waits for what was still to come ends with ErrClosed. Idempotent, from any
-// goroutine. ErrUnsupported for a cache that nothing feeds.
+// StopFeeder stops the feeder for good: no call to etcd is made after StopFeeder has returned,
+// which takes at most 2 s. The cache's content can still be read, and its state is StateClosed.
+// Subscriptions deliver the remaining events and then end; a wait for anything that has not arrived
+// ends with ErrClosed. StopFeeder is idempotent, may be called from any goroutine, and returns
+// ErrUnsupported for a cache without a feeder.
 func (c *Cache) StopFeeder() error {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("stop the feeder")
@@ -184,7 +185,7 @@ func (core *cacheCore) c() *C.watchcore_cache {
 	return (*C.watchcore_cache)(core.cache.pointer)
 }
 
-// enter holds the cache's handle; core.cache.release must follow.
+// enter holds the cache's handle; the caller must call core.cache.release afterwards.
 func (core *cacheCore) enter() error {
 	if !core.cache.acquire() {
 		return errClosed("the cache")
@@ -192,9 +193,9 @@ func (core *cacheCore) enter() error {
 	return nil
 }
 
-// Close stops the feeder (no call to etcd after it returns; that takes at most
-// 2 s) and closes the cache. Subscriptions hand out what is left and then end;
-// batches, pages and snapshots stay valid until they are released. Idempotent, from any
+// Close stops the feeder (no call to etcd is made after Close has returned, which takes at most 2
+// s) and closes the cache. Subscriptions deliver the remaining events and then end; batches, pages
+// and snapshots stay valid until they are released. Close is idempotent and may be called from any
 // goroutine. The error is always nil.
 func (c *Cache) Close() error {
 	c.cleanup.Stop()
@@ -212,7 +213,7 @@ func (core *cacheCore) close() {
 	core.feeding.Unlock()
 	if f := core.feeder.Load(); f != nil && f.acquire() {
 		if e := C.wc_feeder_stop((*C.watchcore_feeder)(f.pointer)); e != nil {
-			taken(e) // it ends with the handle at the latest
+			taken(e) // closing the handle below stops the feeder in any case
 		}
 		f.release()
 		f.close()
@@ -222,7 +223,7 @@ func (core *cacheCore) close() {
 			status.State = StateClosed
 			core.last.CompareAndSwap(nil, status)
 		}
-		if e := C.wc_cache_close(core.c()); e != nil { // ends those that wait inside
+		if e := C.wc_cache_close(core.c()); e != nil { // ends the waits inside the library
 			taken(e)
 		}
 		core.cache.release()
@@ -230,8 +231,8 @@ func (core *cacheCore) close() {
 	core.cache.close()
 }
 
-// RequestResync asks the feeder to list anew. It returns at once; the difference
-// comes as a resync with ReasonRequested.
+// RequestResync asks the feeder to list anew. RequestResync returns at once; subscriptions get the difference
+// as a resync with ReasonRequested.
 func (c *Cache) RequestResync() error {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("ask for a resync")
@@ -242,15 +243,17 @@ func (c *Cache) RequestResync() error {
 	return failed(C.wc_feeder_request_resync((*C.watchcore_feeder)(f.pointer)))
 }
 
-// Compact lets the log's events up to and with a revision go, as Writer.Compact does, of a
-// cache that etcd feeds: for a program that makes etcd's compactions, or learns of them
-// first, and does not want to wait for EtcdConfig.FollowCompaction. The state at the
-// revision stays: ReadExact and StartAfter of it work, below it they are ErrCompacted.
+// Compact discards the log's events up to and including a revision, as Writer.Compact does, in a
+// cache that a feeder fills. Compact is for a program that compacts etcd itself, or learns of
+// compactions first, and does not want to wait for EtcdConfig.FollowCompaction. The state at the
+// revision stays readable: ReadExact and StartAfter succeed at it, and fail with ErrCompacted below
+// it.
 //
-// It returns at once. What the cache has goes in a moment; a revision that it has not
-// reached is compacted when it has. A request that waits is dropped where the history is
-// replaced meanwhile, and one below the window does nothing. From any goroutine.
-// ErrUnsupported for a cache that nothing feeds: its Writer compacts.
+// Compact returns at once. Events that the cache has already are discarded soon; a revision that
+// the cache has not reached yet is compacted when it arrives. A pending request is dropped if the
+// history is replaced in the meantime, and a request below the window does nothing. Compact may be
+// called from any goroutine. Compact returns ErrUnsupported for a cache without a feeder: use its
+// Writer.
 func (c *Cache) Compact(revision uint64) error {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("compact")

@@ -13,23 +13,23 @@ import (
 	"unsafe"
 )
 
-// Config says what a cache is to be. The zero Config is a cache of every key, with the
-// defaults that the fields name.
+// Config is the configuration of a cache. The zero Config is a cache of every key, with the default
+// of each field.
 type Config struct {
-	// Prefix is the key range: keys that start with it. "" is every key.
+	// Prefix is the key range: the keys that start with it. "" is every key.
 	Prefix string
-	// Name is for messages, logs and figures. "" is the prefix.
+	// Name is used in messages, logs and metrics. "" is the prefix.
 	Name string
 
-	// Capacity is the log's length in events, at most. 0 is 65536.
+	// Capacity is the maximum length of the log in events. 0 is 65536.
 	Capacity int
-	// CapacityBytes is the log's length in bytes, at most. 0 is 256 MiB.
+	// CapacityBytes is the maximum length of the log in bytes. 0 is 256 MiB.
 	CapacityBytes int64
-	// KeepAge, a millisecond or more, sizes the log by age: what is older leaves, as long as
-	// KeepEvents events stay, and what is younger stays, as long as Capacity and
-	// CapacityBytes allow. 0: those two alone decide.
+	// KeepAge, a millisecond or more, sizes the log by age: older events are evicted as long as
+	// KeepEvents events stay, and younger ones stay as long as Capacity and CapacityBytes allow. 0:
+	// Capacity and CapacityBytes alone decide.
 	KeepAge time.Duration
-	// KeepEvents goes with KeepAge: so many events stay, however old they are.
+	// KeepEvents is the number of events that KeepAge does not evict, however old they are.
 	KeepEvents int
 
 	// MaxKeyBytes is the longest key that is accepted. 0 is 64 KiB.
@@ -37,26 +37,26 @@ type Config struct {
 	// MaxValueBytes is the longest value that is accepted. 0 is 16 MiB.
 	MaxValueBytes int
 
-	// Fields declares attributes for field selectors and for indexes: at most 64. Each is
-	// extracted once, when a change is written. A value that cannot be read has none of
-	// them and is counted (Stats.ExtractFailures).
+	// Fields declares attributes for field selectors and for indexes: at most 64. Each attribute is
+	// extracted once, when a change is written. A value that cannot be parsed has no attributes and
+	// is counted (Stats.ExtractFailures).
 	Fields []Attribute
-	// Labels says where the labels of a value are. Without it a label selector is refused.
+	// Labels says where the labels of a value are. Without it the cache refuses label selectors.
 	Labels LabelSource
-	// Indexes lets subscriptions with a fitting range or selector read only their own
-	// events: at most 8. Each costs the writer one lookup an event, and 16 bytes (those by
-	// field and label 32) in each slot of the log.
+	// Indexes lets subscriptions with a fitting range or selector read only their own events: at
+	// most 8. Each index costs the writer one lookup per event, and 16 bytes in each slot of the
+	// log (32 for an index by field or label).
 	Indexes []Index
-	// MaxBuckets is the most buckets of all indexes together; subscriptions beyond them
+	// MaxBuckets is the maximum number of buckets of all indexes together; further subscriptions
 	// scan. 0 is 65536.
 	MaxBuckets int
 
-	// ExpectLoad makes a cache of New wait for its first listing before it is ready:
-	// Writer.Load, Loading.Finish or StartFeeder brings it. Open implies it.
+	// ExpectLoad makes a cache of New wait for its first listing before it is ready: Writer.Load,
+	// Loading.Finish or StartFeeder provides the listing. Open implies it.
 	ExpectLoad bool
 }
 
-// Attribute is something of a key-value that field selectors and indexes look at.
+// Attribute is a part of a key-value that field selectors and indexes refer to.
 type Attribute struct {
 	kind          uint32
 	name, pointer string
@@ -64,140 +64,137 @@ type Attribute struct {
 	protobuf      []uint32
 }
 
-// AttributeJSON is the scalar at an RFC 6901 pointer of a JSON value, such as
-// "/spec/nodeName". A string is taken as it is, a number or a boolean by its JSON
-// text; arrays, objects and null are absent. The numbers say where it is in a value of
-// Kubernetes' protobuf storage form: a pod's spec.nodeName is 2, 10; without them only
-// "/metadata/name" and "/metadata/namespace" are known there.
+// AttributeJSON is the scalar at an RFC 6901 pointer of a JSON value, such as "/spec/nodeName". A
+// string is taken as it is, a number or a boolean as its JSON text; arrays, objects and null count
+// as absent. protobufPath is the path of field numbers to the same attribute in Kubernetes'
+// protobuf storage form: a pod's spec.nodeName is 2, 10. Without it, only "/metadata/name" and
+// "/metadata/namespace" are found there.
 func AttributeJSON(name, pointer string, protobufPath ...uint32) Attribute {
 	return Attribute{kind: C.WATCHCORE_ATTRIBUTE_JSON, name: name, pointer: pointer, protobuf: slices.Clone(protobufPath)}
 }
 
-// AttributeKeySegment is a segment of the key. The key is split at '/', where a leading
-// '/' does not count: of "/registry/pods/ns/x", segment 2 is "ns".
+// AttributeKeySegment is a segment of the key. The key is split at '/', and a leading '/' is
+// ignored: segment 2 of "/registry/pods/ns/x" is "ns".
 func AttributeKeySegment(name string, depth int) Attribute {
 	return Attribute{kind: C.WATCHCORE_ATTRIBUTE_KEY_SEGMENT, name: name, depth: depth}
 }
 
-// LabelSource is where the labels of a value are. The zero LabelSource is none.
+// LabelSource says where the labels of a value are. The zero LabelSource is none.
 type LabelSource struct {
 	pointer string
 	given   bool
 }
 
-// LabelsJSON is the members of the object at an RFC 6901 pointer of a JSON value: for
-// Kubernetes' objects "/metadata/labels" (in their protobuf storage form always
-// metadata.labels).
+// LabelsJSON takes the members of the object at an RFC 6901 pointer of a JSON value as labels:
+// "/metadata/labels" for Kubernetes' objects. (In their protobuf storage form the labels are always
+// metadata.labels.)
 func LabelsJSON(pointer string) LabelSource { return LabelSource{pointer, true} }
 
-// Index gathers the events of a cache by something that subscriptions ask for. A
-// subscription that fits one reads the events of its own bucket, and no others.
+// Index groups the events of a cache by an attribute, a label or a part of the key. A subscription
+// that fits an index reads the events of its own bucket only.
 type Index struct {
 	kind  uint32
 	name  string
 	depth int
 }
 
-// IndexByKey gathers by the key, for subscriptions of one key.
+// IndexByKey groups by the key, for subscriptions to one key.
 func IndexByKey() Index { return Index{kind: C.WATCHCORE_INDEX_KEY} }
 
-// IndexByPrefix gathers by the first segments of the key, split as AttributeKeySegment
-// says: at depth 3 "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/".
+// IndexByPrefix groups by the first segments of the key, split as in AttributeKeySegment: at depth
+// 3 "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/".
 func IndexByPrefix(depth int) Index { return Index{kind: C.WATCHCORE_INDEX_PREFIX, depth: depth} }
 
-// IndexByField gathers by an attribute of Config.Fields, for field selectors name=value.
+// IndexByField groups by an attribute of Config.Fields, for field selectors name=value.
 func IndexByField(name string) Index { return Index{kind: C.WATCHCORE_INDEX_FIELD, name: name} }
 
-// IndexByLabel gathers by a label, for label selectors name=value.
+// IndexByLabel groups by a label, for label selectors name=value.
 func IndexByLabel(name string) Index { return Index{kind: C.WATCHCORE_INDEX_LABEL, name: name} }
 
 // EtcdConfig says which etcd a cache follows, and how. Only Endpoints is needed.
 type EtcdConfig struct {
-	// Endpoints are the servers, such as "http://127.0.0.1:2379". One is used at a time, the
-	// next where it fails.
+	// Endpoints are the servers, such as "http://127.0.0.1:2379". The cache uses one at a time, and
+	// the next one when it fails.
 	Endpoints []string
 	// Username and Password are for an etcd with authentication.
 	Username, Password string
-	// TLS is for endpoints with https. Its zero value trusts those whose certificate an
-	// authority of the system has signed.
+	// TLS is for endpoints with https. Its zero value trusts the system's certificate authorities.
 	TLS TLSConfig
 
-	// DialTimeout is the longest that connecting may take. 0 is 5 s.
+	// DialTimeout limits how long connecting may take. 0 is 5 s.
 	DialTimeout time.Duration
-	// RequestTimeout is the longest that one request may take. 0 is 10 s.
+	// RequestTimeout limits how long one request may take. 0 is 10 s.
 	RequestTimeout time.Duration
 
-	// OnlyKey lists and watches this one key of the cache's prefix, so that read access to
-	// it alone is enough.
+	// OnlyKey lists and watches this one key of the cache's prefix, so that read access to this key
+	// is sufficient.
 	OnlyKey string
-	// StartRevision begins with etcd's own history from a revision on. 0 is the newest.
+	// StartRevision starts with etcd's own history from this revision on. 0 is the newest revision.
 	StartRevision uint64
-	// History begins so many revisions below the newest one, or at the oldest that etcd still
-	// has: who was at one of them before the program began goes on from there with StartAfter,
-	// and need not read the state again. The cache is ready when that history is replayed:
-	// nobody is taken back to where it begins. 0 is the newest. A StartRevision comes first, and with
-	// StopAfterListing it is the newest.
+	// History starts this number of revisions below the newest one, or at the oldest revision that
+	// etcd still has. A program that was at such a revision before a restart continues there with
+	// StartAfter, without reading the state again. The cache becomes ready only after the history
+	// is replayed, so that no reader sees an older state. 0 is the newest revision. StartRevision
+	// takes precedence over History, and StopAfterListing ignores it.
 	History uint64
-	// Pace, with StartRevision: the feeder stays at most half a window ahead of this
-	// subscription of the cache while it replays etcd's history, so that one longer than
-	// the log is seen whole. So the subscription is opened before the feeder starts:
+	// Pace makes the feeder, with StartRevision, stay at most half a window ahead of this
+	// subscription of the cache while it replays etcd's history: the subscription then sees all of
+	// a history that is longer than the log. It must be opened before the feeder starts:
 	//
 	//	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	//	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartAfter(revision)})
 	//	err = cache.StartFeeder(watchcore.EtcdConfig{Endpoints: endpoints, StartRevision: revision, Pace: sub})
 	//
-	// One that was closed since holds nothing up.
+	// A subscription that is closed in the meantime delays nothing.
 	Pace *Subscription
-	// StopAfterListing lists once and does not follow.
+	// StopAfterListing lists once and does not watch.
 	StopAfterListing bool
 
-	// PageSize is the most keys per page of a listing. 0: a listing is one stream where etcd
-	// has them (3.7 and newer); elsewhere its pages are as long as some 32 MiB allow. etcd
-	// counts the rest of the range for each page, so short ones make a listing of many
-	// keys slow.
+	// PageSize is the maximum number of keys per page of a listing. 0 lists in one stream where
+	// etcd supports that (3.7 and newer), and otherwise in pages of about 32 MiB. etcd counts the
+	// rest of the range for each page, so small pages make a listing of many keys slow.
 	PageSize int
-	// TooFarBehind: after more missed revisions than this the feeder lists instead of
+	// TooFarBehind is the number of missed revisions above which the feeder lists instead of
 	// replaying. 0 is 20000.
 	TooFarBehind uint64
-	// FollowCompaction asks etcd every so often (15 s is a good interval) whether the oldest
-	// revision of the window is still there; where it was compacted, the cache purges it
-	// too. 0 is never. Who learns of compactions otherwise has Cache.Compact.
+	// FollowCompaction is the interval at which the feeder asks etcd whether the oldest revision of
+	// the window still exists (15 s is a good value); if it was compacted, the cache compacts it
+	// too. 0 is never. Programs that learn of compactions by themselves call Cache.Compact.
 	FollowCompaction time.Duration
-	// ProgressInterval: after so long without news the feeder asks for progress. 0 is 1 s.
+	// ProgressInterval is the time without messages after which the feeder requests progress. 0 is
+	// 1 s.
 	ProgressInterval time.Duration
-	// NoProgressRequests sends none.
+	// NoProgressRequests disables progress requests.
 	NoProgressRequests bool
-	// AuditInterval is how often the whole cache is compared with etcd, page by page and
-	// slowly, and after each reconnect; where a key differs twice, the cache is listed anew
-	// as of another history. 0 is an hour, a negative one is never.
+	// AuditInterval is how often the whole cache is compared with etcd, page by page and slowly, in
+	// addition to after each reconnect. If a key differs twice, the cache is listed anew as a new
+	// history. 0 is an hour, a negative value is never.
 	AuditInterval time.Duration
 }
 
-// TLSConfig is how to trust the server, and who the client is: PEM, each from a file or from
-// memory.
+// TLSConfig says how to trust the server and how to authenticate the client, in PEM, each from a
+// file or from memory.
 //
-// Files are read again for each new connection, so they can be replaced under a running
-// cache; a connection that stands needs them no more. Where they cannot be used at that
-// moment, what they held before is, and Source.Warning says so until they can. There is no
-// field that trusts any server: give its own certificate as CA, and the name in it as
-// ServerName.
+// Files are read again for each new connection, so they can be replaced while the cache runs; an
+// established connection does not need them. If a file cannot be used at that moment, its former
+// content is used, and Source.Warning reports this until it can. No field disables verification:
+// give a self-signed server's certificate as CA, and the name in it as ServerName.
 type TLSConfig struct {
-	// CAFile or CA are the authorities that may sign the server's certificate. Without
-	// either, those of the system, or of the files that SSL_CERT_FILE and SSL_CERT_DIR name.
+	// CAFile or CA are the authorities that may sign the server's certificate. Without either, the
+	// system's authorities count, or the files that SSL_CERT_FILE and SSL_CERT_DIR name.
 	CAFile string
 	CA     []byte
-	// CertFile and KeyFile, or Cert and Key, are the client's certificate and its private
-	// key, where etcd asks for one.
+	// CertFile and KeyFile, or Cert and Key, are the client's certificate and its private key, if
+	// etcd requires them.
 	CertFile, KeyFile string
 	Cert, Key         []byte
-	// ServerName is the name that the server's certificate must be for. Without it, the
-	// endpoint's host.
+	// ServerName is the name that the server's certificate must be for. "" is the endpoint's host.
 	ServerName string
 	// MinVersion is tls.VersionTLS12 or tls.VersionTLS13 of crypto/tls. 0 is TLS 1.2.
 	MinVersion uint16
 }
 
-// As crypto/tls has them, which programs need not link for this.
+// The versions are copied from crypto/tls, so that programs need not link it.
 const versionTLS12, versionTLS13 = 0x0303, 0x0304
 
 func (c *TLSConfig) check(check *checker) {
@@ -216,7 +213,7 @@ func (c *TLSConfig) check(check *checker) {
 	}
 }
 
-// checker keeps the first thing that is wrong with what was given, by its name.
+// checker keeps the first invalid setting that it finds.
 type checker struct{ err error }
 
 func (c *checker) refuse(format string, arguments ...any) {
@@ -225,7 +222,7 @@ func (c *checker) refuse(format string, arguments ...any) {
 	}
 }
 
-// size refuses a negative number; 0 is the default.
+// size refuses a negative number. 0 selects the default.
 func (c *checker) size(name string, number int64) C.uint64_t {
 	if number < 0 {
 		c.refuse("%s is %d: it cannot be negative. Give 0 for the default", name, number)
@@ -233,8 +230,8 @@ func (c *checker) size(name string, number int64) C.uint64_t {
 	return C.uint64_t(number)
 }
 
-// time refuses a negative duration; 0 is the default. It rounds up, so that a short time
-// does not become the default.
+// duration refuses a negative duration. 0 selects the default, so a fraction of a millisecond is
+// rounded up.
 func (c *checker) time(name string, d time.Duration) C.int64_t {
 	if d < 0 {
 		c.refuse("%s is %v: it cannot be negative. Give 0 for the default", name, d)
@@ -245,7 +242,7 @@ func (c *checker) time(name string, d time.Duration) C.int64_t {
 	return C.int64_t(d / time.Millisecond)
 }
 
-// depth refuses what C has no room for.
+// depth refuses a number that does not fit C's uint32_t.
 func (c *checker) depth(name string, number int) C.uint32_t {
 	if number < 0 || int64(number) > math.MaxUint32 {
 		c.refuse("%s is of depth %d: a key has no such segment", name, number)
@@ -253,7 +250,7 @@ func (c *checker) depth(name string, number int) C.uint32_t {
 	return C.uint32_t(number)
 }
 
-// text refuses what is no text, and is NULL where it is empty.
+// text refuses invalid UTF-8. An empty text becomes NULL.
 func (c *checker) text(name string, pin *runtime.Pinner, text string) C.watchcore_bytes {
 	for at := 0; at < len(text); {
 		r, size := utf8.DecodeRuneInString(text[at:])
@@ -266,7 +263,7 @@ func (c *checker) text(name string, pin *runtime.Pinner, text string) C.watchcor
 	return absent(pin, text)
 }
 
-// integer is a handle that cgo does not look at.
+// integer converts a handle to an integer, which cgo's pointer checks ignore.
 func integer(handle unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(handle)) }
 
 func bit(on bool) C.uint32_t {
@@ -276,7 +273,7 @@ func bit(on bool) C.uint32_t {
 	return 0
 }
 
-// absent is NULL where the text is empty.
+// absent passes an empty text as NULL.
 func absent(pin *runtime.Pinner, text string) C.watchcore_bytes {
 	if text == "" {
 		return C.watchcore_bytes{}
@@ -288,7 +285,7 @@ func absent(pin *runtime.Pinner, text string) C.watchcore_bytes {
 
 var nothing byte
 
-// present is not NULL where the text is empty.
+// present passes an empty text as a non-NULL pointer of length 0.
 func present(pin *runtime.Pinner, text string) C.watchcore_bytes {
 	bytes := absent(pin, text)
 	if bytes.data == nil {

@@ -3,8 +3,8 @@ package watchcore
 // #include "abi.h"
 import "C"
 
-// The numbers of the exported constants are those of the C interface, which every
-// language has: a difference does not compile.
+// These lines compare the exported constants with those of the C interface: a difference does not
+// compile.
 var (
 	_ = [1]struct{}{}[ErrInvalidArgument-C.WATCHCORE_INVALID_ARGUMENT]
 	_ = [1]struct{}{}[MaxRevision-C.WATCHCORE_REVISION_MAX]

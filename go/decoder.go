@@ -8,28 +8,27 @@ import (
 	"sync"
 )
 
-// Decoder makes values of the caller's own type out of the library's bytes, once
-// each: whoever asks for the same value gets the same result, through whichever
-// subscription, page or snapshot it came. It may be used from many goroutines at
-// once.
+// Decoder decodes the library's bytes into values of the caller's type, once per value: all readers
+// of the same value get the same result, from whichever subscription, page or snapshot the value
+// came. Decoder may be used from many goroutines at once.
 //
-// Results are kept in a table of a fixed size, from which the oldest go first; what
-// is no longer there is decoded again when somebody asks. A value is known by its
-// key, its revision and its bytes: where a history was replaced, another value of
-// the same revision is another value. Treat results as shared: do not change them.
+// Results are kept in a table of a fixed size, which drops the oldest first; a dropped value is
+// decoded again on demand. A value is identified by its key, its revision and its bytes, because
+// after a history was replaced another value can have the same key and revision. Results are
+// shared: do not modify them.
 type Decoder[T any] struct {
 	decode func(key, value []byte) (T, error)
 	seed   maphash.Seed
 
 	mu    sync.Mutex
 	table map[valueID]*decoded[T]
-	order []valueID // a ring, once it is full
-	next  int       // the oldest
+	order []valueID // a ring buffer once it is full
+	next  int       // index of the oldest
 	size  int
 }
 
-// valueID identifies a value. Only values of different histories or caches
-// can agree in key and revision; their bytes are compared by length and hash.
+// valueID identifies a value. Only values of different histories or caches can agree in key and
+// revision; the length and the hash of the bytes tell them apart.
 type valueID struct {
 	key           string
 	revision, sum uint64
@@ -37,20 +36,19 @@ type valueID struct {
 }
 
 type decoded[T any] struct {
-	done  chan struct{} // closed: value and err are there
+	done  chan struct{} // closed when value and err are set
 	value T
 	err   error
 }
 
-// DefaultDecoderSize is how many results a Decoder keeps where no size was given.
+// DefaultDecoderSize is the number of results that a Decoder keeps if no size is given.
 const DefaultDecoderSize = 8192
 
-// NewDecoder makes a decoder that keeps at most size results (0 or less:
-// DefaultDecoderSize). The function's key and value are the library's memory: valid
-// only during the call, and not to be written to; what it keeps of them it must
-// copy. An error of it belongs to the value and is what everybody gets who asks for
-// it; so is a panic, as ErrPanic. It must not ask the decoder for the value that it
-// is called for.
+// NewDecoder makes a decoder that keeps at most size results (0 or less: DefaultDecoderSize). The
+// function gets the key and the value in the library's memory: they are valid only during the call
+// and must not be modified, so the function must copy the parts that it keeps. An error belongs to
+// the value: every reader of the value gets it. A panic becomes such an error, ErrPanic. The
+// function must not ask the decoder for the value that it is decoding.
 func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Decoder[T] {
 	if decode == nil {
 		panic("watchcore: NewDecoder without a function")
@@ -61,9 +59,9 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 	return &Decoder[T]{decode: decode, seed: maphash.MakeSeed(), table: map[valueID]*decoded[T]{}, size: size}
 }
 
-// Value is the event's value, decoded. An event without one (a deletion, a bookmark,
-// a resync mark) is ErrInvalidArgument. Where another goroutine decodes it just now, it
-// waits for that.
+// Value returns the decoded value of the event, and ErrInvalidArgument for an event without a value
+// (a deletion, a bookmark, a resync mark). If another goroutine is decoding the value, Value waits
+// for its result.
 func (d *Decoder[T]) Value(e Event) (T, error) {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
@@ -74,8 +72,8 @@ func (d *Decoder[T]) Value(e Event) (T, error) {
 	return d.of(kv)
 }
 
-// PrevValue is the value before the event, decoded: of a deletion the last one.
-// An event without one is ErrInvalidArgument.
+// PrevValue returns the decoded value before the event; for a deletion, the last value. An event
+// without one is ErrInvalidArgument.
 func (d *Decoder[T]) PrevValue(e Event) (T, error) {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
@@ -86,15 +84,14 @@ func (d *Decoder[T]) PrevValue(e Event) (T, error) {
 	return d.of(kv)
 }
 
-// Item is the value of an item of a page or a snapshot, decoded.
+// Item returns the decoded value of an item of a page or a snapshot.
 func (d *Decoder[T]) Item(item KeyValueRef) (T, error) {
 	item.loan.enter(0)
 	defer item.loan.exit()
 	return d.of(item.kv)
 }
 
-// KeyValue is the value of a key-value that Get gave, decoded; nil is
-// ErrInvalidArgument.
+// KeyValue returns the decoded value of a key-value that Get returned; nil is ErrInvalidArgument.
 func (d *Decoder[T]) KeyValue(kv *KeyValue) (T, error) {
 	if kv == nil {
 		return noValue[T]("there is no key-value. Get answers nil for a key that is absent")
@@ -126,7 +123,7 @@ func (d *Decoder[T]) shared(key, value []byte, revision uint64) (T, error) {
 	return result.value, result.err
 }
 
-// keep puts a result in the place of the oldest.
+// keep stores a result, in place of the oldest one if the table is full.
 func (d *Decoder[T]) keep(id valueID, result *decoded[T]) {
 	if len(d.order) < d.size {
 		d.order = append(d.order, id)
@@ -138,7 +135,7 @@ func (d *Decoder[T]) keep(id valueID, result *decoded[T]) {
 	d.table[id] = result
 }
 
-// run decodes, and wakes those that wait for it however the function ends.
+// run decodes, and wakes the waiting goroutines however the function ends.
 func (d *Decoder[T]) run(result *decoded[T], key, value []byte, revision uint64) {
 	returned := false
 	defer close(result.done)

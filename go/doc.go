@@ -21,35 +21,34 @@
 //	batch, err := sub.Next(ctx)                // waits; the batch is to be released
 //	for result := range sub.ResultChan()       // single events; copies
 //
-// What [Event.Key], [Event.Value] and [Event.PrevValue] return is the program's own:
-// it may be kept and written to. An event that is asked after its batch was released
-// panics; [Batch.Clone] and [Event.Clone] copy. So do items of pages and snapshots.
+// [Event.Key], [Event.Value] and [Event.PrevValue] return copies, which the program may keep and
+// modify. The methods of an event panic after its batch was released; [Batch.Clone] and
+// [Event.Clone] copy. Items of pages and snapshots behave in the same way.
 //
-// [Event.KeyView], [Event.ValueView] and the like return the library's memory, without
-// a copy, for who counts nanoseconds: read-only, and valid until the batch is released.
-// With the build tag debug the bytes of a view kept too long read as 0xDB.
+// [Event.KeyView], [Event.ValueView] and the like return the library's memory without a copy, for
+// programs in which nanoseconds matter: read-only, and valid until the batch is released. With the
+// build tag debug the bytes of a view that is kept too long read as 0xDB.
 //
 // # Waiting
 //
-// A goroutine that waits for events, for a revision or for the first listing waits in Go,
-// not inside the library, and costs no thread. (Where the system cannot poll the library's
-// descriptor, one thread waits for all of them.) [Cache.Close] and [Cache.StopFeeder] of a
-// cache that etcd feeds, and [Open] where it fails, do wait inside, for at most 2 s: until
-// no call to etcd is under way.
+// A goroutine that waits for events, for a revision or for the first listing is parked by Go's
+// scheduler and costs no thread. (Where the system cannot poll the library's descriptor, one thread
+// waits for all of them.) Three functions do block a thread, for at most 2 s, until no call to etcd
+// is in progress: [Cache.Close] and [Cache.StopFeeder] of a cache that etcd feeds, and [Open] when
+// it fails.
 //
-// A cancelled context ends a wait at once; nothing is lost by that, and the error is the
-// context's. A read with [ReadAtLeast] or [ReadExact] waits for its revision as long as
-// ReadOptions.WaitTimeout says, beside its context: then it is [ErrFutureRevision], with
-// the revision that was asked for and the one that the cache has.
+// A cancelled context ends a wait at once, without losing events, and the error is the context's. A
+// read with [ReadAtLeast] or [ReadExact] waits for its revision until its context is done or
+// ReadOptions.WaitTimeout is over: then the error is [ErrFutureRevision], with the requested
+// revision and the cache's revision.
 //
 // # Options
 //
-// What a call can be asked beyond its arguments is a struct with fields: [Config],
-// [EtcdConfig], [SubscribeOptions], [ReadOptions], [ListOptions], [SelectOptions],
-// [DiffOptions], [MetricsOptions]. The zero value of each, and of each field, is what most
-// programs want. Write them with the names of the fields: fields are added. What is one
-// of several things is a value made by a function that is named after its type:
-// [StartAfter] makes a [Start], [ReadExact] a [Read], [RangePrefix] a [Range].
+// Options of a call are a struct with fields: [Config], [EtcdConfig], [SubscribeOptions],
+// [ReadOptions], [ListOptions], [SelectOptions], [DiffOptions], [MetricsOptions]. The zero value of
+// each struct and of each field suits most programs. Write them with field names, because fields
+// are added. A choice between several things is a value that a function makes whose name begins
+// with the type's: [StartAfter] makes a [Start], [ReadExact] a [Read], [RangePrefix] a [Range].
 //
 // # Errors
 //
@@ -59,25 +58,26 @@
 //	var e *watchcore.Error
 //	if errors.As(err, &e) { log.Print(e.LostFrom, e.LostTo) }
 //
-// What the library has to say beside that goes to log/slog: see [SetLogger].
+// The library logs everything else to log/slog: see [SetLogger].
 //
-// # What is to be released
+// # Closing and releasing
 //
-// Close caches, subscriptions, snapshots and writers, and release batches and
-// pages. What was not is released by the garbage collector some time
-// after the last use, but for batches and pages of which a view was taken: the
-// collector cannot see who still looks at it. [Stats] counts what was not released, and what can no longer be; the
-// log says the latter, too, and where it was taken in a build with the tag debug.
+// Close caches, subscriptions, snapshots and writers, and release batches and pages. The garbage
+// collector releases a forgotten one some time after its last use, except a batch or page of which
+// a view was taken: the collector cannot see whether the view is still used. [Stats] counts
+// forgotten and leaked ones; the log reports leaks, with the stack that took the memory in a build
+// with the tag debug.
 //
-// A program whose caches and subscriptions are closed has no goroutine of this package: those that wake and log end
-// with the last one, soon after its Close, and begin again with the next. Tests with goleak need no rule for them.
-// [Shutdown] waits for that, and ends the library's threads, too.
+// A program whose caches and subscriptions are closed runs no goroutine of this package: the
+// goroutines that wake and log end soon after the last Close, and start again with the next cache.
+// Tests with goleak need no exception for them. [Shutdown] waits for that, and also ends the
+// library's threads.
 //
 // # Building
 //
-// The package uses cgo. It links the static library inside the module, where `make lib`
-// puts that of the machine and `make go-dist` those of others: the module can be copied
-// and vendored then, and the program needs no shared library but C's own. With the build
-// tag watchcore_system it links what pkg-config finds under the name watchcore after
-// `make install`, and has no library inside.
+// The package uses cgo. It links the static library inside the module, where `make lib` puts the
+// machine's own and `make go-dist` those of other platforms, so that the module can be copied and
+// vendored and the program needs no shared library except C's own. With the build tag
+// watchcore_system it links the library that pkg-config finds under the name watchcore after `make
+// install`, and the module contains no library.
 package watchcore

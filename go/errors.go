@@ -25,15 +25,15 @@ import (
 	"time"
 )
 
-// MaxRevision is the largest revision. Whoever reads at a larger one, waits for it or subscribes
-// there gets ErrFutureRevision at once; a writer that is given one gets ErrInvalidArgument.
+// MaxRevision is the largest revision. Reading at a larger one, waiting for it or subscribing there
+// returns ErrFutureRevision at once; writing at it returns ErrInvalidArgument.
 const MaxRevision uint64 = 1<<52 - 1
 
-// Code is the kind of an [Error]. It is an error itself, so that a program asks with
-// errors.Is(err, watchcore.ErrCompacted).
+// Code is the kind of an [Error]. Code is an error itself, for errors.Is(err,
+// watchcore.ErrCompacted).
 type Code int32
 
-// The codes. Their numbers are those of every language.
+// The codes have the same numbers in every language.
 const (
 	// ErrInvalidArgument is a bad value, or a key outside the prefix. Correct the call.
 	ErrInvalidArgument Code = 1
@@ -41,25 +41,26 @@ const (
 	ErrNotFound Code = 2
 	// ErrNotReady means that there is no listing yet. Try again, or wait: Cache.WaitReady.
 	ErrNotReady Code = 3
-	// ErrTimeout means that the time was over; nothing is lost.
+	// ErrTimeout means that the time limit was reached; nothing is lost.
 	ErrTimeout Code = 4
 	// ErrClosed means that the cache, the subscription or the feeder was closed.
 	ErrClosed Code = 5
-	// ErrBusy means that another goroutine uses what is for one at a time, or has the writer.
+	// ErrBusy means that another goroutine is inside a method for one goroutine at a time, or has
+	// the writer.
 	ErrBusy Code = 6
 	// ErrUnsupported means that this build, a forked child or an embedded cache cannot do it.
 	ErrUnsupported Code = 7
-	// ErrOutOfOrder is a revision that does not rise, or a load at the wrong time.
+	// ErrOutOfOrder means that a revision does not rise, or that a load comes at the wrong time.
 	ErrOutOfOrder Code = 8
-	// ErrCompacted means that the revision is older than the window. Start from the state.
+	// ErrCompacted means that the revision is older than the window. Start again from the state.
 	ErrCompacted Code = 10
-	// ErrLagged means that this reader has lost events, of the revisions from Error.LostFrom to
-	// Error.LostTo. What follows is chosen by SubscribeOptions.OnLag.
+	// ErrLagged means that this reader has lost events, of the revisions Error.LostFrom to
+	// Error.LostTo. SubscribeOptions.OnLag chooses how the subscription continues.
 	ErrLagged Code = 11
-	// ErrFutureRevision means that the revision did not come in time.
+	// ErrFutureRevision means that the revision did not arrive in time.
 	ErrFutureRevision Code = 12
-	// ErrResynced means that the history was replaced: the subscription asked to stop then, or the
-	// wait was for a revision of the former one.
+	// ErrResynced means that the history was replaced: the subscription has asked to stop at that
+	// point, or the wait was for a revision of the former history.
 	ErrResynced Code = 13
 	// ErrUnauthenticated means that etcd refused the credentials.
 	ErrUnauthenticated Code = 20
@@ -69,85 +70,85 @@ const (
 	ErrUnavailable Code = 22
 	// ErrResourceExhausted means that etcd, or a limit, refused more.
 	ErrResourceExhausted Code = 23
-	// ErrPanic is a bug: a panic was caught inside the library, and the process lives.
+	// ErrPanic is a bug: a panic was caught inside the library, and the process continues.
 	ErrPanic Code = 90
-	// ErrInternal is a bug: something that cannot be, is.
+	// ErrInternal is a bug: an invariant is broken.
 	ErrInternal Code = 91
 )
 
-// Error is one sentence about the code.
+// Error returns one sentence about the code.
 func (c Code) Error() string {
 	return "watchcore: " + inGo(C.GoString(C.watchcore_strerror(C.int32_t(c))))
 }
 
-// Name is the name that the code has in every language, such as "COMPACTED".
+// Name returns the code's name, which is the same in every language, such as "COMPACTED".
 func (c Code) Name() string {
 	return C.GoString(C.watchcore_error_name(C.int32_t(c)))
 }
 
-// Retryable says whether the same call may succeed later without any other step.
+// Retryable reports whether the same call may succeed later without any other step.
 func (c Code) Retryable() bool {
 	return C.watchcore_error_is_retryable(C.int32_t(c)) != 0
 }
 
-// Fatal says whether what answered the code is of no further use.
+// Fatal reports whether the object that returned the code is of no further use.
 func (c Code) Fatal() bool {
 	return C.watchcore_error_is_fatal(C.int32_t(c)) != 0
 }
 
-// HTTPStatus is what an API server would answer.
+// HTTPStatus returns the status with which an API server would answer.
 func (c Code) HTTPStatus() int {
 	return int(C.watchcore_error_http_status(C.int32_t(c)))
 }
 
-// Reason is what Kubernetes gives with that status (metav1.StatusReason), such as "Expired"; empty
-// where it has none.
+// Reason returns Kubernetes' reason for that status (metav1.StatusReason), such as "Expired", or ""
+// if there is none.
 func (c Code) Reason() string {
 	return C.GoString(C.watchcore_error_reason(C.int32_t(c)))
 }
 
-// RetryAfter is how long an API server would tell a client to wait before the same call; 0 where it
-// says nothing, because the call will not succeed then.
+// RetryAfter returns how long an API server would tell a client to wait before the same call; 0 if
+// the call would not succeed then.
 func (c Code) RetryAfter() time.Duration {
 	return time.Duration(C.watchcore_error_retry_after(C.int32_t(c))) * time.Second
 }
 
-// Error is what went wrong, with the numbers. Those that do not apply are 0.
-// Take it out of a wrapped error with errors.As.
+// Error is an error of the library, with its numbers. A number that does not apply is 0. Extract it
+// from a wrapped error with errors.As.
 type Error struct {
 	Code    Code
-	Message string // what was asked, what holds, what to do next
+	Message string // the request, the state, the next step
 
-	Asked    uint64 // the revision that was asked for
+	Asked    uint64 // the requested revision
 	Oldest   uint64 // the oldest revision of the window: StartAfter(Oldest-1) is possible
 	Current  uint64 // the cache's revision
-	LostFrom uint64 // ErrLagged: the first revision of which something was lost
-	LostTo   uint64 // ErrLagged: the last one
-	Position uint64 // the revision up to which the subscription had everything
+	LostFrom uint64 // ErrLagged: the first revision of which events were lost
+	LostTo   uint64 // ErrLagged: the last such revision
+	Position uint64 // the revision up to which the subscription got everything
 	Epoch    uint64 // the epoch of Position
 
-	// Continue comes with ErrCompacted of a List with a token: one that continues at the same key in
-	// the newest state; what was listed before is then of an older revision.
+	// Continue is set with ErrCompacted of a List with a token: a token that continues at the same
+	// key in the newest state, whereas the earlier pages show an older revision.
 	Continue string
 }
 
-// Error is the message, with the package's name before it.
+// Error returns the message, after the package's name.
 func (e *Error) Error() string {
 	return "watchcore: " + e.Message
 }
 
-// Unwrap gives the code, for errors.Is.
+// Unwrap returns the code, for errors.Is.
 func (e *Error) Unwrap() error {
 	return e.Code
 }
 
-// Retryable says whether the same call may succeed later without any other step.
+// Retryable reports whether the same call may succeed later without any other step.
 func (e *Error) Retryable() bool { return e.Code.Retryable() }
 
-// Fatal says whether what answered the error is of no further use.
+// Fatal reports whether the object that returned the error is of no further use.
 func (e *Error) Fatal() bool { return e.Code.Fatal() }
 
-// asError ends a message as those of Go's errors end.
+// asError removes the final period, as Go's errors have none.
 func asError(message string) string { return strings.TrimSuffix(inGo(message), ".") }
 
 func newError(code Code, format string, arguments ...any) *Error {

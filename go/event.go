@@ -8,28 +8,28 @@ import (
 	"unsafe"
 )
 
-// Position is a place in a history. Save both numbers and give them to
-// StartAfterPosition to continue from there, also after a restart.
+// Position is a point in a history. Save both numbers and give them to StartAfterPosition to
+// continue from there, also after a restart.
 type Position struct {
 	Epoch    uint64 // the history; 0 = unchecked
 	Revision uint64
 }
 
-// EventType says what happened.
+// EventType is the kind of an event.
 type EventType uint32
 
 // The types of events.
 const (
-	EventAdded    EventType = 1 // a key appeared, or came into the filter
-	EventModified EventType = 2 // the value of a present key changed
-	EventDeleted  EventType = 3 // a key went, or left the filter
-	EventBookmark EventType = 4 // everything up to this revision was handed out
+	EventAdded    EventType = 1 // a key was created, or entered the filter
+	EventModified EventType = 2 // the value of an existing key changed
+	EventDeleted  EventType = 3 // a key was deleted, or left the filter
+	EventBookmark EventType = 4 // everything up to this revision was delivered
 	EventResync   EventType = 5 // the history was replaced: begin or end of the difference
 	EventPut      EventType = 6 // with SubscribeOptions.RawTypes: etcd's PUT
 	EventDelete   EventType = 7 // with SubscribeOptions.RawTypes: etcd's DELETE
 )
 
-// String is the name that every language prints, such as "ADDED".
+// String returns the name that every language prints, such as "ADDED".
 func (t EventType) String() string {
 	switch t {
 	case EventAdded:
@@ -50,28 +50,28 @@ func (t EventType) String() string {
 	return "EventType(" + strconv.FormatUint(uint64(t), 10) + ")"
 }
 
-// Event is one event. What Key, Value and PrevValue return is the program's own: it
-// may be kept, and written to. KeyView, ValueView and PrevValueView return the
-// library's memory instead, without a copy, under conditions that they name.
+// Event is one event. Key, Value and PrevValue return copies, which the program may keep and
+// modify. KeyView, ValueView and PrevValueView return the library's memory without a copy, under
+// the conditions in their documentation.
 //
-// An event keeps its batch, and panics when it is asked after the batch was released:
-// Clone it to keep it for longer. An Event from ResultChan or of a cloned batch owns
-// its bytes. Events are small: pass them by value.
+// An event keeps its batch reachable, and its methods panic after the batch was released: Clone the
+// event to keep it longer. An Event from ResultChan or of a cloned batch owns its bytes. Events are
+// small: pass them by value.
 type Event struct {
-	Revision uint64    // of the change; of an initial object its own; of a resync the new state's
-	Type     EventType // what happened
-	turn     turn      // of the loan
+	Revision uint64 // of the change; an initial object's own; a resync's new state
+	Type     EventType
+	turn     turn // of the borrow
 	place
 }
 
-// place is where an event lies. By itself, for the compiler keeps four fields of a struct in
-// registers, and no more.
+// eventRef points to an event. It is a struct of its own because the compiler keeps at most four
+// fields of a struct in registers.
 type place struct {
 	raw  *rawEvent
-	loan *loan // nil: its memory is Go's
+	loan *loan // nil: the memory is Go's
 }
 
-// rawEvent is watchcore_event.
+// rawEvent has the layout of watchcore_event.
 type rawEvent struct {
 	revision, sequence uint64
 	kind               EventType
@@ -82,7 +82,7 @@ type rawEvent struct {
 	_                  uint32
 }
 
-// kv is nil where there is none, and for the zero Event.
+// kv returns nil for an event without a key-value, and for the zero Event.
 func (e Event) kv() *keyValue {
 	if e.raw == nil {
 		return nil
@@ -90,7 +90,7 @@ func (e Event) kv() *keyValue {
 	return e.raw.kv
 }
 
-// prev is nil where there is none, and for the zero Event.
+// prev returns nil for an event without a previous key-value, and for the zero Event.
 func (e Event) prev() *keyValue {
 	if e.raw == nil {
 		return nil
@@ -111,7 +111,7 @@ func (r *rawEvent) event(lender *loan, turn turn) Event {
 	return Event{r.revision, r.kind, turn, place{r, lender}}
 }
 
-// keyValue is the library's key-value.
+// keyValue has the layout of watchcore_key_value.
 type keyValue struct {
 	key, value              unsafe.Pointer
 	keyLength, valueLength  uint32
@@ -119,7 +119,7 @@ type keyValue struct {
 	lease                   int64
 }
 
-// The two structs lie over those of the C interface: a difference does not compile.
+// The two structs must have the layout of those of the C interface: a difference does not compile.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(rawEvent{})-unsafe.Sizeof(C.watchcore_event{})]
 	_ = [1]struct{}{}[unsafe.Sizeof(rawEvent{})-64]
@@ -143,8 +143,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.lease)-unsafe.Offsetof(C.watchcore_key_value{}.lease)]
 )
 
-// view is nil where the bytes are absent (NULL, of length 0), and empty but not nil where
-// they are empty.
+// view returns nil if the bytes are absent (NULL, of length 0), and an empty non-nil slice if they
+// are empty.
 func view(bytes unsafe.Pointer, length uint32) []byte {
 	return unsafe.Slice((*byte)(bytes), length)
 }
@@ -191,8 +191,7 @@ func (kv *keyValue) leaseID() int64 {
 	return kv.lease
 }
 
-// copied is nil where the bytes are absent, and empty but not nil where they are
-// empty.
+// copied returns nil if the bytes are absent, and an empty non-nil slice if they are empty.
 func copied(bytes []byte) []byte {
 	if bytes == nil {
 		return nil
@@ -200,7 +199,7 @@ func copied(bytes []byte) []byte {
 	return append([]byte{}, bytes...)
 }
 
-// Sequence is the place in the log; 0: not from the log.
+// Sequence returns the event's number in the log; 0: the event is not from the log.
 func (e Event) Sequence() uint64 {
 	if e.raw == nil {
 		return 0
@@ -210,33 +209,32 @@ func (e Event) Sequence() uint64 {
 	return e.raw.sequence
 }
 
-// Key is the key; "" in bookmarks and resync marks.
+// Key returns the key; "" in bookmarks and resync marks.
 func (e Event) Key() string {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return string(e.kv().keyBytes())
 }
 
-// Value is a copy of the new value: nil where there is none (deletions, bookmarks,
-// resync marks), empty but not nil where it is empty.
+// Value returns a copy of the new value: nil if there is none (deletions, bookmarks, resync marks),
+// an empty non-nil slice if it is empty.
 func (e Event) Value() []byte {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return copied(e.kv().valueBytes())
 }
 
-// PrevValue is a copy of the value before: nil where there was none (or it left the
-// window), empty but not nil where it was empty.
+// PrevValue returns a copy of the previous value: nil if there was none (or it left the window), an
+// empty non-nil slice if it was empty.
 func (e Event) PrevValue() []byte {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return copied(e.prev().valueBytes())
 }
 
-// KeyView is the key in the library's memory: valid until the batch is released, and
-// never to be written to, for other readers have the same bytes. A batch of which a
-// view was taken must be released: the garbage collector does not do it. nil in
-// bookmarks and resync marks.
+// KeyView returns the key in the library's memory: valid until the batch is released, and
+// read-only, because other readers share the bytes. The program must release a batch of which it
+// took a view: the garbage collector does not. KeyView returns nil in bookmarks and resync marks.
 func (e Event) KeyView() []byte {
 	e.loan.view(int64(e.turn))
 	raw := e.raw
@@ -246,9 +244,8 @@ func (e Event) KeyView() []byte {
 	return unsafe.Slice((*byte)(raw.kv.key), raw.kv.keyLength)
 }
 
-// ValueView is the new value in the library's memory: valid until the batch is
-// released, and never to be written to, for the cache and other readers have the same
-// bytes. A batch of which a view was taken must be released. nil and empty as Value.
+// ValueView returns the new value in the library's memory, under the conditions of KeyView. The
+// result is nil or empty when that of Value is.
 func (e Event) ValueView() []byte {
 	e.loan.view(int64(e.turn))
 	raw := e.raw
@@ -258,8 +255,8 @@ func (e Event) ValueView() []byte {
 	return unsafe.Slice((*byte)(raw.kv.value), raw.kv.valueLength)
 }
 
-// PrevValueView is the value before in the library's memory, on the same conditions
-// as ValueView. nil and empty as PrevValue.
+// PrevValueView returns the previous value in the library's memory, under the conditions of
+// KeyView. The result is nil or empty when that of PrevValue is.
 func (e Event) PrevValueView() []byte {
 	e.loan.view(int64(e.turn))
 	raw := e.raw
@@ -269,53 +266,53 @@ func (e Event) PrevValueView() []byte {
 	return unsafe.Slice((*byte)(raw.prev.value), raw.prev.valueLength)
 }
 
-// CreateRevision is the revision at which the key was created. In a deletion
-// this and the next three are those of the last value.
+// CreateRevision returns the revision at which the key was created. In a deletion it and the next
+// three methods describe the last value.
 func (e Event) CreateRevision() uint64 {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().createRevision()
 }
 
-// ModRevision is the revision of the value shown.
+// ModRevision returns the revision of the event's value.
 func (e Event) ModRevision() uint64 {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().modRevision()
 }
 
-// Version is 1 + the number of changes since the key was created.
+// Version returns 1 + the number of changes since the key was created.
 func (e Event) Version() uint64 {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().changes()
 }
 
-// Lease is the lease, 0 for none.
+// Lease returns the etcd lease of the key, 0 for none.
 func (e Event) Lease() int64 {
 	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().leaseID()
 }
 
-// Synthetic says that a resync made the event, and not a change at its revision.
+// Synthetic reports whether a resync made the event, instead of a change at its revision.
 func (e Event) Synthetic() bool { return e.has(C.WATCHCORE_FLAG_SYNTHETIC) }
 
-// InitialState says that the event is part of the initial state.
+// InitialState reports whether the event is part of the initial state.
 func (e Event) InitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE) }
 
-// EndsInitialState says that the event is the bookmark that ends the initial state. Its
-// revision is that of the state.
+// EndsInitialState reports whether the event is the bookmark that ends the initial state. The
+// bookmark's revision is that of the state.
 func (e Event) EndsInitialState() bool {
-	// A reader of a state asks it of every event: of others than bookmarks it is answered
-	// without memory of the library's, so nothing is held. has panics where it is late.
+	// A reader of a state calls this for every event. Only bookmarks can have the flag, so for
+	// other types the memory is neither read nor held; has panics if the batch was released.
 	if e.Type != EventBookmark && !e.loan.isLate(e.turn) {
 		return false
 	}
 	return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END)
 }
 
-// ResyncPhase is which of the two marks of a resync it is.
+// ResyncPhase says which of the two marks of a resync an event is.
 type ResyncPhase uint32
 
 // The two marks of a resync.
@@ -324,7 +321,7 @@ const (
 	ResyncEnd   ResyncPhase = 16 // after it
 )
 
-// String is the mark's name, "Begin" or "End".
+// String returns the mark's name, "Begin" or "End".
 func (p ResyncPhase) String() string {
 	switch p {
 	case ResyncBegin:
@@ -340,15 +337,15 @@ type ResyncReason uint32
 
 // The reasons of resyncs.
 const (
-	ReasonCompacted    ResyncReason = 1 // the source compacted what was not read yet
-	ReasonHistoryReset ResyncReason = 2 // the source's history went back, or is another one
+	ReasonCompacted    ResyncReason = 1 // the source compacted events that were not read yet
+	ReasonHistoryReset ResyncReason = 2 // the source's history went back, or was replaced by another
 	ReasonChainBroken  ResyncReason = 3 // an event did not fit the versions before it
 	ReasonTooFarBehind ResyncReason = 4 // replaying would have taken longer than listing
-	ReasonRequested    ResyncReason = 5 // somebody asked for it
-	ReasonLagged       ResyncReason = 6 // one subscription only: it caught up after it had lost events
+	ReasonRequested    ResyncReason = 5 // the program requested it
+	ReasonLagged       ResyncReason = 6 // one subscription only: it caught up after losing events
 )
 
-// String is the reason's name, such as "HistoryReset".
+// String returns the reason's name, such as "HistoryReset".
 func (r ResyncReason) String() string {
 	switch r {
 	case ReasonCompacted:
@@ -367,18 +364,18 @@ func (r ResyncReason) String() string {
 	return "ResyncReason(" + strconv.FormatUint(uint64(r), 10) + ")"
 }
 
-// ResyncMark is the content of an event of type EventResync: between the marks
-// ResyncBegin and ResyncEnd lies the difference between the state before and the new
-// one, as one revision To in a new epoch.
+// ResyncMark is the content of an event of type EventResync. Between the marks ResyncBegin and
+// ResyncEnd the subscription gets the difference between the former and the new state, as one
+// revision To in a new epoch.
 type ResyncMark struct {
 	Phase  ResyncPhase
 	Reason ResyncReason
 	Epoch  uint64 // the new epoch
-	From   uint64 // the last revision before
+	From   uint64 // the last revision of the former state
 	To     uint64 // the new state's revision
 }
 
-// Resync is the mark's content; the zero value where the event is none.
+// Resync returns the mark's content, or the zero value for an event of another type.
 func (e Event) Resync() ResyncMark {
 	if e.Type != EventResync || e.raw == nil {
 		return ResyncMark{}
@@ -392,7 +389,7 @@ func (e Event) Resync() ResyncMark {
 	return ResyncMark{Phase: phase, Reason: ResyncReason(e.raw.reason), Epoch: e.raw.epoch, From: e.raw.from, To: e.Revision}
 }
 
-// Clone is a copy that owns its bytes.
+// Clone returns a copy that owns its bytes.
 func (e Event) Clone() Event {
 	if e.raw == nil {
 		return e
@@ -403,12 +400,12 @@ func (e Event) Clone() Event {
 	return own[0].event(nil, 0)
 }
 
-// cloneEvents copies events into one allocation: a room for the caller at its start
-// (zero), the events, their key-values, their bytes.
+// cloneEvents copies events into one allocation: first space for the caller (zeroed), then the
+// events, their key-values, their bytes.
 //
-// Its pointers all point into itself, so that the collector need not look inside: who
-// has any pointer to it keeps all of it. Nothing else may be stored in it that the
-// collector must see.
+// All pointers in the allocation point into the allocation itself, so the collector need not scan
+// it: any pointer to it keeps all of it. Do not store other pointers in it, because the collector
+// would not see them.
 func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies []rawEvent, bytes []byte) {
 	length, count := 0, 0
 	for i := range events {
@@ -441,13 +438,13 @@ func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies 
 	return start, copies, bytes
 }
 
-// room is how many bytes a copy takes: one more, so that the address of an empty
-// value lies inside.
+// copySize is the number of bytes that a copy takes: one more than the data, so that the address of
+// an empty value lies inside the allocation.
 func (kv *keyValue) room() int {
 	return len(kv.keyBytes()) + len(kv.valueBytes()) + 1
 }
 
-// cloner appends where there is room for all.
+// cloner appends copies to slices whose capacity suffices for all of them.
 type cloner struct {
 	kvs   []keyValue
 	bytes []byte
@@ -467,7 +464,7 @@ func (c *cloner) keyValue(kv *keyValue) *keyValue {
 	return &c.kvs[len(c.kvs)-1]
 }
 
-// keep copies bytes to the end of those already there.
+// keep appends a copy of the bytes and returns its address.
 func (c *cloner) keep(bytes []byte) unsafe.Pointer {
 	at := len(c.bytes)
 	c.bytes = append(c.bytes, bytes...)

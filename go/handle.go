@@ -9,39 +9,40 @@ import (
 	"unsafe"
 )
 
-// gate is the state word of what is closed once, and freed when the last call inside
-// is through: so Close may come from any goroutine at any time. What it guards is
-// freed by whom leave, leaveAlone, unlock or close answers true, once.
+// gate is the state word of an object that is closed once, and freed when the last call inside it
+// returns: so Close may be called from any goroutine at any time. Exactly one call of leave,
+// leaveAlone, unlock or close returns true; its caller frees the object.
 type gate struct {
 	state atomic.Int64
 }
 
 const (
 	gateClosed  int64 = 1 << iota
-	gateFreed         // by the one who set it
-	gateAlone         // the one goroutine that may stay inside for long is there
-	gateCalling       // somebody is in a call of the library's that is for one at a time
-	loanKept          // of a loan: its subscription frees it
-	loanViewed        // of a loan: a view was taken; it keeps nobody from freeing
-	loanTurn          // of a loan: the rest of the lower half counts how often it was lent again
+	gateFreed         // set by the caller that frees
+	gateAlone         // the one goroutine that may stay inside for long is inside
+	gateCalling       // held during a short call into the library that needs exclusive access
+	loanKept          // of a borrow: its subscription frees it
+	loanViewed        // of a borrow: a view was taken; the flag does not delay freeing
+	loanTurn          // of a borrow: the rest of the lower half is its generation
 
 	gateInside int64 = 1 << 32               // the upper half counts the calls that are inside
-	loanTurns        = gateInside - loanTurn // the bits of the turn
+	loanTurns        = gateInside - loanTurn // the bits of the generation
 )
 
-// enter says whether it is open. leave must follow, also where it is not.
+// enter reports whether the gate is open. The caller must call leave afterwards in either case.
 func (g *gate) enter() bool { return g.state.Add(gateInside)&gateClosed == 0 }
 
 func (g *gate) leave() bool { return g.left(g.state.Add(-gateInside)) }
 
-// close may be called more than once. It says whether this was the first call, and whether the caller has to free.
+// close may be called more than once. close reports whether this was the first call, and whether the
+// caller must free.
 func (g *gate) close() (first, free bool) {
 	before := g.state.Or(gateClosed)
 	return before&gateClosed == 0, g.left(before | gateClosed)
 }
 
-// closeInside says whether the caller is the first to close it, and whether nobody else was
-// inside. The first is inside himself then, and leave must follow.
+// closeInside reports whether the caller is the first to close the gate, and whether nobody else
+// was inside. The first caller has then also entered, and must call leave.
 func (g *gate) closeInside() (first, only bool) {
 	for {
 		state := g.state.Load()
@@ -56,22 +57,23 @@ func (g *gate) closeInside() (first, only bool) {
 
 func (g *gate) closed() bool { return g.state.Load()&gateClosed != 0 }
 
-// left says whether nobody is inside any more and the caller has to free.
+// left reports whether the gate is closed and empty, and this caller is the first to see that: it
+// must free.
 func (g *gate) left(state int64) bool {
 	return state&^(loanViewed|loanTurns) == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
 }
 
-// entry is how enterAlone ended.
+// entry is the result of enterAlone.
 type entry int
 
 const (
 	entered entry = iota
-	refused       // another one is inside
-	late          // it is closed
+	refused       // another goroutine is inside
+	late          // the gate is closed
 )
 
-// enterAlone lets one goroutine in at a time and turns the others away. The one let in
-// has the lock, too; leaveAlone must follow, with the lock.
+// enterAlone admits one goroutine at a time and refuses others. The admitted goroutine also has the
+// lock (gateCalling). That goroutine must call leaveAlone while it has the lock.
 func (g *gate) enterAlone() entry {
 	for spins := 0; ; {
 		state := g.state.Load()
@@ -90,8 +92,8 @@ func (g *gate) enterAlone() entry {
 
 func (g *gate) leaveAlone() bool { return g.left(g.state.Add(-gateAlone - gateCalling)) }
 
-// lock waits for calls of others that are for one at a time; they are short. Only of
-// what is not freed.
+// lock waits for other exclusive calls, which are short. The caller must know that the object is
+// not freed.
 func (g *gate) lock() {
 	for spins := 0; g.state.Or(gateCalling)&gateCalling != 0; {
 		pause(&spins)
@@ -100,7 +102,7 @@ func (g *gate) lock() {
 
 func (g *gate) unlock() bool { return g.left(g.state.Add(-gateCalling)) }
 
-// pause lets others run: what is waited for is short.
+// pause yields the processor. It suffices for spinning because exclusive calls are short.
 func pause(spins *int) {
 	if *spins++; *spins < 64 {
 		runtime.Gosched()
@@ -109,7 +111,7 @@ func pause(spins *int) {
 	}
 }
 
-// handle owns a handle of the library. Calls hold it while they run.
+// handle owns a handle of the C library, and frees it after its last user has released it.
 type handle struct {
 	gate    gate
 	pointer unsafe.Pointer // the library's memory
@@ -117,7 +119,8 @@ type handle struct {
 	kind    kind
 }
 
-// newHandle is of what the program has to close; kinds: of what goes with something else.
+// newHandle counts the handle by its kind; kinds stands for a handle that is closed with another
+// object and not counted.
 func newHandle(pointer unsafe.Pointer, kind kind, free func(unsafe.Pointer)) *handle {
 	if kind < kinds {
 		open[kind].Add(1)
@@ -125,7 +128,7 @@ func newHandle(pointer unsafe.Pointer, kind kind, free func(unsafe.Pointer)) *ha
 	return &handle{pointer: pointer, free: free, kind: kind}
 }
 
-// acquire says whether the handle may be used; then release must follow.
+// acquire reports whether the handle may be used. If so, the caller must call release.
 func (h *handle) acquire() bool {
 	if !h.gate.enter() {
 		h.release()
@@ -140,7 +143,6 @@ func (h *handle) release() {
 	}
 }
 
-// close may be called more than once.
 func (h *handle) close() {
 	first, free := h.gate.close()
 	if first && h.kind < kinds {
@@ -151,7 +153,8 @@ func (h *handle) close() {
 	}
 }
 
-// enterAlone is for a handle that is for one goroutine at a time; leaveAlone must follow.
+// enterAlone admits one goroutine at a time to a handle; the caller must call leaveAlone after
+// success.
 func (h *handle) enterAlone(what string) error {
 	switch h.gate.enterAlone() {
 	case refused:

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 )
 
-// leaks are batches and pages of one cache that nobody can release any more: a view of each was taken, so that
-// nobody knows whether their memory is still looked at.
+// leaks counts batches and pages of one cache that are unreachable without having been released. A
+// view of each was taken, so their memory may still be in use.
 type leaks struct {
 	batches, pages atomic.Int64
-	reported       sync.Map // by leak: one report of each place, without the build tag debug one of each kind
+	reported       sync.Map // by leak: one report per stack, and without the build tag debug one per kind
 }
 
 type leak struct {
@@ -22,7 +22,7 @@ type leak struct {
 	taken origin
 }
 
-// leaked is called by the garbage collector, once for each.
+// leaked is called by the garbage collector, once for each batch or page.
 func (s *coreState) leaked(kind uint32, taken origin) {
 	what, views, count, figure := "batch", "KeyView, ValueView, PrevValueView", &s.leaks.batches, "LeakedBatches"
 	if kind == C.WC_PAGE {
@@ -35,5 +35,5 @@ func (s *coreState) leaked(kind uint32, taken origin) {
 	message := fmt.Sprintf("cache %q: a %s of which a view was taken (%s) was not released, and nobody can reach it any more. "+
 		"Its memory, and the part of the log that it lies in, is held for ever, and so is that of each other one: Stats.%s counts them. "+
 		"Release each %s, or take copies, as Key and Value are. %v", s.cache, what, views, figure, what, taken)
-	go theProcess.report(slog.LevelWarn, message) // the collector does not wait for the program's log handler
+	go theProcess.report(slog.LevelWarn, message) // the collector must not wait for the program's log handler
 }

@@ -13,19 +13,18 @@ import (
 	"unsafe"
 )
 
-// Loading is a first listing under way, which comes in pieces: Writer.BeginLoad
-// begins it, Add hands a piece over, Finish publishes it. Nothing shows before.
-// For one goroutine at a time, together with its writer: a second one is answered
-// ErrBusy. Close it; one that is no longer reachable is closed too, some time later.
+// Loading is a first listing that is written in pieces: Writer.BeginLoad starts it, Add adds a
+// piece, Finish publishes it. Nothing is visible before. Only one goroutine at a time may use a
+// Loading or its writer: a second one gets ErrBusy. Close it when it is no longer needed; the
+// garbage collector closes an unreachable one some time later.
 type Loading struct {
 	writer  *Writer
 	handle  *handle
 	cleanup runtime.Cleanup
 }
 
-// BeginLoad begins a first listing that comes in pieces: as Load, but what was
-// handed over is copied, and may go, while the rest is still to come. Only on a
-// cache made with ExpectLoad.
+// BeginLoad starts a first listing that is written in pieces. Unlike with Load, each piece is
+// copied, so the program may free it before the next piece. The cache must be made with ExpectLoad.
 func (w *Writer) BeginLoad(revision uint64) (*Loading, error) {
 	var made *C.watchcore_loading
 	err := w.write(func(p *C.watchcore_writer) error {
@@ -41,9 +40,8 @@ func (w *Writer) BeginLoad(revision uint64) (*Loading, error) {
 	return l, nil
 }
 
-// Add copies key-values into the listing, in any order, each key once. After an
-// error that names a key, those before it are part of the listing; after any
-// other nothing has changed.
+// Add copies key-values into the listing, in any order, each key once. After an error that names a
+// key, the key-values before it are part of the listing; after any other error nothing has changed.
 func (l *Loading) Add(listing ...KeyValue) error {
 	return l.with(func(p *C.watchcore_loading, writer *C.watchcore_writer) error {
 		changes, count := l.writer.arena.listing(listing)
@@ -51,9 +49,9 @@ func (l *Loading) Add(listing ...KeyValue) error {
 	})
 }
 
-// Finish publishes the listing and makes the cache ready. What it refuses, such as
-// a key twice or a second listing, has not changed the cache. However it
-// ends, other than with ErrBusy, the loading is closed.
+// Finish publishes the listing and makes the cache ready. A refused listing, for example with a key
+// twice, or a second one, has not changed the cache. Finish closes the loading, except if it
+// returns ErrBusy.
 func (l *Loading) Finish() error {
 	err := l.with(func(p *C.watchcore_loading, writer *C.watchcore_writer) error {
 		return failed(C.wc_loading_finish(p, writer))
@@ -64,8 +62,8 @@ func (l *Loading) Finish() error {
 	return err
 }
 
-// Close drops a listing that was not finished: the cache is as it was. Idempotent,
-// from any goroutine. The error is always nil.
+// Close discards a listing that was not finished; the cache is unchanged. Idempotent, from any
+// goroutine. The error is always nil.
 func (l *Loading) Close() error {
 	l.cleanup.Stop()
 	l.handle.close()

@@ -10,57 +10,57 @@ import (
 	"unsafe"
 )
 
-// loan is memory of the library that a batch, a page or a walk over a snapshot
-// shows, from the call that brought it until it is freed.
+// borrow is the library's memory behind a batch, a page or a walk over a snapshot, from the call
+// that returned it until it is freed.
 //
-//  1. Methods that copy (Key, Value, ModRevision) and loops hold it while they run: what
-//     is released meanwhile stays until they are through. After that they panic, so
-//     that no order of calls reads memory that is no longer there.
-//  2. Methods that return views (KeyView) mark it. A view is a []byte in the library's memory, which the garbage
-//     collector does not see, so that a loan with one ends by Release only. One that was forgotten is leaked:
-//     counted, and said in the log (leak.go).
-//  3. Release ends it, and frees it where it is not kept. A batch is kept by its
-//     subscription until that polls again: then what was released is freed in the same
-//     crossing (detach), and what was not is kept no longer.
-//  4. What nobody can reach any more is freed by the garbage collector, or found to be leaked, where a net
-//     is there: catch adds one where Release may be missing, and where it came while a
-//     loop was inside, for a panic may have left that for ever.
-//  5. A loan that was released, and that nobody is inside, is lent again with the next
-//     batch of its subscription (open): what is made for a poll is a Batch alone. Each
-//     time is a turn, which batches and events carry: one of an earlier turn comes late,
-//     and panics as after its release. Turns are not used twice: a loan that has had all
-//     of them is left to the garbage collector.
+//  1. Methods that copy (Key, Value, ModRevision) and loops hold the borrow while they run: memory
+//     that is released meanwhile stays until they return. Later calls panic, so
+//     no order of calls reads freed memory.
+//  2. Methods that return views (KeyView) mark the borrow. A view is a []byte in the library's memory, which
+//     the garbage collector does not track, so only Release ends a marked borrow. A forgotten one is a leak,
+//     which is counted and logged (leak.go).
+//  3. Release closes the borrow, and frees its memory unless it is kept. A subscription keeps its newest batch
+//     until its next poll, which frees a released batch in the same cgo
+//     call (detach), and stops keeping one that is not released.
+//  4. The garbage collector frees a borrow that is unreachable, or reports it as a leak, if it has a
+//     finalizer. catch adds one where Release may be missing, and where Release came while a
+//     loop was inside, because a panic may have left the loop without exit.
+//  5. A released borrow that nobody is inside is reused for the next batch of its subscription
+//     (open), so that a poll allocates a Batch only. Each use is a generation, whose
+//     number batches and events carry: a call with an earlier generation
+//     panics as after a release. Generations are not reused: after the last one the
+//     borrow is left to the garbage collector.
 //
-// It lies inside its owner: who has the loan has the owner. A nil loan is memory of
-// the program's own, which nobody frees.
+// A borrow lies inside its owner, so a pointer to it keeps the owner reachable. A nil borrow stands
+// for memory of Go's, which needs no release.
 //
-// An example: a poll brings batch A in turn 7, and A is released: closed, kept. The next
-// poll takes what A showed back (closed, freed), and its events are batch B in turn 8, open
-// and kept. Somebody asks an event of A for its key: it comes in, finds turn 8 in place of
-// 7, goes out, and panics. B is not released, and the poll after that keeps it no longer:
-// the loan is B's for good, and the next batch gets another one, in turn 0.
+// An example: a poll returns batch A in generation 7, and A is released: closed, kept. The next
+// poll detaches A's memory (closed, freed), and its events are batch B in generation 8, open and
+// kept. If the program asks an event of A for its key, the call enters, finds generation 8 instead
+// of 7, exits, and panics. If B is not released, the next poll stops keeping it: the borrow stays
+// B's, and the next batch gets a new borrow, in generation 0.
 type loan struct {
 	gate   gate
-	copies lentCopies // build tag debug: what is overwritten at the end
-	taken  origin     // build tag debug: where the program took it
+	copies lentCopies // build tag debug: overwritten at the end
+	taken  origin     // build tag debug: the stack that took the memory
 	goods
-	net unsafe.Pointer // *net, or noNet, atomically: see view
+	net unsafe.Pointer // *finalizer, or noFinalizer, atomically: see view
 }
 
-// turn is which time a loan is lent: those bits of its state.
+// generation counts the uses of a borrow. It is a part of the gate's state.
 type turn uint32
 
-// goods is what is freed.
+// resource is what a borrow frees.
 type goods struct {
-	state *coreState // of its cache, which counts what is out; nil: a walk
-	what  uintptr    // the library's
+	state *coreState // of its cache, which counts unreleased resources; nil: a walk
+	what  uintptr    // the library's pointer
 	kind  uint32     // WC_BATCH, WC_PAGE, WC_WALK
-	noNet uint32     // of a loan, atomically; stands for a net's first word where there is none. Here it costs nothing
+	noNet uint32     // of a borrow, atomically; view writes here if there is no finalizer. The field fills padding
 }
 
-// net is what the garbage collector has of a loan.
+// finalizer is the state that a borrow shares with its cleanup.
 type net struct {
-	viewed  uint32 // atomically; 1: a view was taken, and the memory is not freed. First: see view
+	viewed  uint32 // atomically; 1: a view was taken, and the memory must not be freed. The first field: see view
 	cleanup runtime.Cleanup
 }
 
@@ -69,7 +69,7 @@ func (g goods) free() {
 	g.count(-1)
 }
 
-// count counts what is out and not freed.
+// count counts the resources that are not freed.
 func (g goods) count(n int64) {
 	switch g.kind {
 	case C.WC_BATCH:
@@ -82,9 +82,9 @@ func (g goods) count(n int64) {
 	}
 }
 
-// begin is called before anybody else has the loan, or its turn; what is lent again is of the
-// same kind: who comes late may look at that just now. What is kept does not count until it
-// is detached.
+// begin starts a use of the borrow, before another goroutine has the borrow or its new generation.
+// A reused borrow keeps its kind and state, which a late call of an earlier generation may be
+// reading. A kept resource is not counted until it is detached.
 func (l *loan) begin(g goods, kept bool) {
 	if l.net == nil {
 		l.net = unsafe.Pointer(&l.noNet)
@@ -100,7 +100,8 @@ func (l *loan) begin(g goods, kept bool) {
 	}
 }
 
-// open ends the turn before, if there was one. Who comes late may be inside for a moment.
+// open starts the next generation, or the first. A late call of an earlier generation may be inside
+// for a moment.
 func (l *loan) open(kept int64) {
 	for {
 		state := l.gate.state.Load()
@@ -114,18 +115,18 @@ func (l *loan) open(kept int64) {
 	}
 }
 
-// turn is of whoever has opened it just now.
+// generation returns the generation that the caller has just opened.
 func (l *loan) turn() turn { return turn(l.gate.state.Load() & loanTurns) }
 
-// end releases it: it is freed now, when the last call inside is through, or by its
-// subscription. A turn that is over was released.
+// end releases the borrow: its memory is freed now, when the last call inside returns, or by the
+// subscription. A generation that is over was released before.
 func (l *loan) end(turn turn) {
 	for {
 		state := l.gate.state.Load()
 		switch {
 		case state&(gateClosed|loanTurns) != int64(turn):
 			return
-		case state < gateInside || state&loanKept != 0: // nobody is inside, or it is freed later
+		case state < gateInside || state&loanKept != 0: // nobody is inside, or the subscription frees later
 			if l.gate.state.CompareAndSwap(state, state|gateClosed) {
 				if l.gate.left(state | gateClosed) {
 					l.free()
@@ -140,18 +141,19 @@ func (l *loan) end(turn turn) {
 	}
 }
 
-// isKept says that it is kept and was not released: such do not count.
+// isKept reports whether the borrow is kept and not released. Such a borrow is not counted as
+// unreleased.
 func (l *loan) isKept() bool { return l.gate.state.Load()&(gateClosed|loanKept) == loanKept }
 
-// detach ends that it is kept, unless it was released: then the caller has to free what it
-// returns (0: nothing), and may lend the loan again.
+// detach stops keeping the borrow. If it was released, detach returns the resource that the caller
+// must free (0: none), and whether the borrow may be reused.
 func (l *loan) detach() (what uintptr, again bool) {
 	for {
 		state := l.gate.state.Load()
 		again = state&loanKept != 0 && state&loanTurns != loanTurns
 		switch {
 		case state&gateFreed != 0:
-			// Of one that is kept nobody frees anything but whoever calls this.
+			// While the borrow is kept, only this function frees.
 			return 0, again
 		case state&(gateClosed|loanKept) == gateClosed|loanKept && state < gateInside:
 			if !l.gate.state.CompareAndSwap(state, state|gateFreed) {
@@ -170,8 +172,8 @@ func (l *loan) detach() (what uintptr, again bool) {
 	}
 }
 
-// catch leaves it to the garbage collector, which does not free one of which a view may still be
-// used. It costs several allocations: it is called where Release may be missing. The
+// catch adds a finalizer, by which the garbage collector frees the memory unless a view may still
+// be in use. catch costs several allocations, so it is called only where Release may be missing. The
 // caller is inside.
 func (l *loan) catch() {
 	n := &net{}
@@ -182,17 +184,17 @@ func (l *loan) catch() {
 	}
 }
 
-// hang puts a net, or none, in the place of the one before.
+// setFinalizer replaces the finalizer and stops the former one's cleanup. It may be noFinalizer.
 func (l *loan) hang(n unsafe.Pointer) {
 	if before := atomic.SwapPointer(&l.net, n); before != unsafe.Pointer(&l.noNet) {
 		(*net)(before).cleanup.Stop()
 	}
 }
 
-// isViewed says that a view may still be used.
+// isViewed reports whether a view may still be in use.
 func (l *loan) isViewed() bool { return l.gate.state.Load()&(gateClosed|loanViewed) == loanViewed }
 
-// caught is what a net has of a loan that nobody can reach any more.
+// unreachable is what a finalizer needs of a borrow that has become unreachable.
 type caught struct {
 	goods
 	taken origin
@@ -214,7 +216,7 @@ func (l *loan) free() {
 	l.goods.free()
 }
 
-// enter holds the memory until exit.
+// enter holds the memory until exit. enter panics if the generation is over.
 func (l *loan) enter(turn turn) {
 	if l != nil && int64(turn) != l.gate.state.Add(gateInside)&(gateClosed|loanTurns) {
 		l.exit()
@@ -222,7 +224,7 @@ func (l *loan) enter(turn turn) {
 	}
 }
 
-// isLate says whether the turn is over.
+// isLate reports whether the generation is over.
 func (l *loan) isLate(turn turn) bool {
 	return l != nil && int64(turn) != l.gate.state.Load()&(gateClosed|loanTurns)
 }
@@ -233,9 +235,9 @@ func (l *loan) exit() {
 	}
 }
 
-// view is called before a view is taken. It is short enough to be inlined with what
-// takes one: a call costs as much as the rest. One that comes late may mark the turn after:
-// that is then left alone by the garbage collector, and no more.
+// view is called before a view is taken. view is short enough to be inlined into its callers, because
+// a call would double their cost. A late call may mark the following generation: that generation is
+// then not freed by the garbage collector, which does no other harm.
 func (l *loan) view(turn int64) {
 	if l != nil && l.gate.state.Load()&(gateClosed|loanViewed|loanTurns) != turn|loanViewed {
 		if l.gate.state.Or(loanViewed)&(gateClosed|loanTurns) != turn {

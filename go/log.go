@@ -6,16 +6,16 @@ package watchcore
 // #include <sys/socket.h>
 // #include <sys/uio.h>
 //
-// // What the library's log function is given: where messages go, and how many did not.
+// // The argument of the library's log function: the socket for messages, and how many were lost.
 // struct wc_log {
 //     int fd;
 //     uint64_t lost;
 // };
 //
-// // The longest message that is kept whole.
+// // The longest message that is not cut.
 // enum { WC_LOG_BYTES = 16384 };
 //
-// // On any thread of the library or of a caller: it neither waits nor calls Go.
+// // Runs on any thread of the library or of a caller: it neither waits nor calls Go.
 // static void wc_log_send(void *context, uint32_t level, const char *message, size_t length)
 // {
 //     struct wc_log *log = context;
@@ -61,11 +61,11 @@ import (
 	"watchcore/internal/goroutine"
 )
 
-// LevelTrace is the level of the library's most detailed messages; the others have the
-// levels of slog.
+// LevelTrace is the level of the library's most detailed messages; its other levels are those of
+// slog.
 const LevelTrace = slog.LevelDebug - 4
 
-// levels is the library's levels, by its numbers; 0 is off.
+// levels maps the library's level numbers to levels of slog; 0 is off.
 var levels = [...]slog.Level{
 	C.WATCHCORE_LOG_ERROR: slog.LevelError,
 	C.WATCHCORE_LOG_WARN:  slog.LevelWarn,
@@ -74,48 +74,47 @@ var levels = [...]slog.Level{
 	C.WATCHCORE_LOG_TRACE: LevelTrace,
 }
 
-// logging is how the process's messages are handed out: the logger that was set, and the bridge to it, which is
-// there while the process has users. It is used with the lock of the process. No code of the program is called
-// with that lock, and no handler waited for: a handler may make a cache.
+// logging is how the process logs the library's messages: the logger that was set, and the bridge
+// to it, which exists while the process has users. The lock of the process protects it. Under that
+// lock no code of the program is called, and no handler is waited for: a handler may make a cache.
 type logging struct {
 	logger *slog.Logger
-	most   C.uint32_t // the library's level of the most that the logger takes
+	most   C.uint32_t // the library's level of the most detailed messages that the logger accepts
 	chosen bool       // SetLogger was called
 
-	bridge *bridge // to the logger; nil: there is none
-	open   bool    // messages are sent to the bridge; otherwise it ends behind the last one, or is opened again before
+	bridge *bridge // to the logger; nil: none
+	open   bool    // the library sends to the bridge; otherwise the bridge ends after its last message, unless it is opened again before
 }
 
-// bridge hands the library's messages to a logger, from a goroutine of its own.
+// bridge passes the library's messages to a logger, on its own goroutine.
 type bridge struct {
 	process   *process
 	c         *C.struct_wc_log // its descriptor is closed under the lock of the process, its memory freed by the goroutine
 	in        int              // the descriptor of file
 	file      *os.File
 	logger    *slog.Logger
-	ended     chan struct{} // closed at the end
-	goroutine atomic.Uint64 // its number
+	ended     chan struct{} // closed when the goroutine has ended
+	goroutine atomic.Uint64 // the goroutine's id
 }
 
-// SetLogger says where the messages of the library go, those of all caches of the
-// process: what is wrong with a server, why a history was replaced, a panic in foreign
-// code, a batch that was never released. nil is slog.Default(), as it is when a message comes; that is also where they go
-// when SetLogger is never called. slog.New(slog.DiscardHandler) switches them off.
+// SetLogger sets the logger for the library's messages, of all caches of the process: server
+// problems, the reasons of resyncs, panics in the program's code, batches that were never released.
+// nil is slog.Default() at the time of each message, which is also the default if SetLogger is
+// never called. slog.New(slog.DiscardHandler) disables logging.
 //
-// What the handler has not enabled when SetLogger is called is not made at all: after a
-// change of its level, call SetLogger again. The handler is called on one goroutine,
-// message by message in their order, and never holds the library up: what comes while
-// too many wait is lost, and one warning says how many. A message is cut at 16 KiB. A
-// handler that ends its goroutine, as runtime.Goexit and a test's FailNow do, is called on another one
-// with the next message; one that panics ends the program, as on any goroutine. The goroutine is there while
-// there is a cache: it ends, behind the last message, with the last one that is closed. A thread of the library says
-// that a subscription was closed for its lag after the subscription is told: beside the close of the last cache this
-// message may be lost.
+// The library does not make messages of levels that the handler has disabled when SetLogger is
+// called: after a change of its level, call SetLogger again. The handler is called on one
+// goroutine, message by message in order, and never delays the library: messages that arrive while
+// too many wait are lost, and one warning says how many. A message is cut at 16 KiB. If a handler
+// ends its goroutine, as runtime.Goexit and a test's FailNow do, the next message comes on another
+// goroutine; a handler that panics ends the program, as on any goroutine. The goroutine exists
+// while there is a cache: it ends, after the last message, when the last cache is closed. A thread
+// of the library logs that a subscription was closed for its lag after the subscription itself has
+// the error, so this message may be lost if the last cache is closed at the same time.
 //
-// When SetLogger returns, the logger given before has seen all that was said until then
-// and is not called any more. So its handler cannot call SetLogger itself (ErrBusy); it may call
-// everything else but Shutdown. It is ErrUnsupported where the process collects the library's messages
-// in another way.
+// When SetLogger returns, the former logger has received all earlier messages and is not called any
+// more. So its handler cannot call SetLogger itself (ErrBusy), nor Shutdown; it may call everything
+// else. The error is ErrUnsupported if the process collects the library's messages in another way.
 func SetLogger(logger *slog.Logger) error {
 	p := &theProcess
 	if p.isHandler() {
@@ -131,7 +130,7 @@ func SetLogger(logger *slog.Logger) error {
 	return err
 }
 
-// mostOf is the library's level of the most that a logger takes.
+// mostOf returns the library's level of the most detailed messages that a logger accepts.
 func mostOf(logger *slog.Logger) C.uint32_t {
 	for level := C.uint32_t(C.WATCHCORE_LOG_TRACE); level > C.WATCHCORE_LOG_OFF; level-- {
 		if orDefault(logger).Enabled(context.Background(), levels[level]) {
@@ -141,10 +140,11 @@ func mostOf(logger *slog.Logger) C.uint32_t {
 	return C.WATCHCORE_LOG_OFF
 }
 
-// set makes another logger the process's. It returns the bridge to the one before, for whose end the caller has
-// to wait without the lock.
+// set replaces the logger of the process. set returns the bridge to the former one; the caller must
+// wait for its end without the lock.
 func (l *logging) set(p *process, logger *slog.Logger, most C.uint32_t) (before *bridge, err error) {
-	// Also without users: that it is not possible is said here, and not with the next cache.
+	// A bridge is made even without users, so that an error is returned here and not by the next
+	// New.
 	next, err := newBridge(p, logger, most)
 	if err != nil {
 		return nil, err
@@ -159,8 +159,9 @@ func (l *logging) set(p *process, logger *slog.Logger, most C.uint32_t) (before 
 	return before, nil
 }
 
-// begin is called with the first user. most is that of slog.Default(), where the messages go that nobody has
-// chosen a logger for: what goes wrong should be seen, and where it cannot be had the program goes on without.
+// begin is called for the first user. most is the level of slog.Default(), which is used if the
+// program has set no logger: errors should be visible, but if logging is impossible the cache works
+// without it.
 func (l *logging) begin(p *process, most C.uint32_t) error {
 	if !l.chosen {
 		l.most = most
@@ -178,21 +179,21 @@ func (l *logging) begin(p *process, most C.uint32_t) error {
 	return nil
 }
 
-// stop lets the bridge end behind what was said.
+// stop makes the bridge end after the messages that were sent.
 func (l *logging) stop() {
 	if !l.open {
 		return
 	}
 	l.open = false
 	if e := C.wc_log_set(nil, C.WATCHCORE_LOG_OFF); e != nil {
-		taken(e) // that of a forked child, which has no thread that would send
+		taken(e) // a forked child, in which no thread would send
 	}
-	// A packet that is no message: whoever reads it, or the last one where there is no room for it, looks whether
-	// anything is left.
+	// An empty packet wakes the goroutine, which then sees that nothing is left. If the socket is
+	// full, the goroutine checks after the last message anyway.
 	_, _ = syscall.Write(int(l.bridge.c.fd), []byte{0})
 }
 
-// send says a message of the package's own.
+// send sends a message of this package.
 func (l *logging) send(level slog.Level, message string) {
 	if !l.open || level < levels[l.most] {
 		return
@@ -211,7 +212,8 @@ func orDefault(logger *slog.Logger) *slog.Logger {
 	return logger
 }
 
-// newBridge lets messages up to a level go to a logger, and none to the bridge that was there. OFF is no bridge.
+// newBridge makes the library send messages up to a level to a logger, and none to the former
+// bridge. OFF makes no bridge.
 func newBridge(p *process, logger *slog.Logger, most C.uint32_t) (*bridge, error) {
 	if most == C.WATCHCORE_LOG_OFF {
 		return nil, failed(C.wc_log_set(nil, most))
@@ -220,7 +222,7 @@ func newBridge(p *process, logger *slog.Logger, most C.uint32_t) (*bridge, error
 	if err != nil {
 		return nil, newError(ErrResourceExhausted, "set the logger: no pair of sockets: %v. Close descriptors, or raise their limit", err)
 	}
-	// The same on every machine: some hundred messages.
+	// A fixed buffer size holds about a hundred messages on every machine.
 	_ = syscall.SetsockoptInt(pair[1], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 128<<10)
 	b := &bridge{
 		process: p,
@@ -242,13 +244,14 @@ func newBridge(p *process, logger *slog.Logger, most C.uint32_t) (*bridge, error
 	return b, nil
 }
 
-// close ends what is sent, of a bridge to which the library sends no more. The goroutine ends behind the last message.
+// close closes the sending side, to which the library sends no more. The goroutine ends after the
+// last message.
 func (b *bridge) close() { syscall.Close(int(b.c.fd)) }
 
 func (b *bridge) over() <-chan struct{} { return b.ended }
 
-// run ends when the other side is closed and all is read. Where the handler ends the goroutine another one goes on
-// behind that message.
+// run ends when the other side is closed and all is read. If the handler ends the goroutine,
+// another one continues after that message.
 func (b *bridge) run() {
 	through := false
 	defer func() {
@@ -272,7 +275,8 @@ func (b *bridge) run() {
 			level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
 			say(levels[level], string(packet[4:n]))
 		}
-		// Behind the message, which would be lost with a handler that ends here, and not be counted.
+		// The count of lost messages follows the message: if the handler ended the goroutine here
+		// first, the message would be lost without being counted.
 		if lost := uint64(C.wc_log_lost(b.c)); lost > 0 {
 			say(slog.LevelWarn, fmt.Sprintf("%d messages came faster than they were taken, and are lost", lost))
 		}
@@ -280,12 +284,13 @@ func (b *bridge) run() {
 	}
 }
 
-// drained says whether nobody sends any more and nothing is left, and lets nobody open the bridge again then.
+// drained reports whether nothing is sent any more and nothing is left. If so, the bridge cannot be
+// opened again.
 func (b *bridge) drained() bool {
 	b.process.mu.Lock()
 	defer b.process.mu.Unlock()
 	l := &b.process.log
-	if l.open || l.bridge != b { // of a logger that was replaced the end of the file says so
+	if l.open || l.bridge != b { // the bridge of a replaced logger ends at the end of the file instead
 		return false
 	}
 	if _, _, err := syscall.Recvfrom(b.in, make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); err == nil {

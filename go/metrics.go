@@ -10,24 +10,24 @@ import (
 	"runtime"
 )
 
-// MetricsContentType is the Content-Type of an answer with what WriteMetrics writes.
+// MetricsContentType is the Content-Type of the text that WriteMetrics writes.
 const MetricsContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// MetricsOptions says which figures WriteMetrics writes.
+// MetricsOptions says which metrics WriteMetrics writes.
 type MetricsOptions struct {
-	// PerSubscription gives each open subscription series of its own, some ten of them, by
-	// its name and number. They come and go with the subscriptions.
+	// PerSubscription adds about ten series for each open subscription, by its name and number.
+	// They come and go with the subscriptions.
 	PerSubscription bool
 }
 
-// WriteMetrics writes all figures of these caches, of what feeds them, and of the library
-// as text for Prometheus: what Status, Stats, Subscriptions and Counters say.
+// WriteMetrics writes all metrics of these caches, of their feeders, and of the library as text for
+// Prometheus: the values of Status, Stats, Subscriptions and Counters.
 //
-// All caches of a program are given at once, so that each name has its HELP and TYPE once;
-// of caches with equal names the second is name#2. The text can stand in one answer with
-// other metrics. A closed cache is left out. It costs O(open subscriptions) and holds up
-// neither writers nor consumers. From any goroutine. docs/OPERATIONS.md has a table of the
-// names, and which to alert on.
+// Pass all caches of a program in one call, so that each metric has its HELP and TYPE once; the
+// second of two caches with equal names becomes name#2. The text may be combined in one answer with
+// other metrics. A closed cache is skipped. WriteMetrics costs O(open subscriptions) and delays
+// neither writers nor consumers. It may be called from any goroutine. docs/OPERATIONS.md has a
+// table of the metrics, and which of them to alert on.
 //
 //	http.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
 //		w.Header().Set("Content-Type", watchcore.MetricsContentType)
@@ -54,7 +54,8 @@ func WriteMetrics(w io.Writer, options MetricsOptions, caches ...*Cache) error {
 	if err := failed(C.wc_metrics(first, C.size_t(len(open)), &given, &text)); err != nil {
 		return err
 	}
-	// A copy: what the writer keeps must not be the library's memory.
+	// The bytes are copied, because the writer may keep them longer than the library's memory
+	// lives.
 	bytes := C.watchcore_text_get(text)
 	written := C.GoBytes(bytes.data, C.int(bytes.length))
 	C.watchcore_text_free(text)

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// Page is some key-values of one revision, in the library's memory until Release. It keeps
-// nothing of the log that is not in the window. A nil *Page is empty.
+// Page is a list of key-values of one revision, in the library's memory until Release. Page does not
+// keep events of the log that have left the window. A nil *Page is empty.
 type Page struct {
 	loan      loan
 	items     []*keyValue
@@ -20,7 +20,7 @@ type Page struct {
 	more      bool
 }
 
-// newPage takes over what a list gave.
+// newPage takes over a page that C returned.
 func newPage(made *C.watchcore_page, state *coreState) *Page {
 	info := C.wc_page(made)
 	p := &Page{
@@ -39,19 +39,19 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 	return p
 }
 
-// Release frees the page. It may be called again, from any goroutine. From then
-// on views of it must not be used any more, and its items, Len, At and All panic.
+// Release frees the page. Release may be called more than once and from any goroutine. Afterwards views
+// of the page must not be used any more, and its items, Len, At and All panic.
 //
-// A page that is not released is released by the garbage collector some time after
-// neither it nor one of its items is reachable, but for one of which a view was taken:
-// that is held for ever, counted in Stats.LeakedPages, and said once in the log, as a batch is.
+// The garbage collector releases a page some time after neither the page nor one of its items is
+// reachable. If a view was taken, the memory stays for ever instead, Stats.LeakedPages counts it,
+// and the log reports it once, as for a batch.
 func (p *Page) Release() {
 	if p != nil {
 		p.loan.end(0)
 	}
 }
 
-// Len is the number of items.
+// Len returns the number of items.
 func (p *Page) Len() int {
 	if p == nil {
 		return 0
@@ -62,17 +62,18 @@ func (p *Page) Len() int {
 	return len(p.items)
 }
 
-// At is the item at an index.
+// At returns the item at an index.
 func (p *Page) At(i int) KeyValueRef {
 	p.loan.enter(0)
 	defer p.loan.exit()
 	return KeyValueRef{p.items[i], &p.loan}
 }
 
-// All walks over the items of this page in key order; Cache.ListAll walks over all pages. Where a panic (or runtime.Goexit) leaves the
-// loop, the garbage collector frees the page's memory, also of one that is released.
+// All iterates over the items of this page in key order; Cache.ListAll iterates over all pages. If
+// a panic (or runtime.Goexit) leaves the loop, the garbage collector frees the page's memory, even
+// if the page was released.
 func (p *Page) All() iter.Seq[KeyValueRef] {
-	// Without defer, so that it is inlined with the loop's body.
+	// There is no defer, so that the compiler can inline this together with the loop's body.
 	return func(yield func(KeyValueRef) bool) {
 		if p == nil {
 			return
@@ -87,7 +88,8 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 	}
 }
 
-// lend runs a loop's body for each item, and releases the page; false: the loop has ended.
+// lend runs a loop's body for each item, and releases the page. lend returns false if the body has
+// ended the loop.
 func (p *Page) lend(yield func(KeyValueRef, error) bool) bool {
 	defer p.Release()
 	for kv := range p.All() {
@@ -98,13 +100,13 @@ func (p *Page) lend(yield func(KeyValueRef, error) bool) bool {
 	return true
 }
 
-// More says whether keys of the range remain after the last one looked at, whether
-// the selectors let them pass or not.
+// More reports whether keys of the range remain after this page, whether the selectors select them
+// or not.
 func (p *Page) More() bool { return p != nil && p.more }
 
-// Continue is the token of the next page, for ListOptions.Continue; "" where there is no
-// more. It can be kept: it is good in another process too, while the page's
-// revision is in the window there.
+// Continue returns the token of the next page, for ListOptions.Continue, or "" if there is none.
+// The token can be stored, and is also valid in another process while the page's revision is in the
+// window there.
 func (p *Page) Continue() string {
 	if p == nil {
 		return ""
@@ -112,8 +114,8 @@ func (p *Page) Continue() string {
 	return p.token
 }
 
-// Remaining is how many keys of the range remain after the last item; 0 where the
-// list had selectors: they were not counted then.
+// Remaining returns how many keys of the range remain after the last item; 0 if the list had
+// selectors, because then they are not counted.
 func (p *Page) Remaining() uint64 {
 	if p == nil {
 		return 0
@@ -121,7 +123,7 @@ func (p *Page) Remaining() uint64 {
 	return p.remaining
 }
 
-// Position is the state that the page was read from.
+// Position returns the position of the state that the page shows.
 func (p *Page) Position() Position {
 	if p == nil {
 		return Position{}
@@ -129,5 +131,5 @@ func (p *Page) Position() Position {
 	return p.position
 }
 
-// Revision is the revision of that state.
+// Revision returns the revision of that state.
 func (p *Page) Revision() uint64 { return p.Position().Revision }

@@ -9,16 +9,16 @@ import (
 	"watchcore/internal/goroutine"
 )
 
-// process is what the package has once for all caches: the wake loop (waker.go) and the bridge that hands
-// out log messages (log.go). Each has a goroutine. Both are started at their first need and end with the
-// last user, so that a program whose caches are closed has no goroutine of this package. The users are
+// process is the state that all caches share: the wake loop (waker.go) and the bridge that passes
+// on log messages (log.go). Each has a goroutine. Both start on demand and end with the last user,
+// so that a program whose caches are closed runs no goroutine of this package. The users are
 //
 //   - each cache, from before the library makes it until the library's handle is freed;
 //   - each wait and each subscription that has a tag in the wake set;
-//   - whoever reports a message of the package's own, while it does.
+//   - each caller of report, during the call.
 //
-// docs/internals/shutdown.md has the states, and why no wake-up and no message is lost between an end and
-// the next start.
+// docs/internals/shutdown.md has the states, and the reason why no wake-up and no message is lost
+// between an end and the next start.
 type process struct {
 	mu    sync.Mutex
 	users int
@@ -26,18 +26,18 @@ type process struct {
 
 	loop *wakeLoop // nil: nobody has waited since the last user left
 
-	running map[worker]struct{} // what was started and has not ended: Shutdown waits for it
+	running map[worker]struct{} // started and not ended yet: Shutdown waits for them
 }
 
 var theProcess = process{running: map[worker]struct{}{}}
 
-// worker has a goroutine: a wakeLoop or a bridge.
+// worker has a goroutine: it is a wakeLoop or a bridge.
 type worker interface {
 	over() <-chan struct{} // closed when the goroutine has ended
 }
 
-// enter counts a user, and starts the log with the first one. It calls the program's log handler (Enabled), so
-// no lock may be held. leave must follow, unless there is an error.
+// enter counts a user, and starts the log for the first one. enter calls the program's log handler
+// (Enabled), so the caller must hold no lock. Unless enter fails, leave must follow.
 func (p *process) enter() error {
 	most := mostOf(nil)
 	p.mu.Lock()
@@ -51,7 +51,7 @@ func (p *process) enter() error {
 	return nil
 }
 
-// leave ends with the last user what the process has once.
+// leave removes a user. After the last one it ends the shared goroutines.
 func (p *process) leave() {
 	p.mu.Lock()
 	loop := p.left()
@@ -59,7 +59,7 @@ func (p *process) leave() {
 	loop.end()
 }
 
-// left uncounts a user, with the lock. The caller has to end what it returns, without the lock.
+// left removes a user, under the lock. The caller must end the returned loop without the lock.
 func (p *process) left() (unused *wakeLoop) {
 	if p.users--; p.users > 0 {
 		return nil
@@ -69,7 +69,7 @@ func (p *process) left() (unused *wakeLoop) {
 	return unused
 }
 
-// started needs the lock; ended follows.
+// started needs the lock. ended must follow.
 func (p *process) started(w worker) { p.running[w] = struct{}{} }
 
 func (p *process) ended(w worker) {
@@ -78,8 +78,8 @@ func (p *process) ended(w worker) {
 	delete(p.running, w)
 }
 
-// isHandler says whether the goroutine that calls it runs the program's log handler: it would wait for
-// itself in what waits for that.
+// isHandler reports whether the calling goroutine runs the program's log handler, which would wait
+// for itself in a call that waits for the handler.
 func (p *process) isHandler() bool {
 	id := goroutine.ID()
 	p.mu.Lock()
@@ -92,8 +92,8 @@ func (p *process) isHandler() bool {
 	return false
 }
 
-// report says a message of the package's own where the library's messages go. It calls the program's log
-// handler (Enabled): not from a cleanup, nor with a lock.
+// report logs a message of this package. report calls the program's log handler (Enabled), so it must
+// not be called from a cleanup, nor under a lock.
 func (p *process) report(level slog.Level, message string) {
 	if p.enter() != nil {
 		return

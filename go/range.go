@@ -7,36 +7,38 @@ import (
 	"runtime"
 )
 
-// Range says which keys. The zero Range is every key.
+// Range is a set of keys. The zero Range is every key.
 type Range struct {
 	kind     uint32
 	from, to string
 }
 
-// rangeNone is no kind of C's: there it is a filter that nothing passes.
+// rangeNone is not a kind of C's Range: in C it is a filter that selects nothing.
 const rangeNone = 1 << 31
 
-// RangeAll is every key of the cache.
+// RangeAll returns the range of every key of the cache.
 func RangeAll() Range { return Range{kind: C.WATCHCORE_RANGE_ALL} }
 
-// RangeNone is no key. A subscription gets its marks all the same.
+// RangeNone returns the range of no key. A subscription to it still receives its marks.
 func RangeNone() Range { return Range{kind: rangeNone} }
 
-// RangeKey is one key.
+// RangeKey returns the range of one key.
 func RangeKey(key string) Range { return Range{kind: C.WATCHCORE_RANGE_KEY, from: key} }
 
-// RangePrefix is the keys that start with these bytes.
+// RangePrefix returns the range of the keys that start with these bytes.
 func RangePrefix(prefix string) Range { return Range{kind: C.WATCHCORE_RANGE_PREFIX, from: prefix} }
 
-// RangePath is the keys below a path: "/a/foo" is "/a/foo" and "/a/foo/x", not "/a/foobar".
+// RangePath returns the range of the keys at and below a path: "/a/foo" has "/a/foo" and
+// "/a/foo/x", not "/a/foobar".
 func RangePath(path string) Range { return Range{kind: C.WATCHCORE_RANGE_PATH, from: path} }
 
-// RangeBetween is the keys from one (inclusive) to another (exclusive; "" is the end).
+// RangeBetween returns the range of the keys from one (inclusive) to another (exclusive; "" is the
+// end).
 func RangeBetween(from, to string) Range {
 	return Range{kind: C.WATCHCORE_RANGE_BETWEEN, from: from, to: to}
 }
 
-// inC is the range as C knows it, and whether nothing is to pass.
+// inC returns the range for C, and whether the filter is to select nothing.
 func (r Range) inC() (keys Range, nothing C.uint32_t) {
 	if r.kind == rangeNone {
 		return Range{}, 1
@@ -44,7 +46,7 @@ func (r Range) inC() (keys Range, nothing C.uint32_t) {
 	return r, 0
 }
 
-// fill is for ranges that C knows.
+// fill accepts only the kinds of C.
 func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
 	*o = C.watchcore_range{
 		size: C.sizeof_watchcore_range,
@@ -54,7 +56,8 @@ func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
 	}
 }
 
-// first is present, though empty, where the range has one.
+// first returns the range's first key, which may be empty but not NULL, unless the range is
+// RangeAll.
 func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
 	if r.kind == C.WATCHCORE_RANGE_ALL {
 		return C.watchcore_bytes{}
@@ -62,20 +65,20 @@ func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
 	return present(pin, r.from)
 }
 
-// SelectOptions says which key-values of a range of a snapshot. The zero value is all.
+// SelectOptions selects key-values of a range of a snapshot. The zero value is all.
 type SelectOptions struct {
-	// LabelSelector and FieldSelector are as those of SubscribeOptions.
+	// LabelSelector and FieldSelector have the same meaning as in SubscribeOptions.
 	LabelSelector, FieldSelector string
 }
 
-// DiffOptions says which changes Cache.Diff gives. The zero value is all.
+// DiffOptions selects the changes that Cache.Diff returns. The zero value is all.
 type DiffOptions struct {
-	// Range is which keys; the zero Range is every key.
+	// Range selects the keys; the zero Range is every key.
 	Range Range
-	// LabelSelector and FieldSelector are as those of SubscribeOptions. An object that came
-	// into them or left them meanwhile is added or deleted.
+	// LabelSelector and FieldSelector have the same meaning as in SubscribeOptions. An object that
+	// entered or left them in between is added or deleted.
 	LabelSelector, FieldSelector string
-	// Types gives only these types of events; nil is all.
+	// Types selects the types of events; nil is all.
 	Types []EventType
 }
 
@@ -95,13 +98,13 @@ func (d *DiffOptions) fill(o *C.watchcore_filter, pin *runtime.Pinner) error {
 	return check.err
 }
 
-// fill is a range of keys and what of them.
+// fill combines the selectors with a range.
 func (s *SelectOptions) fill(o *C.watchcore_filter, keys Range, pin *runtime.Pinner) error {
 	all := DiffOptions{Range: keys, LabelSelector: s.LabelSelector, FieldSelector: s.FieldSelector}
 	return all.fill(o, pin)
 }
 
-// types refuses what is no type of an event; nil is all.
+// types refuses values that are no event types; nil is all.
 func (c *checker) types(name string, types []EventType) C.uint32_t {
 	var mask C.uint32_t
 	for _, t := range types {

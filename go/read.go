@@ -26,61 +26,61 @@ import (
 	"unsafe"
 )
 
-// DefaultWaitTimeout is how long a read waits for its revision where its options do not
-// say.
+// DefaultWaitTimeout is how long a read waits for its revision if its options do not say.
 const DefaultWaitTimeout = 3 * time.Second
 
-// Read says which state is asked for. The zero Read is ReadAny.
+// Read says which state to read. The zero Read is ReadAny.
 type Read struct {
 	mode uint32
 	at   Position
 }
 
-// ReadAny is whatever the cache has now; it never waits.
+// ReadAny reads the cache's present state; it never waits.
 func ReadAny() Read { return Read{mode: C.WATCHCORE_READ_ANY} }
 
-// ReadAtLeast is the newest state, at least at a revision; it waits for that.
+// ReadAtLeast reads the newest state, and waits until the state has at least the given revision.
 func ReadAtLeast(revision uint64) Read { return ReadAtLeastPosition(Position{Revision: revision}) }
 
-// ReadAtLeastPosition is ReadAtLeast of one history: ErrCompacted where that was reset
-// since, ErrResynced where it is replaced while this waits.
+// ReadAtLeastPosition is ReadAtLeast within one history: the error is ErrCompacted if the history
+// was replaced before the call, and ErrResynced if it is replaced during the wait.
 func ReadAtLeastPosition(position Position) Read {
 	return Read{C.WATCHCORE_READ_AT_LEAST, position}
 }
 
-// ReadExact is the state at exactly a revision; it waits for a future one. ErrCompacted
-// where it is older than the window.
+// ReadExact reads the state at exactly a revision, and waits for a future one. The error is
+// ErrCompacted if the revision is older than the window.
 func ReadExact(revision uint64) Read { return ReadExactPosition(Position{Revision: revision}) }
 
-// ReadExactPosition is ReadExact of one history, as ReadAtLeastPosition.
+// ReadExactPosition is ReadExact within one history, with the errors of ReadAtLeastPosition.
 func ReadExactPosition(position Position) Read { return Read{C.WATCHCORE_READ_EXACT, position} }
 
-// ReadOptions says which state Get and Count read, and what of it. The zero value is
-// everything that the cache has now.
+// ReadOptions says which state Get and Count read, and which part of it. The zero value is the
+// whole present state.
 type ReadOptions struct {
-	// Read is which state; the zero Read is ReadAny.
+	// Read selects the state; the zero Read is ReadAny.
 	Read Read
-	// WaitTimeout is how long the read waits for its revision, beside its context: after that
-	// it is ErrFutureRevision, with the numbers. 0 is DefaultWaitTimeout; less than 0 is as
-	// long as the context.
+	// WaitTimeout limits how long the read waits for its revision, in addition to its context: the
+	// error is then ErrFutureRevision, with the numbers. 0 is DefaultWaitTimeout; with a negative
+	// value only the context limits the wait.
 	WaitTimeout time.Duration
-	// LabelSelector and FieldSelector are as those of SubscribeOptions.
+	// LabelSelector and FieldSelector have the same meaning as in SubscribeOptions.
 	LabelSelector, FieldSelector string
 }
 
-// ListOptions says which state List reads, and what of it. The zero value is everything
-// of the range that the cache has now.
+// ListOptions says which state List reads, and which part of it. The zero value is the whole range
+// in the present state.
 type ListOptions struct {
-	// Read is which state; the zero Read is ReadAny.
+	// Read selects the state; the zero Read is ReadAny.
 	Read Read
-	// WaitTimeout is as that of ReadOptions.
+	// WaitTimeout has the same meaning as in ReadOptions.
 	WaitTimeout time.Duration
-	// LabelSelector and FieldSelector are as those of SubscribeOptions.
+	// LabelSelector and FieldSelector have the same meaning as in SubscribeOptions.
 	LabelSelector, FieldSelector string
-	// Limit is the most items of a page; 0 is all.
+	// Limit is the maximum number of items of a page; 0 is all.
 	Limit int
-	// Continue begins after the page that gave this token (Page.Continue), in the same
-	// revision: with the same range and selectors, and with ReadAny. "" begins at the start.
+	// Continue starts after the page that returned this token (Page.Continue), at the same
+	// revision. The range and the selectors must be the same, and Read must be ReadAny. "" starts
+	// at the beginning.
 	Continue string
 }
 
@@ -110,8 +110,8 @@ func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) err
 	return check.err
 }
 
-// Get reads one key. The key-value is a copy; nil is "there was none", or none that the
-// selectors let pass, and the revision says when that was so.
+// Get reads one key. The key-value is a copy; nil means that the key is absent or that the
+// selectors do not select it, at the returned revision.
 func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyValue, uint64, error) {
 	var f found
 	room := rooms.Get().(*room)
@@ -126,10 +126,9 @@ func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyV
 	return kv, f.revision, nil
 }
 
-// GetInto is Get into memory of the caller's: key and value are written over those of into,
-// which grow where they are too small. It says whether there was such a key-value; where
-// there was none, into stays what it is. Who reads many keys, and keeps none of them,
-// allocates nothing:
+// GetInto is Get into memory of the caller: it overwrites the key and the value of into, and
+// enlarges them if they are too small. It reports whether there was such a key-value; if not, into
+// is unchanged. Reading many keys without keeping them allocates nothing:
 //
 //	var kv watchcore.KeyValue
 //	for _, key := range keys {
@@ -154,13 +153,13 @@ func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, in
 	return true, f.revision, nil
 }
 
-// GetView is Get without a copy: view is given the key-value where it lies. Key and Value of kv
-// are the library's memory: valid until view returns, and never to be written to, for other
-// readers have the same bytes. It says whether there was such a key-value; where there was none,
-// view is not called. Nothing is allocated, and the size of the value costs nothing.
+// GetView is Get without a copy: view receives the key-value in place. Key and Value of kv are the
+// library's memory: valid until view returns, and read-only, because other readers share the bytes.
+// GetView reports whether there was such a key-value; if not, view is not called. It allocates
+// nothing, whatever the size of the value.
 //
-// view is called on this goroutine, while nothing is locked: it may take its time, call the cache,
-// close it, or panic.
+// view is called on this goroutine, without any lock: it may take long, call the cache, close it,
+// or panic.
 //
 //	var parsed error
 //	found, revision, err := cache.GetView(ctx, key, watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
@@ -176,15 +175,15 @@ func (c *Cache) GetView(ctx context.Context, key string, options ReadOptions, vi
 	return true, f.revision, nil
 }
 
-// room is where C copies a value that fits, so that a get is one crossing.
+// valueBuffer is memory into which C copies a value that fits, so that a get is one cgo call.
 type room [4096]byte
 
 var rooms = sync.Pool{New: func() any { return new(room) }}
 
-// found is wc_found.
+// found has the layout of wc_found.
 type found struct {
 	revision                uint64
-	kept                    *keyValue // the library's until release
+	kept                    *keyValue // the library's memory until release
 	found, length           uint64
 	create, mod, generation uint64
 	lease                   int64
@@ -196,13 +195,13 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(found{}.lease)-unsafe.Offsetof(C.wc_found{}.lease)]
 )
 
-// fill is called when the value was copied.
+// fill is called after the value was copied.
 func (f *found) fill(kv *KeyValue) {
 	kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease = f.create, f.mod, f.generation, f.lease
 	f.release()
 }
 
-// show is called with what was kept.
+// show calls view with the library's key-value.
 func (f *found) show(view func(kv KeyValue)) {
 	shown := [1]*keyValue{f.kept}
 	items, copies := poisonableItems(shown[:])
@@ -216,9 +215,9 @@ func (f *found) release() {
 	}
 }
 
-// find is one crossing. The value is in room where there is one and it fits, else in the library's
-// memory until release. A read of what the cache has now does not wait, so it does without what
-// a wait needs.
+// find makes one cgo call. The value is in buffer if it fits, otherwise in the library's memory
+// until release. A read of the present state does not wait, so it skips the preparations for a
+// wait.
 func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, room []byte) (value []byte, err error) {
 	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(room)))
 	if *options != (ReadOptions{}) {
@@ -250,8 +249,8 @@ func (core *cacheCore) findAt(ctx context.Context, key string, options *ReadOpti
 	})
 }
 
-// characters is typed so that cgo does not look inside. It is not NULL, also where the
-// text is empty.
+// characters returns a pointer of a type that cgo does not check. characters is never NULL, even for an
+// empty text.
 func characters(text string) *C.char {
 	if text == "" {
 		return (*C.char)(unsafe.Pointer(&nothing))
@@ -259,10 +258,9 @@ func characters(text string) *C.char {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(text)))
 }
 
-// List reads the key-values of a range in key order, all of one revision. Release
-// the page. With Limit, continue page by page with Continue: where the revision of the
-// first page has left the window meanwhile, it is ErrCompacted, and Error.Continue
-// continues in the newest state.
+// List reads the key-values of a range in key order, all of one revision. Release the page. With
+// Limit, continue page by page with Continue: if the revision of the first page has left the window
+// in between, the error is ErrCompacted, and Error.Continue continues in the newest state.
 func (c *Cache) List(ctx context.Context, keys Range, options ListOptions) (*Page, error) {
 	defer runtime.KeepAlive(c)
 	var pin runtime.Pinner
@@ -291,16 +289,17 @@ func (c *Cache) List(ctx context.Context, keys Range, options ListOptions) (*Pag
 	return newPage(made, c.core.state), nil
 }
 
-// DefaultPageSize is how many items ListAll reads at a time where its options do not say.
+// DefaultPageSize is the number of items that ListAll reads at a time if its options do not say.
 const DefaultPageSize = 500
 
-// ListAll walks over the key-values of a range in key order, all of one revision, and reads them page by page, so that a
-// long loop keeps one page in memory: List with the Continue of each page before. options.Limit is the length of a page; 0
-// is DefaultPageSize. Each page is released when the loop is through with it, also by break or panic: an item is valid in the
-// loop's body, Clone it to keep it.
+// ListAll iterates over the key-values of a range in key order, all of one revision, and reads them
+// page by page, so that a long loop keeps one page in memory. options.Limit is the length of a
+// page; 0 is DefaultPageSize. Each page is released when the loop has finished with it, also by
+// break or panic: an item is valid in the loop's body only; Clone it to keep it.
 //
-// An error comes last, with an empty item. Where the revision of the first page has left the window meanwhile it is
-// ErrCompacted: Error.Continue, given to another ListAll, goes on behind the last item in the newest state.
+// An error comes last, with an empty item. If the revision of the first page has left the window in
+// between, the error is ErrCompacted: Error.Continue, given to another ListAll, continues after the
+// last item in the newest state.
 func (c *Cache) ListAll(ctx context.Context, keys Range, options ListOptions) iter.Seq2[KeyValueRef, error] {
 	if options.Limit == 0 {
 		options.Limit = DefaultPageSize
@@ -324,8 +323,8 @@ func textOf(bytes C.watchcore_bytes) string {
 	return string(unsafe.Slice((*byte)(bytes.data), int(bytes.length)))
 }
 
-// Count is the number of keys of a range that the selectors let pass, and the revision
-// of the state that was counted.
+// Count returns the number of keys of a range that the selectors select, and the revision of the
+// counted state.
 func (c *Cache) Count(ctx context.Context, keys Range, options ReadOptions) (count, revision uint64, err error) {
 	defer runtime.KeepAlive(c)
 	var pin runtime.Pinner
@@ -347,11 +346,11 @@ func (c *Cache) Count(ctx context.Context, keys Range, options ReadOptions) (cou
 	return uint64(number), uint64(at), nil
 }
 
-// Diff is the net changes from the state at one position to that at another: of each key
-// at most one event, in key order, added, modified or deleted by what the key was at
-// from, with the revision of its own newest change; PrevValue is the value at from. It
-// never waits: ErrCompacted below the window, ErrFutureRevision above the cache's
-// revision. An Epoch of 0 is unchecked. Release the batch.
+// Diff returns the net changes from the state at one position to the state at another: at most one
+// event per key, in key order, added, modified or deleted relative to the state at from, with the
+// revision of the key's newest change; PrevValue is the value at from. Diff never waits: the error
+// is ErrCompacted below the window, and ErrFutureRevision above the cache's revision. An Epoch of 0
+// is unchecked. Release the batch.
 func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 	defer runtime.KeepAlive(c)
 	var pin runtime.Pinner
@@ -374,14 +373,14 @@ func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 	return b, nil
 }
 
-// wait is what a read waits for, and how long: see ReadOptions.
+// wait is the position for which a read waits, and the limit: see ReadOptions.
 type wait struct {
 	read  Read
 	limit time.Duration
 }
 
-// read calls without waiting in C; where the revision is not there yet it waits
-// here and calls again: see settle.
+// read calls C without waiting there. If the revision has not arrived, read waits here and calls
+// again: see settle.
 func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchcore_cache) *C.watchcore_error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -395,7 +394,7 @@ func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchco
 		return err
 	}
 	at := wait.read.at
-	if wait.read.mode == C.WATCHCORE_READ_ANY { // a token brings its own revision
+	if wait.read.mode == C.WATCHCORE_READ_ANY { // a continue token has its own revision
 		at = Position{Revision: err.(*Error).Asked}
 	}
 	limit := wait.limit
@@ -408,9 +407,9 @@ func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchco
 	}, func() error { return failed(call(core.c())) })
 }
 
-// settle waits for a revision and calls. The revision may have come and gone again until the call, by a reset
-// to a lower one: then it waits for what is left of the limit, below 0 for as long as wait does. Behind the limit the call's
-// answer is final: it has the numbers as they are now.
+// settle waits for a revision and calls. A reset to a lower revision may undo the wait before the
+// call: then settle waits again for the rest of the limit (for ever if the limit is negative).
+// After the limit the call's result is final: it has the present numbers.
 func settle(limit time.Duration, wait func(left time.Duration) error, call func() error) error {
 	begin := time.Now()
 	for left := limit; ; {
@@ -431,80 +430,79 @@ func isFuture(err error) bool {
 	return errors.Is(err, ErrFutureRevision) || errors.Is(err, ErrTimeout)
 }
 
-// KeyValueRef is a key-value of a page or a snapshot. What Key and Value return is the
-// program's own. It keeps its page, and panics when it is asked after the page was
-// released or the walk over the snapshot has ended: Clone it to keep it for longer.
-// The zero KeyValueRef is empty.
+// KeyValueRef is a key-value of a page or a snapshot. Key and Value return copies, which belong to
+// the program. A KeyValueRef keeps its page reachable, and its methods panic after the page was
+// released or the loop over the snapshot has ended: Clone it to keep it longer. The zero
+// KeyValueRef is empty.
 type KeyValueRef struct {
 	kv   *keyValue
 	loan *loan
 }
 
-// Key is the key.
+// Key returns the key.
 func (r KeyValueRef) Key() string {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return string(r.kv.keyBytes())
 }
 
-// Value is a copy of the value.
+// Value returns a copy of the value.
 func (r KeyValueRef) Value() []byte {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return copied(r.kv.valueBytes())
 }
 
-// KeyView is the key in the library's memory: valid until the page is released, of a
-// snapshot in the loop's body, and never to be written to, for other readers have the
-// same bytes. A page of which a view was taken must be released: the garbage collector
-// does not do it.
+// KeyView returns the key in the library's memory: valid until the page is released (for a
+// snapshot, in the loop's body), and read-only, because other readers share the bytes. The program
+// must release a page of which it took a view: the garbage collector does not.
 func (r KeyValueRef) KeyView() []byte {
 	r.loan.view(0)
 	return r.kv.keyBytes()
 }
 
-// ValueView is the value in the library's memory, on the same conditions as KeyView.
+// ValueView returns the value in the library's memory, under the conditions of KeyView.
 func (r KeyValueRef) ValueView() []byte {
 	r.loan.view(0)
 	return r.kv.valueBytes()
 }
 
-// CreateRevision is the revision at which the key was created.
+// CreateRevision returns the revision at which the key was created.
 func (r KeyValueRef) CreateRevision() uint64 {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.createRevision()
 }
 
-// ModRevision is the revision of the last change.
+// ModRevision returns the revision of the last change.
 func (r KeyValueRef) ModRevision() uint64 {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.modRevision()
 }
 
-// Version is 1 + the number of changes since the key was created.
+// Version returns 1 + the number of changes since the key was created.
 func (r KeyValueRef) Version() uint64 {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.changes()
 }
 
-// Lease is the lease, 0 for none.
+// Lease returns the etcd lease of the key, 0 for none.
 func (r KeyValueRef) Lease() int64 {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.leaseID()
 }
 
-// Clone is a copy that owns its bytes.
+// Clone returns a copy that owns its bytes.
 func (r KeyValueRef) Clone() KeyValue {
 	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.clone()
 }
 
-// newKeyValue has copies of key and value.
+// newKeyValue copies the key and the value.
 func newKeyValue(key string, value []byte) *KeyValue {
 	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
 	return &KeyValue{Key: bytes[:len(key):len(key)], Value: bytes[len(key):]}

@@ -8,22 +8,20 @@ import (
 	"runtime"
 )
 
-// EventResult is what ResultChan sends: an event, or an error.
+// EventResult is an event, or an error, that ResultChan sends.
 type EventResult struct {
 	Event Event // owns its bytes
 	Err   error
 }
 
-// ResultChan hands the events out one by one through a channel, for code that is
-// written that way; Batches copies no event. The first call takes the subscription over
-// (Next, Poll and Batches answer ErrBusy from then on); later ones return the same
-// channel.
+// ResultChan delivers the events one by one through a channel, for code that needs one; unlike it,
+// Batches copies no event. The first call takes the subscription over (Next, Poll and Batches then
+// return ErrBusy); later calls return the same channel.
 //
-// Errors come in their place, as in Batches. The channel is closed after the last
-// one, when the cache ends, and at once after Stop, Close and the end of
-// Subscribe's context, also while nobody reads. The events are copies: nothing
-// need be released. Stop it, or read until it is closed: an abandoned channel
-// keeps the subscription open.
+// Errors come in order, as in Batches. The channel is closed after the last error, when the cache
+// ends, and at once after Stop, Close and the end of Subscribe's context, even if nobody reads. The
+// events are copies and need no release. Stop the subscription, or read until the channel is
+// closed: an abandoned channel keeps the subscription open.
 func (s *Subscription) ResultChan() <-chan EventResult {
 	c := s.core
 	defer runtime.KeepAlive(s)
@@ -38,22 +36,22 @@ func (s *Subscription) ResultChan() <-chan EventResult {
 	if before == noResults {
 		close(r.done)
 	}
-	state := c.gate.enterAlone() // here, so that a Next after this call is refused
+	state := c.gate.enterAlone() // here and not in run, so that a Next after this call is refused
 	c.state.mu.Unlock()
 	go s.run(r, state)
 	return r.to
 }
 
-// Stop is Close by the name that goes with ResultChan.
+// Stop is Close, under the name that goes with ResultChan.
 func (s *Subscription) Stop() { _ = s.Close() }
 
-// results is a subscription that hands out by a channel.
+// results is the channel of a subscription.
 type results struct {
 	to   chan EventResult
 	done chan struct{} // closed: nothing is sent any more
 }
 
-// noResults stands in the place of those that nobody asked for before the end.
+// noResults marks a subscription that ended before ResultChan was called.
 var noResults = &results{}
 
 func (s *Subscription) run(r *results, state entry) {
@@ -74,21 +72,21 @@ func (s *Subscription) run(r *results, state entry) {
 	c.exit()
 }
 
-// forward sends the next batch or error; false: that was the end.
+// forward sends the next batch or error. forward returns false at the end.
 func (c *subscriptionCore) forward(r *results) bool {
 	c.gate.lock()
 	b, err := c.next(context.Background())
 	closed := c.gate.closed()
 	c.gate.unlock()
 	if err != nil {
-		// Of a subscription that was closed it says why: the end of the channel says that.
+		// After Close no error is sent: the closed channel says enough.
 		if closed || errors.Is(err, ErrClosed) {
 			return false
 		}
 		return r.send(EventResult{Err: err}) && goesOn(err)
 	}
 	events := b.Clone().events()
-	b.Release() // not held while the reader takes its time
+	b.Release() // so that it is not held while the reader is slow
 	for i := range events {
 		if !r.send(EventResult{Event: events[i].event(nil, 0)}) {
 			return false
@@ -97,7 +95,7 @@ func (c *subscriptionCore) forward(r *results) bool {
 	return true
 }
 
-// send says whether somebody took it; nothing is sent once it is closed.
+// send reports whether the reader took the result; nothing is sent after done is closed.
 func (r *results) send(result EventResult) bool {
 	select {
 	case <-r.done:

@@ -15,21 +15,22 @@ import (
 	"time"
 )
 
-// Shutdown ends what the process has once: the goroutines of this package, then the library's threads. A
-// program that ends needs no such call, and one whose caches are closed has no goroutine of this package left
-// (see the package's documentation): Shutdown is for who wants to know when, as a plug-in before it is
-// unloaded, and for who counts threads.
+// Shutdown ends the goroutines of this package, then the library's threads. A program that exits
+// needs no such call, and a program whose caches are closed runs no goroutine of this package (see
+// the package's documentation): Shutdown is for programs that must know when that is so, such as a
+// plug-in before it is unloaded, and for programs that count threads.
 //
-// What keeps a cache is to be closed before: caches, writers, loadings, subscriptions, snapshots, pages. While
-// one is open that nobody has closed the answer is ErrBusy at once, and its message says how many of which. What
-// was closed while another goroutine is still inside a call of it is waited for. Batches may stay: they are valid
-// until they are released, as ever.
+// Close everything first that keeps a cache: caches, writers, loadings, subscriptions, snapshots,
+// pages. While one is open, the error is ErrBusy at once, with the number of each kind. Shutdown
+// waits for calls of other goroutines that are still inside closed objects. Batches may remain:
+// they stay valid until they are released.
 //
-// It waits until the log's handler has returned from the last message and the library's threads have ended, or
-// the context is done: then the error is the context's, nothing was shut down that is not started again at its
-// next need, and Shutdown may be called again. A cache can be made at any time, also afterwards: it starts what
-// it needs, and the logger that was set stays. Called twice, the second call has nothing to do; while another
-// goroutine is inside Shutdown, and in the log's handler, it is ErrBusy; in a forked child ErrUnsupported.
+// Shutdown waits until the log handler has returned from the last message and the library's threads
+// have ended, or the context is done. The error is then the context's, everything that was shut
+// down starts again on demand, and Shutdown may be called again. A cache can be made at any time,
+// also afterwards: it starts what it needs, and the logger stays set. A second call has nothing to
+// do. While another goroutine is inside Shutdown, and inside the log handler, the error is ErrBusy;
+// in a forked child it is ErrUnsupported.
 func Shutdown(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -59,7 +60,8 @@ func Shutdown(ctx context.Context) error {
 
 var shuttingDown sync.Mutex
 
-// shutDown tries once. It says what it has to wait for; "" without an error: nothing is left.
+// shutDown makes one attempt. shutDown returns what must be waited for; "" without an error means that
+// nothing is left.
 func (p *process) shutDown(ctx context.Context) (what string, err error) {
 	p.mu.Lock()
 	users, running := p.users, make([]worker, 0, len(p.running))
@@ -77,7 +79,7 @@ func (p *process) shutDown(ctx context.Context) (what string, err error) {
 			return "the log's handler", nil
 		}
 	}
-	// In short pieces: nothing of Go's ends this wait.
+	// The wait is made of short pieces, because the context cannot interrupt it.
 	err = failed(C.wc_shutdown(20))
 	switch {
 	case errors.Is(err, ErrBusy):
@@ -88,7 +90,7 @@ func (p *process) shutDown(ctx context.Context) (what string, err error) {
 	return "", err
 }
 
-// kind is a kind of object that the program has to close before a Shutdown.
+// kind is a kind of object that the program must close before Shutdown.
 type kind int
 
 const (
@@ -104,10 +106,10 @@ const (
 
 var kindNames = [kinds]string{"Cache", "Writer", "Loading", "Subscription", "Snapshot", "Page", "loop over Snapshot.Range"}
 
-// open is how many of each kind were made and not closed.
+// open counts the objects of each kind that were made and not closed.
 var open [kinds]atomic.Int64
 
-// openObjects says how many of which kinds are open; "" where none is.
+// openObjects returns the numbers and kinds of open objects; "" if none is open.
 func openObjects() string {
 	var left []string
 	for k := range kinds {

@@ -21,16 +21,16 @@ import (
 	"unsafe"
 )
 
-// Snapshot is the state at one revision; it never changes, and holds the memory
-// of that state until it is closed. It may be used from many goroutines at once.
-// Close it; one that is no longer reachable is closed too, some time later.
+// Snapshot is the state at one revision. Snapshot never changes, and holds the memory of that state until
+// it is closed. Snapshot may be used from many goroutines at once. Close it when it is no longer needed;
+// the garbage collector closes an unreachable one some time later.
 type Snapshot struct {
 	handle   *handle
 	position Position
 	cleanup  runtime.Cleanup
 }
 
-// Snapshot takes a snapshot of the whole cache: nothing is copied.
+// Snapshot takes a snapshot of the whole cache without copying.
 func (c *Cache) Snapshot() (*Snapshot, error) {
 	defer runtime.KeepAlive(c)
 	if err := c.core.enter(); err != nil {
@@ -52,8 +52,8 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 	return s, nil
 }
 
-// Close frees the snapshot. Idempotent, from any goroutine; a walk in
-// progress continues to its end. The error is always nil.
+// Close frees the snapshot. Idempotent, from any goroutine; a loop in progress continues to its
+// end. The error is always nil.
 func (s *Snapshot) Close() error {
 	s.cleanup.Stop()
 	s.handle.close()
@@ -61,10 +61,10 @@ func (s *Snapshot) Close() error {
 	return nil
 }
 
-// Position is the state's place in the history.
+// Position returns the state's position in the history.
 func (s *Snapshot) Position() Position { return s.position }
 
-// Revision is the state's revision.
+// Revision returns the state's revision.
 func (s *Snapshot) Revision() uint64 { return s.position.Revision }
 
 func (s *Snapshot) enter() (*C.watchcore_snapshot, error) {
@@ -74,7 +74,7 @@ func (s *Snapshot) enter() (*C.watchcore_snapshot, error) {
 	return (*C.watchcore_snapshot)(s.handle.pointer), nil
 }
 
-// Get reads one key. The key-value is a copy; nil is "there is none".
+// Get reads one key. The key-value is a copy; nil means that the key is absent.
 func (s *Snapshot) Get(key string) (*KeyValue, error) {
 	defer runtime.KeepAlive(s)
 	p, err := s.enter()
@@ -93,7 +93,7 @@ func (s *Snapshot) Get(key string) (*KeyValue, error) {
 	return &own, nil
 }
 
-// Count is the number of keys of a range that the selectors let pass.
+// Count returns the number of keys of a range that the selectors select.
 func (s *Snapshot) Count(keys Range, options SelectOptions) (uint64, error) {
 	defer runtime.KeepAlive(s)
 	p, err := s.enter()
@@ -114,8 +114,9 @@ func (s *Snapshot) Count(keys Range, options SelectOptions) (uint64, error) {
 	return uint64(count), nil
 }
 
-// Range walks over a range in key order, past what the selectors do not let pass. Views of an item are valid in the loop's body, the item itself until the loop ends:
-// Clone it to keep it. An error comes last, with an empty item.
+// Range iterates over the key-values of a range that the selectors select, in key order. Views of
+// an item are valid in the loop's body, the item itself until the loop ends: Clone it to keep it.
+// An error comes last, with an empty item.
 func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRef, error] {
 	return func(yield func(KeyValueRef, error) bool) {
 		defer runtime.KeepAlive(s)
@@ -130,7 +131,7 @@ func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRe
 		items := make([]*keyValue, 16)
 		for {
 			var count C.size_t
-			// As integers, so that cgo does not look inside.
+			// The pointers are passed as integers, so that cgo does not check them.
 			array := (*C.uintptr_t)(unsafe.Pointer(&items[0]))
 			if err := failed(C.wc_iterator_next(walk, array, C.size_t(len(items)), &count)); err != nil {
 				yield(KeyValueRef{}, err)

@@ -2,8 +2,8 @@
 
 package watchcore
 
-// The library inside the module, and gcc's unwinder with it: without the flag, the
-// program would need libgcc_s.so.1 on each machine that it runs on.
+// The module contains the library, and this flag links gcc's unwinder statically: without it the
+// program would need libgcc_s.so.1 on each machine.
 
 // #cgo linux LDFLAGS: -static-libgcc -lm -ldl -lpthread
 import "C"

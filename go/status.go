@@ -20,19 +20,19 @@ import (
 	"unsafe"
 )
 
-// State is how a cache stands.
+// State is the condition of a cache.
 type State uint32
 
 // The states of caches.
 const (
-	StateNotReady State = 0 // there is no listing yet
-	StateReady    State = 1 // up to date, as far as it knows
-	StateStale    State = 2 // the source is out of reach; reads answer what is there
-	StateFailed   State = 3 // the source refuses; see LastError
+	StateNotReady State = 0 // the first listing is not complete
+	StateReady    State = 1 // up to date, as far as the cache knows
+	StateStale    State = 2 // the source is unreachable; reads return the last state
+	StateFailed   State = 3 // the source refuses the cache; see LastError
 	StateClosed   State = 4 // closed
 )
 
-// String is the state's name, such as "Ready".
+// String returns the state's name, such as "Ready".
 func (s State) String() string {
 	switch s {
 	case StateNotReady:
@@ -49,39 +49,39 @@ func (s State) String() string {
 	return "State(" + strconv.FormatUint(uint64(s), 10) + ")"
 }
 
-// Status is how a cache stands.
+// Status describes a cache.
 type Status struct {
 	Name          string // the cache's: see Config
 	State         State
 	Position      Position
 	Oldest        uint64        // the oldest revision of the window: StartAfter(Oldest-1) is possible
-	WindowAge     time.Duration // how far back the window goes: every event since then is in it
+	WindowAge     time.Duration // how far back the window reaches: it has every event since then
 	Objects       uint64        // live keys
-	Bytes         uint64        // everything that the cache holds: the sum of the bytes in Stats
-	Subscriptions uint64        // open ones
-	MaxLagEvents  uint64        // the largest lag of any of them now, read or not: see Subscriptions for whose it is
-	MaxLagSeen    uint64        // the largest lag that any was ever found with, also one that was closed since
-	Lapped        uint64        // open ones that have lost events of which no poll has reported: SubscriptionLapped
-	StaleSince    time.Time     // StateStale: since when
-	LastError     *Error        // the source's last one, which stays when the source is back
-	SourceError   *Error        // why the source is not followed now: LastError, or nil where it is
+	Bytes         uint64        // all memory of the cache: the sum of the bytes in Stats
+	Subscriptions uint64        // open subscriptions
+	MaxLagEvents  uint64        // the largest present lag of a subscription, read or not; Cache.Subscriptions shows whose it is
+	MaxLagSeen    uint64        // the largest lag ever measured, including closed subscriptions
+	Lapped        uint64        // open subscriptions that have lost events and not reported it by a poll: SubscriptionLapped
+	StaleSince    time.Time     // StateStale: since when; else zero
+	LastError     *Error        // the source's last error, which stays set after the source has recovered
+	SourceError   *Error        // why the source is not followed now: LastError, or nil if it is followed
 	Source        Source
 }
 
-// Source is what feeds a cache; zero where nothing does.
+// Source describes what feeds a cache; it is zero for an embedded cache.
 type Source struct {
-	Endpoint      string // the one in use
+	Endpoint      string // the endpoint in use
 	ServerVersion string
-	Revision      uint64 // the newest that the feeder saw when it last reported
+	Revision      uint64 // the newest revision of the feeder's last report
 	ClusterID     uint64
 	MemberID      uint64
 	Connects      uint64
-	Reconnects    uint64 // of them, those after the first
+	Reconnects    uint64 // connects after the first
 	Resyncs       uint64
-	Warning       string // what a person has to mend although the source is followed, such as a certificate file
+	Warning       string // a problem that needs a person although the source is followed, such as a bad certificate file
 }
 
-// Status is how the cache stands; of a closed one, how it stood at the end.
+// Status returns the cache's present status, or the last one of a closed cache.
 func (c *Cache) Status() Status {
 	defer runtime.KeepAlive(c)
 	if c.core.cache.acquire() {
@@ -95,25 +95,25 @@ func (c *Cache) Status() Status {
 	return Status{Name: c.core.name, State: StateClosed}
 }
 
-// Position is the cache's place in the history; of a closed cache the last one. O(1).
+// Position returns the cache's position in the history, or the last one of a closed cache, in O(1).
 func (c *Cache) Position() Position {
 	position, _ := c.stands()
 	return position
 }
 
-// Revision is the cache's revision; of a closed cache the last one. O(1).
+// Revision returns the cache's revision, or the last one of a closed cache, in O(1).
 func (c *Cache) Revision() uint64 { return c.Position().Revision }
 
-// Oldest is the oldest revision of the window: StartAfter(Oldest-1) is possible. Of a
-// closed cache it is the last one. O(1).
+// Oldest returns the oldest revision of the window: StartAfter(Oldest-1) is possible. For a closed
+// cache it returns the last value. Oldest takes O(1).
 func (c *Cache) Oldest() uint64 {
 	_, oldest := c.stands()
 	return oldest
 }
 
-// Ready says whether the first listing is there and the cache open, so that reads are
-// answered: whether WaitReady would return at once. It stays true while etcd is out of
-// reach; Status says that. O(1).
+// Ready reports whether the first listing is complete and the cache open, so that reads succeed and
+// WaitReady returns at once. Ready stays true while etcd is unreachable, which Status shows. Ready takes
+// O(1).
 func (c *Cache) Ready() bool {
 	core := c.core
 	if !core.cache.acquire() {
@@ -137,10 +137,10 @@ func (c *Cache) stands() (position Position, oldest uint64) {
 	return Position{Epoch: uint64(now.epoch), Revision: uint64(now.revision)}, uint64(now.oldest)
 }
 
-// Prefix is the cache's key range, also of a closed one.
+// Prefix returns the cache's key range, also after Close.
 func (c *Cache) Prefix() string { return c.core.prefix }
 
-// Name is the cache's name, also of a closed one.
+// Name returns the cache's name, also after Close.
 func (c *Cache) Name() string { return c.core.name }
 
 func (core *cacheCore) status() (*Status, error) {
@@ -186,7 +186,7 @@ func (core *cacheCore) status() (*Status, error) {
 	return status, nil
 }
 
-// text asks again where the text grew between two looks.
+// text calls again with a larger buffer if the text does not fit.
 func (core *cacheCore) text(which uint32) string {
 	buffer := make([]byte, 128)
 	for {
@@ -203,43 +203,43 @@ func (core *cacheCore) text(which uint32) string {
 	}
 }
 
-// Stats is what a cache did, and the memory that it holds and for whom.
+// Stats counts what a cache has done, and the memory that it holds.
 type Stats struct {
 	Events            uint64        // published since the cache was made
-	Revisions         uint64        // published since then
+	Revisions         uint64        // published since the cache was made
 	Objects           uint64        // live keys
 	VersionBytes      uint64        // of live keys with their values, and of tombstones
-	IndexBytes        uint64        // of the indexes, and of memory that is kept for what is written next
+	IndexBytes        uint64        // of the indexes, and of memory reserved for future writes
 	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
-	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
+	Segments          uint64        // of the log, including those that only batches, subscriptions and snapshots keep
 	WindowSegments    uint64        // of the log
-	WindowBytes       uint64        // what counts against CapacityBytes: the log, and what its deletes keep; parts of the bytes above
-	WindowAge         time.Duration // how far back the window goes: every event since then is in it
-	KeptBytes         uint64        // of LogBytes what the window has not: kept by snapshots, batches and subscriptions
-	Snapshots         uint64        // not closed; each keeps the log from its making on
-	Pages             uint64        // of more than 8 items, and initial batches of as many events, that are not freed
-	PageBytes         uint64        // of the key-values of those that are older than the window
+	WindowBytes       uint64        // bytes that count against CapacityBytes: the log, and what its deletes keep; included in the bytes above
+	WindowAge         time.Duration // how far back the window reaches: it has every event since then
+	KeptBytes         uint64        // the part of LogBytes outside the window: kept by snapshots, batches and subscriptions
+	Snapshots         uint64        // open snapshots; each keeps the log from its creation on
+	Pages             uint64        // unreleased pages of more than 8 items, and initial batches of more than 8 events
+	PageBytes         uint64        // of their key-values that are older than the window
 	Tombstones        uint64        // deleted keys whose tombstones are not purged yet
-	TombstoneBytes    uint64        // what stays of those keys until then
-	Subscriptions     uint64        // open ones
+	TombstoneBytes    uint64        // what remains of those keys until then
+	Subscriptions     uint64        // open subscriptions
 	Waiting           uint64        // waiters that sleep now
-	NotifierLaps      uint64        // how often the notifier itself lost its place in the log
-	NotifierBehind    uint64        // events to look at for sleepers whose filters the notifier cannot evaluate fast enough; else 0
-	OldestSnapshot    time.Duration // the age of the oldest one
+	NotifierLaps      uint64        // how often the notifier itself was overtaken by the window
+	NotifierBehind    uint64        // events that the notifier must still match for waiting subscriptions, if it is overloaded; else 0
+	OldestSnapshot    time.Duration // the age of the oldest open snapshot
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
-	Lagged            uint64        // how often a subscription lost events, reported or not yet; of closed ones, too
-	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
-	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered, deleted ones too
-	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
-	UnfreedBytes      uint64        // that this process has replaced and not freed yet; beyond a bound writers wait
-	UnreleasedBatches int64         // handed out and not released, neither by Release nor by the garbage collector
-	UnreleasedPages   int64         // the same of pages
-	LeakedBatches     int64         // of them, those of which a view was taken and that nobody can reach to release them: held for ever
-	LeakedPages       int64         // the same of pages
+	Lagged            uint64        // how often a subscription lost events, reported or not, including closed subscriptions
+	CaughtPanics      uint64        // panics of the program's code that the library caught, in this process
+	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered, including deleted keys
+	LinkBytes         uint64        // of the positions of events that subscriptions have looked up and not read
+	UnfreedBytes      uint64        // replaced and not freed yet, in this process; above a bound writers wait
+	UnreleasedBatches int64         // delivered and not released, neither by Release nor by the garbage collector
+	UnreleasedPages   int64         // likewise pages
+	LeakedBatches     int64         // unreachable, and not freed because a view was taken: held for ever
+	LeakedPages       int64         // likewise pages
 }
 
-// Stats is the cache's figures; of a closed one, only what was not released.
+// Stats returns the cache's statistics; for a closed cache, only the unreleased batches and pages.
 func (c *Cache) Stats() Stats {
 	defer runtime.KeepAlive(c)
 	core := c.core
@@ -287,43 +287,43 @@ func (c *Cache) Stats() Stats {
 	}
 }
 
-// FeederCounters is what the feeder has done since it was started.
+// FeederCounters counts what the feeder has done since it was started.
 type FeederCounters struct {
-	Resyncs             map[ResyncReason]uint64 // those that happened
+	Resyncs             map[ResyncReason]uint64 // by reason
 	Connects            uint64                  // watches opened
-	Reconnects          uint64                  // of them, those after the first
-	Failures            uint64                  // sessions that failed or never came to be
-	Silences            uint64                  // watches given up because nothing came
+	Reconnects          uint64                  // watches opened after the first
+	Failures            uint64                  // sessions that failed or could not be opened
+	Silences            uint64                  // watches abandoned because no message came
 	FragmentSwitches    uint64                  // watches opened again with fragments
 	Listings            uint64                  // listings begun
-	Pages               uint64                  // pages of listings, and messages of those that came as streams
-	Probes              uint64                  // reads that proved the history to be the same
+	Pages               uint64                  // pages of listings, and messages of streamed listings
+	Probes              uint64                  // reads that proved that the history is unchanged
 	Responses           uint64                  // messages on the watch
 	Fragments           uint64                  // fragments among them
 	Revisions           uint64                  // revisions applied
 	Events              uint64                  // events applied
-	Bytes               uint64                  // of keys and values in them
-	IntegrityViolations uint64                  // messages that broke a rule of etcd's API, or did not fit what the cache held
-	ProgressReports     uint64                  // progress notifications that came
-	ProgressRequests    uint64                  // progress notifications that were asked for
+	Bytes               uint64                  // of the keys and values of these events
+	IntegrityViolations uint64                  // messages that broke a rule of etcd's API, or did not match the cache's content
+	ProgressReports     uint64                  // progress notifications received
+	ProgressRequests    uint64                  // progress notifications requested
 	ConsistentReads     uint64                  // linearizable reads for waiting requests
-	CertificateReloads  uint64                  // certificate files that were replaced, and taken
-	CertificateFailures uint64                  // connections for which they could not be used
+	CertificateReloads  uint64                  // replaced certificate files that were loaded
+	CertificateFailures uint64                  // connections for which a certificate file could not be used
 	MaxEventsQueued     uint64                  // the most events in one message
 	MaxRevisionEvents   uint64                  // the most events of one revision
-	SampledKeys         uint64                  // keys compared with etcd at once after a reconnect
+	SampledKeys         uint64                  // keys compared with etcd right after a reconnect
 	Audits              uint64                  // comparisons of the whole range with etcd
-	AuditedKeys         uint64                  // keys that these compared
-	AuditTime           time.Duration           // how long these took in all
-	Differences         uint64                  // samples and audits that found etcd and the cache differ
+	AuditedKeys         uint64                  // keys that these comparisons covered
+	AuditTime           time.Duration           // the total time of these comparisons
+	Differences         uint64                  // samples and audits that found a difference between etcd and the cache
 	ComparedReads       uint64                  // consistent reads answered by a comparison with etcd's state
-	ProgressUnanswered  uint64                  // 1 while nobody answers requests for progress
-	RepeatedEvents      uint64                  // events that came again in the same words, and were dropped
-	LivenessReads       uint64                  // linearizable reads that show whether a watch lives and is not behind
-	StaleWatches        uint64                  // watches given up because they did not reach a revision that etcd had
+	ProgressUnanswered  uint64                  // 1 while requests for progress remain unanswered
+	RepeatedEvents      uint64                  // identical events that came again, and were dropped
+	LivenessReads       uint64                  // linearizable reads that check whether a watch is alive and up to date
+	StaleWatches        uint64                  // watches abandoned because they did not reach a revision that etcd had
 }
 
-// FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
+// FeederCounters returns the feeder's counters; the error is ErrUnsupported for an embedded cache.
 func (c *Cache) FeederCounters() (FeederCounters, error) {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("ask for the feeder's counters")

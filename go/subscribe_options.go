@@ -10,112 +10,113 @@ import (
 	"time"
 )
 
-// SubscribeOptions says where a subscription begins and what it hands out. The zero
-// value is the whole state of the cache, and then every event.
+// SubscribeOptions says where a subscription starts and what it delivers. The zero value delivers
+// the whole state of the cache, and then every event.
 type SubscribeOptions struct {
-	// Name is for people: in Cache.Subscriptions, in messages of its errors and in log
-	// lines. It is UTF-8 and need not be unique.
+	// Name is for people: it appears in Cache.Subscriptions, in error messages and in log lines. It
+	// is UTF-8 and need not be unique.
 	Name string
 
-	// Start is where it begins; the zero Start is StartState.
+	// Start is the start position; the zero Start is StartState.
 	Start Start
-	// StartTimeout is how long StartStateAtLeast waits for its revision. 0 is 3 s.
+	// StartTimeout limits how long StartStateAtLeast waits for its revision. 0 is 3 s.
 	StartTimeout time.Duration
 
-	// Range is which keys; the zero Range is every key.
+	// Range selects the keys; the zero Range is every key.
 	Range Range
-	// LabelSelector lets pass what it selects, in Kubernetes' grammar: a=b, a==b, a!=b,
-	// a in (x,y), a notin (x,y), a, !a, a>1, a<1, joined by commas. It looks at the labels
-	// that Config.Labels declares. "" selects everything. One that does not parse is
-	// ErrInvalidArgument with the 0-based byte position and what was expected there. An
-	// object that comes into the filter is added, one that leaves it is deleted.
+	// LabelSelector selects by labels, in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin
+	// (x,y), a, !a, a>1, a<1, joined by commas. The labels are those that Config.Labels declares.
+	// "" selects everything. For a selector that does not parse the error is ErrInvalidArgument,
+	// with the 0-based byte position and what was expected there. An object that enters the filter
+	// is added, one that leaves it is deleted.
 	LabelSelector string
-	// FieldSelector lets pass what it selects: name=value, name==value, name!=value, joined
-	// by commas. The names are those of Config.Fields; on a value that does not have it a
-	// field is the empty string. "" selects everything; errors as of LabelSelector.
+	// FieldSelector selects by fields: name=value, name==value, name!=value, joined by commas. The
+	// names are those of Config.Fields; a missing field counts as the empty string. "" selects
+	// everything. Errors are as for LabelSelector.
 	FieldSelector string
-	// Types hands out only these types; nil is all. Bookmarks and resync marks come all the
-	// same.
+	// Types selects the types of events; nil is all. Bookmarks and resync marks are always
+	// delivered.
 	Types []EventType
 
-	// RawTypes hands out etcd's types, EventPut and EventDelete.
+	// RawTypes delivers etcd's types, EventPut and EventDelete.
 	RawTypes bool
-	// WholeRevisions lets no batch end inside a revision.
+	// WholeRevisions makes every batch end at the end of a revision.
 	WholeRevisions bool
-	// MaxBatch is the most events that Next, Batches and ResultChan take at a time. 0 is as
-	// many as there are, which is 1024 at most.
+	// MaxBatch is the maximum number of events that Next, Batches and ResultChan take at a time. 0
+	// is all available events, at most 1024.
 	MaxBatch int
-	// Bookmarks asks for a bookmark where the position moved without an event, at most one
+	// Bookmarks requests a bookmark when the position has advanced without an event, at most one
 	// per BookmarkInterval.
 	Bookmarks bool
-	// BookmarkInterval goes with Bookmarks. 0 is 1 s.
+	// BookmarkInterval is the minimum interval between bookmarks. 0 is 1 s.
 	BookmarkInterval time.Duration
 
-	// OnLag is what happens where events were lost; the zero LagPolicy is LagStop.
+	// OnLag says what happens when events were lost; the zero LagPolicy is LagStop.
 	OnLag LagPolicy
-	// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, once it is more
-	// than so many events behind. 0 is no limit. It is looked at by each poll and four times
-	// a second.
+	// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, when it is more than
+	// this number of events behind. 0 is no limit. Each poll checks the limit, and a timer four
+	// times a second.
 	MaxLagEvents uint64
-	// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, once it has been
-	// behind for so long. 0 is no limit. It is looked at four times a second.
+	// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, when it has been behind
+	// for this time. 0 is no limit. The limit is checked four times a second.
 	MaxLagAge time.Duration
-	// StopOnResync ends the subscription with ErrResynced where the history is replaced.
+	// StopOnResync ends the subscription with ErrResynced when the history is replaced.
 	StopOnResync bool
 }
 
-// Start is where a subscription begins. The zero Start is StartState.
+// Start is the start position of a subscription. The zero Start is StartState.
 type Start struct {
 	kind uint32
 	from Position
 }
 
-// StartState begins with the whole matching state, as added events in key order and a
-// bookmark that ends it (Event.EndsInitialState); then follows what is new.
+// StartState delivers the whole matching state first, as added events in key order, and a bookmark
+// at its end (Event.EndsInitialState); then the new events.
 func StartState() Start { return Start{kind: C.WATCHCORE_START_STATE} }
 
-// StartStateAtLeast is StartState once the cache has a revision.
+// StartStateAtLeast is StartState after waiting for a revision.
 func StartStateAtLeast(revision uint64) Start {
 	return Start{C.WATCHCORE_START_STATE_AT_LEAST, Position{Revision: revision}}
 }
 
-// StartNow begins after the present revision.
+// StartNow starts after the present revision.
 func StartNow() Start { return Start{kind: C.WATCHCORE_START_NOW} }
 
-// StartAfter begins after a revision: ErrCompacted where it is older than the window; a
-// future one is waited for.
+// StartAfter starts after a revision. If it is older than the window, the error is ErrCompacted; if
+// it is in the future, the subscription waits for it.
 func StartAfter(revision uint64) Start {
 	return Start{C.WATCHCORE_START_AFTER, Position{Revision: revision}}
 }
 
-// StartAfterPosition begins after a position that was saved, and knows when the history
-// is another one.
+// StartAfterPosition starts after a saved position, and detects that the history was replaced in
+// between.
 func StartAfterPosition(position Position) Start {
 	return Start{C.WATCHCORE_START_AFTER, position}
 }
 
-// LagPolicy says what a subscription does where it lost events.
+// LagPolicy says what a subscription does after losing events.
 type LagPolicy uint32
 
 // The policies of SubscribeOptions.OnLag.
 const (
-	// LagStop is ErrLagged, then the end.
+	// LagStop reports ErrLagged and ends the subscription.
 	LagStop LagPolicy = 0
-	// LagSkipToOldest is ErrLagged, then on at the oldest revision of the window. In the
+	// LagSkipToOldest reports ErrLagged and continues at the oldest revision of the window. In the
 	// initial state it is LagStop.
 	LagSkipToOldest LagPolicy = 1
-	// LagResnapshot is ErrLagged, then the exact difference between what was handed out and
-	// the state now, between two resync marks with ReasonLagged, then what follows. It
-	// remembers what it has handed out: at most 32 bytes a matching key. Where the state that
-	// it starts from (StartAfter; StartNow before the listing) has left the window before it
-	// was seen, no difference can be made: as LagStop.
+	// LagResnapshot reports ErrLagged, then delivers the exact difference between what was
+	// delivered and the present state, between two resync marks with ReasonLagged, then the new
+	// events. The subscription remembers the delivered keys: at most 32 bytes per matching key. If
+	// the state that it starts from (StartAfter; StartNow before the listing) has left the window
+	// before the first poll, there is no known state to compare with: then it is LagStop.
 	LagResnapshot LagPolicy = 2
-	// LagConflate is no error, but the latest change of each key; types are relative to what
-	// was handed out. It remembers as LagResnapshot does, and ends with ErrLagged where that ends.
+	// LagConflate reports no error, and delivers the latest change of each key; types are relative
+	// to the delivered state. LagConflate remembers keys as LagResnapshot does, and ends with ErrLagged in
+	// the same case.
 	LagConflate LagPolicy = 3
 )
 
-// String is the policy's name, such as "Resnapshot".
+// String returns the policy's name, such as "Resnapshot".
 func (p LagPolicy) String() string {
 	switch p {
 	case LagStop:
@@ -168,5 +169,5 @@ func (s *SubscribeOptions) fill(o *C.watchcore_subscription_options, pin *runtim
 	return check.err
 }
 
-// maxBatch is what fits the core.
+// maxBatch limits MaxBatch to an int32.
 func (s *SubscribeOptions) maxBatch() int32 { return int32(min(s.MaxBatch, math.MaxInt32)) }

@@ -20,19 +20,19 @@ import (
 	"time"
 )
 
-// Subscription is a cursor with a filter over a cache. For one goroutine at a
-// time: a second one is answered ErrBusy. Close, Stop, Position and Lag may be
-// called from any. Close it; one that is no longer reachable is closed too, some
-// time later.
+// Subscription is a cursor with a filter over a cache. Only one goroutine at a time may use it: a
+// second one gets ErrBusy. Close, Stop, Position and Lag may be called from any goroutine. Close it
+// when it is no longer needed; the garbage collector closes an unreachable one some time later.
 type Subscription struct {
-	cache   *Cache // stays open as long as somebody can ask for events
+	cache   *Cache // kept reachable, hence open, as long as events can be read
 	core    *subscriptionCore
 	cleanup runtime.Cleanup
 }
 
-// Subscribe opens a subscription; with the zero options it begins with the state. Where it begins is fixed when this returns, and nothing is waited for;
-// before the first listing it is accepted and begins there. When the context is
-// done the subscription ends with the context's error.
+// Subscribe opens a subscription; with the zero options it starts with the state. The start
+// position is fixed when Subscribe returns, without waiting; a subscription that is opened before
+// the first listing starts with that listing. When the context is done the subscription ends with
+// the context's error.
 func (c *Cache) Subscribe(ctx context.Context, options SubscribeOptions) (*Subscription, error) {
 	defer runtime.KeepAlive(c)
 	if err := ctx.Err(); err != nil {
@@ -59,8 +59,8 @@ func (c *Cache) Subscribe(ctx context.Context, options SubscribeOptions) (*Subsc
 	return s, nil
 }
 
-// Close ends the subscription at once, also a wait in progress. Its batches stay
-// valid until they are released. Idempotent, from any goroutine. The error is always nil.
+// Close ends the subscription, including a wait in progress, at once. Its batches stay valid until
+// they are released. Idempotent, from any goroutine. The error is always nil.
 func (s *Subscription) Close() error {
 	s.cleanup.Stop()
 	s.core.closed()
@@ -68,8 +68,8 @@ func (s *Subscription) Close() error {
 	return nil
 }
 
-// Poll takes the next events, at most max (0: 1024). It never waits: nil without an
-// error means nothing now. The batch is the caller's: Release it.
+// Poll takes the next events, at most max (0: 1024). Poll never waits: nil without an error means
+// that there are none now. The caller must release the batch.
 func (s *Subscription) Poll(max int) (*Batch, error) {
 	c := s.core
 	if err := c.enter(); err != nil {
@@ -80,8 +80,8 @@ func (s *Subscription) Poll(max int) (*Batch, error) {
 	return b, err
 }
 
-// Next waits for events. A cancelled context ends the wait at once and loses
-// nothing. The batch is the caller's: Release it.
+// Next waits for events. A cancelled context ends the wait at once, without losing events. The
+// caller must release the batch.
 func (s *Subscription) Next(ctx context.Context) (*Batch, error) {
 	if err := s.core.enter(); err != nil {
 		return nil, err
@@ -90,20 +90,19 @@ func (s *Subscription) Next(ctx context.Context) (*Batch, error) {
 	return s.core.next(ctx)
 }
 
-// exit follows core.enter. Until then s is reachable, so that nobody closes it.
+// exit follows core.enter. Until then s must be reachable, so that no cleanup closes it.
 func (s *Subscription) exit() {
 	s.core.exit()
 	runtime.KeepAlive(s)
 }
 
-// Batches walks over the events batch by batch, and waits where there are none.
-// A batch is released when the loop's body ends, also by break or panic; Clone it
-// to keep it. What Key and Value of its events return may be kept.
+// Batches iterates over the events batch by batch, and waits for more. A batch is released when the
+// loop's body ends, also by break or panic; Clone it to keep it. Key and Value of its events return
+// copies, which may be kept.
 //
-// Beside an error the batch is nil. ErrLagged and ErrResynced come in their
-// place, and the loop may continue with what the policy allows; any other error, and a
-// cancelled context, ends the sequence. It ends without an error when the
-// subscription or the cache is closed.
+// With an error the batch is nil. ErrLagged and ErrResynced come in order between the batches, and
+// the loop may continue if the policy allows; any other error, and a cancelled context, ends the
+// sequence. The sequence ends without an error when the subscription or the cache is closed.
 func (s *Subscription) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		for {
@@ -131,22 +130,22 @@ func goesOn(err error) bool {
 	return errors.Is(err, ErrLagged) || errors.Is(err, ErrResynced)
 }
 
-// Position is how far the subscription has come: everything that matches up to
-// and with its revision was handed out; 0 during the initial state. Save it for a
-// restart with StartAfterPosition.
+// Position returns the subscription's position: everything that matches up to and including its
+// revision was delivered; 0 during the initial state. Save it for a restart with
+// StartAfterPosition.
 func (s *Subscription) Position() Position {
 	defer runtime.KeepAlive(s)
 	return s.core.where()
 }
 
-// Lag is how far a subscription is behind.
+// Lag says how far a subscription is behind.
 type Lag struct {
-	Events    uint64        // events of the log that it has not looked at; too many, perhaps, once its place has left the window
-	Revisions uint64        // revisions that it has not looked at
-	Age       time.Duration // since it was last seen to have everything, some milliseconds less at most; zero if it has
+	Events    uint64        // events of the log that it has not examined; an upper bound once its position has left the window
+	Revisions uint64        // revisions that it has not examined
+	Age       time.Duration // since it was last known to have everything, up to some milliseconds less; zero if it has
 }
 
-// Lag is how far the subscription is behind; zero when it is closed.
+// Lag returns how far the subscription is behind; zero after Close.
 func (s *Subscription) Lag() Lag {
 	defer runtime.KeepAlive(s)
 	c := s.core
@@ -162,16 +161,16 @@ func (s *Subscription) Lag() Lag {
 	return Lag{uint64(lag.events), uint64(lag.revisions), time.Duration(lag.age_ms) * time.Millisecond}
 }
 
-// ReadPath says how a subscription reads.
+// ReadPath says how a subscription reads the log.
 type ReadPath uint32
 
 // The read paths.
 const (
-	ReadPathScan  ReadPath = 0 // every event of the log, or of the segments that could hold one of its own
+	ReadPathScan  ReadPath = 0 // every event of the log, except segments without a matching event
 	ReadPathChain ReadPath = 1 // only the events of one bucket of an index
 )
 
-// String is the read path's name, such as "Scan".
+// String returns the read path's name, such as "Scan".
 func (p ReadPath) String() string {
 	switch p {
 	case ReadPathScan:
@@ -182,20 +181,20 @@ func (p ReadPath) String() string {
 	return "ReadPath(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
-// SubscriptionStats is what a subscription did so far, and which way it reads.
+// SubscriptionStats counts what a subscription has done, and says how it reads.
 type SubscriptionStats struct {
-	ReadPath       ReadPath // how it reads now
-	Index          string   // ReadPathChain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
-	LookedAt       uint64   // events that it looked at
+	ReadPath       ReadPath // the present read path
+	Index          string   // ReadPathChain: the index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	LookedAt       uint64   // events that it examined
 	Skipped        uint64   // events of the log that it skipped without reading
-	HandedOut      uint64   // events and marks that it handed out
+	HandedOut      uint64   // events and marks that it delivered
 	Lagged         uint64   // how often it lost events, reported or not
-	DeliveredKeys  uint64   // keys that it remembers as handed out (LagResnapshot, LagConflate)
-	DeliveredBytes uint64   // bytes of that memory
+	DeliveredKeys  uint64   // keys that it remembers as delivered (LagResnapshot, LagConflate)
+	DeliveredBytes uint64   // memory of these keys, in bytes
 }
 
-// Stats is the subscription's figures, from any goroutine; zero when it is
-// closed.
+// Stats returns the subscription's statistics; zero after Close. Stats may be called from any
+// goroutine.
 func (s *Subscription) Stats() SubscriptionStats {
 	defer runtime.KeepAlive(s)
 	c := s.core

@@ -15,45 +15,45 @@ import (
 	"unsafe"
 )
 
-// subscriptionCore is what goroutines, contexts and cleanups may hold without
-// keeping the Subscription. What only a wait, a context or a channel needs is made by
-// the first of them: ten thousand subscriptions that sleep should cost little.
+// subscriptionCore is the part of a Subscription that goroutines, contexts and cleanups may refer
+// to without keeping the Subscription reachable. State that only a wait, a context or a channel
+// needs is allocated by the first of them, so that ten thousand idle subscriptions cost little.
 //
-// The goroutine in Next or Poll is alone in the gate; a call that is for one at a time has
-// the gate's lock, too, for Stats may come from any goroutine.
+// The goroutine in Next or Poll has entered the gate alone; an exclusive call into the library also
+// has the gate's lock, because Stats may come from any goroutine.
 type subscriptionCore struct {
 	gate   gate
 	handle *C.watchcore_subscription
 	state  *coreState
-	last   *shelf        // of the last batch, or free for the next; with the lock
-	awake  chan struct{} // one token: look again; nil: not in the wake set yet. Of the goroutine that is alone
-	tag    atomic.Uint32 // in the wake set; 0: not there
-	max    int32         // events of a batch
-	stop   func() bool   // takes the context's hook away
+	last   *shelf        // of the last batch, or free for the next; under the gate's lock
+	awake  chan struct{} // one token: check again; nil: not in the wake set yet. Used by the goroutine that is alone
+	tag    atomic.Uint32 // in the wake set; 0: not in it
+	max    int32         // the maximum number of events of a batch
+	stop   func() bool   // removes the context's AfterFunc
 	ending atomic.Pointer[ending]
 
 	// Under the lock of state:
-	results             *results          // noResults: it is closed, and had none
-	previous, following *subscriptionCore // the open ones of the cache
+	results             *results          // noResults: the subscription was closed without ResultChan
+	previous, following *subscriptionCore // the list of the cache's open subscriptions
 }
 
-// ending is how a subscription ended.
+// ending records why, and at which position, a subscription ended.
 type ending struct {
 	why      error
 	position Position
 }
 
-// coreState is what outlives a cache: what of its batches and pages is not released.
+// coreState outlives its cache: it counts the unreleased batches and pages.
 type coreState struct {
-	cache          string       // its name
-	batches, pages atomic.Int64 // not those that subscriptions keep
+	cache          string       // the cache's name
+	batches, pages atomic.Int64 // without the batches that subscriptions keep
 	leaks          leaks
 
 	mu            sync.Mutex
-	subscriptions *subscriptionCore // the first
+	subscriptions *subscriptionCore // the first of the list
 }
 
-// unreleasedBatches is how many are out.
+// unreleasedBatches counts the unreleased batches, including those that subscriptions keep.
 func (s *coreState) unreleasedBatches() int64 {
 	var left []*subscriptionCore
 	count := int64(0)
@@ -74,7 +74,7 @@ func (s *coreState) unreleasedBatches() int64 {
 	return count + s.batches.Load()
 }
 
-// begin is called once, before anybody else has the core.
+// begin is called once, before another goroutine has the core.
 func (c *subscriptionCore) begin(ctx context.Context) {
 	s := c.state
 	s.mu.Lock()
@@ -85,13 +85,13 @@ func (c *subscriptionCore) begin(ctx context.Context) {
 	s.mu.Unlock()
 	open[kindSubscription].Add(1)
 	if ctx.Done() != nil {
-		c.gate.enter() // it is not freed before the next line is through
+		c.gate.enter() // prevents a concurrent close from freeing it before the next statement is done
 		c.stop = context.AfterFunc(ctx, func() { c.close(ctx.Err()) })
 		c.leave()
 	}
 }
 
-// remove takes it out of the open ones. With the lock of state.
+// remove removes the subscription from the list, under the lock of state.
 func (c *subscriptionCore) remove() {
 	if c.previous != nil {
 		c.previous.following = c.following
@@ -104,7 +104,7 @@ func (c *subscriptionCore) remove() {
 	c.previous, c.following = nil, nil
 }
 
-// enter lets one goroutine in, with the lock; exit must follow, with the lock.
+// enter admits one goroutine, with the lock. The caller must call exit, with the lock.
 func (c *subscriptionCore) enter() error {
 	switch c.gate.enterAlone() {
 	case refused:
@@ -128,10 +128,10 @@ func (c *subscriptionCore) leave() {
 	}
 }
 
-// closed is close by the program, or by the garbage collector.
+// closed closes the subscription for the program or the garbage collector.
 func (c *subscriptionCore) closed() { c.close(nil) }
 
-// close ends it for a reason; nil: somebody has closed it.
+// close ends the subscription for a reason; nil means that it was closed without an error.
 func (c *subscriptionCore) close(why error) {
 	first, only := c.gate.closeInside()
 	if !first {
@@ -150,7 +150,7 @@ func (c *subscriptionCore) close(why error) {
 	c.leave()
 }
 
-// ended waits for the goroutine that closes it just now.
+// ended waits for the goroutine that is closing the subscription.
 func (c *subscriptionCore) ended() *ending {
 	for spins := 0; ; pause(&spins) {
 		if e := c.ending.Load(); e != nil {
@@ -166,7 +166,7 @@ func (c *subscriptionCore) why() error {
 	return errClosed("the subscription")
 }
 
-// where is for any goroutine.
+// where may be called by any goroutine.
 func (c *subscriptionCore) where() Position {
 	defer c.leave()
 	if !c.gate.enter() {
@@ -175,7 +175,7 @@ func (c *subscriptionCore) where() Position {
 	return c.position()
 }
 
-// position is for callers that are inside.
+// position may be called only inside the gate.
 func (c *subscriptionCore) position() Position {
 	var revision, epoch C.uint64_t
 	if e := C.wc_position(c.handle, &revision, &epoch); e != nil {
@@ -185,8 +185,8 @@ func (c *subscriptionCore) position() Position {
 	return Position{Epoch: uint64(epoch), Revision: uint64(revision)}
 }
 
-// finish frees the library's subscription, and answers its last position. Nobody else
-// is inside, and nobody comes.
+// finish frees the library's subscription, and returns its last position. No other goroutine is
+// inside the gate or can enter.
 func (c *subscriptionCore) finish() Position {
 	c.state.mu.Lock()
 	before := c.settle()
@@ -198,7 +198,7 @@ func (c *subscriptionCore) finish() Position {
 	return Position{Epoch: uint64(epoch), Revision: uint64(revision)}
 }
 
-// free runs when the last call is through.
+// free runs when the last call has left.
 func (c *subscriptionCore) free() {
 	if c.handle != nil {
 		c.finish()
@@ -211,7 +211,7 @@ func (c *subscriptionCore) free() {
 	}
 }
 
-// wakeAll ends the wait for events, and that of a reader of the channel, after the close.
+// wakeAll ends the waits for events and for the channel, after the close.
 func (c *subscriptionCore) wakeAll() {
 	if tag := c.tag.Load(); tag != 0 {
 		theProcess.wake(tag)
@@ -227,23 +227,23 @@ func (c *subscriptionCore) wakeAll() {
 	}
 }
 
-// settle keeps the last batch no longer. It returns what the caller has to free of it;
-// one that was not released yet is left to the garbage collector, too. (Not when it is
-// made: that would cost those that are released.)
+// settle stops keeping the last batch. settle returns the resource that the caller must free. If the
+// batch is not released, the garbage collector becomes responsible too. (A finalizer from the start
+// would cost batches that are released as well.)
 func (c *subscriptionCore) settle() C.uintptr_t {
 	if c.last == nil {
 		return 0
 	}
 	what, again := c.last.loan.detach()
 	if again {
-		c.last.first = nil // the collector meets no address that is not the library's any more
+		c.last.first = nil // so that the collector sees no address that is not the library's any more
 	} else {
 		c.last = nil
 	}
 	return C.uintptr_t(what)
 }
 
-// poll gives events, or an error, or neither; then a member of the wake set is armed.
+// poll returns events, or an error, or neither: then a member of the wake set is armed.
 func (c *subscriptionCore) poll(most int) (*Batch, error) {
 	var raw rawBatch
 	if e := C.wc_poll(integer(unsafe.Pointer(c.handle)), c.settle(), C.size_t(max(most, 0)), raw.words()); e != nil {
@@ -256,7 +256,7 @@ func (c *subscriptionCore) poll(most int) (*Batch, error) {
 		return nil, nil
 	}
 	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
-		c.last = &shelf{} // what is lent again is of the same kind
+		c.last = &shelf{} // a reused borrow must keep its kind
 	}
 	return newBatch(c.last, &raw, c.state, true), nil
 }
@@ -283,8 +283,8 @@ func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// sleep until somebody says to look again, or the context is done. Stats may come in
-// meanwhile.
+// sleep waits until awake has a token, or the context is done. sleep releases the lock meanwhile, for
+// Stats.
 func (c *subscriptionCore) sleep(ctx context.Context) {
 	c.gate.unlock()
 	if done := ctx.Done(); done == nil {
@@ -298,8 +298,8 @@ func (c *subscriptionCore) sleep(ctx context.Context) {
 	c.gate.lock()
 }
 
-// join puts it into the wake set, which arms it. The caller looks again afterwards: a close
-// from before woke nobody.
+// join puts the subscription into the wake set, which arms it. The caller must check the gate again
+// afterwards: a close before the join could not wake this goroutine.
 func (c *subscriptionCore) join() error {
 	awake := make(chan struct{}, 1)
 	set, tag, err := theProcess.join(awake)

@@ -15,24 +15,24 @@ import (
 	"time"
 )
 
-// SubscriptionState is what an open subscription does, or waits for.
+// SubscriptionState says what an open subscription is doing, or what it waits for.
 type SubscriptionState uint32
 
 // The states of subscriptions.
 const (
-	SubscriptionAwaitsListing  SubscriptionState = 1  // the cache has no listing yet; it begins with that
-	SubscriptionAwaitsRevision SubscriptionState = 2  // its start lies in the future
-	SubscriptionInitialState   SubscriptionState = 3  // the initial state is being handed out
+	SubscriptionAwaitsListing  SubscriptionState = 1  // the cache has no listing yet; the subscription starts with it
+	SubscriptionAwaitsRevision SubscriptionState = 2  // its start revision is in the future
+	SubscriptionInitialState   SubscriptionState = 3  // the initial state is being delivered
 	SubscriptionLive           SubscriptionState = 4  // it reads the log, and its consumer is awake
-	SubscriptionParked         SubscriptionState = 5  // it has everything; its consumer waits, or has polled for more since it waited last
-	SubscriptionLapped         SubscriptionState = 6  // it has lost events, and the next poll says so or makes it up
-	SubscriptionCatchingUp     SubscriptionState = 7  // a loss was reported, the difference to the state now follows
-	SubscriptionTooSlow        SubscriptionState = 8  // ended by MaxLagEvents or MaxLagAge; the next poll says so
-	SubscriptionClosing        SubscriptionState = 9  // closed; what was published before is handed out
-	SubscriptionEnded          SubscriptionState = 10 // it has ended, and was not closed yet
+	SubscriptionParked         SubscriptionState = 5  // it has everything; its consumer waits, or has polled for more since its last wait
+	SubscriptionLapped         SubscriptionState = 6  // it has lost events, which the next poll reports or makes up for
+	SubscriptionCatchingUp     SubscriptionState = 7  // a loss was reported, and the difference to the present state follows
+	SubscriptionTooSlow        SubscriptionState = 8  // ended by MaxLagEvents or MaxLagAge; the next poll reports it
+	SubscriptionClosing        SubscriptionState = 9  // closed; earlier events are still delivered
+	SubscriptionEnded          SubscriptionState = 10 // ended, and not closed yet
 )
 
-// String is the state's name, such as "Live".
+// String returns the state's name, such as "Live".
 func (s SubscriptionState) String() string {
 	switch s {
 	case SubscriptionAwaitsListing:
@@ -59,24 +59,24 @@ func (s SubscriptionState) String() string {
 	return "SubscriptionState(" + strconv.FormatUint(uint64(s), 10) + ")"
 }
 
-// SubscriptionInfo is how a subscription stood when [Cache.Subscriptions] listed it.
+// SubscriptionInfo describes a subscription at the time of [Cache.Subscriptions].
 type SubscriptionInfo struct {
-	ID        uint64 // its number in this cache: from 1, in the order of opening, never used again
+	ID        uint64 // its number in this cache: from 1, in the order of opening, never reused
 	Name      string // as given in SubscribeOptions
 	State     SubscriptionState
 	Position  Position  // as of its last poll
-	Lag       Lag       // zero while it waits, while its start lies in the future, and once it has ended
-	ReadPath  ReadPath  // how it reads, as of its last poll
-	Index     string    // ReadPathChain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
-	LastPoll  time.Time // zero: never. Of one that polls hundreds of times a second every 16th poll is recorded
-	HandedOut uint64    // events and marks that it handed out
+	Lag       Lag       // zero while it waits, while its start is in the future, and after its end
+	ReadPath  ReadPath  // as of its last poll
+	Index     string    // ReadPathChain: the index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	LastPoll  time.Time // zero: never. If it polls hundreds of times a second, every 16th poll is recorded
+	HandedOut uint64    // events and marks that it delivered
 	Lagged    uint64    // how often it lost events, reported or not
 }
 
-// Subscriptions lists the open subscriptions in the order of their opening, each as
-// it stands now, also those that nobody reads. A subscription that was closed is not
-// among them. It takes time proportional to their number, and holds up neither the
-// writer nor a consumer. From any goroutine; of a closed cache it is nil.
+// Subscriptions lists the open subscriptions in the order of their opening, with their present
+// state, including those that nobody reads. A closed subscription is not listed. The call takes
+// time proportional to their number, and delays neither the writer nor a consumer. Subscriptions may be called
+// from any goroutine; for a closed cache it returns nil.
 func (c *Cache) Subscriptions() []SubscriptionInfo {
 	defer runtime.KeepAlive(c)
 	if !c.core.cache.acquire() {

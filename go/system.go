@@ -2,9 +2,9 @@
 
 package watchcore
 
-// The library of the system: `make install`, and PKG_CONFIG_PATH where the prefix is
-// not one that pkg-config looks at. Go keeps what pkg-config said: after the library
-// has moved, `go clean -cache`.
+// This build links the library of the system: run `make install`, and set PKG_CONFIG_PATH if the
+// prefix is not one that pkg-config searches. Go caches the output of pkg-config: after the library
+// has moved, run `go clean -cache`.
 
 // #cgo pkg-config: watchcore
 // #cgo CFLAGS: -DWATCHCORE_SYSTEM

@@ -14,32 +14,32 @@ import (
 	"time"
 )
 
-// WaitReady waits until the first listing is there. While the feeder is refused
-// before that, it answers why.
+// WaitReady waits until the first listing is complete. If the source refuses the feeder before
+// that, WaitReady returns the reason.
 func (c *Cache) WaitReady(ctx context.Context) error {
 	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_READY, Position{})
 	return err
 }
 
-// WaitUntil waits until the cache has a revision: read your own writes. Where a proxy drops
-// requests for etcd's notifications of progress it ends with the next event, or with the
-// notification that etcd sends by itself each ten minutes.
+// WaitUntil waits until the cache has a revision, for example to read your own writes. If a proxy
+// drops requests for etcd's progress notifications, the wait ends with the next event, or with the
+// notification that etcd sends by itself every ten minutes.
 func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
 	return c.WaitUntilPosition(ctx, Position{Revision: revision})
 }
 
-// WaitUntilPosition waits for a revision of one history: ErrResynced where that is
-// replaced, or was.
+// WaitUntilPosition waits for a revision of one history: the error is ErrResynced if that history
+// is replaced during the wait, or was before.
 func (c *Cache) WaitUntilPosition(ctx context.Context, position Position) error {
 	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_REVISION, position)
 	return err
 }
 
-// ConsistentRevision is a revision at which the cache has every change of its keys that
-// was done before this call: one linearizable read of etcd for all who ask meanwhile;
-// embedded, the current one. Read with ReadAtLeast of it. Where a proxy drops etcd's
-// notifications of progress it is the cache's position, once the state there is proven to
-// be etcd's.
+// ConsistentRevision returns a revision at which the cache has every change of its keys that was
+// complete before this call: one linearizable read of etcd serves all concurrent calls; an embedded
+// cache returns its present revision. Pass it to ReadAtLeast. If a proxy drops etcd's progress
+// notifications, the result is the cache's position, after a comparison has shown that its state
+// equals etcd's.
 func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
 	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, Position{})
 	return position.Revision, err
@@ -57,9 +57,9 @@ func (c *Cache) waitFor(ctx context.Context, want uint32, asked Position) (Posit
 	return c.core.wait(ctx, want, asked, -1)
 }
 
-// wait waits for what a waiter of the library waits for, in the wake set: until
-// it holds, the context is done or, with limit >= 0, ErrTimeout. The caller holds
-// the cache's handle; Close ends the wait with ErrClosed.
+// wait waits in the wake set for a waiter of the library: until its condition holds, the context is
+// done or, with limit >= 0, the limit passes (ErrTimeout). The caller holds the cache's handle;
+// Close ends the wait with ErrClosed.
 func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, limit time.Duration) (Position, error) {
 	var w *C.watchcore_waiter
 	if err := failed(C.wc_waiter(core.c(), C.uint32_t(want), C.uint64_t(asked.Revision), C.uint64_t(asked.Epoch), &w)); err != nil {
@@ -91,7 +91,7 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 		late = timer.C
 	}
 	for {
-		// It was armed as it joined, and is by each try that gives nothing.
+		// The waiter was armed when it joined, and each unsuccessful try arms it again.
 		select {
 		case <-awake:
 		case <-ctx.Done():
@@ -105,8 +105,7 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	}
 }
 
-// tryWaiter asks whether it has come. A member of the wake set is armed by a try that gives
-// nothing.
+// tryWaiter checks the waiter's condition. In the wake set, an unsuccessful try arms the waiter.
 func tryWaiter(w *C.watchcore_waiter) (Position, bool, error) {
 	var done C.uint32_t
 	var revision, epoch C.uint64_t

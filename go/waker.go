@@ -16,37 +16,37 @@ import (
 	"time"
 )
 
-// wakeLoop wakes goroutines for the library: one wake set, one descriptor in the runtime's poller and one
-// goroutine for the whole process, so that a waiting goroutine costs no thread.
+// wakeLoop wakes goroutines for the library: one wake set, one descriptor in the runtime's poller
+// and one goroutine for the whole process, so that a waiting goroutine costs no thread.
 //
-// It lives from the first tag that is asked for until the process has no user any more (process). Whoever has
-// a tag is a user, so a loop that ends has nobody to wake.
+// The loop lives from the first request for a tag until the process has no user any more (see
+// process). The holder of a tag is a user, so a loop that ends has nobody to wake.
 type wakeLoop struct {
 	process *process
 	set     *C.watchcore_wakeset
 
 	// Under the lock of process:
-	members []chan struct{} // by tag: one token, look again; nil: nobody's
-	free    []uint32        // tags that were left
+	members []chan struct{} // by tag; a token in a channel means: check again; nil: an unused tag
+	free    []uint32        // unused tags
 
 	unused atomic.Bool   // end was called
 	gone   chan struct{} // closed when the goroutine has ended, and the set is freed
 
-	// Of the goroutine that runs:
-	file  *os.File        // a descriptor of its own for what the set raises
-	conn  syscall.RawConn // nil: the descriptor cannot be polled, one thread waits
-	tags  [256]C.uint64_t // that are listed
-	count C.size_t        // how many of them
+	// Of the goroutine that runs the loop:
+	file  *os.File        // the set's descriptor
+	conn  syscall.RawConn // nil: the descriptor cannot be polled, so one thread waits
+	tags  [256]C.uint64_t // the tags that take returned
+	count C.size_t        // their number
 }
 
-// newWakeLoop makes one that is not started.
+// newWakeLoop makes a loop that is not started.
 func newWakeLoop(p *process) (*wakeLoop, error) {
-	l := &wakeLoop{process: p, members: make([]chan struct{}, 1), gone: make(chan struct{})} // no tag is 0
+	l := &wakeLoop{process: p, members: make([]chan struct{}, 1), gone: make(chan struct{})} // tag 0 is never used
 	var fd C.int32_t
 	if err := failed(C.wc_set(&l.set, &fd)); err != nil {
 		return nil, err
 	}
-	// Never l.file.Fd(): it would make the descriptor blocking.
+	// l.file.Fd() must not be called: it would make the descriptor blocking.
 	l.file = os.NewFile(uintptr(fd), "watchcore-wakeset")
 	conn, err := l.file.SyscallConn()
 	if err == nil && l.file.SetReadDeadline(time.Time{}) == nil {
@@ -55,7 +55,7 @@ func newWakeLoop(p *process) (*wakeLoop, error) {
 	return l, nil
 }
 
-// start is called with the lock of the process.
+// start is called under the lock of the process.
 func (l *wakeLoop) start() {
 	l.process.loop = l
 	l.process.started(l)
@@ -64,9 +64,9 @@ func (l *wakeLoop) start() {
 
 func (l *wakeLoop) over() <-chan struct{} { return l.gone }
 
-// join gives tokens to what waits at a channel with room for one, once it is in the set
-// under the tag. The loop holds nothing that owns a handle, so that what nobody can reach
-// any more is still found to be so.
+// join allocates a tag, whose tokens go to the given channel of capacity 1 once the caller has put
+// its member into the set under the tag. The loop refers to nothing that owns a handle, so that the
+// garbage collector still finds unreachable objects.
 func (p *process) join(awake chan struct{}) (set *C.watchcore_wakeset, tag uint32, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,8 +88,8 @@ func (p *process) join(awake chan struct{}) (set *C.watchcore_wakeset, tag uint3
 	return l.set, uint32(len(l.members) - 1), nil
 }
 
-// quit frees a tag, behind the end of what was in the set under it. A late token for the goroutine that had it
-// wakes the next one that has it, which looks again for nothing.
+// quit frees a tag after its member has left the set. If a late token for the former holder reaches
+// the next holder of the tag, that one checks once in vain.
 func (p *process) quit(tag uint32) {
 	p.mu.Lock()
 	p.loop.members[tag] = nil
@@ -99,7 +99,8 @@ func (p *process) quit(tag uint32) {
 	unused.end()
 }
 
-// wake gives a token to whoever has the tag. The caller keeps the tag from being left meanwhile.
+// wake gives a token to the holder of the tag. The caller must prevent that the tag is freed
+// meanwhile.
 func (p *process) wake(tag uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,12 +111,12 @@ func (p *process) wake(tag uint32) {
 func (l *wakeLoop) give(tag uint32) {
 	select {
 	case l.members[tag] <- struct{}{}:
-	default: // it has one, or left meanwhile
+	default: // it has a token, or has left
 	}
 }
 
-// end lets the goroutine end, soon; nil does nothing. Once, and without the lock: closing the file waits for the
-// goroutine's call of take, if it is inside one.
+// end makes the goroutine end soon; nil does nothing. end must be called once, and without the lock:
+// closing the file waits for the goroutine's call of take, which may be in progress.
 func (l *wakeLoop) end() {
 	if l == nil {
 		return
@@ -130,8 +131,8 @@ func (l *wakeLoop) run() {
 		l.process.ended(l)
 		close(l.gone)
 	}()
-	// The descriptor is only a hint: where no tag is listed the set is armed, and false lets
-	// the goroutine wait for the next edge.
+	// The descriptor is only a hint: if take finds no tag, it has armed the set, and returning
+	// false makes the goroutine wait for the next edge.
 	listed := func(uintptr) bool { return l.take() }
 	for l.sleep(listed) {
 		l.process.mu.Lock()
@@ -142,13 +143,13 @@ func (l *wakeLoop) run() {
 	}
 }
 
-// sleep returns with tags; false: the loop is unused.
+// sleep waits for tags. sleep returns false when the loop is unused.
 func (l *wakeLoop) sleep(listed func(uintptr) bool) bool {
 	if l.conn != nil && l.conn.Read(listed) == nil {
 		return true
 	}
 	for !l.unused.Load() {
-		// Nothing of Go's ends this wait, so it looks now and then whether it is unused.
+		// Go cannot interrupt this wait, so it checks once a second whether the loop is unused.
 		must(C.wc_set_wait(l.set, 1000))
 		if l.take() {
 			return true
@@ -157,14 +158,14 @@ func (l *wakeLoop) sleep(listed func(uintptr) bool) bool {
 	return false
 }
 
-// take takes the tags that are listed. False: none is, and the set is armed.
+// take takes the tags that are ready. take returns false if there are none; then the set is armed.
 func (l *wakeLoop) take() bool {
 	must(C.wc_set_take(l.set, &l.tags[0], C.size_t(len(l.tags)), &l.count))
 	return l.count != 0
 }
 
-// must is for calls that only fail where the library is broken: without them
-// nobody would be woken again.
+// must is for calls that fail only if the library is broken: without them no goroutine would be
+// woken again.
 func must(e *C.watchcore_error) {
 	if e != nil {
 		panic(taken(e))

@@ -7,22 +7,23 @@ import (
 	"strings"
 )
 
-// Messages of the library are written for C: they name C's functions, constants and fields. Each that reaches a Go
-// program as an error or in a status goes through inGo, so that it names what the program has.
-// A test holds this against every text of the C interface. Lines of the log do not go through it: none of them is made by
-// the C interface (the same test), and they repeat names of the program's without quotes.
+// The library writes its messages for C: they name C's functions, constants and fields. Every
+// message that reaches a Go program as an error or in a status passes through inGo, which replaces
+// these names by Go's. A test checks this for every text of the C interface. Log lines do not pass
+// through it: the C interface makes none of them (the same test), and they repeat the program's
+// names without quotes.
 
-// foreignNames are names that Go does not have: of a function or type, of constants (the first of several in full, the
-// others without their beginning), of a field.
+// foreignNames matches names that Go does not have: of a function or type, of constants (only the
+// first of several is complete, the others lack their beginning), of a field.
 var foreignNames = regexp.MustCompile(`\bwatchcore_\w+|\bWATCHCORE_\w+(?:(?:,| to) _[A-Z_]+)*|\b(?:options|read|filter)\.[a-z_]+`)
 
-// foreignName is one of these names.
+// foreignName matches one of these names.
 var foreignName = regexp.MustCompile(`[\w.]+[^ ,]`)
 
-// quoted is what a message repeats of the program's: a key, a name, a value. It may be cut.
+// quoted matches text of the program that a message repeats: a key, a name, a value. The text may be cut.
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*(?:"|$)`)
 
-// foreignPhrases are the other words that another language has.
+// foreignPhrases replaces the other words that are specific to C or Rust.
 var foreignPhrases = strings.NewReplacer(
 	"from State", "with StartState",
 	"the mode of the read at Any", "ListOptions.Read at ReadAny",
@@ -39,7 +40,7 @@ var foreignPhrases = strings.NewReplacer(
 	"Initialise it with its _INIT macro", "Report this as a bug",
 )
 
-// goNames are the names that do not follow from those of C.
+// goNames maps the names that do not follow from those of C by goName's rule.
 var goNames = map[string]string{
 	"watchcore_cache_new":            "New",
 	"watchcore_loading_new":          "Writer.BeginLoad",
@@ -93,7 +94,7 @@ var goNames = map[string]string{
 	"read.revision":                "ReadOptions.Read",
 }
 
-// inGo is a message in Go's words.
+// inGo translates a message into Go's terms.
 func inGo(message string) string {
 	var said strings.Builder
 	for at := 0; at < len(message); {
@@ -111,7 +112,8 @@ func inGo(message string) string {
 	return said.String()
 }
 
-// goName is the name in Go: watchcore_writer_apply is Writer.Apply, WATCHCORE_READ_ANY is ReadAny.
+// goName translates a name: watchcore_writer_apply becomes Writer.Apply, WATCHCORE_READ_ANY becomes
+// ReadAny.
 func goName(name string) string {
 	if known, ok := goNames[name]; ok {
 		return known

@@ -18,14 +18,14 @@ import (
 	"unsafe"
 )
 
-// KeyValue is a key-value that owns its bytes: what Get copies, and what Load,
-// Resync and PutExact take.
+// KeyValue is a key-value that owns its bytes: Get returns it, and Load, Resync and PutExact take
+// it.
 type KeyValue struct {
 	Key            []byte
 	Value          []byte
 	CreateRevision uint64
 	ModRevision    uint64
-	Version        uint64 // 1 + the number of changes since it was created
+	Version        uint64 // 1 + the number of changes since the key was created
 	Lease          int64
 }
 
@@ -35,7 +35,7 @@ type Change struct {
 	kv KeyValue
 }
 
-// Put sets a key. Creation revision and version are derived, the lease is 0.
+// Put sets a key. The creation revision and the version are derived, the lease is 0.
 func Put[K, V ~string | ~[]byte](key K, value V) Change {
 	return Change{op: C.WATCHCORE_CHANGE_PUT, kv: KeyValue{Key: bytesOf(key), Value: bytesOf(value)}}
 }
@@ -45,27 +45,27 @@ func Delete[K ~string | ~[]byte](key K) Change {
 	return Change{op: C.WATCHCORE_CHANGE_DELETE, kv: KeyValue{Key: bytesOf(key)}}
 }
 
-// bytesOf are the bytes where they lie; nobody writes to those of a Change. A string
-// begins as a slice does: with address and length.
+// bytesOf returns the bytes without copying them; the bytes of a Change are never written. A string
+// header begins like a slice header: with address and length.
 func bytesOf[B ~string | ~[]byte](b B) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&b)), len(b))
 }
 
-// PutExact sets a key and brings creation revision, revision, version and lease.
+// PutExact sets a key with a given creation revision, revision, version and lease.
 func PutExact(kv KeyValue) Change {
 	return Change{op: C.WATCHCORE_CHANGE_PUT_EXACT, kv: kv}
 }
 
-// Writer is the one that may change an embedded cache. For one goroutine at a
-// time: a second one is answered ErrBusy. What is refused has changed nothing.
+// Writer is the only handle that may change an embedded cache. Only one goroutine at a time may use
+// it: a second one gets ErrBusy. A refused call changes nothing.
 type Writer struct {
-	cache  *Cache // stays open as long as somebody can write
+	cache  *Cache // kept reachable, hence open, as long as the writer is
 	handle *handle
-	arena  *arena // used by the one inside, freed with the handle
+	arena  *arena // used by the goroutine inside, freed with the handle
 }
 
-// Writer takes the cache's writer. A second one is refused with ErrBusy until
-// the first is closed.
+// Writer takes the cache's writer. The error is ErrBusy until a writer that was taken before is
+// closed.
 func (c *Cache) Writer() (*Writer, error) {
 	defer runtime.KeepAlive(c)
 	if err := c.core.enter(); err != nil {
@@ -86,16 +86,16 @@ func (c *Cache) Writer() (*Writer, error) {
 	return w, nil
 }
 
-// Close frees the writer, so that another can be taken. The cache stays as
-// it is. Idempotent, from any goroutine. The error is always nil.
+// Close frees the writer, so that another one can be taken. The cache is not changed. Idempotent,
+// from any goroutine. The error is always nil.
 func (w *Writer) Close() error {
 	w.handle.close()
 	runtime.KeepAlive(w)
 	return nil
 }
 
-// Load publishes the first listing and makes the cache ready: once, only on a
-// cache made with ExpectLoad.
+// Load publishes the first listing and makes the cache ready: once, and only for a cache made with
+// ExpectLoad.
 func (w *Writer) Load(revision uint64, listing []KeyValue) error {
 	return w.write(func(p *C.watchcore_writer) error {
 		changes, count := w.arena.listing(listing)
@@ -103,9 +103,8 @@ func (w *Writer) Load(revision uint64, listing []KeyValue) error {
 	})
 }
 
-// Apply applies one revision: all its changes become visible together. The
-// revision must be above the last one; each key at most once; a deletion needs a
-// present key.
+// Apply applies one revision: all its changes become visible together. The revision must be above
+// the last one; each key may occur once; a deletion needs a present key.
 func (w *Writer) Apply(revision uint64, changes ...Change) error {
 	if err := w.handle.enterAlone("the writer"); err != nil {
 		return err
@@ -124,8 +123,8 @@ func (w *Writer) Apply(revision uint64, changes ...Change) error {
 	return failed(e)
 }
 
-// apply lends key and value to C, where those of several changes are copied: an array
-// may not hold pointers of Go.
+// apply passes the key and the value to C without copying them. Several changes are copied, because
+// an array for C must not contain Go pointers.
 func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_error {
 	kv := &c.kv
 	var value *C.char
@@ -136,7 +135,8 @@ func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_
 		C.uint64_t(kv.CreateRevision), C.uint64_t(kv.ModRevision), C.uint64_t(kv.Version), C.int64_t(kv.Lease))
 }
 
-// lent is not NULL, also where there are no bytes.
+// borrowedBytes passes bytes to C without copying them. The pointer is not NULL even if there are
+// no bytes.
 func lent(bytes []byte) *C.char {
 	if len(bytes) == 0 {
 		return (*C.char)(unsafe.Pointer(&nothing))
@@ -144,9 +144,9 @@ func lent(bytes []byte) *C.char {
 	return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes)))
 }
 
-// Resync replaces the state by a new listing: the difference becomes one atomic
-// revision between two resync marks, in a new epoch. The revision may be lower
-// than the last one. It returns the position after it.
+// Resync replaces the state by a new listing: the difference becomes one atomic revision between
+// two resync marks, in a new epoch. The revision may be lower than the last one. Resync returns the
+// position after it.
 func (w *Writer) Resync(revision uint64, listing []KeyValue, reason ResyncReason) (Position, error) {
 	if reason < ReasonCompacted || reason > ReasonRequested {
 		return Position{}, newError(ErrInvalidArgument, "resync: the reason %v is none of a writer. Give one of ReasonCompacted to ReasonRequested", reason)
@@ -162,16 +162,16 @@ func (w *Writer) Resync(revision uint64, listing []KeyValue, reason ResyncReason
 	return Position{Epoch: uint64(epoch), Revision: uint64(position)}, nil
 }
 
-// Progress says that the source has reached a revision without a change of this
-// range: positions and bookmarks move.
+// Progress records that the source has reached a revision without a change of this range: positions
+// advance, and bookmarks are delivered.
 func (w *Writer) Progress(revision uint64) error {
 	return w.write(func(p *C.watchcore_writer) error {
 		return failed(C.wc_progress(p, C.uint64_t(revision)))
 	})
 }
 
-// Compact lets the log's events up to and with a revision go; the state at it
-// stays.
+// Compact discards the log's events up to and including a revision; the state at that revision
+// stays readable.
 func (w *Writer) Compact(revision uint64) error {
 	return w.write(func(p *C.watchcore_writer) error {
 		return failed(C.wc_compact(p, C.uint64_t(revision)))
@@ -188,14 +188,14 @@ func (w *Writer) write(call func(*C.watchcore_writer) error) error {
 	return call((*C.watchcore_writer)(w.handle.pointer))
 }
 
-// arena is C memory for the changes of one call and their bytes: pointers to
-// pointers of Go may not be given to C.
+// arena is C memory for the changes of one call and their bytes, because memory that is passed to C
+// must not contain Go pointers.
 type arena struct {
 	memory unsafe.Pointer
 	size   uintptr
 }
 
-// What a writer keeps between two calls, at most.
+// arenaKept is the maximum memory that a writer keeps between two calls.
 const arenaKept = 64 << 10
 
 const changeSize = uintptr(C.sizeof_watchcore_change)
@@ -224,7 +224,7 @@ func (a *arena) listing(listing []KeyValue) (*C.watchcore_change, C.size_t) {
 	return f.array, f.count
 }
 
-// size is one byte more, so that the address of an empty value lies inside.
+// size is one byte more than the data, so that the address of an empty value lies inside.
 func (kv *KeyValue) size() int { return len(kv.Key) + len(kv.Value) + 1 }
 
 // filler writes an array and the bytes of its elements into an arena.
