@@ -8,23 +8,23 @@ import (
 	"watchcore/internal/trie"
 )
 
-// OnLag says what happens to a handler that has not taken a change before it has left the
+// OnLag says what happens to a handler that has not read a change before the change left the
 // informer's window.
 type OnLag uint8
 
 const (
-	// Resnapshot gives the difference between what the handler was given and the state now:
-	// deletions first, then what is new or has changed in the order of the revisions. Changes
-	// in between are not seen one by one; every object's last state is.
+	// Resnapshot delivers the difference between the state that the handler knows and the current
+	// state: deletions first, then new and changed objects in the order of their revisions. The
+	// handler does not see intermediate changes, but sees the last state of every object.
 	Resnapshot OnLag = iota
 	// Stop ends the handler with ErrLagged.
 	Stop
-	// SkipToOldest goes on with the oldest change of the window. What was skipped is counted in
-	// HandlerStatus.Lost, and not given. A resync is left out until the next change has been given.
+	// SkipToOldest continues with the oldest change of the window. HandlerStatus.Lost counts the
+	// skipped changes. A resync is skipped until the next change has been delivered.
 	SkipToOldest
 )
 
-// String is the policy's name, such as "Resnapshot".
+// String returns the policy's name, such as "Resnapshot".
 func (o OnLag) String() string {
 	switch o {
 	case Resnapshot:
@@ -37,37 +37,37 @@ func (o OnLag) String() string {
 	return "OnLag(" + string('0'+rune(o%10)) + ")"
 }
 
-// phase is where a list of changes comes from.
+// phase says where a list of changes comes from.
 type phase uint8
 
 const (
 	live     phase = iota // the journal
-	initial               // the state that a consumer begins with
-	caughtUp              // the difference after it was overtaken
-	resync                // what it knows, once more
+	initial               // the state with which a consumer starts
+	caughtUp              // the difference after the consumer was overtaken
+	resync                // every object that the consumer knows, again
 )
 
-// cursor is a consumer's place: everything up to the state known was given. For one
-// goroutine; what is atomic may be read by any.
+// cursor is a consumer's position: it has received everything up to the state known. cursor belongs to
+// one goroutine; its atomic fields may be read by any.
 //
-// It keeps nothing of what it was not given: overtaken, it compares the state that it knows with
-// the newest one. The two trees share what has not changed, and so does the cursor that
-// sleeps for long: it holds one old state, however much happens.
+// The cursor keeps no undelivered changes: if it is overtaken by the window, it compares the state
+// known with the newest one. The two trees share all unchanged nodes, so even a cursor that sleeps
+// for long holds one old state, whatever the number of changes.
 type cursor[T any] struct {
 	store *store[T]
-	known *state[T] // nil: not known, because changes were skipped
+	known *state[T] // nil: unknown, because changes were skipped
 
-	list  []change[T] // to be given before anything else
+	list  []change[T] // to be delivered before anything else
 	place int
 	from  phase
-	to    *state[T] // what is known after the list
+	to    *state[T] // the state known after the list
 
-	entries [64]entry[T] // of the journal
+	entries [64]entry[T] // read from the journal
 	first   int
 	count   int
 
-	taken     *state[T]     // of the journal: what is known once the change that was taken is handled
-	next      atomic.Uint64 // the number of the first entry of the journal that was not handled
+	taken     *state[T]     // the state known once the current change of the journal is handled
+	next      atomic.Uint64 // the number of the first entry of the journal that is not handled
 	remaining atomic.Int64  // of the list
 
 	lost        uint64 // not reported yet
@@ -75,7 +75,7 @@ type cursor[T any] struct {
 	skipped     atomic.Uint64
 }
 
-// begin lists a state, which is the initial one.
+// begin makes a list of the initial state.
 func (c *cursor[T]) begin(at *state[T]) {
 	c.to = at
 	c.list = make([]change[T], 0, c.to.objects.Len())
@@ -86,8 +86,8 @@ func (c *cursor[T]) begin(at *state[T]) {
 	c.moved()
 }
 
-// resync lists what the consumer knows, where it knows it and has been given everything else that is
-// listed.
+// resync makes a list of every object that the consumer knows, unless it skipped changes or another
+// list is in progress.
 func (c *cursor[T]) resync() {
 	if c.known == nil || c.list != nil {
 		return
@@ -100,7 +100,7 @@ func (c *cursor[T]) resync() {
 	c.remaining.Store(int64(len(c.list)))
 }
 
-// listed ends a list whose last change was given: false where there is none.
+// listed finishes a list whose last change was handled. listed returns false if there is none.
 func (c *cursor[T]) listed() (phase, bool) {
 	if c.list == nil || c.place < len(c.list) {
 		return 0, false
@@ -109,7 +109,8 @@ func (c *cursor[T]) listed() (phase, bool) {
 	return c.from, true
 }
 
-// take is the next change; false: there is none now. handled must follow before the next one.
+// take returns the next change, and false if there is none now. The caller must call handled before
+// the next take.
 func (c *cursor[T]) take() (change[T], phase, bool) {
 	if c.list != nil {
 		if c.place == len(c.list) {
@@ -130,7 +131,7 @@ func (c *cursor[T]) take() (change[T], phase, bool) {
 	return e.change, live, true
 }
 
-// handled says that the consumer is through with the change that was taken.
+// handled records that the consumer has finished with the change that take returned.
 func (c *cursor[T]) handled() {
 	if c.taken == nil {
 		c.remaining.Add(-1)
@@ -140,15 +141,15 @@ func (c *cursor[T]) handled() {
 	c.next.Store(c.known.next)
 }
 
-// read fills the entries; false: there are none, or the consumer was overtaken.
+// read fills the entries. read returns false if there are none, or if the consumer was overtaken.
 func (c *cursor[T]) read() bool {
 	n, there := c.store.log.Read(c.next.Load(), c.entries[:])
 	c.first, c.count = 0, n
 	return there && n > 0
 }
 
-// overtaken says whether the next change has left the window. Only where there is nothing
-// to take.
+// overtaken reports whether the next change has left the window. The result may be true only when take has
+// nothing to return.
 func (c *cursor[T]) overtaken() bool {
 	if c.list != nil || c.first < c.count {
 		return false
@@ -158,7 +159,7 @@ func (c *cursor[T]) overtaken() bool {
 	return n == 0 && !there
 }
 
-// compare lists the difference between what is known and the newest state.
+// compare makes a list of the difference between the state known and the newest state.
 func (c *cursor[T]) compare() {
 	c.overtakings.Add(1)
 	c.to = c.store.current.Load()
@@ -177,14 +178,15 @@ func (c *cursor[T]) compare() {
 	c.moved()
 }
 
-// moved says that the list stands for everything before its state. What remains of it is said
-// first: who sees the place sees the list, too, and never a consumer that has nothing to do.
+// moved sets the position to the end of the list's state. moved stores the length of the list first: a
+// goroutine that sees the new position then also sees the list, so the lag never looks like zero in
+// between.
 func (c *cursor[T]) moved() {
 	c.remaining.Store(int64(len(c.list)))
 	c.next.Store(c.to.next)
 }
 
-// skip goes on at the oldest change of the window.
+// skip continues at the oldest change of the window.
 func (c *cursor[T]) skip() {
 	c.overtakings.Add(1)
 	oldest := c.store.log.Oldest()
@@ -195,7 +197,7 @@ func (c *cursor[T]) skip() {
 	c.known = nil
 }
 
-// wait gives a channel that is closed when there may be something to take, or the source has
+// wait returns a channel that is closed when there may be something to take, or when the source has
 // ended.
 func (c *cursor[T]) wait() <-chan struct{} {
 	head := c.store.log.Head()
@@ -205,7 +207,7 @@ func (c *cursor[T]) wait() <-chan struct{} {
 	return c.store.log.Wait(head)
 }
 
-// ended says whether nothing follows any more.
+// ended reports whether everything was taken and nothing will follow.
 func (c *cursor[T]) ended() bool {
 	return c.store.log.Closed() && c.store.log.Head() <= c.next.Load() && c.list == nil && c.first == c.count
 }

@@ -12,26 +12,26 @@
 // [SameRevision] several informers of one cache at one revision. Indexes by functions
 // ([Indexers]) are part of each state.
 //
-// [CacheSource] is a cache for programs that want a watch and no informer: a source of watch.RetryWatcher and
-// watch.Until.
+// [CacheSource] is for programs that want a watch and no informer: it makes a cache the source of a
+// watch.RetryWatcher and of watch.Until.
 //
 // # Handlers
 //
-// Each [Handler] runs on a goroutine of its own, from a place of its own in the informer's
-// journal of changes: one that is slow delays no other. It is given the state first, then what
-// changes, in the order of the revisions. One that is further behind than the journal goes back
-// ([Options].Window) is given the difference between what it was given and the state now; what
-// was not given is not kept, so a handler that never returns costs one old state, however much
-// happens. Its [Registration] says how it stands, and why it is not synced where it is not.
+// Each [Handler] runs on its own goroutine with its own position in the informer's journal of
+// changes, so a slow handler delays no other. It receives the state first, then the changes, in the
+// order of the revisions. A handler that falls behind the journal's window ([Options].Window)
+// receives the difference between the state that it knows and the current state. The informer does
+// not queue undelivered changes, so a handler that never returns costs one old state, whatever
+// happens. Its [Registration] reports its progress, and why it is not synced if it is not.
 //
 // # The life of a change
 //
-//  1. The source's goroutine decodes the value, and makes the next state: a tree that shares with
-//     the one before it all but some six small nodes.
+//  1. The source's goroutine decodes the value, and makes the next state: a tree that shares all
+//     but about six small nodes with the previous one.
 //  2. At the end of its revision the state is published: listers and indexes show it.
 //  3. The change goes into the journal, together with the state after it.
-//  4. Each handler's goroutine wakes, reads the journal from its own place, and calls the handler.
-//     What this handler was given is that state, which it shares with all that were given the same.
-//  5. The journal forgets the change when as many have followed as its window holds; the garbage
-//     collector frees an object that no state has any more.
+//  4. Each handler's goroutine wakes, reads the journal from its own position, and calls the handler.
+//     It then keeps that state as the one that the handler knows, shared with all handlers at the same position.
+//  5. The journal drops the change when its window is full of newer ones; the garbage
+//     collector frees an object that no state contains any more.
 package informer

@@ -10,68 +10,68 @@ import (
 	"watchcore/internal/goroutine"
 )
 
-// Handler is called for each change, one call at a time, in the order of the changes, on a
-// goroutine of its own: a slow handler delays no other. When a change is given, the informer's listers
-// show it, or a later one.
+// Handler is called for each change, one call at a time, in the order of the changes, on its own
+// goroutine, so a slow handler delays no other. When a callback runs, the informer's listers
+// already show its change, or a later one.
 //
-// A callback that panics is caught, reported (Options.OnError) and counted; its change counts
-// as handled, and the next one follows. So does one that calls runtime.Goexit.
+// A callback that panics or calls runtime.Goexit is caught, reported (Options.OnError) and counted;
+// its change counts as handled, and the handler continues with the next one.
 type Handler[T any] interface {
-	// OnAdd is called for a new object. One of the handler's initial state says so; those are in no
-	// particular order.
+	// OnAdd is called for a new object. isInInitialList marks an object of the handler's initial
+	// state, whose objects come in no particular order.
 	OnAdd(object *Object[T], isInInitialList bool)
-	// OnUpdate is called for a change: old is what this handler was given before. In a resync both
-	// are the same pointer.
+	// OnUpdate is called for a change. old is the object that this handler received before. In a
+	// resync both are the same pointer.
 	OnUpdate(old, new *Object[T])
-	// OnDelete is called for an object that has gone, with the last value that this handler was given.
+	// OnDelete is called for a deleted object, with the last value that this handler received.
 	OnDelete(last *Object[T])
 }
 
-// HandlerFuncs is a Handler of functions; nil ones are not called.
+// HandlerFuncs is a Handler made of functions; nil functions are skipped.
 type HandlerFuncs[T any] struct {
 	Add    func(object *Object[T], isInInitialList bool)
 	Update func(old, new *Object[T])
 	Delete func(last *Object[T])
 }
 
-// OnAdd calls Add.
 func (f HandlerFuncs[T]) OnAdd(object *Object[T], isInInitialList bool) {
 	if f.Add != nil {
 		f.Add(object, isInInitialList)
 	}
 }
 
-// OnUpdate calls Update.
 func (f HandlerFuncs[T]) OnUpdate(old, new *Object[T]) {
 	if f.Update != nil {
 		f.Update(old, new)
 	}
 }
 
-// OnDelete calls Delete.
 func (f HandlerFuncs[T]) OnDelete(last *Object[T]) {
 	if f.Delete != nil {
 		f.Delete(last)
 	}
 }
 
-// HandlerOptions says how a handler is to be called. Its zero value is what most want.
+// HandlerOptions says how a handler is called. The zero value suits most programs.
 type HandlerOptions struct {
-	// Name is for messages and figures. "" is "handler N". Where another handler of the informer has the name, it is "NAME 2" and so on.
+	// Name is used in messages and metrics. "" is "handler N". If another handler of the informer
+	// has the name, it becomes "NAME 2" and so on.
 	Name string
-	// ResyncPeriod gives the handler every object that it knows once more, as an update with the
-	// same old and new, every so often, counted from its beginning. It never asks the source. 0 is never. A resync
-	// that is due while the one before still runs is left out, and between two of them a change that is there is given:
-	// no period is too short for the changes.
+	// ResyncPeriod is the interval, counted from AddHandler, at which the handler receives every
+	// object that it knows again, as an update with the same old and new. A resync never asks the
+	// source. 0 is never. If the previous resync is still running, the next one is skipped; between
+	// two resyncs a pending change is delivered, so even a very short period does not hold back
+	// changes.
 	ResyncPeriod time.Duration
-	// OnLag is what happens where the handler is overtaken by the informer's window; the zero OnLag is
+	// OnLag says what happens if the informer's window overtakes the handler; the zero OnLag is
 	// Resnapshot.
 	OnLag OnLag
 }
 
-// AddHandler adds a handler: it is given the state first, then what changes, without a gap or a
-// change twice. Any number, at any time, also from inside a callback. It returns at once;
-// the callbacks run on a goroutine of the handler's own. ErrClosed where the informer has ended.
+// AddHandler adds a handler, which receives the state first, then the changes, without a gap or a
+// duplicate. Any number of handlers may be added, at any time, also from inside a callback.
+// AddHandler returns at once; the callbacks run on the handler's own goroutine. The error is
+// ErrClosed if the informer has ended.
 func (in *Informer[T]) AddHandler(handler Handler[T], options HandlerOptions) (*Registration, error) {
 	if handler == nil {
 		return nil, invalid("AddHandler of informer %q without a handler", in.name)
@@ -108,9 +108,8 @@ func invalid(format string, arguments ...any) error {
 	return &watchcore.Error{Code: watchcore.ErrInvalidArgument, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// runner is a handler's goroutine: a cursor that calls functions. All of its state is in
-// here and none on the stack, because a callback may end the goroutine: then another one
-// goes on where it was.
+// runner is a handler's goroutine: a cursor that calls functions. All of its state is in this
+// struct and none on the stack, because a callback may end the goroutine: then a new one continues.
 type runner[T any] struct {
 	cursor[T]
 	reg     *Registration
@@ -118,11 +117,11 @@ type runner[T any] struct {
 	handler Handler[T]
 	policy  OnLag
 	period  time.Duration
-	timer   <-chan time.Time // nil: there is no resync
+	timer   <-chan time.Time // nil: no resync
 	disarm  func()
 	tick    time.Time // when the timer fires
-	due     bool      // a resync is
-	again   bool      // nothing was given since the last resync: a change comes first
+	due     bool      // a resync is due
+	again   bool      // no change was delivered since the last resync: a pending change goes before the next resync
 	started bool      // the initial state was listed
 	why     error
 }
@@ -146,9 +145,9 @@ func (h *runner[T]) run() {
 	through = true
 }
 
-// step does one thing; false: the handler has ended.
+// step does one unit of work. step returns false when the handler has ended.
 func (h *runner[T]) step() bool {
-	if h.why != nil { // decided, and its report has ended the goroutine
+	if h.why != nil { // the handler has ended, and OnError ended its goroutine while it was told why
 		return false
 	}
 	select {
@@ -189,7 +188,7 @@ func (h *runner[T]) step() bool {
 		h.why = h.in.ending()
 		return false
 	}
-	if h.list != nil { // empty, and ended above the next time
+	if h.list != nil { // the empty list is finished above in the next step
 		return true
 	}
 	if h.again = false; !h.due {
@@ -198,7 +197,7 @@ func (h *runner[T]) step() bool {
 	return true
 }
 
-// start waits for the informer's initial state, and lists it.
+// start waits for the informer's initial state, and makes a list of it.
 func (h *runner[T]) start() bool {
 	select {
 	case <-h.store.synced:
@@ -215,7 +214,7 @@ func (h *runner[T]) start() bool {
 	return true
 }
 
-// sleep waits for a channel, and for what ends or interrupts a handler.
+// sleep waits for a channel, and for everything that ends or interrupts a handler.
 func (h *runner[T]) sleep(something <-chan struct{}) {
 	select {
 	case <-something:
@@ -223,11 +222,12 @@ func (h *runner[T]) sleep(something <-chan struct{}) {
 		h.rearm()
 	case <-h.reg.stop:
 	case <-h.in.ctx.Done():
-	case <-h.in.over: // the journal wakes only those that wait for it
+	case <-h.in.over: // the end of the informer does not wake the journal's other waiters
 	}
 }
 
-// rearm says that a resync is due, unless one runs, and sets the timer for the next multiple of the period.
+// rearm marks a resync as due, unless one is running, and sets the timer for the next multiple of
+// the period.
 func (h *runner[T]) rearm() {
 	h.due = h.started && (h.list == nil || h.from != resync)
 	missed := max(h.in.clock.Now().Sub(h.tick), 0) / h.period
@@ -235,7 +235,7 @@ func (h *runner[T]) rearm() {
 	h.timer, h.disarm = clocks.TimerAt(h.in.clock, h.tick)
 }
 
-// lag is what happens to a handler that was overtaken.
+// lag applies the policy to a handler that was overtaken.
 func (h *runner[T]) lag() bool {
 	switch h.policy {
 	case Stop:
@@ -286,12 +286,12 @@ func (h *runner[T]) call(c change[T], from phase) {
 	returned = true
 }
 
-// figures is for the handler's status, from any goroutine.
+// figures returns the values for the handler's status. Any goroutine may call it.
 func (h *runner[T]) figures() (events uint64, age time.Duration, overtakings, skipped uint64) {
 	overtakings, skipped = h.overtakings.Load(), h.skipped.Load()
 	next, head := h.next.Load(), h.store.log.Head()
 	events = uint64(h.remaining.Load())
-	head = max(head, h.store.current.Load().next) // committed, and on its way into the journal
+	head = max(head, h.store.current.Load().next) // include changes that are committed but not in the journal yet
 	if next < head {
 		events += head - next
 		var one [1]entry[T]
@@ -308,19 +308,19 @@ func (h *runner[T]) figures() (events uint64, age time.Duration, overtakings, sk
 	return events, max(age, 0), overtakings, skipped
 }
 
-// PanicError is what Options.OnError is given where a handler's callback panicked or ended its
-// goroutine.
+// PanicError is the error that Options.OnError receives when a handler's callback panicked or ended
+// its goroutine.
 type PanicError struct {
-	Handler string // its name
-	Key     string // of the change that it was given
-	Value   any    // what it panicked with
-	Stack   []byte // where; nil where it ended its goroutine
+	Handler string // the handler's name
+	Key     string // the key of its change
+	Value   any    // the panic's value
+	Stack   []byte // nil if the callback ended its goroutine
 }
 
-// Error says what panicked, where.
+// Error names the handler and the key.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("handler %q panicked at %q: %v. The change counts as handled; correct the handler", e.Handler, e.Key, e.Value)
 }
 
-// Unwrap is watchcore.ErrPanic.
+// Unwrap returns watchcore.ErrPanic.
 func (e *PanicError) Unwrap() error { return watchcore.ErrPanic }

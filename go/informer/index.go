@@ -9,22 +9,22 @@ import (
 	"watchcore/internal/trie"
 )
 
-// IndexFunc says under which values an object is found in an index: any number of them,
-// none for an object that is not in it. It is called once for each version of an object, when that
-// comes; its values are remembered until the next version or the deletion. It keeps nothing of the slice that
-// it returns, and does not call the informer. Where it panics the version is in no set of this index; that is
-// reported and counted.
+// IndexFunc returns the values under which an index finds an object: any number of them, or none
+// for an object that is not in the index. IndexFunc is called once for each version of an object, when the
+// version arrives; its result is remembered until the next version or the deletion. IndexFunc must not
+// keep the slice that it returns, nor call the informer. If it panics, this version is not in the
+// index, and the panic is reported and counted.
 type IndexFunc[T any] func(object *Object[T]) []string
 
-// Indexers is indexes by name.
+// Indexers maps names to index functions.
 type Indexers[T any] map[string]IndexFunc[T]
 
-// NamespaceIndex is the name of the index that Lister.Namespace looks for.
+// NamespaceIndex is the name of the index that Lister.Namespace uses.
 const NamespaceIndex = "namespace"
 
-// ByKeySegment is an index by a segment of the key. The key is split at '/', where a leading
-// '/' does not count: of "/registry/pods/ns/name", segment 2 is "ns". Keys that do not have the
-// segment are not in the index.
+// ByKeySegment indexes by a segment of the key. The key is split at '/', and a leading '/' is
+// ignored: segment 2 of "/registry/pods/ns/name" is "ns". Keys without the segment are not in the
+// index.
 func ByKeySegment[T any](segment int) IndexFunc[T] {
 	return func(object *Object[T]) []string {
 		if value, found := keySegment(object.Key, segment); found {
@@ -49,18 +49,19 @@ func keySegment(key string, segment int) (string, bool) {
 type indexer[T any] struct {
 	name string
 	of   IndexFunc[T]
-	// given is the values of each object of the newest state and of the pending changes, as the function gave them. A
-	// removal takes the object out of these sets: what the function would say by then does not matter. With the store's lock.
+	// given maps each object of the newest state and of the pending changes to the values that the
+	// function returned for it. A removal uses these values, because the function might return
+	// others by now. Protected by the store's lock.
 	given map[*Object[T]][]string
 }
 
-// bucket is the objects of an index under one value. One without objects is taken out.
+// bucket holds the objects of an index under one value. A bucket without objects is removed.
 type bucket[T any] struct {
 	value   string
 	objects trie.Map[Object[T]]
 }
 
-// kinds is what the maps of one informer have in common.
+// kinds holds the key functions that all maps of one informer share.
 type kinds[T any] struct {
 	objects *trie.Kind[Object[T]]
 	buckets *trie.Kind[bucket[T]]
@@ -73,7 +74,8 @@ func newKinds[T any]() kinds[T] {
 	}
 }
 
-// values is what the function has given for an object; it is called where that is not known yet. With the store's lock.
+// values returns the function's values for an object, and calls the function if it was not called
+// yet. The caller has the store's lock.
 func (x *indexer[T]) values(o *Object[T], failed func(error)) []string {
 	if o == nil {
 		return nil
@@ -83,14 +85,14 @@ func (x *indexer[T]) values(o *Object[T], failed func(error)) []string {
 		if x.given == nil {
 			x.given = map[*Object[T]][]string{}
 		}
-		x.given[o] = nil // where it ends its goroutine: the next one must not end there, too
+		x.given[o] = nil // if the function ends this goroutine, the next one must not call it again
 		values = x.call(o, failed)
 		x.given[o] = values
 	}
 	return values
 }
 
-// call calls the function, and answers none where it panics. With the store's lock.
+// call calls the function, and returns no values if it panics. The caller has the store's lock.
 func (x *indexer[T]) call(o *Object[T], failed func(error)) (values []string) {
 	returned := false
 	defer func() {
@@ -113,7 +115,7 @@ func (x *indexer[T]) call(o *Object[T], failed func(error)) (values []string) {
 	return values
 }
 
-// forget ends what is known of the objects that committed changes have replaced.
+// forget drops the remembered values of objects that committed changes have replaced.
 func (x *indexer[T]) forget(changes []entry[T]) {
 	for _, e := range changes {
 		if e.old != nil && e.old != e.new {
@@ -122,7 +124,7 @@ func (x *indexer[T]) forget(changes []entry[T]) {
 	}
 }
 
-// change is an index after a change of one object.
+// change returns the index after a change of one object.
 func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, c change[T], failed func(error)) trie.Map[bucket[T]] {
 	added := x.values(c.new, failed)
 	for _, value := range x.given[c.old] {
@@ -147,12 +149,13 @@ func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, 
 	return index
 }
 
-// build makes an index of all objects of the newest state.
+// build makes the index of the objects of the newest state.
 func (x *indexer[T]) build(objects trie.Map[Object[T]], k kinds[T], failed func(error)) trie.Map[bucket[T]] {
 	return x.buildOf(objects, k, func(o *Object[T]) []string { return x.values(o, failed) })
 }
 
-// buildOlder makes one of an older state: what is not in the newest is not remembered.
+// buildOlder makes the index of an older state. buildOlder remembers no values for objects that are not in
+// the newest state.
 func (x *indexer[T]) buildOlder(objects trie.Map[Object[T]], k kinds[T], failed func(error)) trie.Map[bucket[T]] {
 	return x.buildOf(objects, k, func(o *Object[T]) []string {
 		if values, known := x.given[o]; known {

@@ -17,43 +17,47 @@ import (
 // DefaultWindow is Options.Window where none is given.
 const DefaultWindow = 4096
 
-// Backoff is how long a source waits between attempts: Min, doubled with each failure, at most Max, of
-// which each delay is a random part between the half and the whole. After a calm time of Reset it begins anew.
+// Backoff configures how long a source waits between attempts: Min, doubled with each failure, at
+// most Max. Each delay is a random part between half and all of that. After Reset without a failure
+// it starts again at Min.
 type Backoff struct {
 	Min, Max, Reset time.Duration // 0 is 800 ms, 30 s, 2 min
 }
 
-// Options says what an informer watches and how. The zero value is every key of the cache.
+// Options configures an informer. The zero value is every key of the cache.
 type Options[T any] struct {
-	// Name is for messages and figures. "" is the cache's name, or "informer".
+	// Name is used in messages and metrics. "" is the cache's name, or "informer".
 	Name string
-	// Range, LabelSelector and FieldSelector say which keys: see watchcore.SubscribeOptions. Only for an
-	// informer of a cache. An object that leaves the filter is deleted.
+	// Range, LabelSelector and FieldSelector select the keys: see watchcore.SubscribeOptions. They
+	// are only for an informer of a cache. An object that leaves the filter is deleted.
 	Range         watchcore.Range
 	LabelSelector string
 	FieldSelector string
-	// Window is how many changes are kept for handlers that are behind. 0 is DefaultWindow. A
-	// handler that is further behind is given a difference: see HandlerOptions.OnLag.
+	// Window is the number of changes that are kept for handlers that are behind. 0 is
+	// DefaultWindow. For a handler that is further behind, see HandlerOptions.OnLag.
 	Window int
-	// Indexers are the indexes that are there from the beginning: see Informer.AddIndexers.
+	// Indexers are the initial indexes: see Informer.AddIndexers.
 	Indexers Indexers[T]
-	// NamespaceSegment is which segment of a key is its namespace, for Lister.Namespace: as in
-	// ByKeySegment. 0 is 2, that of "/registry/pods/ns/name".
+	// NamespaceSegment is the segment of a key that is its namespace, for Lister.Namespace: see
+	// ByKeySegment. 0 is 2, the namespace of "/registry/pods/ns/name".
 	NamespaceSegment int
-	// PageSize is how many items of a list are asked for at a time, and Backoff how long is waited after a
-	// failure. Only for an informer of NewFromSource. 0 is DefaultPageSize; less than 0 is no pages.
+	// PageSize is the number of items per page of a list, and Backoff the delays after failures.
+	// They are only for an informer of NewFromSource. 0 is DefaultPageSize; a negative PageSize
+	// disables pages.
 	PageSize int
 	Backoff  Backoff
-	// OnError is called for each error that ends nothing: a value that was refused, a callback
-	// that panicked, a source that failed. From several goroutines; it should return soon.
+	// OnError is called for each error that does not end the informer: a refused value, a callback
+	// that panicked, a source that failed. Several goroutines may call it; it should return
+	// quickly.
 	OnError func(error)
-	// Clock is for tests. nil is the system's.
+	// Clock is for tests. nil is the system's clock.
 	Clock watch.Clock
 }
 
-// Informer keeps the decoded objects of a cache, or of anything that can be listed and watched,
-// and calls handlers for what changes. Each value is decoded once and held once, whatever
-// the number of handlers and listers. All methods may be called from any goroutine. Stop it.
+// Informer keeps the decoded objects of a cache, or of another source that can be listed and
+// watched, and calls handlers for changes. Each value is decoded once and held once, whatever the
+// number of handlers and listers. All methods may be called from any goroutine. Stop it when it is
+// no longer needed.
 type Informer[T any] struct {
 	name      string
 	clock     watch.Clock
@@ -62,13 +66,13 @@ type Informer[T any] struct {
 	store     *store[T]
 	source    source
 
-	ctx    context.Context // done: stopped
+	ctx    context.Context // done when the informer is stopped
 	cancel context.CancelFunc
-	ended  context.Context // done: the source has ended, and nothing follows
+	ended  context.Context // done when the source has ended, so that nothing follows
 	end    context.CancelFunc
-	over   <-chan struct{} // ended's
+	over   <-chan struct{} // ended.Done()
 
-	goroutine atomic.Uint64 // the source's
+	goroutine atomic.Uint64 // the id of the source's goroutine
 	decoded   atomic.Uint64
 	refused   atomic.Uint64
 	lagged    atomic.Uint64
@@ -76,37 +80,37 @@ type Informer[T any] struct {
 
 	mu       sync.Mutex
 	handlers []*Registration
-	names    names // theirs
+	names    names // of the handlers
 	numbered int
-	last     error // that was reported
-	why      error // how the source ended
+	last     error // the last reported error
+	why      error // why the source ended
 }
 
-// source is where an informer's objects come from.
+// source provides an informer's objects.
 type source interface {
-	// run changes the store until it ends. It may end its goroutine: then it is called again on
-	// another one.
+	// run changes the store until it returns. If it ends its goroutine instead, it is called again
+	// on a new one.
 	run() error
-	// await waits until the source's own side has a revision, and asks it to go there.
+	// await waits until the source has reached a revision, and makes it publish its position.
 	await(ctx context.Context, revision uint64) error
 	// explain says why there is no initial state yet.
 	explain() string
 }
 
-// Status is how an informer stands.
+// Status describes an informer's state and progress.
 type Status struct {
 	Name           string
 	Synced         bool
-	Position       watchcore.Position // everything up to it is in the lister
+	Position       watchcore.Position // the lister shows everything up to it
 	Objects        int
 	Changes        uint64 // since the initial state
 	Decoded        uint64 // values that were decoded
-	DecodeFailures uint64 // values that the decoder refused; each object's last good one stays
-	Lagged         uint64 // how often the informer itself was overtaken by the cache's window
-	Resyncs        uint64 // how often the source's history was replaced, or listed again
-	LastError      error  // the last that was reported
-	Err            error  // how it ended; nil while it runs
-	NotSynced      string // why it is not synced yet; "" where it is
+	DecodeFailures uint64 // values that the decoder refused; the object's last good value stays
+	Lagged         uint64 // how often the cache's window overtook the informer
+	Resyncs        uint64 // how often the source's history was replaced, or the source was listed again
+	LastError      error  // the last reported error
+	Err            error  // why the informer ended; nil while it runs
+	NotSynced      string // why it is not synced yet; "" if it is
 	Handlers       []HandlerStatus
 }
 
@@ -153,13 +157,13 @@ func declared[T any](indexers Indexers[T]) ([]*indexer[T], error) {
 	return list, nil
 }
 
-// start runs the source.
 func (in *Informer[T]) start(s source) {
 	in.source = s
 	go in.follow()
 }
 
-// follow is the source's goroutine. Where the program's decoder ends it, another one follows.
+// follow is the source's goroutine. If the program's decoder ends the goroutine, follow starts
+// another.
 func (in *Informer[T]) follow() {
 	in.goroutine.Store(goroutine.ID())
 	through := false
@@ -178,15 +182,16 @@ func (in *Informer[T]) follow() {
 	in.store.move()
 }
 
-// Stop ends the informer, and returns at once: no callback of a handler begins any more. What
-// the lister has stays. Idempotent.
+// Stop ends the informer and returns at once. No callback of a handler starts afterwards. The
+// listers keep the last state. Idempotent.
 func (in *Informer[T]) Stop() { in.cancel() }
 
-// StopAndWait is Stop, and returns when no callback runs any more and the source has ended. Inside a
-// callback, the decoder or an index's function it is refused with ErrBusy, and nothing is stopped.
+// StopAndWait is Stop, and waits until no callback runs any more and the source has ended. Inside a
+// callback, the decoder or an index's function it returns ErrBusy without stopping anything.
 func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 	handlers := in.registrations()
-	// An index's function runs on the source's goroutine, or with the store's lock on the one that asks for it.
+	// An index's function runs on the source's goroutine, or on a caller's goroutine that has the
+	// store's lock.
 	if id := goroutine.ID(); id != 0 && (id == in.goroutine.Load() || id == in.store.holder.Load() ||
 		slices.ContainsFunc(handlers, func(r *Registration) bool { return r.goroutine.Load() == id })) {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: fmt.Sprintf(
@@ -204,18 +209,19 @@ func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 	return nil
 }
 
-// Done is closed when the informer has ended: it was stopped, or its cache was closed.
+// Done returns a channel that is closed when the informer has ended: it was stopped, or its cache
+// was closed.
 func (in *Informer[T]) Done() <-chan struct{} { return in.over }
 
-// HasSynced says whether the initial state is there. Handlers may still be busy with it:
-// each Registration has a HasSynced of its own.
+// HasSynced reports whether the initial state is complete. Handlers may still be processing it:
+// each Registration has its own HasSynced.
 func (in *Informer[T]) HasSynced() bool { return in.store.current.Load().synced }
 
-// Synced is closed when HasSynced becomes true.
+// Synced returns a channel that is closed when HasSynced becomes true.
 func (in *Informer[T]) Synced() <-chan struct{} { return in.store.synced }
 
-// WaitSynced waits until the initial state is there. The error says why it is not, with the source's last
-// error, and wraps the context's, or ErrClosed where the informer ended before.
+// WaitSynced waits until the initial state is complete. The error gives the reason, with the
+// source's last error, and wraps the context's error, or ErrClosed if the informer ended first.
 func (in *Informer[T]) WaitSynced(ctx context.Context) error {
 	if !firstOf(ctx, in.store.synced, in.over, nil) {
 		return fmt.Errorf("informer %q is not synced: %s: %w", in.name, in.notSynced(), context.Cause(ctx))
@@ -245,16 +251,17 @@ func firstOf(ctx context.Context, one, two, three <-chan struct{}) bool {
 	return true
 }
 
-// Syncer is an *Informer or a *Registration.
+// Syncer is implemented by *Informer and *Registration.
 type Syncer interface {
 	WaitSynced(ctx context.Context) error
 }
 
-// WaitForSync waits until all are synced. The error joins those of all that are not, each with its reason.
+// WaitForSync waits until all are synced. The error joins the errors of those that are not, each
+// with its reason.
 func WaitForSync(ctx context.Context, all ...Syncer) error {
 	var errs []error
 	for _, one := range all {
-		errs = append(errs, one.WaitSynced(ctx)) // once the context is done, each answers at once
+		errs = append(errs, one.WaitSynced(ctx)) // once the context is done, each returns at once
 	}
 	return errors.Join(errs...)
 }
@@ -267,9 +274,9 @@ func (in *Informer[T]) notSynced() string {
 	return in.source.explain()
 }
 
-// AddIndexers adds indexes, and builds them of the present objects before it returns: listers see them then. A
-// name that is taken is refused, and none is added. Inside an index's function it is ErrBusy.
-// O(objects) for each.
+// AddIndexers adds indexes, and builds them from the present objects before it returns, so that
+// listers see them. If a name is in use, it adds none and returns an error. Inside an index's
+// function it returns ErrBusy. Each index costs O(objects).
 func (in *Informer[T]) AddIndexers(indexers Indexers[T]) error {
 	list, err := declared(indexers)
 	if err != nil {
@@ -278,15 +285,16 @@ func (in *Informer[T]) AddIndexers(indexers Indexers[T]) error {
 	return in.store.add(goroutine.ID(), list)
 }
 
-// WaitUntil waits until the listers show everything up to and with a revision: write, take the revision of
-// what was written, wait until it is here, and read your own write. Not from inside the
-// decoder, which it would wait for. ErrClosed where the informer has ended before. For an informer of a source that
-// goes as far as the source says: see NewFromSource.
+// WaitUntil waits until the listers show everything up to and including a revision. To read your
+// own writes, take the revision of the write, wait for it here, and read. Do not call it inside the
+// decoder, for which it would wait. The error is ErrClosed if the informer ends first. For an
+// informer of a source, NewFromSource says which revisions are reached.
 func (in *Informer[T]) WaitUntil(ctx context.Context, revision uint64) error {
 	return in.waitFor(ctx, watchcore.Position{Revision: revision})
 }
 
-// reached says whether a state is at a position, or behind it; one without an epoch is of any.
+// reached reports whether a state is at a position or after it. A position without an epoch refers
+// to any epoch.
 func (s *state[T]) reached(p watchcore.Position) bool {
 	if p.Epoch == 0 {
 		return s.position.Revision >= p.Revision
@@ -301,7 +309,7 @@ func (in *Informer[T]) waitFor(ctx context.Context, p watchcore.Position) error 
 	}
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	// One end for each part of the wait: the source's own side looks at the context alone.
+	// This context ends every part of the wait: the source's await looks at the context only.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(in.ended, func() { cancel(in.ending()) })()
@@ -321,13 +329,13 @@ func (in *Informer[T]) waitFor(ctx context.Context, p watchcore.Position) error 
 			err = context.Cause(ctx)
 		}
 	}
-	if s.current.Load().reached(p) { // the last that it published
+	if s.current.Load().reached(p) { // the last state may have been published just before the end
 		return nil
 	}
 	return fmt.Errorf("informer %q waits for revision %d and is at %d: %w", in.name, p.Revision, s.current.Load().position.Revision, err)
 }
 
-// Status is how the informer and its handlers stand. O(handlers).
+// Status returns the state of the informer and its handlers. Status costs O(handlers).
 func (in *Informer[T]) Status() Status {
 	now := in.store.current.Load()
 	s := Status{
@@ -382,7 +390,7 @@ func (in *Informer[T]) stopped() error {
 	return &watchcore.Error{Code: watchcore.ErrClosed, Message: fmt.Sprintf("informer %q has ended: it was stopped, or its cache was closed", in.name)}
 }
 
-// ending is how it ended.
+// ending says why the informer ended.
 func (in *Informer[T]) ending() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -392,7 +400,7 @@ func (in *Informer[T]) ending() error {
 	return in.stopped()
 }
 
-// report keeps an error, and calls OnError with it. A panic of that is lost.
+// report stores an error, and calls OnError with it. It ignores a panic of OnError.
 func (in *Informer[T]) report(err error) {
 	in.mu.Lock()
 	in.last = err

@@ -11,20 +11,21 @@ import (
 	"watchcore/internal/trie"
 )
 
-// Lister reads what an informer knows, without a lock and without waiting: no reader ever
-// delays the informer. Each call answers from one revision; a Lister of Informer.Lister from the newest one
-// of that moment, one of Informer.Current or At always from the same. From any goroutine.
+// Lister reads an informer's objects without a lock and without waiting, so no reader delays the
+// informer. Each call answers from one revision: a Lister of Informer.Lister from the newest
+// revision at the moment of the call, a Lister of Informer.Current or At always from the same. It
+// may be used from any goroutine.
 //
-// Lists are in no particular order. Their objects are shared: nobody may write to them.
+// Lists are in no particular order. Their objects are shared: do not modify them.
 type Lister[T any] struct {
 	in     *Informer[T]
-	frozen *state[T] // nil: the newest
+	frozen *state[T] // nil: the newest state
 }
 
-// Lister reads the newest state, call by call.
+// Lister returns a lister whose calls each read the newest state.
 func (in *Informer[T]) Lister() *Lister[T] { return &Lister[T]{in: in} }
 
-// Current reads the state of now, whatever comes: several calls that agree. It costs nothing to
+// Current returns a lister of the present state, so that several calls agree. Current costs nothing to
 // make, and keeps that state's objects in memory as long as it is reachable.
 func (in *Informer[T]) Current() *Lister[T] {
 	return &Lister[T]{in, in.store.current.Load()}
@@ -37,28 +38,28 @@ func (l *Lister[T]) state() *state[T] {
 	return l.in.store.current.Load()
 }
 
-// Position is the state's place in the history: zero before the initial state is there.
+// Position returns the state's position: zero before the initial state is complete.
 func (l *Lister[T]) Position() watchcore.Position { return l.state().position }
 
-// Len is the number of objects. O(1).
+// Len returns the number of objects, in O(1).
 func (l *Lister[T]) Len() int { return l.state().objects.Len() }
 
-// Get is the object of a key. O(log n).
+// Get returns the object of a key, in O(log n).
 func (l *Lister[T]) Get(key string) (*Object[T], bool) {
 	o := l.state().objects.Get(key)
 	return o, o != nil
 }
 
-// List is all objects. O(n).
+// List returns all objects, in O(n).
 func (l *Lister[T]) List() []*Object[T] {
 	objects := l.state().objects
 	return objects.AppendTo(make([]*Object[T], 0, objects.Len()))
 }
 
-// All walks over all objects of one revision, without a copy of the list.
+// All iterates over all objects of one revision, without copying the list.
 func (l *Lister[T]) All() iter.Seq[*Object[T]] { return l.state().objects.All() }
 
-// Select is the objects for which a function holds. O(n).
+// Select returns the objects for which a function returns true, in O(n).
 func (l *Lister[T]) Select(holds func(*Object[T]) bool) []*Object[T] {
 	var list []*Object[T]
 	for o := range l.All() {
@@ -69,10 +70,10 @@ func (l *Lister[T]) Select(holds func(*Object[T]) bool) []*Object[T] {
 	return list
 }
 
-// SelectLabels is the objects whose labels a selector selects, in Kubernetes' grammar, in the order of their
-// keys. The labels are those that watchcore.Config.Labels declares: the cache itself
-// looks them up, at the lister's revision. ErrCompacted where that has left the cache's
-// window, ErrUnsupported for an informer that has no cache.
+// SelectLabels returns the objects that a label selector in Kubernetes' grammar selects, in the
+// order of their keys. The labels are those that watchcore.Config.Labels declares: the cache
+// evaluates the selector at the lister's revision. The error is ErrCompacted if that revision has
+// left the cache's window, and ErrUnsupported for an informer without a cache.
 func (l *Lister[T]) SelectLabels(ctx context.Context, selector string) ([]*Object[T], error) {
 	r, ok := l.in.source.(*reader[T])
 	if !ok {
@@ -82,7 +83,7 @@ func (l *Lister[T]) SelectLabels(ctx context.Context, selector string) ([]*Objec
 		now := l.state()
 		list, err := r.selected(ctx, now, selector)
 		if tries < 3 && l.frozen == nil && errors.Is(err, watchcore.ErrCompacted) && l.state() != now {
-			continue // the newest state has moved on meanwhile
+			continue // there is a newer state: try that
 		}
 		return list, err
 	}
@@ -100,15 +101,16 @@ func (r *reader[T]) selected(ctx context.Context, now *state[T], selector string
 	}
 	defer page.Release()
 	for item := range page.All() {
-		if o := now.objects.Get(item.Key()); o != nil { // others are none of the informer's
+		if o := now.objects.Get(item.Key()); o != nil { // the cache may have keys that the informer has not
 			list = append(list, o)
 		}
 	}
 	return list, nil
 }
 
-// ByIndex is the objects that an index has under a value. O(the objects found), of a state that is older
-// than the index O(n). ErrInvalidArgument where no index has the name.
+// ByIndex returns the objects that an index has under a value, in O(objects found), or in O(n) if
+// the lister's state is older than the index. The error is ErrInvalidArgument if no index has the
+// name.
 func (l *Lister[T]) ByIndex(name, value string) ([]*Object[T], error) {
 	index, err := l.index(name)
 	if err != nil {
@@ -124,7 +126,8 @@ func members[T any](b *bucket[T]) []*Object[T] {
 	return b.objects.AppendTo(make([]*Object[T], 0, b.objects.Len()))
 }
 
-// IndexValues is the values under which an index has objects, in order. O(the values); else as ByIndex.
+// IndexValues returns the values under which an index has objects, sorted. Costs and errors are
+// those of ByIndex, with O(values).
 func (l *Lister[T]) IndexValues(name string) ([]string, error) {
 	index, err := l.index(name)
 	if err != nil {
@@ -148,12 +151,13 @@ func (l *Lister[T]) index(name string) (trie.Map[bucket[T]], error) {
 	if n < 0 {
 		return trie.Map[bucket[T]]{}, invalid("informer %q has no index %q. Declare it in Options.Indexers or by AddIndexers", l.in.name, name)
 	}
-	// It is younger than this state.
+	// The index was added after this state was made.
 	return l.in.store.indexed(goroutine.ID(), newest.indexers[n], now.objects)
 }
 
-// Namespace is the objects whose keys have a value as their namespace segment (Options.NamespaceSegment). With an index
-// of the name NamespaceIndex, such as ByKeySegment(2), O(the objects found); without, O(n).
+// Namespace returns the objects whose keys have the given namespace segment
+// (Options.NamespaceSegment). With an index named NamespaceIndex, such as ByKeySegment(2), it takes
+// O(objects found), otherwise O(n).
 func (l *Lister[T]) Namespace(namespace string) []*Object[T] {
 	now := l.state()
 	if n := now.indexer(NamespaceIndex); n >= 0 {

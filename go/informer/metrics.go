@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// Reporter is an *Informer.
+// Reporter is implemented by *Informer.
 type Reporter interface {
 	Status() Status
 }
 
-// WriteMetrics writes how informers and their handlers stand, as text for Prometheus
-// (watchcore.MetricsContentType). All informers of a program are given at once, so that each
-// name has its HELP and TYPE once. Where several informers have one name, such as that of their cache, the later ones are "NAME 2" and
-// so on, in the order in which they are given: give them names. O(handlers).
+// WriteMetrics writes the status of informers and their handlers as text for Prometheus
+// (watchcore.MetricsContentType). Pass all informers of a program in one call, so that each metric
+// has its HELP and TYPE once. If several informers have the same name, such as that of their cache,
+// the later ones become "NAME 2" and so on in the order of the arguments, so give them names. It
+// costs O(handlers).
 //
 //	| name, after watchcore_informer_     | is                                                            |
 //	| ----------------------------------- | ------------------------------------------------------------- |
@@ -56,10 +57,10 @@ func WriteMetrics(w io.Writer, informers ...Reporter) error {
 	return out.Flush()
 }
 
-// names are those in use, each with the highest number that was looked at for it.
+// names holds the names in use, each with the highest number that was tried for it.
 type names map[string]int
 
-// take takes a name, or one with a number where it is in use.
+// take reserves a name, or the name with a number if it is in use.
 func (used names) take(name string) string {
 	free, n := name, used[name]
 	for used[free] > 0 {

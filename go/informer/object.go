@@ -5,19 +5,19 @@ import (
 	"watchcore/internal/trie"
 )
 
-// Object is one decoded value with its key. Whoever asks for it gets the same pointer:
-// listers, indexes and the handlers of an informer share it, so nobody may write to it,
-// nor to what its Value points to. An update makes a new Object.
+// Object is one decoded value with its key. Listers, indexes and the handlers of an informer share
+// one pointer, so do not modify the object, nor anything that its Value points to. An update makes
+// a new Object.
 type Object[T any] struct {
 	Key   string
-	Value T // what the decoder made
+	Value T // the decoder's result
 
 	Revision       uint64 // of the change that gave the key this value
-	CreateRevision uint64 // of the change that created the key; 0 where the source does not say
-	Version        uint64 // 1 + the number of changes since then; 0 where the source does not say
+	CreateRevision uint64 // of the change that created the key; 0 if the source does not report it
+	Version        uint64 // 1 + the number of changes since then; 0 if the source does not report it
 }
 
-// change is what a handler is given: old is nil where the object is new, new where it is gone.
+// change is one change for a handler: old is nil if the object is new, new is nil if it is deleted.
 type change[T any] struct{ old, new *Object[T] }
 
 func (c change[T]) key() *string {
@@ -27,14 +27,14 @@ func (c change[T]) key() *string {
 	return &c.old.Key
 }
 
-// state is everything that an informer knows at one moment. It never changes.
+// state is everything that an informer knows at one moment. state is immutable.
 type state[T any] struct {
 	objects  trie.Map[Object[T]]
-	indexes  []trie.Map[bucket[T]] // by the place of their indexer
+	indexes  []trie.Map[bucket[T]] // in the order of indexers
 	indexers []*indexer[T]
 
-	next     uint64             // the number of the first entry of the journal that is not in it
-	position watchcore.Position // everything up to it is in it
+	next     uint64             // the number of the first journal entry that is not included
+	position watchcore.Position // everything up to it is included
 	stamp    int64              // when it was made, by the clock, in ns of Unix time
 	synced   bool               // the initial state is complete
 }
@@ -45,7 +45,7 @@ type entry[T any] struct {
 	after *state[T]
 }
 
-// before says whether a position lies before another one: a later epoch is a later history.
+// before reports whether position a lies before b: a higher epoch is a later history.
 func before(a, b watchcore.Position) bool {
 	return a.Epoch < b.Epoch || a.Epoch == b.Epoch && a.Revision < b.Revision
 }

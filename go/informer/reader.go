@@ -10,14 +10,15 @@ import (
 	"watchcore"
 )
 
-// New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls decode
-// once for each value. The slice is the cache's memory, valid during the call and not to be
-// written to; what the result keeps of it is to be copied. A value that decode refuses, by an error or a panic,
-// is no deletion: the object's last good value stays, and the error is reported and counted.
+// New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls
+// decode once for each value. The slice is the cache's memory: it is valid only during the call and
+// must not be modified, so decode must copy the parts that it keeps. A value that decode refuses,
+// by an error or a panic, is not a deletion: the object's last good value stays, and the error is
+// reported and counted.
 //
-// It may be made before the cache has its first listing. It ends with the cache: what the
-// cache has handed out is still given to the handlers. Where the subscription cannot be made,
-// such as for a selector that does not parse, it answers why.
+// The informer may be made before the cache has its first listing. The informer ends with the cache, after
+// the handlers have received all remaining events. If the subscription cannot be made, for example
+// because a selector does not parse, New returns the reason.
 func New[T any](cache *watchcore.Cache, decode func(key string, value []byte) (T, error), options Options[T]) (*Informer[T], error) {
 	if cache == nil || decode == nil {
 		return nil, invalid("New without a cache or a decoder. Give both")
@@ -44,9 +45,9 @@ func New[T any](cache *watchcore.Cache, decode func(key string, value []byte) (T
 	return in, nil
 }
 
-// reader reads a cache's subscription into a store. What it does is in here and not on the
-// stack, because the decoder may end its goroutine: then another one goes on behind the
-// value that it refused.
+// reader reads a cache's subscription into a store. All of its state is in this struct and not on
+// the stack, because the decoder may end its goroutine: then a new goroutine continues after the
+// value that was refused.
 type reader[T any] struct {
 	in     *Informer[T]
 	cache  *watchcore.Cache
@@ -55,17 +56,17 @@ type reader[T any] struct {
 
 	batch   *watchcore.Batch
 	at      int
-	epoch   uint64              // of the event that comes next; 0: not known yet
-	bracket bool                // between the marks of a resync: what comes is one revision
-	owed    *watchcore.Position // the initial state is complete at it, and not published yet
+	epoch   uint64              // of the next event; 0: not known yet
+	bracket bool                // between the marks of a resync, whose events are one revision
+	owed    *watchcore.Position // the initial state is complete at this position, and not published yet
 
-	asked bool // somebody waits for a position: publish how far it is
-	first bool // but wait for events first
+	asked bool // somebody waits for a position: publish the present one
+	first bool // but wait for events before that
 
 	sleep atomic.Pointer[sleep]
 }
 
-// sleep is a wait for events that can be interrupted, without losing one.
+// sleep is a wait for events that another goroutine can interrupt, without losing an event.
 type sleep struct {
 	ctx  context.Context
 	wake context.CancelFunc
@@ -87,7 +88,7 @@ func (r *reader[T]) run() error {
 	}
 }
 
-// next takes the next batch. Where it was woken to say how far it is, it says so.
+// next takes the next batch. If it was woken to publish the position, it does so.
 func (r *reader[T]) next() (ended bool, err error) {
 	if r.asked && !r.first {
 		return r.catchUp()
@@ -113,12 +114,12 @@ func (r *reader[T]) next() (ended bool, err error) {
 	return true, err
 }
 
-// catchUp takes what there is without waiting, and where that is nothing publishes the
-// position up to which nothing more matches.
+// catchUp takes the available events without waiting. If there are none, it publishes the position
+// up to which no further event matches.
 func (r *reader[T]) catchUp() (ended bool, err error) {
 	r.asked = true
 	if r.sleep.Load().ctx.Err() != nil {
-		r.renew() // before it looks: who asks from now on interrupts the next wait
+		r.renew() // before Poll: a request that comes from now on interrupts the next wait
 	}
 	switch b, err := r.sub.Poll(0); {
 	case b != nil:
@@ -134,21 +135,21 @@ func (r *reader[T]) catchUp() (ended bool, err error) {
 	case r.in.HasSynced() && !r.bracket && len(r.in.store.pending) == 0:
 		r.asked = false
 		r.in.store.commit(r.in.goroutine.Load(), r.sub.Position())
-	default: // inside the initial state, or a revision: the rest must come first
+	default: // inside the initial state or a revision: its rest must come first
 		r.first = true
 	}
 	return false, nil
 }
 
-// read takes a batch into the store, and releases it.
+// read moves a batch into the store, and releases it.
 func (r *reader[T]) read() {
 	for r.publish(); r.at < r.batch.Len(); r.publish() {
 		e := r.batch.At(r.at)
-		r.at++ // before the decoder runs, which may end this goroutine
+		r.at++ // before the decoder runs, because the decoder may end this goroutine
 		r.take(e)
 	}
 	if !r.batch.Continues() && !r.bracket && r.in.HasSynced() {
-		// An index's function may end this goroutine: the next one comes here again.
+		// An index's function may end this goroutine: the next goroutine runs this again.
 		r.in.store.commit(r.in.goroutine.Load(), r.batch.Position())
 	}
 	b := r.batch
@@ -156,8 +157,8 @@ func (r *reader[T]) read() {
 	b.Release()
 }
 
-// publish shows the initial state, once it is complete. An index's function may end this
-// goroutine: the next one comes here again.
+// publish publishes the initial state once it is complete. An index's function may end this
+// goroutine: the next goroutine runs this again.
 func (r *reader[T]) publish() {
 	if r.owed != nil {
 		r.in.store.complete(r.in.goroutine.Load(), *r.owed)
@@ -183,14 +184,14 @@ func (r *reader[T]) take(e watchcore.Event) {
 		}
 	case watchcore.EventResync:
 		mark := e.Resync()
-		r.epoch = mark.Epoch // what came before in this batch is of the former history
+		r.epoch = mark.Epoch // earlier events of this batch belong to the former history
 		if r.bracket = mark.Phase == watchcore.ResyncBegin; r.bracket && mark.Reason != watchcore.ReasonLagged {
 			r.in.resyncs.Add(1)
 		}
 	}
 }
 
-// put decodes a value where it lies.
+// put decodes a value in place and stores the object.
 func (r *reader[T]) put(e watchcore.Event, at watchcore.Position) {
 	s := r.in.store
 	bytes := e.KeyView()
@@ -248,17 +249,17 @@ func (r *reader[T]) explain() string {
 	return fmt.Sprintf("cache %q is %v: it has no listing yet", status.Name, status.State)
 }
 
-// DecodeError is what Options.OnError is given where the decoder refused a value.
+// DecodeError is the error that Options.OnError receives when the decoder refused a value.
 type DecodeError struct {
 	Key      string
-	Revision uint64 // of the change that brought the value
-	Err      error  // the decoder's; of a panic one that is watchcore.ErrPanic
+	Revision uint64 // of the change with the value
+	Err      error  // the decoder's error; for a panic an error that is watchcore.ErrPanic
 }
 
-// Error says which value was refused, and why.
+// Error names the key and the revision, with the decoder's error.
 func (e *DecodeError) Error() string {
 	return fmt.Sprintf("the value of %q at revision %d was refused: %v. The last good one stays", e.Key, e.Revision, e.Err)
 }
 
-// Unwrap is the decoder's error.
+// Unwrap returns the decoder's error.
 func (e *DecodeError) Unwrap() error { return e.Err }

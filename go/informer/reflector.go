@@ -19,27 +19,32 @@ import (
 	"watchcore/watch"
 )
 
-// DefaultPageSize is Options.PageSize where none is given.
 const DefaultPageSize = listwatch.PageSize
 
-// NewFromSource makes an informer of anything that can be listed and watched, and starts it. key says
-// under which key an object is kept; it must not change.
+// NewFromSource makes an informer of a source that can be listed and watched, and starts it. key
+// returns the key of an object; it must not change.
 //
-// It lists all pages, makes the first state the informer's and gives of later ones the difference, deletions first. Then it
-// watches behind that revision. Which error leads to another watch, which to another list, and after how long, stands in
-// docs/internals/toolkit.md, "List, watch, resume", as what a mirror does. Only Stop ends it.
+// The informer lists all pages, publishes the first state, and delivers the difference to later
+// lists, deletions first. Then it watches from that revision on. The section "List, watch, resume"
+// of docs/internals/toolkit.md says which error leads to another watch, which to another list, and
+// after which delay (there the informer is a mirror). Only Stop ends it.
 //
-// What proves that a revision is whole: an event or a Bookmark above it, a Bookmark of it, and its own Revision where an event
-// before it in the same revision (Event.ObjectRevision) had a lower one. An event whose Revision is its own proves nothing
-// by itself, so a watch that ends there is opened at the revision before: what was given comes again, and is no event.
+// A revision is known to be whole after an event or a Bookmark above it, a Bookmark of it, or an
+// event whose Revision is that revision if an earlier event of the same revision
+// (Event.ObjectRevision) had a lower Revision. An event whose Revision equals its ObjectRevision is
+// no proof by itself, so if a watch ends there, the next watch starts at the revision before:
+// events that were delivered already come again and are ignored.
 //
-// Each failure is reported to Options.OnError. A panic of the source, of its watch or of key, or one that ends the goroutine which
-// calls it, is an error 500. A list that has a key twice, or an object above its own revision, has failed. WaitUntil works where the source's bookmarks, or
-// changes, come so far. A revision is whole where the source says which events are of it, by Event.ObjectRevision; of one that
-// gives several events the same Revision and nothing else the first shows that revision, and the rest follows.
+// Each failure is reported to Options.OnError. If the source, its watch or key panics or ends the
+// goroutine that calls it, that counts as an error 500. A list that has a key twice, or an object
+// above the list's revision, counts as failed. WaitUntil reaches a revision when a bookmark or a
+// change of the source does. A revision is published whole if the source sets Event.ObjectRevision.
+// If several events have the same Revision without it, the first one already shows that revision,
+// and the others follow.
 //
-// An event that is no newer than what is there changes nothing. Where a source says no ObjectRevision, one at the
-// revision of what is there may be a change all the same, and is given unless it has an equal value.
+// An event that is not newer than the stored object changes nothing. If a source sets no
+// ObjectRevision, an event at the revision of the stored object may still be a change, and is
+// delivered unless its value is equal.
 func NewFromSource[T any](source watch.ListerWatcher[T], key func(T) string, options Options[T]) (*Informer[T], error) {
 	if source == nil || key == nil {
 		return nil, invalid("NewFromSource without a source or a function for keys. Give both")
@@ -61,44 +66,45 @@ func NewFromSource[T any](source watch.ListerWatcher[T], key func(T) string, opt
 	return in, nil
 }
 
-// reflector feeds a store from a ListerWatcher. All but what has the lock is its goroutine's.
+// reflector fills a store from a ListerWatcher. Fields that mu does not protect belong to its
+// goroutine.
 type reflector[T any] struct {
 	in      *Informer[T]
 	source  watch.ListerWatcher[T]
 	key     func(T) string
 	page    int
 	machine *listwatch.Machine
-	action  listwatch.Action // what it says; the zero action begins
+	action  listwatch.Action // the machine's last order; the zero action starts
 
 	at      watchcore.Position
-	behind  uint64    // the revisions up to here are proven whole: a watch is opened behind it
-	newest  uint64    // the newest revision that was known when the watch was asked for
-	from    uint64    // the revision that it begins behind
-	reached uint64    // the newest revision that the open watch has said to be there
-	marked  uint64    // the revision of which an event had a lower position: the source says which one is its last
-	held    []held[T] // events of a revision of which more is to come
-	whole   uint64    // the highest revision of these: where the position is there, nothing more is
-	owed    bool      // what was put is not committed yet
+	behind  uint64    // the revisions up to here are known to be whole: a watch starts after it
+	newest  uint64    // the newest revision that was known when the watch was requested
+	from    uint64    // the revision after which the watch starts
+	reached uint64    // the newest revision that the open watch has shown
+	marked  uint64    // the revision of which an event had a lower Revision: the source marks the last event of a revision
+	held    []held[T] // events of a revision that is not complete yet
+	whole   uint64    // the highest revision in held; held is complete when the position reaches it
+	owed    bool      // changes were put into the store and are not committed yet
 
 	mu     sync.Mutex
 	does   string
 	failed error
 }
 
-// panicked is a panic of the program's code.
+// panicked makes the error for a panic of the program's code.
 var panicked foreign.Error = func(text string) error { return &watchcore.Error{Code: watchcore.ErrPanic, Message: text} }
 
 // held is an event with its object's key.
 type held[T any] struct {
 	watch.Event[T]
 	key string
-	old bool // it is of a revision below one that had arrived before it
+	old bool // its revision is below one that had arrived earlier
 }
 
-// own is the revision of the change, as far as it is known.
+// own returns the revision of the change, as far as it is known.
 func (e *held[T]) own() uint64 { return cmp.Or(e.ObjectRevision, e.Revision) }
 
-// repeats says whether an event tells nothing new about an object.
+// repeats reports whether an event repeats the stored object's state.
 func (e *held[T]) repeats(old *Object[T]) bool {
 	switch own := e.own(); {
 	case old == nil || old.Revision < own:
@@ -108,8 +114,8 @@ func (e *held[T]) repeats(old *Object[T]) bool {
 	case old.Revision > own || e.ObjectRevision != 0:
 		return true
 	}
-	// The position is all that is known, and the object may have been changed by the revision behind it, of which more is
-	// to come. An update too many is told, a change is never lost.
+	// Only the position is known, and the object may have been changed again by a revision after
+	// it, of which more is to come. An additional update is harmless, a lost change is not.
 	return isEqual(&old.Value, &e.Object)
 }
 
@@ -133,12 +139,12 @@ func (r *reflector[T]) explain() string {
 
 func (r *reflector[T]) await(context.Context, uint64) error { return nil }
 
-// run does what the machine says. All that is to be done is in the struct: the program's code may end this goroutine, and
-// another one goes on.
+// run executes the machine's actions. All state is in the struct: the program's code may end this
+// goroutine, and a new one then continues.
 func (r *reflector[T]) run() error {
 	for r.in.ctx.Err() == nil {
 		switch {
-		case r.owed: // an index's function has ended the goroutine meanwhile
+		case r.owed: // an index's function has ended the previous goroutine
 			r.commit()
 		case r.action.Err != nil:
 			err := r.action.Err
@@ -148,7 +154,7 @@ func (r *reflector[T]) run() error {
 			r.list()
 		case r.action.Do == listwatch.Watch:
 			r.watch()
-		case r.action.Do == listwatch.Read: // it has ended the goroutine that read the watch
+		case r.action.Do == listwatch.Read: // reading the watch has ended the previous goroutine
 			r.ended(watch.ErrEnded)
 		case clocks.SleepUntil(r.in.ctx, r.in.clock, r.action.Until):
 			r.step(listwatch.Input{Kind: listwatch.Due})
@@ -157,8 +163,9 @@ func (r *reflector[T]) run() error {
 	return r.in.stopped()
 }
 
-// step tells the machine what came of its last action. It comes before the report of an error: OnError may end this goroutine,
-// and who hears of the failure may move the clock.
+// step gives the machine the result of its last action. step is called before the error is reported,
+// because OnError may end this goroutine, and a test that sees the report may then advance the
+// clock.
 func (r *reflector[T]) step(in listwatch.Input) {
 	doing := "watch"
 	if r.machine.Attempt() == listwatch.List {
@@ -171,7 +178,7 @@ func (r *reflector[T]) step(in listwatch.Input) {
 	}
 }
 
-// commit publishes what was put.
+// commit publishes the changes that were put into the store.
 func (r *reflector[T]) commit() {
 	r.owed = true
 	if id := r.in.goroutine.Load(); r.in.HasSynced() {
@@ -182,7 +189,7 @@ func (r *reflector[T]) commit() {
 	r.owed = false
 }
 
-// list lists all pages, and publishes what differs.
+// list lists all pages, and publishes the difference.
 func (r *reflector[T]) list() {
 	r.say("is being listed", nil)
 	var items []watch.Item[T]
@@ -220,7 +227,7 @@ func (r *reflector[T]) list() {
 	}
 }
 
-// objects are those of a list, by their keys.
+// objects returns the objects of a list by key.
 func (r *reflector[T]) objects(items []watch.Item[T], revision uint64) (map[string]*Object[T], error) {
 	objects := make(map[string]*Object[T], len(items))
 	for _, item := range items {
@@ -238,14 +245,15 @@ func (r *reflector[T]) objects(items []watch.Item[T], revision uint64) (map[stri
 	return objects, nil
 }
 
-// keyOf is the key of an object; ended is told where the function for keys ends the goroutine.
+// keyOf returns the key of an object. keyOf calls ended if the function for keys ends the goroutine.
 func (r *reflector[T]) keyOf(object T, ended func(error)) (key string, err error) {
 	err = panicked.Guard("the function for keys", func() { key = r.key(object) }, ended)
 	return key, err
 }
 
-// replace makes the listed state the store's. A listed object that does not say its revision is the one that is there where the
-// values are equal; otherwise it has that of the list. What is there of refused keys stays.
+// replace makes the listed state the store's state. If a listed object has no revision, the stored
+// object stays if the values are equal; otherwise the new object gets the list's revision. Stored
+// objects with refused keys stay.
 func (r *reflector[T]) replace(listed map[string]*Object[T], refused map[string]bool, revision uint64) {
 	s := r.in.store
 	epoch := max(r.at.Epoch, 1)
@@ -265,7 +273,8 @@ func (r *reflector[T]) replace(listed map[string]*Object[T], refused map[string]
 	for _, o := range slices.SortedFunc(maps.Values(listed), byRevision) {
 		hash := s.kinds.objects.Hash(o.Key)
 		old := s.known(hash, o.Key)
-		// Revisions of two histories say nothing about each other. Behind this all objects are of one.
+		// Revisions of two histories cannot be compared. After this list all objects are of one
+		// history.
 		if old != nil && !another && (old.Revision == o.Revision || o.Revision == 0 && isEqual(&old.Value, &o.Value)) {
 			continue
 		}
@@ -276,12 +285,12 @@ func (r *reflector[T]) replace(listed map[string]*Object[T], refused map[string]
 	r.commit()
 }
 
-// byRevision orders objects as they came about; those of one revision by key.
+// byRevision orders objects by revision, and those of one revision by key.
 func byRevision[T any](a, b *Object[T]) int {
 	return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Key, b.Key))
 }
 
-// isEqual compares values whose type can be compared.
+// isEqual compares values if their type is comparable.
 func isEqual[T any](a, b *T) bool {
 	return reflect.ValueOf(a).Elem().Comparable() && any(*a) == any(*b)
 }
@@ -294,8 +303,8 @@ func (r *reflector[T]) watch() {
 	r.ended(r.read())
 }
 
-// ended is what follows a watch that has ended by an error, once: a watch may end the goroutine that reads it, and then the one
-// that stops it.
+// ended handles the end of a watch, once: the watch may end the goroutine that reads it, and then
+// the one that stops it.
 func (r *reflector[T]) ended(err error) {
 	isOpen := r.action.Do == listwatch.Read
 	if !isOpen && r.action.Do != listwatch.Watch || r.in.ctx.Err() != nil {
@@ -306,9 +315,9 @@ func (r *reflector[T]) ended(err error) {
 	case err == nil:
 		in = listwatch.Input{Kind: listwatch.Cut, Err: listwatch.ErrNoWatch}
 	case !isOpen || !errors.Is(err, watch.ErrEnded) && !listwatch.IsEndOfStream(err):
-	case len(r.held) > 0: // the next watch brings it again
+	case len(r.held) > 0: // the next watch repeats the incomplete revision
 		in = listwatch.Input{Kind: listwatch.Cut, Err: listwatch.ErrInside}
-	case r.reached < r.newest: // it began inside a revision, which had to come again
+	case r.reached < r.newest: // it started inside a revision, which should have come again
 		in = listwatch.Input{Kind: listwatch.WentBack, Err: misfit("revision %d was seen, and the source says that it is at %d", r.newest, r.reached)}
 	default:
 		in = listwatch.Input{Kind: listwatch.Ended}
@@ -320,7 +329,8 @@ func (r *reflector[T]) ended(err error) {
 	r.step(in)
 }
 
-// read opens a watch, and takes its events until it ends: why it did. No error: there was no watch.
+// read opens a watch, and handles its events until it ends. read returns the reason, or nil if there
+// was no watch.
 func (r *reflector[T]) read() error {
 	w, err := foreign.Call(r.in.ctx, panicked, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, r.from) },
 		func(late watch.Interface[T]) {
@@ -345,14 +355,14 @@ func (r *reflector[T]) read() error {
 	return err
 }
 
-// stop stops a watch. A panic is reported, and costs nothing else; ended is told where it ends the goroutine.
+// stop stops a watch. A panic is only reported. stop calls ended if the stop ends the goroutine.
 func (r *reflector[T]) stop(w watch.Interface[T], ended func(error)) {
 	if err := panicked.Guard("the stop of the source's watch", w.Stop, ended); err != nil {
 		r.in.report(err)
 	}
 }
 
-// take is one event of a watch.
+// take handles one event of a watch.
 func (r *reflector[T]) take(e watch.Event[T]) error {
 	switch e.Type {
 	case watch.Error:
@@ -360,7 +370,7 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 			return errors.New("an Error event without an error")
 		}
 		return e.Err
-	case watch.Synced: // nobody has asked for a state: it is a Bookmark, where it has a revision
+	case watch.Synced: // no initial state was requested, so this is a Bookmark if it has a revision
 		if e.Type = watch.Bookmark; e.Revision == 0 {
 			return nil
 		}
@@ -374,7 +384,8 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	r.reached = max(r.reached, e.Revision, e.ObjectRevision)
 	if e.Type == watch.Bookmark {
 		if e.Revision < r.from {
-			// A restored backup that lets a watch begin in its future: nothing would come until it is there.
+			// A server restored from a backup may accept a watch in its future: no events would
+			// come until it gets there.
 			return misfit("the watch begins behind %d, and the source says that it is at %d", r.from, e.Revision)
 		}
 		r.behind = max(r.behind, e.Revision)
@@ -398,7 +409,7 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	return nil
 }
 
-// prove moves the place where a watch is opened to what an event proves to be whole.
+// prove advances the revision at which a watch starts to the one that an event proves to be whole.
 func (r *reflector[T]) prove(h *held[T]) {
 	own := h.own()
 	if h.Revision < own {
@@ -411,13 +422,15 @@ func (r *reflector[T]) prove(h *held[T]) {
 	}
 }
 
-// misfit is as 410: a list is right whatever came before.
+// misfit returns an error 410, upon which the machine lists: a list is correct whatever came
+// before.
 func misfit(format string, args ...any) error {
 	return &watch.Status{Code: http.StatusGone, Message: fmt.Sprintf(format, args...)}
 }
 
-// give puts the events of what is a whole revision now. One of an old revision does not fit, unless the object is as it says or
-// newer: everything up to there was said to have been given.
+// give puts the held events of a complete revision into the store. An event of an old revision is
+// an error, unless the stored object is already as the event says or newer: everything up to the
+// position was delivered before.
 func (r *reflector[T]) give() error {
 	s := r.in.store
 	for i := range r.held {
@@ -438,7 +451,7 @@ func (r *reflector[T]) give() error {
 	return nil
 }
 
-// drop forgets the events of a revision: they were given, or a watch that begins at the position repeats them.
+// drop discards the held events: they were put into the store, or the next watch repeats them.
 func (r *reflector[T]) drop() {
 	clear(r.held)
 	if r.held, r.whole = r.held[:0], 0; cap(r.held) > 1024 {

@@ -11,46 +11,47 @@ import (
 	"watchcore/internal/goroutine"
 )
 
-// Registration is a handler of an informer: how it stands, and how to be rid of it. Its
-// methods may be called from any goroutine, also from the handler's own callbacks.
+// Registration is a handler that was added to an informer: it reports the handler's state, and
+// removes it. Its methods may be called from any goroutine, also from the handler's own callbacks.
 type Registration struct {
 	name      string
 	now       func() time.Time
 	lag       func() (events uint64, age time.Duration, overtakings, skipped uint64)
-	waitsFor  func() string // what of the informer keeps its initial state from it; "" is nothing
-	goroutine atomic.Uint64 // the one that its callbacks run on
+	waitsFor  func() string // why the informer has no initial state yet; "" if it has
+	goroutine atomic.Uint64 // the id of the goroutine that runs the callbacks
 
-	stop   chan struct{} // closed: no callback begins any more
-	done   chan struct{} // closed: none runs any more
+	stop   chan struct{} // closed: no callback starts any more
+	done   chan struct{} // closed: the last callback has returned
 	synced chan struct{} // closed: the initial state was handled
 
 	mu      sync.Mutex
-	running *string // the key of the callback that runs; nil: none does
+	running *string // the key of the running callback; nil: none runs
 	since   time.Time
 	removed bool
-	why     error // how it ended
+	why     error // why the handler ended
 	handled uint64
 	panics  uint64
 }
 
-// HandlerStatus is how a handler stands.
+// HandlerStatus describes a handler's state and progress.
 type HandlerStatus struct {
 	Name          string
 	Synced        bool          // every object of its initial state was handled
-	Handled       uint64        // changes whose callback has ended, also by a panic
+	Handled       uint64        // changes whose callback has returned or panicked
 	Panics        uint64        // callbacks that panicked or ended their goroutine
-	LagEvents     uint64        // changes that it was not given yet
-	LagAge        time.Duration // how long the oldest of them has waited, as far as the window tells
-	Resnapshots   uint64        // how often it was overtaken by the informer's window
+	LagEvents     uint64        // changes that were not delivered yet
+	LagAge        time.Duration // how long the oldest of them has waited, as far as the window shows
+	Resnapshots   uint64        // how often the informer's window overtook the handler
 	Lost          uint64        // changes that SkipToOldest has skipped
-	Handling      string        // the key of the callback that runs; "" where none does
-	HandlingSince time.Time     // when that callback began; the zero time where none runs
+	Handling      string        // the key of the running callback; "" if none runs
+	HandlingSince time.Time     // when that callback started; the zero time if none runs
 	Removed       bool          // Remove or RemoveAndWait was called
-	Err           error         // how it ended; nil while it runs, and where it was removed
-	NotSynced     string        // why it is not synced yet; "" where it is
+	Err           error         // why the handler ended; nil while it runs, and if it was removed
+	NotSynced     string        // why it is not synced yet; "" if it is
 }
 
-// begin says that a callback begins, unless none may.
+// begin records that a callback starts. begin returns false if the handler was removed: no callback
+// may start then.
 func (r *Registration) begin(key *string) bool {
 	now := r.now()
 	r.mu.Lock()
@@ -72,7 +73,7 @@ func (r *Registration) end(panicked bool) {
 	r.mu.Unlock()
 }
 
-// finish is the last thing that the handler's goroutine does.
+// finish records the end of the handler's goroutine.
 func (r *Registration) finish(why error) {
 	r.mu.Lock()
 	r.why = why
@@ -80,8 +81,8 @@ func (r *Registration) finish(why error) {
 	close(r.done)
 }
 
-// HasSynced says whether every object of the handler's initial state was handled: given, and
-// its callback ended.
+// HasSynced reports whether the callbacks for every object of the handler's initial state have
+// returned.
 func (r *Registration) HasSynced() bool {
 	select {
 	case <-r.synced:
@@ -91,15 +92,17 @@ func (r *Registration) HasSynced() bool {
 	}
 }
 
-// Synced is closed when HasSynced becomes true. It stays open where the handler ends before.
+// Synced returns a channel that is closed when HasSynced becomes true. Synced stays open if the handler
+// ends before that.
 func (r *Registration) Synced() <-chan struct{} { return r.synced }
 
-// Done is closed when the handler has ended: no callback runs any more, and none begins.
+// Done returns a channel that is closed when the handler has ended: no callback runs, and none will
+// start.
 func (r *Registration) Done() <-chan struct{} { return r.done }
 
-// WaitSynced waits until HasSynced. The error says why it does not hold yet, such as in
-// which key's callback the handler is and for how long, and wraps the context's error, or
-// ErrClosed where the handler was removed, or ended, before it was synced.
+// WaitSynced waits until HasSynced. The error gives the reason, for example the key whose callback
+// is running and for how long, and wraps the context's error, or ErrClosed if the handler was removed or ended
+// before it was synced.
 func (r *Registration) WaitSynced(ctx context.Context) error {
 	if !firstOf(ctx, r.synced, r.stop, r.done) {
 		return fmt.Errorf("handler %q is not synced: %s: %w", r.name, r.notSynced(), context.Cause(ctx))
@@ -122,7 +125,7 @@ func (r *Registration) ending() string {
 	return "its informer has ended"
 }
 
-// notSynced says why it is not.
+// notSynced says why the handler is not synced.
 func (r *Registration) notSynced() string {
 	if r.HasSynced() {
 		return ""
@@ -141,7 +144,7 @@ func (r *Registration) notSynced() string {
 	return fmt.Sprintf("it has handled %d objects of its initial state, %d are left", handled, left)
 }
 
-// Status is how the handler stands now. O(1).
+// Status returns the handler's present state, in O(1).
 func (r *Registration) Status() HandlerStatus {
 	s := HandlerStatus{Name: r.name, Synced: r.HasSynced(), NotSynced: r.notSynced()}
 	s.LagEvents, s.LagAge, s.Resnapshots, s.Lost = r.lag()
@@ -154,8 +157,8 @@ func (r *Registration) Status() HandlerStatus {
 	return s
 }
 
-// Remove takes the handler out of its informer and returns at once: no callback begins after
-// it has returned; one that runs already runs to its end. Idempotent.
+// Remove removes the handler from its informer and returns at once. No callback starts after Remove
+// has returned; a running callback runs to its end. Idempotent.
 func (r *Registration) Remove() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,13 +168,13 @@ func (r *Registration) Remove() {
 	}
 }
 
-// RemoveAndWait is Remove, and returns when no callback runs any more. Where the context is done before,
-// the error says which key's callback still runs and since when; the handler is removed all the same.
-// Inside the handler's own callbacks it is refused with ErrBusy, and nothing is removed: it would
-// wait for itself. Remove is what to call there.
+// RemoveAndWait is Remove, and waits until no callback runs any more. If the context is done first,
+// the error names the key of the running callback and how long it has run; the handler is removed
+// nevertheless. Inside the handler's own callbacks, where it would wait for itself, it returns
+// ErrBusy and removes nothing: call Remove there.
 //
-// A callback that waits for another goroutine which calls this waits until the context is
-// done: give one with a bound.
+// If a callback waits for another goroutine that calls RemoveAndWait, that call lasts until its
+// context is done: use a context with a deadline.
 func (r *Registration) RemoveAndWait(ctx context.Context) error {
 	if id := goroutine.ID(); id != 0 && id == r.goroutine.Load() {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: fmt.Sprintf(

@@ -8,24 +8,26 @@ import (
 	"watchcore"
 )
 
-// Revision is several informers of one cache at one revision: SameRevision makes it, and At reads it.
+// Revision holds the states of several informers of one cache at one revision. SameRevision makes
+// it, and Informer.At reads it.
 type Revision struct {
 	position watchcore.Position
 	states   map[Participant]any
 }
 
-// Participant is an *Informer of a cache.
+// Participant is implemented by an *Informer of a cache.
 type Participant interface {
-	// stateAt is the state at a position, which the informer has reached; false where it is not kept any more.
+	// stateAt returns the state at a position that the informer has reached, and false if the state
+	// is not kept any more.
 	stateAt(p watchcore.Position) (any, bool)
 	cacheOf() *watchcore.Cache
 	WaitSynced(ctx context.Context) error
 	waitFor(ctx context.Context, p watchcore.Position) error
 }
 
-// SameRevision waits until all informers have reached the cache's present revision, and answers
-// what each of them had at it: what one object says about another holds. They must
-// be of one cache. It delays none of them.
+// SameRevision waits until all informers have reached the cache's present revision, and returns
+// their states at that revision, so that objects of different informers are consistent. The
+// informers must be of one cache. SameRevision delays none of them.
 func SameRevision(ctx context.Context, informers ...Participant) (*Revision, error) {
 	var cache *watchcore.Cache
 	for _, in := range informers {
@@ -58,20 +60,20 @@ func SameRevision(ctx context.Context, informers ...Participant) (*Revision, err
 		if whole {
 			return v, nil
 		}
-		// One is so far ahead that its window does not go back to the revision, or the
-		// history was replaced: a newer revision will do.
-		runtime.Gosched() // the goroutines that move them on
+		// One informer is so far ahead that its window does not reach back to the revision, or the
+		// history was replaced: try again at a newer revision.
+		runtime.Gosched() // let the informers' goroutines run
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("informers at one revision: they move on faster than they can be read: %w", err)
 		}
 	}
 }
 
-// Position is the cache's position at which all are read.
+// Position returns the cache's position of the states.
 func (v *Revision) Position() watchcore.Position { return v.position }
 
-// At reads an informer at the revision. ErrInvalidArgument where it is none of those that
-// SameRevision was given.
+// At returns a lister of the informer at the revision. The error is ErrInvalidArgument if the
+// informer was not given to SameRevision.
 func (in *Informer[T]) At(v *Revision) (*Lister[T], error) {
 	now, there := v.states[in].(*state[T])
 	if !there {

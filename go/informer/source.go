@@ -15,37 +15,41 @@ import (
 
 // SourceOptions says what a [CacheSource] watches. The zero value is every key of the cache.
 type SourceOptions struct {
-	// Name, Range, LabelSelector and FieldSelector are as those of watchcore.SubscribeOptions.
+	// Name, Range, LabelSelector and FieldSelector have the same meaning as in
+	// watchcore.SubscribeOptions.
 	Name          string
 	Range         watchcore.Range
 	LabelSelector string
 	FieldSelector string
-	// OnError is called for each value that decode refuses, on the goroutine that lists or watches. nil reports it to
-	// slog.Default(), at level warn.
+	// OnError is called for each value that decode refuses, on the goroutine that lists or watches.
+	// nil logs it to slog.Default() at level warn.
 	OnError func(error)
 }
 
-// CacheSource lets a cache be watched from a revision on and be listed: it is the [watch.ListerWatcher] of a
-// [watch.RetryWatcher] and of watch.Until.
+// CacheSource lists a cache and watches it from a revision on: it is a [watch.ListerWatcher] for a
+// [watch.RetryWatcher] and for watch.Until.
 //
 //	pods, err := informer.NewCacheSource(cache, decodePod, informer.SourceOptions{Range: watchcore.RangePrefix("/registry/pods/")})
 //	w, err := watch.NewRetryWatcherWithOptions(ctx, cache.Revision(), pods, watch.RetryOptions[*informer.Object[*Pod]]{})
 //
-// A watch gives every change of the window exactly once and in order, and never skips: where the window has
-// left its place, or the history was replaced, it ends with an error that is 410 (watch.IsGone), and a RetryWatcher ends or lists. The
-// end of the cache ends it for good. What a list and a watch give is of the same keys:
+// A watch delivers every change of the window exactly once, in order, and never skips one. If the
+// window has passed its position, or the history was replaced, the watch ends with an error 410
+// (watch.IsGone), after which a RetryWatcher ends or lists. The end of the cache ends the watch for
+// good. Lists and watches use the same keys:
 //
 //	watch.RelistOnGone(func(pod *informer.Object[*Pod]) string { return pod.Key })
 //
-// A value that decode refuses, by an error or a panic, is reported and left out, and is no deletion.
+// A value that decode refuses, by an error or a panic, is reported and skipped, and is not a
+// deletion.
 type CacheSource[T any] struct {
 	cache   *watchcore.Cache
 	decoder func(key string, value []byte) (T, error)
 	options SourceOptions
-	listed  atomic.Pointer[watchcore.Position] // of the last list: a watch behind it knows whether the history is another one
+	listed  atomic.Pointer[watchcore.Position] // of the last list: a watch that starts there can tell whether the history was replaced
 }
 
-// NewCacheSource makes one. decode is called for each value, which is its own, from the goroutines that list or watch.
+// NewCacheSource makes a CacheSource. decode is called for each value, of which it may keep the
+// bytes, on the goroutines that list or watch.
 func NewCacheSource[T any](cache *watchcore.Cache, decode func(key string, value []byte) (T, error), options SourceOptions) (*CacheSource[T], error) {
 	if cache == nil || decode == nil {
 		return nil, invalid("NewCacheSource without a cache or a decoder. Give both")
@@ -58,9 +62,10 @@ func NewCacheSource[T any](cache *watchcore.Cache, decode func(key string, value
 	return &CacheSource[T]{cache: cache, decoder: decode, options: options}, nil
 }
 
-// Watch gives what follows a revision. Event.Old is the value before, without its revision; Event.Revision moves with the last change of
-// a revision. Bookmarks come where the position moves without a change. Next needs no goroutine; ResultChan has one until Stop, the end of
-// the context, or its last event.
+// Watch delivers the changes after a revision. Event.Old is the previous value, without its
+// revision. Event.Revision advances with the last change of a revision. Bookmarks report that the
+// position advanced without a change. Next needs no goroutine; ResultChan runs one until Stop, the
+// end of the context, or the last event.
 func (s *CacheSource[T]) Watch(ctx context.Context, after uint64) (watch.Interface[*Object[T]], error) {
 	position := watchcore.Position{Revision: after}
 	if listed := s.listed.Load(); listed != nil && listed.Revision == after {
@@ -78,8 +83,9 @@ func (s *CacheSource[T]) Watch(ctx context.Context, after uint64) (watch.Interfa
 	return w, nil
 }
 
-// List waits for the cache's first listing and gives its present state, in one page. What decode refuses is in ListPage.Refused. A
-// revision that the cache has not reached is refused by a Status 504.
+// List waits for the cache's first listing and returns its present state in one page.
+// ListPage.Refused has the keys of values that decode refused. A revision that the cache has not
+// reached yields a Status 504.
 func (s *CacheSource[T]) List(ctx context.Context, request watch.ListRequest) (listing watch.ListPage[*Object[T]], err error) {
 	if err := s.cache.WaitReady(ctx); err != nil {
 		return listing, err
@@ -106,7 +112,7 @@ func (s *CacheSource[T]) List(ctx context.Context, request watch.ListRequest) (l
 	return listing, nil
 }
 
-// decode sets the value of an object; false: it was refused, and that was reported.
+// decode sets the value of an object. decode reports a value that was refused, and returns false.
 func (s *CacheSource[T]) decode(o *Object[T], value []byte) bool {
 	var refused error
 	err := panicked.Guard("the decoder", func() { o.Value, refused = s.decoder(o.Key, value) }, func(error) {})
@@ -123,10 +129,10 @@ type sourceWatch[T any] struct {
 	stop    sync.Once
 	stopped chan struct{}
 
-	turn     chan struct{}             // who has put something in is alone
+	turn     chan struct{}             // a lock: the goroutine that sent into the channel has it
 	pending  []watch.Event[*Object[T]] // of whole revisions
-	position uint64                    // behind them
-	over     bool                      // nothing follows them
+	position uint64                    // the position after the pending events
+	over     bool                      // no event follows the pending ones
 
 	pump *pump.Pump[watch.Event[*Object[T]]]
 }
@@ -139,12 +145,12 @@ func (w *sourceWatch[T]) Stop() {
 	})
 }
 
-// ResultChan is the channel face.
+// ResultChan returns a channel of the events, which a goroutine fills.
 func (w *sourceWatch[T]) ResultChan() <-chan watch.Event[*Object[T]] {
 	return w.pump.Results()
 }
 
-// Next is the next event.
+// Next returns the next event.
 func (w *sourceWatch[T]) Next(ctx context.Context) (e watch.Event[*Object[T]], err error) {
 	select {
 	case w.turn <- struct{}{}:
@@ -172,7 +178,7 @@ func (w *sourceWatch[T]) Next(ctx context.Context) (e watch.Event[*Object[T]], e
 	return e, nil
 }
 
-// end gives an error as the last event, unless it is that of Stop or of the context of Watch.
+// end appends the error as the last event, unless it comes from Stop or from the context of Watch.
 func (w *sourceWatch[T]) end(err error) {
 	w.over = true
 	select {
@@ -186,7 +192,7 @@ func (w *sourceWatch[T]) end(err error) {
 	}
 }
 
-// translate makes events of a batch, which ends behind a revision.
+// translate converts the events of a batch, which ends at the end of a revision.
 func (w *sourceWatch[T]) translate(batch *watchcore.Batch) {
 	for i := range batch.Len() {
 		e := batch.At(i)
@@ -205,7 +211,7 @@ func (w *sourceWatch[T]) translate(batch *watchcore.Batch) {
 	}
 }
 
-// event is the event without its position.
+// event converts an event, without its position.
 func (w *sourceWatch[T]) event(e watchcore.Event) (given watch.Event[*Object[T]], refused bool) {
 	if e.Type == watchcore.EventBookmark {
 		return watch.Event[*Object[T]]{Type: watch.Bookmark}, false
@@ -224,7 +230,8 @@ func (w *sourceWatch[T]) event(e watchcore.Event) (given watch.Event[*Object[T]]
 		}
 		return given, !w.source.decode(o, e.Value())
 	}
-	// A deletion is given also where its last value was refused: the consumer may have one from before.
+	// A deletion is delivered even if its last value was refused: the consumer may have an earlier
+	// value.
 	given.Type = watch.Deleted
 	if value := e.PrevValue(); value != nil && w.source.decode(o, value) {
 		given.Old, given.HasOld = o, true

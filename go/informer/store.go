@@ -11,33 +11,33 @@ import (
 	"watchcore/internal/trie"
 )
 
-// store is what an informer knows, and how it came to know it. The goroutine of its source
-// changes it; everybody reads it.
+// store is an informer's data. The goroutine of its source changes it; any goroutine reads it.
 //
-// A change goes through it like this: the source decodes values (put, remove), which makes
-// states that nobody sees yet; commit, at the end of a revision, publishes the newest state and
-// then appends the changes to the journal. So what a handler is given is in the lister when
-// it is given, and a lister never sees a part of a revision, as far as its source knows where one ends.
+// A change passes through it in these steps. The source decodes values and calls put or remove,
+// which makes states that no reader sees yet. At the end of a revision, commit publishes the newest
+// state and then appends the changes to the journal. So the lister shows a change before a handler
+// receives it, and never shows a part of a revision, as far as the source knows where the revision
+// ends.
 type store[T any] struct {
 	kinds   kinds[T]
 	log     *journal.Journal[entry[T]]
 	current atomic.Pointer[state[T]]
-	report  func(error) // OnError: never with the lock, for it may call the informer
+	report  func(error) // OnError; not called under the lock, because it may call the informer
 	now     func() int64
 
-	// Of the source's goroutine; with the lock where it is published:
+	// Fields of the source's goroutine, which publishes them under the lock:
 	initial *trie.Builder[Object[T]] // nil: the initial state is complete
-	work    *state[T]                // with what is not committed yet
+	work    *state[T]                // includes changes that are not committed yet
 	pending []entry[T]
 
-	publishing sync.Mutex // the source's, or who adds an index
-	failures   []error    // of the functions of indexes, to be reported behind the lock. With it
+	publishing sync.Mutex // held by the source, or by a goroutine that adds an index
+	failures   []error    // of index functions; reported after publishing is unlocked, which protects it
 	holder     atomic.Uint64
 
 	syncedOnce sync.Once
-	synced     chan struct{} // closed: the initial state is there
+	synced     chan struct{} // closed: the initial state is complete
 
-	waiting atomic.Int32 // those that wait for a position
+	waiting atomic.Int32 // the number of goroutines that wait for a position
 	moved   sync.Mutex
 	notice  chan struct{} // closed when the position moves; nil: nobody waits
 }
@@ -54,8 +54,8 @@ func newStore[T any](window int, indexers []*indexer[T], now func() int64, repor
 	return s
 }
 
-// enter takes the lock for publishing. A goroutine that has it already, which is inside an
-// index's function, is refused.
+// enter locks publishing. enter refuses a goroutine that has the lock already, because that goroutine
+// is inside an index's function and would wait for itself.
 func (s *store[T]) enter(goroutine uint64) error {
 	if goroutine != 0 && s.holder.Load() == goroutine {
 		return &watchcore.Error{Code: watchcore.ErrBusy, Message: "the informer is called from inside an index's function, and would wait for itself. Call it from another goroutine"}
@@ -75,11 +75,11 @@ func (s *store[T]) leave() {
 	}
 }
 
-// failed notes what the function of an index did.
+// failed stores the error of an index's function until leave reports it.
 func (s *store[T]) failed(err error) { s.failures = append(s.failures, err) }
 
-// put sets an object; nothing shows before commit. Before the initial state is complete
-// there is no history.
+// put sets an object, invisibly until commit. Before the initial state is complete there is no
+// history, so put only fills the builder.
 func (s *store[T]) put(hash uint64, o *Object[T], at watchcore.Position) {
 	if s.initial != nil {
 		s.initial.SetHash(hash, o)
@@ -88,7 +88,7 @@ func (s *store[T]) put(hash uint64, o *Object[T], at watchcore.Position) {
 	s.apply(hash, change[T]{s.work.objects.GetHash(hash, o.Key), o}, at)
 }
 
-// remove takes an object out; one that is not there changes nothing.
+// remove deletes an object. An absent key changes nothing.
 func (s *store[T]) remove(hash uint64, key string, at watchcore.Position) {
 	if s.initial != nil {
 		s.initial.Delete(key)
@@ -99,7 +99,7 @@ func (s *store[T]) remove(hash uint64, key string, at watchcore.Position) {
 	}
 }
 
-// find is the object of a key that is not a string yet, with what is not committed.
+// find returns the object of a key given as bytes, including changes that are not committed.
 func (s *store[T]) find(hash uint64, key []byte) *Object[T] {
 	if s.initial != nil {
 		return nil
@@ -107,7 +107,7 @@ func (s *store[T]) find(hash uint64, key []byte) *Object[T] {
 	return s.work.objects.GetBytes(hash, key)
 }
 
-// known is the object of a key, with what is not committed.
+// known returns the object of a key, including changes that are not committed.
 func (s *store[T]) known(hash uint64, key string) *Object[T] {
 	if s.initial != nil {
 		return nil
@@ -128,8 +128,8 @@ func (s *store[T]) apply(hash uint64, c change[T], at watchcore.Position) {
 	s.pending = append(s.pending, entry[T]{c, &next})
 }
 
-// index brings the indexes of the pending states up to date. With the lock, for the indexers
-// may have changed since. It may run again for the same changes.
+// index updates the indexes of the pending states. index needs the lock, because the indexers may have
+// changed since the put. index may run again for the same changes.
 func (s *store[T]) index(last *state[T]) {
 	now, indexes := s.now(), last.indexes
 	for i := range s.pending {
@@ -143,17 +143,18 @@ func (s *store[T]) index(last *state[T]) {
 		}
 		e.after.indexes, e.after.indexers, e.after.stamp = indexes, last.indexers, now
 	}
-	// Behind the last call of a function: one that ends its goroutine lets all of this run again, from the same values.
+	// This follows the last call of a function: if a function ends its goroutine, index runs again
+	// with the same remembered values.
 	for _, x := range last.indexers {
 		x.forget(s.pending)
 	}
 }
 
-// commit publishes what is pending, as of a position. The goroutine is the caller's, for
-// enter. Index functions run here: where one ends its goroutine the changes stay pending.
+// commit publishes the pending changes, as of a position. goroutine is the caller's id, for enter.
+// Index functions run here: if one ends its goroutine, the changes stay pending.
 func (s *store[T]) commit(goroutine uint64, at watchcore.Position) {
 	if err := s.enter(goroutine); err != nil {
-		panic(err) // the source commits, and no index's function is a source
+		panic(err) // unreachable: the source is never called from an index's function
 	}
 	defer s.leave()
 	last := s.current.Load()
@@ -170,7 +171,7 @@ func (s *store[T]) commit(goroutine uint64, at watchcore.Position) {
 	}
 	s.index(last)
 	if s.work.position != at {
-		// The last change's own state stays at its revision: at finds a state by it.
+		// The last change's state keeps its own revision, by which store.at finds it.
 		next := *s.work
 		next.position = at
 		s.work = &next
@@ -186,7 +187,6 @@ func (s *store[T]) commit(goroutine uint64, at watchcore.Position) {
 	s.move()
 }
 
-// complete publishes the initial state.
 func (s *store[T]) complete(goroutine uint64, at watchcore.Position) {
 	if err := s.enter(goroutine); err != nil {
 		panic(err)
@@ -204,7 +204,7 @@ func (s *store[T]) complete(goroutine uint64, at watchcore.Position) {
 	s.move()
 }
 
-// add declares more indexes, and builds them of the present state.
+// add adds indexes, and builds them from the present state.
 func (s *store[T]) add(goroutine uint64, more []*indexer[T]) error {
 	if err := s.enter(goroutine); err != nil {
 		return err
@@ -226,12 +226,12 @@ func (s *store[T]) add(goroutine uint64, more []*indexer[T]) error {
 	return nil
 }
 
-// indexer is the place of an index, -1 where there is none of the name.
+// indexer returns the position of an index by name, -1 if there is none.
 func (s *state[T]) indexer(name string) int {
 	return slices.IndexFunc(s.indexers, func(x *indexer[T]) bool { return x.name == name })
 }
 
-// move wakes those that wait for a position.
+// move wakes the goroutines that wait for a position.
 func (s *store[T]) move() {
 	if s.waiting.Load() == 0 {
 		return
@@ -244,8 +244,8 @@ func (s *store[T]) move() {
 	s.moved.Unlock()
 }
 
-// moves is closed when the state moves on from now. The caller has raised waiting before,
-// and looks at the state afterwards.
+// moves returns a channel that is closed when the state changes. The caller must increment waiting
+// before, and check the state afterwards.
 func (s *store[T]) moves() <-chan struct{} {
 	s.moved.Lock()
 	defer s.moved.Unlock()
@@ -255,17 +255,17 @@ func (s *store[T]) moves() <-chan struct{} {
 	return s.notice
 }
 
-// at is the state at a position that the store has reached, where the journal still has what
-// leads there.
+// at returns the state at a position that the store has reached, if the journal still has the
+// changes around it.
 func (s *store[T]) at(p watchcore.Position) (*state[T], bool) {
 	now := s.current.Load()
 	low, high := s.log.Oldest(), now.next
-	if before(now.position, p) || s.log.Head() < high { // the newest changes are on their way into the journal
+	if before(now.position, p) || s.log.Head() < high { // the newest changes are not in the journal yet
 		return nil, false
 	}
 	var one [1]entry[T]
 	oldest := low
-	for low < high { // the first entry behind the position is in [low, high]
+	for low < high { // the first entry after the position is in [low, high]
 		middle := low + (high-low)/2
 		if n, there := s.log.Read(middle, one[:]); !there || n == 0 {
 			return nil, false
@@ -288,7 +288,7 @@ func (s *store[T]) at(p watchcore.Position) (*state[T], bool) {
 	return one[0].after, true
 }
 
-// indexed is an index of objects of an older state.
+// indexed builds an index of the objects of an older state.
 func (s *store[T]) indexed(goroutine uint64, x *indexer[T], objects trie.Map[Object[T]]) (trie.Map[bucket[T]], error) {
 	if err := s.enter(goroutine); err != nil {
 		return trie.Map[bucket[T]]{}, err

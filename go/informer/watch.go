@@ -8,14 +8,16 @@ import (
 	"watchcore/watch"
 )
 
-// Watch is the informer as a watch: what is there as Added events, then Synced, then what
-// follows, each with its old value; a deletion has the last one. The watch ends with the context,
-// by its Stop, and behind the last change of an informer that has ended. It does not wait; where
-// it begins is fixed when it returns, or, where there is no state yet, with the first one.
+// Watch returns a watch of the informer: the present objects as Added events, then Synced, then the
+// changes, each with its old value; a deletion has the last value. The watch ends with the context,
+// by its Stop, or after the last change of an informer that has ended. Watch does not wait. The
+// watch starts with the state at the time of the call, or with the first state if there is none
+// yet.
 //
-// It is a watch.Puller: Next costs no goroutine. It has a place of its own as a handler has, and
-// is given a difference where it is overtaken: Event.Lost of the first one says how many changes it was not given
-// one by one. With WaitForSync and Store this makes an Informer what watch.UntilWithSync takes.
+// The result is a watch.Puller: Next costs no goroutine. The watch has its own position, as a handler has,
+// and if the window overtakes it, it delivers a difference, whose first event says in Event.Lost
+// how many changes were not delivered one by one. With WaitForSync and Store, it makes an Informer
+// a watch.SyncedSource for watch.UntilWithSync.
 func (in *Informer[T]) Watch(ctx context.Context) (watch.Interface[*Object[T]], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -32,19 +34,19 @@ func (in *Informer[T]) Watch(ctx context.Context) (watch.Interface[*Object[T]], 
 	return w, nil
 }
 
-// WaitForSync is WaitSynced by the name that watch.SyncedSource has for it.
+// WaitForSync is WaitSynced under the name that watch.SyncedSource requires.
 func (in *Informer[T]) WaitForSync(ctx context.Context) error { return in.WaitSynced(ctx) }
 
-// Store is Lister by the name that watch.SyncedSource has for it.
+// Store is Lister under the name that watch.SyncedSource requires.
 func (in *Informer[T]) Store() *Lister[T] { return in.Lister() }
 
-// watcher is a cursor that is pulled.
+// watcher is a cursor from which the consumer pulls events.
 type watcher[T any] struct {
 	cursor[T]
 	in      *Informer[T]
-	turn    chan struct{} // who has put something in is alone
+	turn    chan struct{} // a lock: the goroutine that sent into the channel has it
 	started bool
-	at      *state[T] // where it begins; nil: as soon as there is a state
+	at      *state[T] // the state with which it starts; nil: the first one
 
 	once   sync.Once
 	stop   chan struct{}
@@ -65,12 +67,12 @@ func (w *watcher[T]) end() {
 	})
 }
 
-// ResultChan is the channel face, which has a goroutine.
+// ResultChan returns a channel of the events, which a goroutine fills.
 func (w *watcher[T]) ResultChan() <-chan watch.Event[*Object[T]] {
 	return w.pump.Results()
 }
 
-// Next is the next event.
+// Next returns the next event.
 func (w *watcher[T]) Next(ctx context.Context) (none watch.Event[*Object[T]], err error) {
 	select {
 	case w.turn <- struct{}{}:
@@ -108,7 +110,7 @@ func (w *watcher[T]) Next(ctx context.Context) (none watch.Event[*Object[T]], er
 	}
 }
 
-// look is the next event, or what to wait for; neither is the end.
+// look returns the next event, or a channel to wait for; neither means that the watch has ended.
 func (w *watcher[T]) look() (e watch.Event[*Object[T]], given bool, wait <-chan struct{}) {
 	if !w.started {
 		select {
@@ -137,7 +139,7 @@ func (w *watcher[T]) look() (e watch.Event[*Object[T]], given bool, wait <-chan 
 		switch {
 		case w.overtaken():
 			w.compare()
-		case w.list != nil: // empty, and ended above the next time
+		case w.list != nil: // the empty list is finished above in the next iteration
 		case w.ended():
 			return e, false, nil
 		default:
@@ -154,7 +156,7 @@ func (w *watcher[T]) event(c change[T]) watch.Event[*Object[T]] {
 	case c.new == nil:
 		e.Type, e.Object = watch.Deleted, c.old
 	}
-	switch { // the position moves with the last change of a list
+	switch { // the position advances with the last change of a list
 	case w.taken != nil:
 		e.Revision = w.taken.position.Revision
 	case w.place == len(w.list) && w.from != initial:
@@ -165,7 +167,7 @@ func (w *watcher[T]) event(c change[T]) watch.Event[*Object[T]] {
 	switch {
 	case c.new != nil:
 		e.ObjectRevision = c.new.Revision
-	case w.to != nil: // by then it was gone
+	case w.to != nil: // the object was deleted at some revision up to this one
 		e.ObjectRevision = w.to.position.Revision
 	}
 	return e
