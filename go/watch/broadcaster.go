@@ -11,75 +11,75 @@ import (
 )
 
 const (
-	// incomingQueue is how far publishers may run ahead beside the queues of the watchers. In the
-	// original these are a channel of 25 places and the event in the hands of the goroutine that
-	// distributes. Programs that publish and read on one goroutine rely on it.
+	// incomingQueue is how far publishers may run ahead of the watchers' queues. In apimachinery's
+	// broadcaster this is a channel of capacity 25, and the event in the hands of the goroutine
+	// that distributes. Programs that publish and read on one goroutine rely on it.
 	incomingQueue = 25
 	inHand        = 1
-	// historyFactor: the log keeps at least as many times the longest queue, so that an event
-	// which a stalled watcher has accepted stays for some time.
+	// historyFactor times the longest queue is the minimum length of the log, so that an event that
+	// a stalled watcher has accepted stays for some time.
 	historyFactor = 4
-	// maxQueue bounds queues and histories. Nothing is allocated by the length of a queue but
-	// the channel of a watcher that asks for one.
+	// maxQueue bounds queues and histories. Only the channel of a watcher that uses one is
+	// allocated by the length of its queue.
 	maxQueue = math.MaxInt32
 )
 
-// ErrBroadcasterStopped is what a Broadcaster answers after its Shutdown.
+// ErrBroadcasterStopped is the error of a Broadcaster's methods after its Shutdown.
 var ErrBroadcasterStopped = errors.New("broadcaster already stopped")
 
-// Broadcaster distributes events to any number of watchers. All of them read one log, each with a
-// number for its position: to publish does nothing for each of them, but for those that are waited for.
-// Where many of them sleep, a goroutine of its own wakes them. A watcher that nobody reads costs nothing
-// more with each event, unless it has a channel, whose goroutine looks at what came.
+// Broadcaster distributes events to any number of watchers. All of them read one log, each from its
+// own position, so publishing costs nothing per watcher, except for watchers that publishers wait
+// for. If many watchers sleep, a separate goroutine wakes them. An unread watcher costs no work per
+// event, unless it has a channel, whose goroutine checks each event.
 //
-// An event's Revision is its number in the broadcaster, from 1. All methods may be called from
-// any goroutine.
+// An event's Revision is its number in the broadcaster, from 1. All methods may be called from any
+// goroutine.
 type Broadcaster[T any] struct {
 	queue    Queue
 	incoming int
 
-	// turn has a token for the publisher that waits for a place. Those behind it wait for the token,
-	// first come, first served, and ActionOrDrop waits for none of them.
+	// turn has a token for the publisher that waits for a free slot. Later publishers wait for the
+	// token, in order of arrival, and ActionOrDrop does not wait for them.
 	turn chan struct{}
 
-	// mu guards what follows. It is never held while somebody waits.
+	// mu protects the fields below. mu is never held during a wait.
 	mu      sync.Mutex
 	log     *journal.Journal[Event[T]]
-	kept    int // how many events the log keeps at least
+	kept    int // the minimum number of events in the log
 	gate    gate
-	inLine  int // publishers that wait for a place, or for their turn to do so
+	inLine  int // publishers that wait for a slot, or for the token
 	stopped bool
 
 	// down is closed by Shutdown.
 	down chan struct{}
 }
 
-// BroadcasterOptions are those of [NewBroadcasterWithOptions].
+// BroadcasterOptions are the options of [NewBroadcasterWithOptions].
 type BroadcasterOptions struct {
-	// Queue is that of a watcher which asks for no other. Its zero value is WaitQueue(0).
+	// Queue is the default queue of watchers. Its zero value is WaitQueue(0).
 	Queue Queue
-	// Incoming is how far publishers may run ahead of the slowest Wait watcher beyond its queue.
-	// 0 means 25; -1 means not at all.
+	// Incoming is how far publishers may run ahead of the slowest Wait watcher beyond its queue. 0
+	// means 25; -1 means not at all.
 	Incoming int
-	// History is how many events are kept at least for watchers that come later and for those
-	// that are behind. Four times the longest queue are kept in any case.
+	// History is the minimum number of events kept for watchers that start later and for those that
+	// are behind. Four times the longest queue are kept in any case.
 	History int
 }
 
-// NewBroadcaster makes a broadcaster whose watchers have a queue of that length. The events of its
-// last four queues, and some more, stay in memory.
+// NewBroadcaster makes a broadcaster whose watchers have queues of the given length. Four times
+// that many events, and some more, stay in memory.
 //
-// With WaitIfChannelFull publishers may run ahead of the slowest watcher by its queue and 26 events
-// more: as many as the original has in its incoming queue and in its hands. With DropIfChannelFull
-// they never wait.
+// With WaitIfChannelFull publishers may run ahead of the slowest watcher by its queue and 26 more
+// events: as many as apimachinery's broadcaster has in its incoming queue and in its hands. With
+// DropIfChannelFull they never wait.
 //
-// A length below 0 panics, as make(chan T, -1) does.
+// A negative length panics, as make(chan T, -1) does.
 func NewBroadcaster[T any](queueLength int, behavior FullChannelBehavior) *Broadcaster[T] {
 	return must[T](BroadcasterOptions{Queue: Queue{queueLength, behavior, true}})
 }
 
-// NewLongQueueBroadcaster is one whose publishers may run ahead by a second queue of the same
-// length in place of the 25 events.
+// NewLongQueueBroadcaster makes a broadcaster whose publishers may run ahead by a second queue of
+// the same length instead of the 25 events.
 func NewLongQueueBroadcaster[T any](queueLength int, behavior FullChannelBehavior) *Broadcaster[T] {
 	incoming := queueLength
 	if incoming == 0 {
@@ -107,7 +107,7 @@ func NewBroadcasterWithOptions[T any](options BroadcasterOptions) (*Broadcaster[
 	if options.History < 0 || options.History > maxQueue {
 		return nil, fmt.Errorf("watch: History of %d was asked for: 0 to %d are possible", options.History, maxQueue)
 	}
-	// Without the one in hand nothing could be published to a queue without places.
+	// Without the additional slot nothing could be published to a queue of length 0.
 	incoming := max(options.Incoming, 0) + inHand
 	if options.Incoming == 0 {
 		incoming = incomingQueue + inHand
@@ -125,36 +125,36 @@ func NewBroadcasterWithOptions[T any](options BroadcasterOptions) (*Broadcaster[
 	return b, nil
 }
 
-// window is how many events the log keeps for a queue of this length.
+// window returns the number of events that the log keeps for a queue of this length.
 func (b *Broadcaster[T]) window(length int) int {
 	return max(historyFactor*length, length+b.incoming)
 }
 
-// Action publishes an event. With a watcher of the policy Wait whose queue is full it waits until
-// that one has taken an event or has stopped, or until Shutdown; a watcher's own goroutine must
+// Action publishes an event. If the queue of a Wait watcher is full, Action waits until that
+// watcher has taken an event or has stopped, or until Shutdown. A watcher's own goroutine must
 // therefore not publish more than its queue holds. The error is ErrBroadcasterStopped.
 //
-// The Err of an event of type Error is the object, if that is an error, or else a *Status with its text. Such an event
-// is one like others: watchers go on behind it until Shutdown.
+// For an event of type Error, Event.Err is the object if it is an error, otherwise a *Status with
+// its text. Such an event is like any other: watchers continue after it until Shutdown.
 func (b *Broadcaster[T]) Action(action EventType, obj T) error {
 	return b.Publish(explained(Event[T]{Type: action, Object: obj}))
 }
 
-// ActionOrDrop publishes an event if that needs no waiting: (false, nil) where it would, also while
-// another publisher waits. The error is ErrBroadcasterStopped.
+// ActionOrDrop publishes an event unless it would have to wait, also for another publisher that
+// waits: then it returns (false, nil). The error is ErrBroadcasterStopped.
 func (b *Broadcaster[T]) ActionOrDrop(action EventType, obj T) (bool, error) {
 	blocked, err := b.try(explained(Event[T]{Type: action, Object: obj}))
 	return err == nil && !blocked, err
 }
 
-// Publish is Action for an event with all its fields: with Old, say. The broadcaster sets Revision,
-// and Lost is the watchers' own.
+// Publish is Action for an event with all its fields, for example Old. The broadcaster sets
+// Revision, and the watchers set Lost.
 func (b *Broadcaster[T]) Publish(e Event[T]) error {
 	return b.PublishContext(context.Background(), e)
 }
 
-// PublishContext is Publish that waits no longer than its context. With the context's error nothing
-// was published, and the publishers behind this one come in their order.
+// PublishContext is Publish, limited by its context. If it returns the context's error, nothing was
+// published, and the publishers that came later keep their order.
 func (b *Broadcaster[T]) PublishContext(ctx context.Context, e Event[T]) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -174,8 +174,8 @@ func (b *Broadcaster[T]) PublishContext(ctx context.Context, e Event[T]) error {
 		if !blocked || err != nil {
 			return err
 		}
-		// The watcher that is in the way is marked and will open the gate; a stale token only
-		// makes this look again.
+		// The blocking watcher is marked and will open the gate; a stale token only makes this
+		// publisher check again.
 		select {
 		case <-b.gate.opened:
 		case <-b.down:
@@ -191,7 +191,8 @@ func (b *Broadcaster[T]) leaveLine() {
 	b.inLine--
 }
 
-// pass publishes where nobody waits; otherwise the publisher is in line.
+// pass publishes if no publisher waits and the gate is open. Otherwise it counts this publisher as
+// waiting.
 func (b *Broadcaster[T]) pass(e Event[T]) (done bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -224,12 +225,12 @@ func (b *Broadcaster[T]) append(e Event[T]) (blocked bool, err error) {
 	return false, nil
 }
 
-// Revision is that of the newest event; 0 before the first.
+// Revision returns the revision of the newest event; 0 before the first.
 func (b *Broadcaster[T]) Revision() uint64 { return b.log.Head() }
 
-// Shutdown ends the broadcaster. Watchers get what was published before and then their end;
-// publishers that wait, and everybody who comes later, get ErrBroadcasterStopped. It waits for
-// nobody, and may be called any number of times.
+// Shutdown ends the broadcaster. Watchers get the events that were published before and then their
+// end; waiting publishers, and all later calls, get ErrBroadcasterStopped. Shutdown does not wait,
+// and may be called any number of times.
 func (b *Broadcaster[T]) Shutdown() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,47 +242,49 @@ func (b *Broadcaster[T]) Shutdown() {
 	close(b.down)
 }
 
-// Start is where a watcher begins. [StartAfter] makes one; the zero value is: with the next event.
+// Start is the position where a watcher starts. [StartAfter] makes one; the zero value starts with
+// the next event.
 type Start struct {
 	after uint64
 	given bool
 }
 
-// StartAfter begins behind a revision, with what the log still has. That of an event which a
-// watcher has taken goes on where that watcher was.
+// StartAfter starts after a revision, with the events that the log still has. With the revision of
+// the last event that a watcher has taken, the new watcher continues where that watcher was.
 func StartAfter(revision uint64) Start { return Start{revision, true} }
 
-// WatchOptions are those of [Broadcaster.WatchWithOptions].
+// WatchOptions are the options of [Broadcaster.WatchWithOptions].
 type WatchOptions[T any] struct {
-	// Queue is the watcher's own; the zero value is the broadcaster's.
+	// Queue is the watcher's queue; the zero value is the broadcaster's.
 	Queue Queue
-	// Prefix are events that the watcher takes before all others, as they are.
+	// Prefix are events that the watcher gets before all others, unchanged.
 	Prefix []Event[T]
-	// Start is where it begins behind its prefix; the zero value: with the next event.
+	// Start is where the watcher continues after its prefix; the zero value is the next event.
 	Start Start
 }
 
-// Watch opens a watcher that gets what is published from now on, and nothing before. It does not
-// wait. The error is ErrBroadcasterStopped.
+// Watch opens a watcher that gets the events published from now on. Watch does not wait. The error is
+// ErrBroadcasterStopped.
 func (b *Broadcaster[T]) Watch() (*Watcher[T], error) {
 	return b.WatchWithOptions(WatchOptions[T]{})
 }
 
-// WatchWithPrefix opens a watcher that first gets the given events. Its queue holds them and one
-// more at least.
+// WatchWithPrefix opens a watcher that first gets the given events. Its queue holds at least these
+// and one more.
 func (b *Broadcaster[T]) WatchWithPrefix(queuedEvents []Event[T]) (*Watcher[T], error) {
 	return b.WatchWithOptions(WatchOptions[T]{Prefix: queuedEvents})
 }
 
-// WatchAfter opens a watcher that begins behind a revision. Its queue holds what there is, and one
-// more; but publishers wait for a Wait watcher that begins where the log does. Where the log does not go back so far the error is a [*Status] with the code 410, and
-// where the revision has not been published, one with 400.
+// WatchAfter opens a watcher that starts after a revision. Its queue holds the available events and
+// one more; but publishers wait for a Wait watcher that starts at the oldest event of the log. If
+// the log does not reach back so far, the error is a [*Status] with the code 410; if the revision
+// has not been published, a Status 400.
 func (b *Broadcaster[T]) WatchAfter(revision uint64) (*Watcher[T], error) {
 	return b.WatchWithOptions(WatchOptions[T]{Start: StartAfter(revision)})
 }
 
-// WatchWithOptions opens a watcher. Its errors are those of Watch and WatchAfter, and one for a
-// queue that cannot be.
+// WatchWithOptions opens a watcher. Its errors are those of Watch and WatchAfter, and one for an
+// invalid queue.
 func (b *Broadcaster[T]) WatchWithOptions(options WatchOptions[T]) (*Watcher[T], error) {
 	queue := options.Queue
 	if !queue.given {
@@ -311,14 +314,15 @@ func (b *Broadcaster[T]) WatchWithOptions(options WatchOptions[T]) (*Watcher[T],
 	return w, nil
 }
 
-// places is how long a watcher's queue is: what it begins with is in it, and one place more is
-// free. The log is made as long as the asked queue and the prefix need. For a backlog it is not: it
-// would grow with each watcher that begins at its oldest event. So publishers wait for a Wait watcher
-// that begins with a full log until it has taken something.
+// capacity returns the length of a watcher's queue: it has room for the events that the watcher
+// starts with, and one more. The log is lengthened for the requested queue and the prefix, but not
+// for a backlog: it would grow with each watcher that starts at its oldest event. So publishers
+// wait for a Wait watcher that starts with a full log until it has taken an event.
 func (b *Broadcaster[T]) places(queue Queue, prefix, backlog int) (int, error) {
 	places := queue.length
 	if queue.behavior == DropIfChannelFull {
-		// Without a place a watcher would be given only what comes while it waits.
+		// With a queue of length 0 a watcher would get only events that are published while it
+		// waits.
 		places = max(places, 1)
 	}
 	if prefix > 0 {
@@ -341,7 +345,8 @@ func (b *Broadcaster[T]) places(queue Queue, prefix, backlog int) (int, error) {
 	return max(places, longer), nil
 }
 
-// took counts events that a waiting watcher has taken.
+// took counts events that a Wait watcher has taken, and opens the gate if a publisher waits for
+// them.
 func (b *Broadcaster[T]) took(m *member, n uint64) {
 	m.taken.Add(n)
 	if m.awaited.Load() && m.awaited.Swap(false) {
@@ -351,7 +356,7 @@ func (b *Broadcaster[T]) took(m *member, n uint64) {
 	}
 }
 
-// leave takes a waiting watcher out of the gate.
+// leave removes a Wait watcher from the gate.
 func (b *Broadcaster[T]) leave(m *member) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,15 +1,16 @@
 package watch
 
-// batchOfChannel is how many events the goroutine of a channel copies out of the log at once.
+// channelBatch is the number of events that a channel's goroutine copies out of the log at once.
 const batchOfChannel = 16
 
-// ResultChan is the watch as a channel, with as many places as the queue has. The first call
-// moves into it what there is, and starts a goroutine for the rest unless the watch has ended. The
-// goroutine ends with the watch: behind the last event, or at Stop.
+// ResultChan returns the watch as a channel, with the capacity of the queue. The first call moves
+// the available events into it, and starts a goroutine for the rest unless the watch has ended. The
+// goroutine ends with the watch: after the last event, or at Stop.
 //
-// With the policy Drop this goroutine looks at the log soon after an event was published, and no
-// more at the moment of a take: what the consumer takes in between makes room, so that a channel
-// may give more than its queue promises, and never less while the log has what came meanwhile.
+// With the policy Drop this goroutine reads the log soon after an event was published, not at the
+// moment when the consumer takes one: if the consumer takes events in between, there is more room,
+// so the channel may deliver more than its queue promises, and never less as long as the log still
+// has the events.
 func (w *Watcher[T]) ResultChan() <-chan Event[T] {
 	if c := w.channel.Load(); c != nil {
 		return *c
@@ -43,15 +44,15 @@ func (w *Watcher[T]) ResultChan() <-chan Event[T] {
 	return c
 }
 
-// moveTo makes c the watcher's channel. What is taken from now on counts for the gate when it has
-// left the channel. Readers that wait in Next are woken by the next event, and find the channel.
+// moveTo makes c the watcher's channel. From now on an event counts as taken when it has left the
+// channel. Readers that wait in Next are woken by the next event, and find the channel.
 func (w *Watcher[T]) moveTo(c *chan Event[T]) {
 	length := func() int { return len(*c) }
 	w.member.length.Store(&length)
 	w.channel.Store(c)
 }
 
-// allAccepted takes everything that a watcher with the policy Drop has accepted.
+// allAccepted takes all events that a Drop watcher has accepted.
 func (w *Watcher[T]) allAccepted() (all []Event[T]) {
 	var batch [batchOfChannel]Event[T]
 	for {
@@ -64,14 +65,14 @@ func (w *Watcher[T]) allAccepted() (all []Event[T]) {
 	}
 }
 
-// feed moves a watcher's events into its channel. Until run begins it is used under the lock; from
-// then on the watcher's prefix and queue are its own.
+// feed moves a watcher's events into its channel. Until run starts it is used under the lock; from
+// then on it alone uses the watcher's prefix and queue.
 type feed[T any] struct {
 	w *Watcher[T]
 	c chan Event[T]
 }
 
-// run feeds the channel until the end, and closes it.
+// run feeds the channel until the watch ends, and closes it.
 func (f *feed[T]) run() {
 	defer close(f.c)
 	w := f.w
@@ -93,18 +94,19 @@ func (f *feed[T]) run() {
 	}
 }
 
-// fill moves what fits without waiting, with the policy Wait.
+// fill moves the events that fit without waiting, with the policy Wait.
 func (f *feed[T]) fill(head uint64) {
 	var one [1]Event[T]
 	for len(f.c) < cap(f.c) && f.w.fetch(one[:], head) == 1 {
-		// Nobody else sends, so there is a place. It counts as taken only now: the publishers
-		// go by this count less what is in the channel.
+		// This is the only sender, so there is a free slot. The event counts as consumed only after
+		// the send, because publishers subtract the channel's length from that count.
 		f.c <- one[0]
 		f.w.consume(1)
 	}
 }
 
-// push moves everything below the head, waiting for places; false where Stop ended that.
+// push moves all events below the head, and waits for free slots. push returns false if Stop ended
+// the wait.
 func (f *feed[T]) push(head uint64) bool {
 	var batch [batchOfChannel]Event[T]
 	for {
@@ -127,13 +129,15 @@ func (f *feed[T]) push(head uint64) bool {
 	}
 }
 
-// offer is the policy Drop: what finds a place comes in, the rest is lost and counted.
+// offer implements the policy Drop: events that find a free slot are sent, others are lost and
+// counted.
 func (f *feed[T]) offer(head uint64) {
 	w, q := f.w, &f.w.queue
 	var batch [batchOfChannel]Event[T]
 	for q.seen < head {
 		if len(f.c) == cap(f.c) && cap(f.c) > 0 {
-			// Full since the last event that came in, for only this goroutine sends.
+			// The channel has been full since the last event was sent, because only this goroutine
+			// sends.
 			w.lose(head)
 			return
 		}

@@ -7,37 +7,37 @@ import (
 	"time"
 )
 
-// Clock is where delays come from. The zero value of options means the system's; tests move a
-// [ManualClock] by hand.
+// Clock provides the time and timers. The zero value of options means the system's clock; tests
+// advance a [ManualClock].
 type Clock interface {
 	Now() time.Time
-	// Timer gives a channel that receives once when the time has passed, and a function that
-	// gives the timer up. A duration of 0 or less has passed already.
+	// Timer returns a channel that receives once when the duration has passed, and a function that
+	// cancels the timer. A duration of 0 or less has passed already.
 	Timer(d time.Duration) (fired <-chan time.Time, stop func())
 }
 
-// DeadlineClock is a Clock that can be asked for a point of time. Who waits for one asks TimerAt where a
-// clock has it, for between Now and Timer a clock that is moved by hand may move, and the timer would
-// come too late by as much.
+// DeadlineClock is a Clock with timers for a point of time. Waits for a point of time use TimerAt
+// if the clock has it, because a manual clock may advance between Now and Timer, which would make
+// the timer late by that much.
 type DeadlineClock interface {
 	Clock
-	// TimerAt is as Timer, for a point of time. One that has passed fires at once.
+	// TimerAt is Timer for a point of time. A point that has passed fires at once.
 	TimerAt(at time.Time) (fired <-chan time.Time, stop func())
 }
 
 // SystemClock is the machine's clock.
 type SystemClock struct{}
 
-// Now is time.Now.
+// Now returns time.Now().
 func (SystemClock) Now() time.Time { return time.Now() }
 
-// Timer is a time.Timer.
+// Timer starts a time.Timer.
 func (SystemClock) Timer(d time.Duration) (<-chan time.Time, func()) {
 	t := time.NewTimer(d)
 	return t.C, func() { t.Stop() }
 }
 
-// ManualClock stands still until it is moved. For tests; from any goroutine.
+// ManualClock stands still until Advance. ManualClock is for tests, and may be used from any goroutine.
 type ManualClock struct {
 	mu      sync.Mutex
 	now     time.Time
@@ -50,26 +50,26 @@ type manualTimer struct {
 	fired chan time.Time
 }
 
-// NewManualClock makes a clock that says start.
+// NewManualClock makes a clock that shows start.
 func NewManualClock(start time.Time) *ManualClock {
 	return &ManualClock{now: start, changed: make(chan struct{})}
 }
 
-// Now is what the clock was moved to.
+// Now returns the time to which the clock was advanced.
 func (c *ManualClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Timer fires when the clock is moved far enough.
+// Timer fires when the clock has advanced far enough.
 func (c *ManualClock) Timer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.timer(c.now.Add(d))
 }
 
-// TimerAt fires when the clock is moved there, at once where it is there.
+// TimerAt fires when the clock reaches the time, or at once if it has.
 func (c *ManualClock) TimerAt(at time.Time) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +102,7 @@ func (c *ManualClock) change() {
 	c.changed = make(chan struct{})
 }
 
-// Advance moves the clock and fires what is due, the earliest first.
+// Advance advances the clock and fires the timers that are due, the earliest first.
 func (c *ManualClock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,8 +119,8 @@ func (c *ManualClock) Advance(d time.Duration) {
 	}
 }
 
-// AwaitTimer waits until somebody waits for the clock, and says how long the first of them still
-// has to: the moment at which a test can Advance.
+// AwaitTimer waits until a timer is set, and returns the remaining time of the earliest one: then a
+// test can call Advance.
 func (c *ManualClock) AwaitTimer(ctx context.Context) (time.Duration, error) {
 	for {
 		c.mu.Lock()

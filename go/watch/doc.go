@@ -11,32 +11,35 @@
 //
 // # A watch
 //
-// [Interface] is a watch: Stop and ResultChan. Its events are [Event]: a type, the object, the old
-// object where that is known, the position behind the event, and how much was lost directly
+// [Interface] is a watch: Stop and ResultChan. Its events are of type [Event]: a type, the object,
+// the old object if it is known, the position after the event, and how much was lost directly
 // before it. The rules:
 //
-//   - An event of type Error is the last one (but of a Broadcaster, or a fake, which publish what they are
-//     given, and of a Recorder of these). Synced says that the initial state was given, Bookmark
-//     is a position and nothing else.
-//   - Stop may be called at any time, any number of times, by anybody, also by a consumer in the middle
-//     of its loop. It waits for nobody. It ends the wait of the consumer, of a producer that
-//     waits for this consumer, and stops what the watch was made of.
-//   - After a Stop the consumer may read what is still there, up to the end, and need not.
+//   - An event of type Error is the last one (except of a Broadcaster or a fake, which publish what they are
+//     given, and of a Recorder of these). Synced says that the initial state is complete, Bookmark
+//     carries only a position.
+//   - Stop may be called at any time, any number of times, from any goroutine, also by a consumer inside
+//     its loop. It does not wait. It ends the wait of the consumer and of a producer that
+//     waits for this consumer, and stops the watches from which the watch was made.
+//   - After Stop the consumer may read the remaining events up to the end, but need not.
 //
-// What this package makes has a second face, [Puller]: Next(ctx) takes one event. It needs no
-// goroutine and no channel. The function [Next] takes from any watch, [All] is a loop over it.
+// The watches of this package also have the interface [Puller]: Next(ctx) takes one event. It needs
+// no goroutine and no channel. The function [Next] takes an event from any watch, [All] loops over
+// one.
 //
-// # Who falls behind
+// # Slow watchers
 //
-// A watcher of a [Broadcaster] is a position in one log that all of them share. It has a queue, which
-// is arithmetic: with DropIfChannelFull it is given exactly the events that a channel with as many
-// places would have taken, and what the channel would have dropped is counted (Watcher.Dropped)
-// and said with the next event (Event.Lost). With WaitIfChannelFull publishers wait for it. A
-// watcher that nobody reads costs the same after ten million events as after one.
+// A watcher of a [Broadcaster] is a position in one log that all watchers share. Its queue is
+// computed, not stored: with DropIfChannelFull the watcher gets exactly the events that a channel
+// of that capacity would have accepted; the others are counted (Watcher.Dropped) and reported with
+// the next event (Event.Lost). With WaitIfChannelFull publishers wait for the watcher. An unread
+// watcher costs the same after ten million events as after one.
 //
 //	| who waits                   | for what                   | who ends it                                    |
 //	| --------------------------- | -------------------------- | ---------------------------------------------- |
-//	| Action, Publish             | a place                    | the slowest Wait watcher takes or stops;       |
+//
+// | Action, Publish             | a free slot                | the slowest Wait watcher takes or stops;       |
+//
 //	|                             |                            | Shutdown; for PublishContext its context       |
 //	| Next, a channel's goroutine | an event                   | a publisher; Shutdown, behind the last event;  |
 //	|                             |                            | its Stop; for Next its context                 |
@@ -60,12 +63,16 @@
 //	| ProxyWatcher, MockWatcher                | the same                                                               |
 //	| NewBroadcaster, NewLongQueueBroadcaster  | the same; Shutdown waits for nobody; a watcher can have its own queue  |
 //	|                                          | (WatchOptions) and begin in the past (WatchAfter)                      |
-//	| Filter, FilterFunc                       | the same, and types are right at the filter's boundary; FilterByKey    |
-//	|                                          | for sources that do not know old states; asked about objects only      |
+//
+// | Filter, FilterFunc                       | the same, and types are right at the filter's boundary; FilterByKey    |
+// |                                          | for sources that do not report old states; called for objects only     |
+//
 //	| Recorder                                 | the same                                                               |
 //	| Decoder, Reporter, StreamWatcher         | the same; Reporter.AsObject is AsError; EventDecoder for revisions;    |
 //	|                                          | Err says how the stream ended                                          |
-//	| UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
+//
+// | UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
+//
 //	| ContextWithOptionalTimeout               | conditions held; UntilWithSync takes a SyncedSource                    |
 //	| cache.ListerWatcher, cache.ListWatch     | ListerWatcher, ListWatch; a ListRequest has a revision, limit, token.  |
 //	|                                          | informer.CacheSource is one of a watchcore cache                       |

@@ -6,22 +6,21 @@ import (
 	"sync"
 )
 
-// DefaultChanSize is how many events a [RaceFreeFakeWatcher] holds.
+// DefaultChanSize is the capacity of a [RaceFreeFakeWatcher].
 const DefaultChanSize = 100
 
-// ErrFull is the answer of a RaceFreeFakeWatcher's verb when its channel has no place.
+// ErrFull is returned by the methods of a RaceFreeFakeWatcher when its channel is full.
 var ErrFull = errors.New("the fake's channel is full: the event was not sent; read from it first, or make it larger")
 
-// FakeOptions are those of [NewFakeWithOptions].
+// FakeOptions are the options of [NewFakeWithOptions].
 type FakeOptions struct {
-	// Logger is where a refused event is reported, beside the error that the verb returns.
-	// nil means slog.Default().
+	// Logger logs a refused event, in addition to the returned error. nil means slog.Default().
 	Logger *slog.Logger
-	// ChannelSize is how many events are held for a reader that is not there; 0 means none.
+	// ChannelSize is the number of events that the channel holds until they are read; 0 means none.
 	ChannelSize int
 }
 
-// sender is the verbs, which both fakes have.
+// sender has the methods of both fakes that send events.
 type sender[T any] struct {
 	logger *slog.Logger
 	put    func(Event[T]) error
@@ -36,16 +35,16 @@ func (s *sender[T]) Modify(obj T) error { return s.Action(Modified, obj) }
 // Delete sends a Deleted event with the last state.
 func (s *sender[T]) Delete(lastValue T) error { return s.Action(Deleted, lastValue) }
 
-// Error sends an Error event. It does not stop the fake.
+// Error sends an Error event. Error does not stop the fake.
 func (s *sender[T]) Error(err error) error { return s.Send(Event[T]{Type: Error, Err: err}) }
 
-// Action sends an event of any type. The Err of one of type Error is the object, if that is an error, or else a *Status
-// with its text.
+// Action sends an event of any type. For type Error, Event.Err is the object if it is an error,
+// otherwise a *Status with its text.
 func (s *sender[T]) Action(action EventType, obj T) error {
 	return s.Send(explained(Event[T]{Type: action, Object: obj}))
 }
 
-// Send sends an event as it is, with a revision, say.
+// Send sends an event unchanged, for example with a revision.
 func (s *sender[T]) Send(e Event[T]) error {
 	err := s.put(e)
 	if err != nil {
@@ -58,9 +57,9 @@ func (s *sender[T]) Send(e Event[T]) error {
 	return err
 }
 
-// FakeWatcher is a watch for tests whose events come from its verbs. Without places in its channel
-// a verb waits until the event was read, or until Stop. After Stop verbs return ErrStopped and send
-// nothing. From any goroutine.
+// FakeWatcher is a watch for tests, to which methods send events. Without capacity in its channel
+// they wait until the event was read, or until Stop. After Stop they return ErrStopped and send
+// nothing. The methods may be called from any goroutine.
 type FakeWatcher[T any] struct {
 	sender[T]
 	mu   sync.Mutex
@@ -68,11 +67,11 @@ type FakeWatcher[T any] struct {
 	out  *outlet[T]
 }
 
-// NewFake makes a fake whose verbs wait for the reader.
+// NewFake makes a fake whose methods wait for the reader.
 func NewFake[T any]() *FakeWatcher[T] { return NewFakeWithOptions[T](FakeOptions{}) }
 
-// NewFakeWithChanSize makes a fake whose channel holds that many events. blocking changes nothing, as
-// in the original: with a full channel verbs wait.
+// NewFakeWithChanSize makes a fake whose channel has the given capacity. blocking has no effect, as
+// in apimachinery: if the channel is full, sending waits.
 func NewFakeWithChanSize[T any](size int, blocking bool) *FakeWatcher[T] {
 	_ = blocking
 	return NewFakeWithOptions[T](FakeOptions{ChannelSize: size})
@@ -91,14 +90,14 @@ func (f *FakeWatcher[T]) outlet() *outlet[T] {
 	return f.out
 }
 
-// Stop closes the channel behind what it holds, and releases verbs that wait.
+// Stop closes the channel, whose events can still be read, and ends the waits of senders.
 func (f *FakeWatcher[T]) Stop() { f.outlet().stop() }
 
-// IsStopped says whether Stop was called since the last Reset.
+// IsStopped reports whether Stop was called since the last Reset.
 func (f *FakeWatcher[T]) IsStopped() bool { return f.outlet().isStopped() }
 
-// Reset makes the fake as new, with a channel of the same size. Readers of the former channel
-// find it closed.
+// Reset gives the fake a new channel of the same size. Readers of the former channel find it
+// closed.
 func (f *FakeWatcher[T]) Reset() {
 	f.mu.Lock()
 	former := f.out
@@ -107,24 +106,25 @@ func (f *FakeWatcher[T]) Reset() {
 	former.stop()
 }
 
-// ResultChan is the channel; after Reset another one.
+// ResultChan returns the channel, which is another one after Reset.
 func (f *FakeWatcher[T]) ResultChan() <-chan Event[T] { return f.outlet().c }
 
-// RaceFreeFakeWatcher is a fake whose verbs never wait: it holds 100 events. With a full channel
-// they return ErrFull, and after Stop ErrStopped; the event is reported to the log and goes nowhere.
-// From any goroutine.
+// RaceFreeFakeWatcher is a fake whose methods never wait: its channel holds 100 events. They return
+// ErrFull if the channel is full, and ErrStopped after Stop; such an event is logged and not sent.
+// The methods may be called from any goroutine.
 type RaceFreeFakeWatcher[T any] struct {
 	sender[T]
 	mu  sync.Mutex
 	out *outlet[T]
 }
 
-// NewRaceFreeFake makes one.
+// NewRaceFreeFake makes a RaceFreeFakeWatcher.
 func NewRaceFreeFake[T any]() *RaceFreeFakeWatcher[T] {
 	return NewRaceFreeFakeWithLogger[T](nil)
 }
 
-// NewRaceFreeFakeWithLogger makes one that reports refused events to a logger; nil means slog.Default().
+// NewRaceFreeFakeWithLogger makes a RaceFreeFakeWatcher that logs refused events to a logger; nil
+// means slog.Default().
 func NewRaceFreeFakeWithLogger[T any](logger *slog.Logger) *RaceFreeFakeWatcher[T] {
 	f := &RaceFreeFakeWatcher[T]{out: newOutlet[T](DefaultChanSize)}
 	f.sender = sender[T]{logger, func(e Event[T]) error { return f.outlet().offer(e) }}
@@ -137,13 +137,13 @@ func (f *RaceFreeFakeWatcher[T]) outlet() *outlet[T] {
 	return f.out
 }
 
-// Stop closes the channel behind what it holds.
+// Stop closes the channel, whose events can still be read.
 func (f *RaceFreeFakeWatcher[T]) Stop() { f.outlet().stop() }
 
-// IsStopped says whether Stop was called since the last Reset.
+// IsStopped reports whether Stop was called since the last Reset.
 func (f *RaceFreeFakeWatcher[T]) IsStopped() bool { return f.outlet().isStopped() }
 
-// Reset makes the fake as new. Readers of the former channel find it closed.
+// Reset gives the fake a new channel. Readers of the former channel find it closed.
 func (f *RaceFreeFakeWatcher[T]) Reset() {
 	f.mu.Lock()
 	former := f.out
@@ -152,5 +152,5 @@ func (f *RaceFreeFakeWatcher[T]) Reset() {
 	former.stop()
 }
 
-// ResultChan is the channel; after Reset another one.
+// ResultChan returns the channel, which is another one after Reset.
 func (f *RaceFreeFakeWatcher[T]) ResultChan() <-chan Event[T] { return f.outlet().c }

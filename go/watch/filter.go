@@ -8,12 +8,12 @@ import (
 	"watchcore/internal/pump"
 )
 
-// FilterFunc decides about an event and may change it. It is asked about events that have an object:
-// Synced, Bookmark and Error pass unasked.
+// FilterFunc decides whether to keep an event, and may change it. FilterFunc is called for events that have
+// an object: Synced, Bookmark and Error are always kept.
 type FilterFunc[T any] func(in Event[T]) (out Event[T], keep bool)
 
-// Filter gives the events of w that the function keeps, with the types that they have for somebody who
-// sees nothing else:
+// Filter returns the events of w that the function keeps, with the types that are right for a
+// consumer that sees only these:
 //
 //	| old state | new state | event                                            |
 //	| --------- | --------- | ------------------------------------------------ |
@@ -22,29 +22,30 @@ type FilterFunc[T any] func(in Event[T]) (out Event[T], keep bool)
 //	| kept      | not kept  | Deleted, with the old state and the new revision |
 //	| not kept  | not kept  | none                                             |
 //
-// So the function is also asked about the old state: with the event as it is and Object the old one.
-// It should go by the object alone. It is not asked about a Deleted whose last state is unknown, which passes. Where an event does not know its old state (HasOld) the row
-// cannot be found: use [FilterByKey], which remembers. A function that changes Type has
+// So the function is also called for the old state: with the event as it is and Object the old
+// object. It should decide by the object alone. It is not called for a Deleted event whose last
+// state is unknown, which is kept. If an event has no old state (HasOld), the table cannot be
+// applied: use [FilterByKey], which remembers old states. If the function changes Type, it has
 // decided by itself, and the table does not apply.
 //
-// What Event.Lost said of an event that is not kept comes with the next one that is. Stop stops w; the
-// filter ends when w does, and behind an event of type Error, of w or of the function: then it stops w. Of several
-// readers one at a time waits for w, so that events pass in their order. It has no goroutine until
-// ResultChan is called.
+// The next kept event also reports the Event.Lost of events that were not kept. Stop stops w. The
+// filter ends when w does, and after an event of type Error, from w or from the function: then it
+// stops w. If it has several readers, one at a time waits for w, so that events stay in order. It
+// has no goroutine until ResultChan is called.
 func Filter[T any](w Interface[T], f FilterFunc[T]) Puller[T] {
 	return newDerived(w, &filter[T]{f: f})
 }
 
-// FilterByKey is Filter for a watch whose events do not know the old state: it remembers by key what
-// passed. It keeps one object for each key that its consumer has, and goes by what the consumer
-// was given, also where the watch has lost events, or where the function changed a type. A Deleted whose last state is unknown
-// comes with what was given.
+// FilterByKey is Filter for a watch whose events do not carry the old state: it remembers the kept
+// objects by key. FilterByKey stores one object for each key that its consumer has, and decides relative to
+// what the consumer has received, also if the watch has lost events or the function changed a type.
+// A Deleted event whose last state is unknown gets the remembered object.
 func FilterByKey[T any, K comparable](w Interface[T], key func(T) K, f FilterFunc[T]) Puller[T] {
 	return newDerived(w, &keyedFilter[T, K]{f: f, key: key, given: make(map[K]T)})
 }
 
-// step is what a derived watch does with an event that has an object. It is called by one goroutine
-// at a time.
+// step is the operation of a derived watch on an event with an object. One goroutine at a time
+// calls it.
 type step[T any] interface {
 	apply(in Event[T]) (out Event[T], keep bool)
 }
@@ -70,7 +71,7 @@ func (f *filter[T]) apply(in Event[T]) (Event[T], bool) {
 	return boundary(out, now, old.Object, before, in)
 }
 
-// boundary is the table of Filter.
+// boundary applies the table of Filter.
 func boundary[T any](out Event[T], now bool, old T, before bool, in Event[T]) (Event[T], bool) {
 	var none T
 	switch {
@@ -106,7 +107,7 @@ func (f *keyedFilter[T, K]) apply(in Event[T]) (Event[T], bool) {
 	return out, keep
 }
 
-// decide is what the consumer is given, who has the old state if there was one before.
+// decide returns the event for the consumer, which has the old state if before is true.
 func (f *keyedFilter[T, K]) decide(in Event[T], old T, before bool) (Event[T], bool) {
 	if in.FinalStateUnknown {
 		if before {
@@ -123,7 +124,7 @@ func (f *keyedFilter[T, K]) decide(in Event[T], old T, before bool) (Event[T], b
 	case !before:
 		return out, false
 	case !now:
-		// The consumer has it, and the last state would not have passed.
+		// The consumer has the object, and the filter would not keep its last state.
 		out = in
 		out.Object = old
 	}
@@ -131,7 +132,7 @@ func (f *keyedFilter[T, K]) decide(in Event[T], old T, before bool) (Event[T], b
 	return out, true
 }
 
-// derived is a watch over another one, with a step between.
+// derived is a watch over another watch, with a step in between.
 type derived[T any] struct {
 	source Interface[T]
 	step   step[T]        // nil: none
@@ -140,23 +141,24 @@ type derived[T any] struct {
 	stop   sync.Once
 	gone   chan struct{} // closed by Stop
 
-	// turn has one place: who has it takes an event from the source and passes it, so that events meet the step
-	// in the order in which they were taken. A channel, since a context has to end the wait for it. The
-	// fields below are of who has the turn.
+	// turn has capacity 1 and serves as a lock: the goroutine that has sent into it takes an event
+	// from the source and passes it through the step, so that the step sees the events in order. It
+	// is a channel because a context can end the wait for it. It protects the fields below.
 	turn  chan struct{}
 	lost  uint64 // of events that were not kept
-	ended bool   // by an Error
+	ended bool   // after an Error
 }
 
 func newDerived[T any](w Interface[T], s step[T]) *derived[T] {
 	d := &derived[T]{source: w, step: s, gone: make(chan struct{}), turn: make(chan struct{}, 1)}
-	// One place, so that an event which was taken from the source before a Stop is still there
-	// for the consumer.
+	// The capacity of 1 keeps an event that was taken from the source before a Stop for the
+	// consumer.
 	d.pump = pump.New(d.pull, 1)
 	return d
 }
 
-// Stop stops the source, and ends the waits of this watch, also where the source does not close.
+// Stop stops the source, and ends the waits of this watch, even if the source does not close its
+// channel.
 func (d *derived[T]) Stop() {
 	d.stop.Do(func() {
 		close(d.gone)
@@ -167,7 +169,8 @@ func (d *derived[T]) Stop() {
 
 func (d *derived[T]) ResultChan() <-chan Event[T] { return d.pump.Results() }
 
-// Next takes from the channel once there is one: the goroutine has the source then.
+// Next takes from the channel if ResultChan was called, because its goroutine then reads the
+// source.
 func (d *derived[T]) Next(ctx context.Context) (Event[T], error) {
 	if c := d.pump.Started(); c != nil {
 		return receive(ctx, c)
@@ -215,8 +218,8 @@ func (d *derived[T]) pass(in Event[T]) (out Event[T], keep bool) {
 	return explained(out), true
 }
 
-// Recorder passes the events of a watch on and keeps a copy of each, also of what comes behind an Error: for tests, since
-// its memory grows with every event.
+// Recorder passes on the events of a watch and keeps a copy of each, also of events after an Error.
+// Recorder is for tests, because its memory grows with every event.
 type Recorder[T any] struct {
 	Interface[T]
 	mu     sync.Mutex
@@ -238,12 +241,12 @@ func (r *Recorder[T]) add(e Event[T]) {
 	r.events = append(r.events, e)
 }
 
-// Events is a copy of what has passed so far.
+// Events returns a copy of the events so far.
 func (r *Recorder[T]) Events() []Event[T] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-// Next is that of the recorded watch.
+// Next returns the next event of the recorded watch.
 func (r *Recorder[T]) Next(ctx context.Context) (Event[T], error) { return Next(ctx, r.Interface) }

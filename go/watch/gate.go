@@ -5,21 +5,21 @@ import (
 	"sync/atomic"
 )
 
-// member is a watcher for which publishers wait: one whose queue has the policy Wait.
+// member is a watcher for which publishers wait: its queue has the policy Wait.
 type member struct {
-	// base + taken is the sequence number at which a publisher waits for this watcher. It only grows.
+	// A publisher waits for this watcher at the sequence number base + taken, which only grows.
 	base  uint64
 	taken atomic.Uint64
-	// length is how many events of the taken ones lie in the watcher's channel still. nil: none.
+	// length returns how many of the taken events are still in the watcher's channel. nil: none.
 	length atomic.Pointer[func() int]
-	// awaited: a publisher sleeps until this watcher takes something.
+	// awaited is true while a publisher sleeps until this watcher takes an event.
 	awaited atomic.Bool
 	index   int
 }
 
-// limit is the sequence number that may not be published yet. The count is loaded before the
-// channel's length, so that a watcher which moves an event into its channel meanwhile makes the limit
-// lower than it is, and never higher.
+// limit returns the lowest sequence number that may not be published yet. limit loads the count before
+// the channel's length: if the watcher moves an event into its channel in between, the result is
+// too low, but never too high.
 func (m *member) limit() uint64 {
 	limit := m.base + m.taken.Load()
 	if length := m.length.Load(); length != nil {
@@ -28,19 +28,20 @@ func (m *member) limit() uint64 {
 	return limit
 }
 
-// gate is what publishers pass: it knows the waiting watchers, and how far the publishers may go
-// without looking at them. Its methods are called under the broadcaster's lock.
+// gate admits publishers: it knows the Wait watchers, and how far the publishers may go without
+// checking them. Its methods are called under the broadcaster's lock.
 //
-// A publisher that finds it shut marks the watcher that is in its way (awaited), looks once more,
-// and sleeps on opened. A watcher that takes an event stores its count, then loads the mark. One of
-// the two sees the other, since the atomics are sequentially consistent. A watcher that was marked
-// goes on with the walk where the publisher stopped: it marks the next one that is in the way, or
-// opens the gate. So the publisher is woken when it can go, and not by each of a thousand watchers.
+// A publisher that finds the gate shut marks the watcher that blocks it (awaited), checks once
+// more, and sleeps on opened. A watcher that takes an event stores its count, then loads the mark.
+// One of the two sees the other, because the atomics are sequentially consistent. A watcher that
+// was marked continues the walk where the publisher stopped: it marks the next watcher that blocks,
+// or opens the gate. So the publisher is woken when it can continue, and not by each of a thousand
+// watchers.
 type gate struct {
 	freeUntil uint64 // sequence numbers below it may be published
 	members   []*member
-	checked   int    // members below this index let the present head pass: limits only grow
-	least     uint64 // of their limits, as they were
+	checked   int    // members below this index admit the present head, and still will, because limits only grow
+	least     uint64 // the minimum of their limits when they were checked
 	opened    chan struct{}
 }
 
@@ -63,13 +64,13 @@ func (g *gate) remove(m *member) {
 	g.members[i].index = i
 	g.members[last] = nil
 	g.members = g.members[:last]
-	// The one that moved here may not have been looked at.
+	// The member that moved here may not have been checked.
 	g.checked = min(g.checked, i)
 }
 
-// shutFor is the watcher that has no place for the event with this number; nil where all have.
-// The walk over the members happens once in as many events as the fullest queue has places, and
-// continues where it stopped.
+// shutFor returns a watcher that has no room for the event with this number; nil if all have. It
+// walks over the members once per as many events as the fullest queue has free slots, and continues
+// where it stopped.
 func (g *gate) shutFor(head uint64) *member {
 	if head < g.freeUntil {
 		return nil
@@ -90,8 +91,8 @@ func (g *gate) shutFor(head uint64) *member {
 	return nil
 }
 
-// open wakes the publisher that waits, if there is one and nobody is in its way any more. The channel
-// has one place, and a publisher that is woken for nothing looks again.
+// open wakes the publisher that waits, if there is one and no watcher blocks it any more. The
+// channel has capacity 1, and a publisher that is woken in vain checks again.
 func (g *gate) open(head uint64) {
 	if g.shutFor(head) == nil {
 		select {

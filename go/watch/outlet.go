@@ -2,8 +2,8 @@ package watch
 
 import "sync"
 
-// outlet is a channel that any goroutines send to and any may close: a send that meets the close
-// is an error. The channel is closed by the last sender that leaves.
+// outlet is a channel to which several goroutines send and which any of them may stop: a send after
+// or during the stop is an error. The last sender that leaves closes the channel.
 type outlet[T any] struct {
 	c    chan Event[T]
 	done chan struct{}
@@ -35,7 +35,7 @@ func (o *outlet[T]) leave() {
 	}
 }
 
-// send waits for the reader: ErrStopped where stop came first.
+// send waits for the reader. send returns ErrStopped if stop came first.
 func (o *outlet[T]) send(e Event[T]) error {
 	if !o.enter() {
 		return ErrStopped
@@ -49,7 +49,7 @@ func (o *outlet[T]) send(e Event[T]) error {
 	}
 }
 
-// offer does not wait: ErrFull where there is no place.
+// offer does not wait. offer returns ErrFull if the channel is full.
 func (o *outlet[T]) offer(e Event[T]) error {
 	if !o.enter() {
 		return ErrStopped

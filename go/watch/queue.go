@@ -2,19 +2,19 @@ package watch
 
 import "fmt"
 
-// FullChannelBehavior is what happens when a watcher of a [Broadcaster] is as far behind as its
+// FullChannelBehavior says what happens when a watcher of a [Broadcaster] is as far behind as its
 // queue is long.
 type FullChannelBehavior int
 
 const (
-	// WaitIfChannelFull: publishers wait until the watcher has taken something, or has stopped.
+	// WaitIfChannelFull makes publishers wait until the watcher has taken an event, or has stopped.
 	WaitIfChannelFull FullChannelBehavior = iota
-	// DropIfChannelFull: the watcher loses what comes; a queue of 0 counts as 1. The next event that it takes says how much in
-	// Event.Lost, and Watcher.Dropped counts all of it.
+	// DropIfChannelFull makes the watcher lose new events; a queue of 0 counts as 1. The next event
+	// that it takes reports their number in Event.Lost, and Watcher.Dropped counts all of them.
 	DropIfChannelFull
 )
 
-// String is the constant's name.
+// String returns the constant's name.
 func (f FullChannelBehavior) String() string {
 	switch f {
 	case WaitIfChannelFull:
@@ -25,18 +25,18 @@ func (f FullChannelBehavior) String() string {
 	return fmt.Sprintf("FullChannelBehavior(%d)", int(f))
 }
 
-// Queue is how far behind a watcher may be, and what happens then. [WaitQueue] and [DropQueue] make
-// one; the zero value is that of the broadcaster.
+// Queue says how far behind a watcher may be, and what happens then. [WaitQueue] and [DropQueue]
+// make one; the zero value is the broadcaster's.
 type Queue struct {
 	length   int
 	behavior FullChannelBehavior
 	given    bool
 }
 
-// WaitQueue makes publishers wait for a watcher that is behind: see [NewBroadcaster] for how far.
+// WaitQueue makes publishers wait for a watcher that is behind: [NewBroadcaster] says how far.
 func WaitQueue(length int) Queue { return Queue{length, WaitIfChannelFull, true} }
 
-// DropQueue has places for as many events; what comes when they are full is lost, and counted. 0
+// DropQueue has room for length events; events that arrive when it is full are lost, and counted. 0
 // counts as 1.
 func DropQueue(length int) Queue { return Queue{length, DropIfChannelFull, true} }
 
@@ -50,25 +50,25 @@ func (q Queue) check() error {
 	return nil
 }
 
-// run is a stretch of the log that a watcher with the policy Drop has accepted and not taken.
+// run is a range of the log that a Drop watcher has accepted and not taken.
 type run struct {
 	from, end uint64
-	lost      uint64 // how many it lost directly before
+	lost      uint64 // the number of events lost directly before
 }
 
-// accepted is the queue of such a watcher as numbers: what a channel with as many places would
-// have in it, without the channel. It has at most a run for each place.
+// accepted is the queue of a Drop watcher as numbers: the events that a channel of the same
+// capacity would contain, without the channel. accepted has at most one run per slot.
 type accepted struct {
 	runs  []run  // the oldest first
-	count uint64 // how many events they are
+	count uint64 // the number of events in the runs
 	seen  uint64 // everything of the log below it has been accepted or lost
-	lost  uint64 // behind the last run
+	lost  uint64 // after the last run
 }
 
-// look takes what was published meanwhile: between two takes a channel only fills up, so the
-// first of them come in and the rest is lost. It returns how many that is. To look more often
-// changes nothing, but where the log has gone on so far that the first ones are not there any more:
-// then those from the oldest one on come in.
+// look processes events that were published since its last call. Between two takes a channel only
+// fills up, so the first of these events are accepted and the rest is lost. look returns the number
+// of lost events. Calling it more often changes nothing, unless the log has dropped the first of
+// them: then the events from the oldest one on are accepted.
 func (a *accepted) look(head, oldest, places uint64) (dropped uint64) {
 	if head <= a.seen {
 		return 0
@@ -102,7 +102,7 @@ func (a *accepted) add(r run) {
 	a.runs = append(a.runs, r)
 }
 
-// first is the oldest accepted events.
+// first returns the oldest accepted events.
 func (a *accepted) first() (r run, ok bool) {
 	if len(a.runs) == 0 {
 		return run{}, false
@@ -110,7 +110,7 @@ func (a *accepted) first() (r run, ok bool) {
 	return a.runs[0], true
 }
 
-// took removes the first n of them.
+// took removes the first n accepted events.
 func (a *accepted) took(n uint64) {
 	r := &a.runs[0]
 	r.from += n
@@ -128,7 +128,8 @@ func (a *accepted) pop() {
 	}
 }
 
-// forget makes accepted events lost that have left the log: those below oldest. It returns how many.
+// forget marks accepted events below oldest, which have left the log, as lost. forget returns their
+// number.
 func (a *accepted) forget(oldest uint64) (gone uint64) {
 	var lost uint64
 	for len(a.runs) > 0 {

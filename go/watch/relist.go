@@ -10,38 +10,43 @@ import (
 	"watchcore/internal/listwatch"
 )
 
-// GonePolicy is what a [RetryWatcher] does at 410. [StopOnGone], the zero value, and [RelistOnGone]
-// make one.
+// GonePolicy says what a [RetryWatcher] does at 410. [StopOnGone], the zero value, and
+// [RelistOnGone] make one.
 type GonePolicy[T any] struct{ key func(T) string }
 
-// StopOnGone gives the Error event and ends.
+// StopOnGone delivers the Error event and ends the watch.
 func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 
-// RelistOnGone lists the source, and gives the difference to what the consumer was given: first Deleted for what is
-// gone, with its last known state, then Added, and Modified with the old state, in the order of the
-// objects' revisions (Event.ObjectRevision; of a deletion the listing's, for by then it was gone). Event.Lost of the first one
-// says how many revisions were not given one by one. The position (Event.Revision) moves with the last one: before that the
-// state is not whole.
+// RelistOnGone lists the source, and delivers the difference to what the consumer has received:
+// first Deleted for objects that are gone, with their last known state, then Added, and Modified
+// with the old state, in the order of the objects' revisions (Event.ObjectRevision; for a deletion
+// the listing's revision, by which the object was gone). Event.Lost of the first one says how many
+// revisions were not delivered one by one. The position (Event.Revision) advances with the last
+// one, because before that the consumer's state is incomplete.
 //
-// What has the revision that it was given with is the same, and not given again. A listing below the position is of another
-// history, which may use revisions again: then everything that it has is given. One of another history that has passed the
-// position cannot be told from the former by its numbers.
+// An object with the revision that was delivered is unchanged, and not delivered again. A listing
+// below the position belongs to another history, which may use revisions again: then all its
+// objects are delivered. If another history has passed the position, its numbers do not tell it
+// from the former one.
 //
-// A listing without a revision is a failed attempt, but for an empty one at the beginning: behind it comes everything.
+// A listing without a revision is a failed attempt, except an empty one at the start, after which
+// all events follow.
 //
-// It keeps one object for each key that the consumer was given. What existed before the watch began and
-// never changed was not given, so it comes as Added. The types and old values of all events are relative to that: Modified where
-// the key was given before, and from the first list on Added where it was not.
+// The watch stores one object for each key that the consumer received. Objects that existed before
+// the watch started and never changed were not delivered, so they come as Added. The types and old
+// values of all events are relative to that: Modified if the key was delivered before, and, from
+// the first list on, Added if it was not.
 func RelistOnGone[T any](key func(T) string) GonePolicy[T] { return GonePolicy[T]{key} }
 
-// known is what the consumer was given of a key.
+// known is the last delivered state of a key.
 type known[T any] struct {
 	object   T
 	revision uint64
 }
 
-// repeats: the consumer was given this event before the connection was cut inside its revision. An Added or Modified says
-// so by its ObjectRevision; with its position alone it may be another change of the same object.
+// repeats reports whether this event was delivered before the connection was cut inside its
+// revision. For Added and Modified, ObjectRevision decides; with only a Revision the event may be
+// another change of the same object.
 func (r *RetryWatcher[T]) repeats(e Event[T]) bool {
 	if r.known == nil || !e.hasObject() {
 		return false
@@ -54,7 +59,8 @@ func (r *RetryWatcher[T]) repeats(e Event[T]) bool {
 	return given && e.ObjectRevision != 0 && old.revision == e.ObjectRevision
 }
 
-// relative is an event with its type, and its old value, relative to what the consumer was given, where that is known.
+// relative returns the event with the type and the old value relative to the delivered state, if
+// that is known.
 func (r *RetryWatcher[T]) relative(e Event[T]) Event[T] {
 	if r.known == nil || !e.hasObject() {
 		return e
@@ -73,7 +79,7 @@ func (r *RetryWatcher[T]) relative(e Event[T]) Event[T] {
 	return e
 }
 
-// remember records what was given.
+// remember records a delivered event.
 func (r *RetryWatcher[T]) remember(e Event[T]) {
 	if r.known == nil || !e.hasObject() {
 		return
@@ -90,7 +96,7 @@ func (r *RetryWatcher[T]) remember(e Event[T]) {
 	r.known[key] = known[T]{e.Object, cmp.Or(e.ObjectRevision, e.Revision)}
 }
 
-// list asks for all pages of the newest state, and gives the difference.
+// list lists all pages of the newest state, and delivers the difference.
 func (r *RetryWatcher[T]) list(action listwatch.Action) listwatch.Input {
 	r.relists.Add(1)
 	from, listing := r.last.Load(), ListPage[T]{}
@@ -117,7 +123,7 @@ func (r *RetryWatcher[T]) list(action listwatch.Action) listwatch.Input {
 	case !r.begun:
 		difference = append(difference, Event[T]{Type: Synced})
 		r.begun = true
-	case another: // how much is lost is unknown, and something is
+	case another: // the number of lost revisions is unknown, but not 0
 		r.carry++
 	default:
 		r.carry += listing.Revision - from
@@ -135,8 +141,8 @@ func (r *RetryWatcher[T]) list(action listwatch.Action) listwatch.Input {
 	return in
 }
 
-// difference compares a listing with what was given: the deletes by key, then the puts by revision. Of another history
-// nothing is the same.
+// difference compares a listing with the delivered state: first the deletions by key, then the
+// others by revision. In another history no object counts as unchanged.
 func (r *RetryWatcher[T]) difference(listing ListPage[T], another bool) []Event[T] {
 	var puts []Event[T]
 	there := make(map[string]bool, len(listing.Items)+len(listing.Refused))

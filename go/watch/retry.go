@@ -15,28 +15,34 @@ import (
 	"watchcore/internal/listwatch"
 )
 
-// DefaultMinRestartDelay is the least time between the beginnings of two attempts of a [RetryWatcher].
+// DefaultMinRestartDelay is the minimum time between the starts of two attempts of a
+// [RetryWatcher].
 const DefaultMinRestartDelay = time.Second
 
-// RetryWatcher is a watch that outlives its connections: where one ends it opens the next, behind the last
-// event that its consumer took. What its source has forgotten (410) ends it, or is listed, by [RetryOptions].OnGone. Which
-// error leads to what stands in docs/internals/toolkit.md, "List, watch, resume", as what a relay does.
+// RetryWatcher is a watch that survives its connections: when one ends, it opens the next, after
+// the last event that its consumer took. An error 410 (the source no longer has the revision) ends
+// it, or makes it list, by [RetryOptions].OnGone. The section "List, watch, resume" of
+// docs/internals/toolkit.md has the reaction to each error (there the RetryWatcher is a relay).
 //
-// Added, Modified and Deleted are given, and then the resume point moves; Bookmark and Synced move it, and are not given. An
-// event without a revision, or of a type that is not known, is given as an Error 500, and ends it. A revision below the resume
-// point is as 410, because the source has another history. A panic of the source, or of its watch, is an error 500 of theirs.
+// Added, Modified and Deleted are delivered, and then the resume point advances; Bookmark and
+// Synced advance it, and are not delivered. An event without a revision, or of an unknown type, is
+// delivered as an Error 500, and ends the watch. A revision below the resume point counts as 410,
+// because the source has another history. A panic of the source, or of its watch, counts as an
+// error 500 of theirs.
 //
-// The events of a revision that a connection has cut in two come again behind the cut: with RelistOnGone those that were given
-// are left out (of Added and Modified where they say ObjectRevision), without it they are given twice.
+// If a connection ends inside a revision, the next one repeats that revision's events: with
+// RelistOnGone, those that were delivered are skipped (for Added and Modified only if they have
+// ObjectRevision); without it they are delivered twice.
 //
-// The next attempt begins no earlier than MinRestartDelay after the *beginning* of this
-// one, and not before the time that an error asked for (Status.RetryAfter). So a watch that
-// lived for longer is opened again at once, and one that fails at once is tried once a second. Lists
-// have the same delay, from list to list: the first one after a 410 comes at once, and a server
-// that does not know the revision which it has just listed is asked once a second.
+// The next attempt starts no earlier than MinRestartDelay after the *start* of the present one, and
+// not before the time that an error requested (Status.RetryAfter). So a watch that lived longer is
+// reopened at once, and one that fails at once is tried once a second. Lists have the same delay,
+// from list to list: the first one after a 410 comes at once, and a server that rejects the
+// revision which it has just listed is asked once a second.
 //
-// It has a goroutine from the first Next or ResultChan on, which ends with the watch. Stop ends it also
-// while the source opens a watch and does not return: that watch is stopped when it comes.
+// The watch has a goroutine from the first Next or ResultChan on, which ends with the watch. Stop
+// ends it even if the source has not returned from opening a watch: that watch is stopped when it
+// arrives.
 type RetryWatcher[T any] struct {
 	source  ListerWatcher[T]
 	options RetryOptions[T]
@@ -46,45 +52,45 @@ type RetryWatcher[T any] struct {
 	c       chan Event[T]
 	done    chan struct{}
 
-	// The goroutine's.
-	known    map[string]known[T] // what was given, with RelistOnGone
-	complete bool                // known has everything that the consumer has: a list has come
-	begun    bool                // there is no first state to give, or it was given
+	// The goroutine uses:
+	known    map[string]known[T] // the delivered state by key, with RelistOnGone
+	complete bool                // a list has come, so known has everything that the consumer has
+	begun    bool                // there is no first state to deliver, or it was delivered
 	carry    uint64              // lost, and not yet reported
 	machine  *listwatch.Machine
 
-	deleted   map[string]bool // keys of the deletions that were given at one revision, with RelistOnGone
+	deleted   map[string]bool // keys of the deletions delivered at one revision, with RelistOnGone
 	deletedAt uint64
 
 	last    atomic.Uint64
 	opens   atomic.Uint64
 	relists atomic.Uint64
 	mu      sync.Mutex
-	failure error // the last one
-	err     error // what ended it
+	failure error // of the last failed attempt
+	err     error // what ended the watch
 }
 
-// RetryOptions are those of [NewRetryWatcherWithOptions].
+// RetryOptions are the options of [NewRetryWatcherWithOptions].
 type RetryOptions[T any] struct {
-	// OnGone is what happens at 410, wherever it comes; the zero value is StopOnGone.
+	// OnGone says what happens at 410, from a watch or a list; the zero value is StopOnGone.
 	OnGone GonePolicy[T]
-	// MinRestartDelay is the least time between the beginnings of two attempts. 0 means a
-	// second; below 0 means none.
+	// MinRestartDelay is the minimum time between the starts of two attempts. 0 means a second; a
+	// negative value means none.
 	MinRestartDelay time.Duration
-	// Clock is where the delays come from; nil means the system's.
+	// Clock is the clock of the delays; nil means the system's.
 	Clock Clock
-	// Logger is where failed attempts are reported, at level debug, and errors that are not expected, at
-	// level warn; nil means slog.Default().
+	// Logger logs failed attempts at level debug, and unexpected errors at level warn; nil means
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// NewRetryWatcher watches from a revision on, a decimal number. "" and "0" are refused: behind them
-// it is not decided what comes first.
+// NewRetryWatcher watches from a revision on, a decimal number. "" and "0" are refused, because it
+// would be undefined which event comes first.
 func NewRetryWatcher[T any](initialRevision string, source ListerWatcher[T]) (*RetryWatcher[T], error) {
 	return NewRetryWatcherWithContext(context.Background(), initialRevision, source)
 }
 
-// NewRetryWatcherWithContext is one that ends with a context, too.
+// NewRetryWatcherWithContext is NewRetryWatcher with a context, which ends the watch.
 func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision string, source ListerWatcher[T]) (*RetryWatcher[T], error) {
 	if initialRevision == "" || initialRevision == "0" {
 		return nil, fmt.Errorf("initial RV %q is not supported due to issues with underlying WATCH", initialRevision)
@@ -96,8 +102,9 @@ func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision stri
 	return NewRetryWatcherWithOptions(ctx, after, source, RetryOptions[T]{})
 }
 
-// NewRetryWatcherWithOptions watches after a revision. With RelistOnGone it may be 0: then it begins
-// with a list, whose objects come as Added, and Synced behind them. Otherwise 0 is refused.
+// NewRetryWatcherWithOptions watches after a revision. With RelistOnGone the revision may be 0:
+// then the watch starts with a list, whose objects come as Added, followed by Synced. Otherwise 0
+// is refused.
 func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source ListerWatcher[T], options RetryOptions[T]) (*RetryWatcher[T], error) {
 	if after == 0 && options.OnGone.key == nil {
 		return nil, errors.New(`initial RV "0" is not supported due to issues with underlying WATCH`)
@@ -123,22 +130,22 @@ func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source
 	if options.OnGone.key != nil {
 		r.known = make(map[string]known[T])
 	}
-	// Also where the context ends what nobody has begun to read.
+	// The context also ends a watch that nobody has started to read.
 	context.AfterFunc(r.ctx, func() { r.start.Do(r.finish) })
 	return r, nil
 }
 
-// Stop ends the watch, soon: it waits for nobody, and Done is closed when the end is there. Any
-// number of times.
+// Stop ends the watch soon, without waiting; Done is closed at the end. Stop may be called any number
+// of times.
 func (r *RetryWatcher[T]) Stop() {
 	r.cancel()
 	r.start.Do(r.finish)
 }
 
-// Done is closed when the watch has ended, and its channel is closed.
+// Done returns a channel that is closed when the watch has ended and its channel is closed.
 func (r *RetryWatcher[T]) Done() <-chan struct{} { return r.done }
 
-// ResultChan is the channel, which has no places. The first call begins to watch.
+// ResultChan returns the channel, which is unbuffered. The first call starts the watch.
 func (r *RetryWatcher[T]) ResultChan() <-chan Event[T] {
 	r.start.Do(func() { go r.run() })
 	return r.c
@@ -149,16 +156,16 @@ func (r *RetryWatcher[T]) Next(ctx context.Context) (Event[T], error) {
 	return receive(ctx, r.ResultChan())
 }
 
-// RetryStats is how a RetryWatcher stands.
+// RetryStats describes the state of a RetryWatcher.
 type RetryStats struct {
 	Revision  uint64 // where it would open the next watch
 	Opens     uint64 // how often it has tried to open one
 	Relists   uint64 // how often it has tried to list
 	LastError error  // of the last attempt that failed; nil if none has
-	Err       error  // what has ended it; nil while it runs, and where Stop or the context has
+	Err       error  // what ended it; nil while it runs, and if Stop or the context ended it
 }
 
-// Stats is how it stands. It waits for nobody.
+// Stats returns the present state, without waiting.
 func (r *RetryWatcher[T]) Stats() RetryStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +177,7 @@ func (r *RetryWatcher[T]) finish() {
 	close(r.done)
 }
 
-// run does what the machine says.
+// run executes the machine's actions.
 func (r *RetryWatcher[T]) run() {
 	defer r.finish()
 	defer r.cancel()
@@ -211,7 +218,7 @@ func (r *RetryWatcher[T]) step(in listwatch.Input) listwatch.Action {
 	return r.machine.Step(r.options.Clock.Now(), in)
 }
 
-// failed records why an attempt is made again, if it has failed.
+// failed records and logs the error of an attempt that will be repeated, if there is one.
 func (r *RetryWatcher[T]) failed(err error) {
 	if err == nil {
 		return
@@ -252,7 +259,7 @@ func (r *RetryWatcher[T]) attempt() listwatch.Input {
 	return in
 }
 
-// read gives the events of a watch, until it ends.
+// read delivers the events of a watch until it ends.
 func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
 	var e Event[T]
 	var err error
@@ -261,7 +268,7 @@ func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
 		if bad := panicked.Guard("the source's watch", next, ended); bad != nil {
 			return listwatch.Input{Kind: listwatch.Failed, Err: bad}
 		}
-		if err != nil { // the end of this watch, or of all
+		if err != nil { // the end of this watch, or of the RetryWatcher
 			return listwatch.Input{Kind: listwatch.Ended}
 		}
 		if in, ends := r.take(e); ends {
@@ -270,14 +277,14 @@ func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
 	}
 }
 
-// take takes an event of a watch. ends: nothing else of that watch is read.
+// take handles an event of a watch. If ends is true, nothing more is read from that watch.
 func (r *RetryWatcher[T]) take(e Event[T]) (in listwatch.Input, ends bool) {
-	// Whether the event is given or not, the next one that is given says it.
+	// The next delivered event reports the loss, whether this event is delivered or not.
 	r.carry += e.Lost
 	e.Lost = 0
 	in.Kind = listwatch.Failed
 	switch e.Type {
-	case Synced: // a state was not asked for: it is a Bookmark, where it has a revision
+	case Synced: // no initial state was requested, so this is a Bookmark if it has a revision
 		if e.Type = Bookmark; e.Revision == 0 {
 			return in, false
 		}
@@ -297,7 +304,7 @@ func (r *RetryWatcher[T]) take(e Event[T]) (in listwatch.Input, ends bool) {
 	}
 	last := r.last.Load()
 	switch {
-	case e.Revision == 0 && (e.ObjectRevision == 0 || last > 0): // behind an empty state of revision 0 the first revision has position 0
+	case e.Revision == 0 && (e.ObjectRevision == 0 || last > 0): // after an empty state of revision 0, the first revision may have position 0
 		in.Kind = listwatch.Unplaced
 		in.Err = &Status{Code: 500, Message: "retryWatcher: doesn't support resourceVersion"}
 		return in, true
@@ -311,7 +318,7 @@ func (r *RetryWatcher[T]) take(e Event[T]) (in listwatch.Input, ends bool) {
 	return in, false
 }
 
-// give hands an event to the consumer; false where the watch was stopped first.
+// give sends an event to the consumer. give returns false if the watch was stopped first.
 func (r *RetryWatcher[T]) give(e Event[T]) bool {
 	e.Lost += r.carry
 	select {

@@ -5,7 +5,7 @@ import "sync"
 // emptyWatch has no events.
 type emptyWatch[T any] chan Event[T]
 
-// NewEmptyWatch is a watch that has ended at its birth. Stop does nothing.
+// NewEmptyWatch returns a watch that has already ended. Stop does nothing.
 func NewEmptyWatch[T any]() Interface[T] {
 	c := make(chan Event[T])
 	close(c)
@@ -15,7 +15,7 @@ func NewEmptyWatch[T any]() Interface[T] {
 func (w emptyWatch[T]) Stop()                       {}
 func (w emptyWatch[T]) ResultChan() <-chan Event[T] { return w }
 
-// ProxyWatcher makes a watch of a channel that somebody else sends to. Stop closes StopChan, so that
+// ProxyWatcher makes a watch of a channel to which the program sends. Stop closes StopChan, so that
 // the sender can see it; the sender closes the channel.
 type ProxyWatcher[T any] struct {
 	results chan Event[T]
@@ -23,15 +23,15 @@ type ProxyWatcher[T any] struct {
 	once    sync.Once
 }
 
-// NewProxyWatcher makes one.
+// NewProxyWatcher makes a ProxyWatcher.
 func NewProxyWatcher[T any](ch chan Event[T]) *ProxyWatcher[T] {
 	return &ProxyWatcher[T]{results: ch, stopped: make(chan struct{})}
 }
 
-// Stop closes StopChan. Any number of times.
+// Stop closes StopChan. Stop may be called any number of times.
 func (p *ProxyWatcher[T]) Stop() { p.once.Do(func() { close(p.stopped) }) }
 
-// Stopping says whether Stop was called.
+// Stopping reports whether Stop was called.
 func (p *ProxyWatcher[T]) Stopping() bool {
 	select {
 	case <-p.stopped:
@@ -41,14 +41,14 @@ func (p *ProxyWatcher[T]) Stopping() bool {
 	}
 }
 
-// ResultChan is the channel that NewProxyWatcher was given.
+// ResultChan returns the channel that NewProxyWatcher was given.
 func (p *ProxyWatcher[T]) ResultChan() <-chan Event[T] { return p.results }
 
-// StopChan is closed by Stop.
+// StopChan returns a channel that Stop closes.
 func (p *ProxyWatcher[T]) StopChan() <-chan struct{} { return p.stopped }
 
-// MockWatcher is a watch of two functions. A nil StopFunc does nothing; a nil ResultChanFunc is an
-// ended watch.
+// MockWatcher is a watch made of two functions. A nil StopFunc does nothing; a nil ResultChanFunc
+// is an ended watch.
 type MockWatcher[T any] struct {
 	StopFunc       func()
 	ResultChanFunc func() <-chan Event[T]

@@ -6,42 +6,44 @@ import (
 	"watchcore/internal/foreign"
 )
 
-// ListRequest is what a ListerWatcher is asked to list.
+// ListRequest says what a ListerWatcher should list.
 type ListRequest struct {
-	Revision uint64 // at this one or a later one; 0 is the newest
-	Limit    int    // the most items of a page, of which a source may give more; 0 is all
-	Continue string // of the page before; "" begins
+	Revision uint64 // the state at this revision or later; 0 is the newest
+	Limit    int    // the maximum number of items of a page, which a source may exceed; 0 is all
+	Continue string // the token of the page before; "" starts
 }
 
-// Item is one object of a list, with the revision of its last change; 0 where that is not known.
+// Item is one object of a list, with the revision of its last change, or 0 if that is unknown.
 type Item[T any] struct {
 	Object   T
 	Revision uint64
 }
 
-// ListPage is a page of a state.
+// ListPage is a page of a listed state.
 type ListPage[T any] struct {
 	Items    []Item[T]
-	Revision uint64 // of the state, the same in each page; 0 only of the empty one of a source where nothing has happened
-	Continue string // "" is the last
-	// Refused are the keys of objects that are there and cannot be shown, such as those whose values do not decode: what the
-	// consumer has of them stays.
+	Revision uint64 // of the state, the same in each page; 0 only for an empty state in which nothing has happened
+	Continue string // "" on the last page
+	// Refused are the keys of objects that exist and cannot be listed, for example because their
+	// values do not decode: the consumer keeps its last state of them.
 	Refused []string
 }
 
-// ListerWatcher is a server that can be listed, page by page, and watched from a revision on: the source of a
-// [RetryWatcher] and of informer.NewFromSource. Errors that are a [Status] decide what happens. The calls should end with their
-// context; one that does not is left alone when its caller is stopped. [ListWatch] makes one of functions.
+// ListerWatcher is a server that can be listed, page by page, and watched from a revision on: the
+// source of a [RetryWatcher] and of informer.NewFromSource. Errors that are a [Status] decide how
+// these continue. The calls should return when their context is done; a call that does not is
+// abandoned when its caller is stopped. [ListWatch] makes a ListerWatcher of functions.
 type ListerWatcher[T any] interface {
 	List(ctx context.Context, request ListRequest) (ListPage[T], error)
-	// Watch gives what follows a revision: Added, Modified and Deleted with their revisions, and Bookmark. Of a revision that
-	// changes several objects all but the last event have a lower Revision (see Event), and its own as ObjectRevision:
-	// then an informer shows it whole, and with its last one.
+	// Watch delivers the changes after a revision: Added, Modified and Deleted with their
+	// revisions, and Bookmark. If a revision changes several objects, all but its last event should
+	// have a lower Revision (see Event), and their own ObjectRevision: then an informer publishes
+	// the revision whole, with its last event.
 	Watch(ctx context.Context, after uint64) (Interface[T], error)
 }
 
-// ListWatch is a ListerWatcher of functions. A source without a ListFunc answers a list with a Status 405, and one without a
-// WatchFunc a watch.
+// ListWatch is a ListerWatcher made of functions. Without a ListFunc, List returns a Status 405;
+// without a WatchFunc, Watch does.
 type ListWatch[T any] struct {
 	ListFunc  func(ctx context.Context, request ListRequest) (ListPage[T], error)
 	WatchFunc func(ctx context.Context, after uint64) (Interface[T], error)
@@ -63,5 +65,5 @@ func (l ListWatch[T]) Watch(ctx context.Context, after uint64) (Interface[T], er
 	return l.WatchFunc(ctx, after)
 }
 
-// panicked is a panic of the source: an error 500.
+// panicked makes an error 500 of a panic of the source.
 var panicked foreign.Error = func(text string) error { return &Status{Code: 500, Message: text} }

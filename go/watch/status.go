@@ -10,7 +10,7 @@ import (
 	"watchcore/internal/listwatch"
 )
 
-// Status is an answer of a server as an error: what an event of type Error carries.
+// Status is a server's answer as an error, which an event of type Error carries.
 type Status struct {
 	// Code is an HTTP status, such as 410.
 	Code int
@@ -20,7 +20,7 @@ type Status struct {
 	RetryAfter time.Duration
 }
 
-// Error is the code with its name, and the message.
+// Error returns the code with its name, and the message.
 func (s *Status) Error() string {
 	if s == nil {
 		return "no status"
@@ -39,7 +39,8 @@ func (s *Status) Error() string {
 	return text
 }
 
-// HTTPStatus is the code. Other errors with such a method count as a Status, too: see [StatusOf].
+// HTTPStatus returns the code. Other errors with such a method count as a Status, too: see
+// [StatusOf].
 func (s *Status) HTTPStatus() int {
 	if s == nil {
 		return 0
@@ -47,8 +48,8 @@ func (s *Status) HTTPStatus() int {
 	return s.Code
 }
 
-// StatusOf finds the Status in an error: a *Status, or an error with a method HTTPStatus() int
-// (and, if it likes, RetryAfter() time.Duration), anywhere in its chain. A *Status that is nil is none.
+// StatusOf finds the Status in an error: a *Status, or an error with a method HTTPStatus() int (and
+// optionally RetryAfter() time.Duration), anywhere in its chain. A nil *Status does not count.
 func StatusOf(err error) (*Status, bool) {
 	if s := (*Status)(nil); errors.As(err, &s) {
 		return s, s != nil
@@ -67,8 +68,8 @@ func StatusOf(err error) (*Status, bool) {
 	return s, true
 }
 
-// explained is an event whose Err is set if it is of type Error: where its maker gave an object alone, by that.
-// A status is such an object in apimachinery.
+// explained sets the Err of an event of type Error that has only an object, from the object. In
+// apimachinery a status is such an object.
 func explained[T any](e Event[T]) Event[T] {
 	if e.Type != Error || e.Err != nil {
 		return e
@@ -85,23 +86,26 @@ func isCode(err error, codes ...int) bool {
 	return slices.Contains(codes, listwatch.CodeOf(err))
 }
 
-// IsGone: the revision is older than what the server keeps (410). Begin from a list.
+// IsGone reports whether the revision is older than the server's history (410). Start again from a
+// list.
 func IsGone(err error) bool { return isCode(err, http.StatusGone) }
 
-// IsRefused: the server does not accept who asks (401), or what for (403). To try again does not help.
+// IsRefused reports whether the server rejects the client (401) or the request (403). Trying again
+// does not help.
 func IsRefused(err error) bool {
 	return isCode(err, http.StatusUnauthorized, http.StatusForbidden)
 }
 
-// IsTooManyRequests: the server asks for patience (429), for [RetryAfter] if it says so.
+// IsTooManyRequests reports whether the server asks the client to wait (429), for [RetryAfter] if
+// that is given.
 func IsTooManyRequests(err error) bool { return isCode(err, http.StatusTooManyRequests) }
 
-// IsTimeout: the server, or one on the way to it, gave up (504, 408).
+// IsTimeout reports whether the server, or a proxy on the way to it, gave up (504, 408).
 func IsTimeout(err error) bool {
 	return isCode(err, http.StatusGatewayTimeout, http.StatusRequestTimeout)
 }
 
-// RetryAfter is how long an error asks to wait; 0 where it does not say.
+// RetryAfter returns how long an error asks to wait; 0 if it does not say.
 func RetryAfter(err error) time.Duration {
 	if s, ok := StatusOf(err); ok && s.RetryAfter > 0 {
 		return s.RetryAfter

@@ -8,40 +8,40 @@ import (
 	"watchcore/internal/listwatch"
 )
 
-// Decoder reads events from a stream, such as the body of an HTTP answer.
+// Decoder reads events from a stream, such as the body of an HTTP response.
 type Decoder[T any] interface {
-	// Decode waits for the next event. io.EOF is the end of the stream. The object of an event of type Error
-	// should be an error; where it cannot be, use an EventDecoder, which sets Err.
+	// Decode waits for the next event. io.EOF is the end of the stream. The object of an event of
+	// type Error should be an error; if it cannot be, use an EventDecoder, which sets Err.
 	Decode() (action EventType, object T, err error)
 	// Close closes the stream. A Decode in progress must return an error soon.
 	Close()
 }
 
-// EventDecoder is a Decoder that knows more of its events than type and object: their revisions.
+// EventDecoder is a Decoder that returns whole events, for example with revisions.
 type EventDecoder[T any] interface {
-	// DecodeEvent is as Decode of Decoder.
+	// DecodeEvent returns the next event, like Decoder.Decode.
 	DecodeEvent() (Event[T], error)
-	// Close is as that of Decoder.
+	// Close closes the stream, like Decoder.Close.
 	Close()
 }
 
-// Reporter makes of a decoder's error what consumers are shown, mostly a *Status. Where it answers nil, they
-// are shown what they are without a Reporter.
+// Reporter converts a decoder's error for consumers, usually into a *Status. If it returns nil,
+// consumers get the same error as without a Reporter.
 type Reporter interface {
 	AsError(err error) error
 }
 
-// StreamWatcher makes a watch of a decoder: each decoded event is one of its own.
+// StreamWatcher makes a watch of a decoder, with one event per decoded event.
 //
-// The end of the stream ends it without an event: io.EOF, and also a connection that broke or timed
-// out, as the original has it; Err tells these apart. Any other error of the decoder comes as one event of
-// type Error, then the end; so does a panic of the decoder. An event of type Error that was decoded is the end, too: its
-// Err is what the decoder set, or its object where that is an error, such as a *Status, or else a *Status with the code 500 and
-// the object's text.
+// The end of the stream ends the watch without an event. This is io.EOF, and also a connection that
+// broke or timed out, as in apimachinery; Err distinguishes these. Any other error of the decoder,
+// or its panic, comes as one event of type Error, which ends the watch. A decoded event of type
+// Error ends it too: its Err is the one that the decoder set, or its object if that is an error,
+// such as a *Status, otherwise a *Status with the code 500 and the object's text.
 //
-// Decode cannot be interrupted but by Close, so the watch has a goroutine from the first Next or
-// ResultChan on. It ends when Decode returns after Stop. Its channel has no places: to add some is
-// easy for a consumer, to take them away would be impossible.
+// Only Close interrupts Decode, so the watch has a goroutine from the first Next or ResultChan on.
+// The goroutine ends when Decode returns after Stop. The channel is unbuffered, because a consumer can add a
+// buffer, but cannot remove one.
 type StreamWatcher[T any] struct {
 	decode   func() (Event[T], error)
 	close    func()
@@ -56,8 +56,8 @@ type StreamWatcher[T any] struct {
 	err error
 }
 
-// NewStreamWatcher makes a watch of a decoder. reporter may be nil: then the error event has a *Status
-// with the code 500 and the error's text.
+// NewStreamWatcher makes a watch of a decoder. reporter may be nil: then the error event has a
+// *Status with the code 500 and the error's text.
 func NewStreamWatcher[T any](d Decoder[T], r Reporter) *StreamWatcher[T] {
 	return newStream(func() (e Event[T], err error) {
 		e.Type, e.Object, err = d.Decode()
@@ -80,17 +80,17 @@ func newStream[T any](decode func() (Event[T], error), closeStream func(), r Rep
 	}
 }
 
-// Stop closes the decoder, once, and ends the waits of the consumer. An event that was not read is gone.
+// Stop closes the decoder, once, and ends the waits of the consumer. An unread event is lost.
 func (s *StreamWatcher[T]) Stop() {
 	s.stop.Do(func() {
 		close(s.gone)
 		s.close()
-		// Nobody has asked yet: then nobody decodes, and the end is here.
+		// If no reader has started the goroutine, the channel is closed here.
 		s.start.Do(func() { close(s.c) })
 	})
 }
 
-// ResultChan is the channel of the decoded events. The first call begins to decode.
+// ResultChan returns the channel of the decoded events. The first call starts decoding.
 func (s *StreamWatcher[T]) ResultChan() <-chan Event[T] {
 	s.start.Do(func() { go s.receive() })
 	return s.c
@@ -101,8 +101,8 @@ func (s *StreamWatcher[T]) Next(ctx context.Context) (Event[T], error) {
 	return receive(ctx, s.ResultChan())
 }
 
-// Err is the decoder's error that ended the watch, or that of its event of type Error: io.EOF for the regular
-// end; nil while it goes on, and where Stop ended it.
+// Err returns the decoder's error that ended the watch, or the error of its event of type Error:
+// io.EOF for the regular end; nil while the watch continues, and if Stop ended it.
 func (s *StreamWatcher[T]) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *StreamWatcher[T]) Err() error {
 
 func (s *StreamWatcher[T]) receive() {
 	defer close(s.c)
-	// The stream is of no use behind its end.
+	// The stream is of no use after its end.
 	defer s.Stop()
 	for {
 		e, err := s.next()
@@ -128,14 +128,15 @@ func (s *StreamWatcher[T]) receive() {
 	}
 }
 
-// ended keeps what Err answers.
+// ended stores the result of Err.
 func (s *StreamWatcher[T]) ended(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
 }
 
-// next is decode, with a panic as an error: it came from what a server sent, and must not end the program.
+// next calls decode and returns a panic as an error: server data caused it, and must not end the
+// program.
 func (s *StreamWatcher[T]) next() (e Event[T], err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -162,7 +163,7 @@ func (s *StreamWatcher[T]) send(e Event[T]) bool {
 func (s *StreamWatcher[T]) fail(err error) {
 	select {
 	case <-s.gone:
-		// Close made it fail.
+		// Close caused the error.
 		return
 	default:
 	}

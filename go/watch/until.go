@@ -7,32 +7,34 @@ import (
 	"time"
 )
 
-// ErrWatchClosed is the answer of Until and its family where the watch ended before the conditions held.
+// ErrWatchClosed is returned by Until and its relatives if the watch ended before the conditions
+// held.
 var ErrWatchClosed = errors.New("watch closed before UntilWithoutRetry timeout")
 
-// interrupted is the answer where the context ended the wait.
+// interrupted is returned if the context ended the wait.
 type interrupted struct{ cause error }
 
 func (i *interrupted) Error() string { return "timed out waiting for the condition" }
 func (i *interrupted) Unwrap() error { return i.cause }
 
-// Interrupted says whether a wait was ended by its context and not by what it waited for. errors.Is
-// with context.DeadlineExceeded or context.Canceled says which of them it was.
+// Interrupted reports whether the context ended a wait before the awaited event came. errors.Is
+// with context.DeadlineExceeded or context.Canceled distinguishes the two.
 func Interrupted(err error) bool {
 	var i *interrupted
 	return errors.As(err, &i) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// ConditionFunc says whether an event is what is waited for. An error ends the wait.
+// ConditionFunc reports whether an event fulfils the condition. An error ends the wait.
 type ConditionFunc[T any] func(event Event[T]) (bool, error)
 
-// UntilWithoutRetry takes events of w until each of the conditions has held, one after the other. The
-// event for which a condition held is tried on the next one, too. It returns the last event that was
-// tried: where all held, its Revision is the position at which they did.
+// UntilWithoutRetry takes events of w until each of the conditions has held, one after the other.
+// The event for which a condition held is also passed to the next condition. The result is the last
+// event that was checked: if all conditions held, its Revision is the position at which they did.
 //
-// The errors: that of a condition; [ErrWatchClosed] where w ended; one for which [Interrupted] is
-// true where the context did. The last event comes with each of them, nil if there was none. The
-// conditions see every event, also Synced, Bookmark and Error. w is stopped in any case.
+// The error is that of a condition, [ErrWatchClosed] if w ended, or one for which [Interrupted] is
+// true if the context ended the wait. The last event is returned with each of them, nil if there
+// was none. The conditions get every event, including Synced, Bookmark and Error. w is stopped in
+// any case.
 func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	defer w.Stop()
 	var last *Event[T]
@@ -61,9 +63,9 @@ func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ..
 	return last, nil
 }
 
-// Until is UntilWithoutRetry over a [RetryWatcher] of source from a revision on: it sees each event
-// once and in order, over any number of connections, and ends with an Error event and ErrWatchClosed where the
-// source has forgotten the revision. The revision is that of NewRetryWatcher.
+// Until is UntilWithoutRetry over a [RetryWatcher] of source from a revision on: it gets each event
+// once and in order, over any number of connections, and ends with an Error event and
+// ErrWatchClosed if the source no longer has the revision. The revision is as in NewRetryWatcher.
 func Until[T any](ctx context.Context, initialRevision string, source ListerWatcher[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	w, err := NewRetryWatcherWithContext(ctx, initialRevision, source)
 	if err != nil {
@@ -72,32 +74,37 @@ func Until[T any](ctx context.Context, initialRevision string, source ListerWatc
 	return UntilWithoutRetry[T](ctx, w, conditions...)
 }
 
-// SyncedSource is what UntilWithSync needs of an informer, or of a cache: S is how its state is read.
+// SyncedSource is the interface of an informer, or of a cache, for UntilWithSync. S is the type
+// that reads its state.
 type SyncedSource[T, S any] interface {
-	// Watch gives the present state as Added events and then what follows. It does not wait for
-	// the state to be there.
+	// Watch delivers the present state as Added events and then the changes. Watch does not wait until
+	// the state is complete.
 	Watch(ctx context.Context) (Interface[T], error)
-	// WaitForSync waits until the state is there. Its error is the context's, or why there will be none.
+	// WaitForSync waits until the state is complete. Its error is the context's, or the reason why
+	// it will not be.
 	WaitForSync(ctx context.Context) error
-	// Store reads the state.
+	// Store returns a reader of the state.
 	Store() S
 }
 
-// PreconditionFunc says, from the state, whether there is nothing to wait for. An error ends the wait.
+// PreconditionFunc reports, from the state, whether the wait is unnecessary. An error ends the
+// wait.
 type PreconditionFunc[S any] func(store S) (bool, error)
 
-// UntilWithSync waits for the conditions over the state of an informer and what follows it. It
-// survives everything that the informer does; of several changes of one object it may see the last only.
+// UntilWithSync waits for the conditions over the state of an informer and its changes. It survives
+// all interruptions that the informer survives; of several changes of one object it may get only
+// the last.
 //
-// With a precondition it first waits until the state is there and asks it: true is (nil, nil) at
-// once. The watch is opened before, so that nothing lies between the two. The errors are those of
-// UntilWithoutRetry, and that of the precondition.
+// With a precondition it first waits until the state is complete and calls the precondition: if
+// that returns true, the result is (nil, nil) at once. The watch is opened before, so that no
+// change between the two is missed. The errors are those of UntilWithoutRetry, and that of the
+// precondition.
 func UntilWithSync[T, S any](ctx context.Context, source SyncedSource[T, S], precondition PreconditionFunc[S], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	w, err := source.Watch(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("UntilWithSync: unable to watch: %w", err)
 	}
-	// Once more than UntilWithoutRetry, for what returns before it.
+	// This Stop, in addition to that of UntilWithoutRetry, is for the returns before it.
 	defer w.Stop()
 	if precondition != nil {
 		if err := source.WaitForSync(ctx); err != nil {
@@ -114,7 +121,7 @@ func UntilWithSync[T, S any](ctx context.Context, source SyncedSource[T, S], pre
 	return UntilWithoutRetry(ctx, w, conditions...)
 }
 
-// ContextWithOptionalTimeout is context.WithTimeout where a timeout of 0 or less means none.
+// ContextWithOptionalTimeout is context.WithTimeout, except that a timeout of 0 or less means none.
 func ContextWithOptionalTimeout(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
 		return context.WithCancel(parent)

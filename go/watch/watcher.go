@@ -11,27 +11,27 @@ import (
 )
 
 // Watcher is a watch of a [Broadcaster]: a position in its log. Read it with Next, All, or
-// ResultChan; Stop it in the end, or publishers wait for it where its policy is Wait.
+// ResultChan, and Stop it in the end: otherwise publishers wait for a Wait watcher.
 //
-// All methods may be called from any goroutine. Several readers share the events. A watcher that is
-// read by a channel is not read otherwise at the same time.
+// All methods may be called from any goroutine. Several readers share the events. After ResultChan,
+// read a watcher only by its channel.
 type Watcher[T any] struct {
 	b        *Broadcaster[T]
 	behavior FullChannelBehavior
 	places   int // the length of its queue
 
-	member member // Wait
+	member member // for the policy Wait
 	stop   sync.Once
 	gone   chan struct{} // closed by Stop
-	end    atomic.Uint64 // Stop's head: nothing from there on is given
+	end    atomic.Uint64 // the head at Stop: events from there on are not delivered
 
 	dropped atomic.Uint64
 	channel atomic.Pointer[chan Event[T]]
 
 	mu      sync.Mutex
-	prefix  []Event[T] // given first
-	queue   accepted   // Drop; with Wait only seen counts: the next number
-	waiting uint64     // readers that sleep in Next: each takes an event past the queue
+	prefix  []Event[T] // delivered first
+	queue   accepted   // for the policy Drop; with Wait only seen is used, the next number
+	waiting uint64     // readers that sleep in Next: each takes an event that needs no slot of the queue
 }
 
 func newWatcher[T any](b *Broadcaster[T], behavior FullChannelBehavior, places int, prefix []Event[T], start uint64) *Watcher[T] {
@@ -44,13 +44,13 @@ func newWatcher[T any](b *Broadcaster[T], behavior FullChannelBehavior, places i
 	}
 	w.end.Store(math.MaxUint64)
 	w.queue.seen = start
-	// The prefix counts as taken when it is, so the sum grows from here.
+	// The prefix is subtracted here, because taking its events adds to taken.
 	w.member.base = start + uint64(places) + uint64(b.incoming) - uint64(len(prefix))
 	return w
 }
 
-// Stop ends the watch. What was published before can still be read, then comes the end. It waits
-// for nobody, releases publishers that wait for this watcher, and may be called any number of times.
+// Stop ends the watch. Events that were published before can still be read. Stop does not wait,
+// releases publishers that wait for this watcher, and may be called any number of times.
 func (w *Watcher[T]) Stop() {
 	w.stop.Do(func() {
 		w.end.Store(w.b.log.Head())
@@ -61,8 +61,8 @@ func (w *Watcher[T]) Stop() {
 	})
 }
 
-// Dropped is how many events this watcher has lost so far, because its queue was full or because
-// the log went on without it. It counts those, too, that the next event will report in Lost.
+// Dropped returns how many events this watcher has lost so far, because its queue was full or
+// because they left the log. Dropped includes those that the next event will report in Lost.
 func (w *Watcher[T]) Dropped() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,17 +72,18 @@ func (w *Watcher[T]) Dropped() uint64 {
 	return w.dropped.Load()
 }
 
-// Next takes the next event, waiting for it if it must; see [Puller]. After ResultChan it takes from
-// the channel. It needs no goroutine, and costs the same however many other watchers there are.
+// Next takes the next event, and waits for it if necessary; see [Puller]. After ResultChan it takes
+// from the channel. Next needs no goroutine, and its cost does not depend on the number of other
+// watchers.
 func (w *Watcher[T]) Next(ctx context.Context) (Event[T], error) {
 	var one [1]Event[T]
 	_, err := w.NextBatch(ctx, one[:])
 	return one[0], err
 }
 
-// NextBatch takes as many events as there are and fit, at least one: it waits for the first. They
-// count as taken, all at once. After ResultChan it takes one event from the channel. The errors are
-// those of Next, and one where nothing fits.
+// NextBatch takes all available events that fit, at least one: it waits for the first. They count
+// as taken, all at once. After ResultChan it takes one event from the channel. The errors are those
+// of Next, and one for an empty slice.
 func (w *Watcher[T]) NextBatch(ctx context.Context, into []Event[T]) (n int, err error) {
 	if len(into) == 0 {
 		return 0, errors.New("watch: a batch of no events was asked for: give a slice with a place for one at least")
@@ -123,7 +124,7 @@ func (w *Watcher[T]) NextBatch(ctx context.Context, into []Event[T]) (n int, err
 	}
 }
 
-// leave gives up waiting. What was published meanwhile came while a reader waited, and is counted so.
+// leave ends a wait. Events that were published meanwhile count as published while a reader waited.
 func (w *Watcher[T]) leave() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,12 +134,12 @@ func (w *Watcher[T]) leave() {
 	w.waiting--
 }
 
-// batchOfAll is how many events All takes at once.
+// allBatch is the number of events that All takes at once.
 const batchOfAll = 16
 
-// All is the watch as a loop, until its end or that of the context. It takes up to 16 events at once;
-// what the loop has not seen when it is left goes back, and is the next to be taken. To leave the
-// loop does not stop the watch.
+// All iterates over the events of the watch until it ends or the context is done. All takes up to 16
+// events at once; if the loop is left, events that it has not seen are put back, and are taken
+// next. Leaving the loop does not stop the watch.
 func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] {
 	return func(yield func(Event[T]) bool) {
 		var batch [batchOfAll]Event[T]
@@ -152,7 +153,7 @@ func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] {
 			}
 			for seen < n {
 				e := batch[seen]
-				// A loop that takes long should not keep what it has seen.
+				// A loop body that runs long should not keep the event reachable.
 				batch[seen] = Event[T]{}
 				seen++
 				if !yield(e) {
@@ -163,8 +164,8 @@ func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] {
 	}
 }
 
-// putBack makes events the next ones again. Publishers that went on because of them stay where they
-// are. If somebody has made a channel meanwhile the events are behind what is in it: they are lost.
+// putBack makes events the next ones again. Publishers that have continued because of them are not
+// undone. If a channel was made meanwhile, the events would follow newer ones in it: they are lost.
 func (w *Watcher[T]) putBack(events []Event[T]) {
 	if len(events) == 0 {
 		return
@@ -179,25 +180,26 @@ func (w *Watcher[T]) putBack(events []Event[T]) {
 	w.member.taken.Add(-uint64(len(events)))
 }
 
-// head is how far this watcher may read. It is the end once the log is closed or the watch stopped.
+// head returns how far this watcher may read. head is the final position once the log is closed or
+// the watch stopped.
 func (w *Watcher[T]) head() uint64 {
 	return min(w.b.log.Head(), w.end.Load())
 }
 
-// over says whether the head is the end. To be called before the head is loaded.
+// over reports whether head is the final position. over must be called before head.
 func (w *Watcher[T]) over() bool {
 	return w.b.log.Closed() || w.end.Load() != math.MaxUint64
 }
 
-// look accepts what the log has for a watcher with the policy Drop. A reader that waits takes one
-// event that needs no place. The caller holds the lock.
+// look updates the queue of a Drop watcher from the log. Each waiting reader takes one event that
+// needs no slot. The caller holds the lock.
 func (w *Watcher[T]) look(head uint64) {
 	places := uint64(w.places) - min(uint64(w.places), uint64(len(w.prefix))) + w.waiting
 	w.dropped.Add(w.queue.look(head, w.b.log.Oldest(), places))
 }
 
-// take gives what there is, and whether more can come. The caller holds the lock; waited says that it
-// was counted as waiting, which this ends.
+// take takes the available events, and reports whether more can come. The caller holds the lock;
+// waited is 1 if the reader was counted as waiting, which ends here.
 func (w *Watcher[T]) take(into []Event[T], waited uint64) (n int, head uint64, over bool) {
 	over = w.over()
 	head = w.head()
@@ -216,8 +218,9 @@ func (w *Watcher[T]) take(into []Event[T], waited uint64) (n int, head uint64, o
 	return n, head, over
 }
 
-// fetch copies next events, and consume takes as many of them as it is given. More may be there
-// than it copies: ask until there is none. It belongs to who owns prefix and queue.
+// fetch copies the next events, and consume takes as many of them as it is told. There may be more
+// events than fetch copies: call it until it returns 0. Both belong to the owner of prefix and
+// queue.
 func (w *Watcher[T]) fetch(into []Event[T], head uint64) int {
 	switch {
 	case len(w.prefix) > 0:
@@ -247,8 +250,8 @@ func (w *Watcher[T]) consume(n int) {
 	}
 }
 
-// fetchNext is fetch with the policy Wait: the next numbers. They are in the log, because the gate
-// holds the publishers back; only after Stop can they have left.
+// fetchNext is fetch for the policy Wait: the next numbers. They are in the log, because the gate
+// holds publishers back; only after Stop can they have left it.
 func (w *Watcher[T]) fetchNext(into []Event[T], head uint64) int {
 	for w.queue.seen < head {
 		n, ok := w.b.log.Read(w.queue.seen, into[:min(uint64(len(into)), head-w.queue.seen)])
@@ -261,7 +264,7 @@ func (w *Watcher[T]) fetchNext(into []Event[T], head uint64) int {
 	return 0
 }
 
-// fetchAccepted is fetch with the policy Drop: of the first run.
+// fetchAccepted is fetch for the policy Drop: from the first run.
 func (w *Watcher[T]) fetchAccepted(into []Event[T]) int {
 	for {
 		r, ok := w.queue.first()
@@ -277,12 +280,12 @@ func (w *Watcher[T]) fetchAccepted(into []Event[T]) int {
 	}
 }
 
-// skip makes lost what has left the log at the watcher's number.
+// skip marks the events from the watcher's number on that have left the log as lost.
 func (w *Watcher[T]) skip(head uint64) {
 	w.lose(min(max(w.b.log.Oldest(), w.queue.seen+1), head))
 }
 
-// lose makes everything below a number lost.
+// lose marks all events below a number as lost.
 func (w *Watcher[T]) lose(to uint64) {
 	w.dropped.Add(to - w.queue.seen)
 	w.queue.lost += to - w.queue.seen

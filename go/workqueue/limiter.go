@@ -8,24 +8,26 @@ import (
 	"watchcore/watch"
 )
 
-// RateLimiter says how long a key that failed is to wait. From any goroutine.
+// RateLimiter says how long a key that failed must wait. Its methods may be called from any
+// goroutine.
 type RateLimiter[K comparable] interface {
-	// When counts a failure of a key, and says how long it is to wait.
+	// When counts a failure of a key, and returns how long the key must wait.
 	When(key K) time.Duration
-	// Forget treats a key as one that never failed.
+	// Forget resets a key to one that never failed.
 	Forget(key K)
-	// NumRequeues is how often a key has failed since then.
+	// NumRequeues returns how often a key has failed since Forget.
 	NumRequeues(key K) int
 }
 
-// DefaultRateLimiter is what controllers use: 5 ms, doubled with each failure of a key, to
-// 1000 s, and for all keys together 10 a second after a burst of 100; the longer of both.
+// DefaultRateLimiter is the usual limiter of controllers: 5 ms, doubled with each failure of a key,
+// up to 1000 s, and for all keys together 10 a second after a burst of 100; the longer wait
+// applies.
 func DefaultRateLimiter[K comparable](clock watch.Clock) RateLimiter[K] {
 	return MaxOf[K](Exponential[K](5*time.Millisecond, 1000*time.Second), TokenBucket[K](10, 100, clock))
 }
 
-// Exponential is base for the first failure of a key, and the double with each more, to most.
-// What it keeps of a key is freed by Forget.
+// Exponential waits base after the first failure of a key, doubled with each further one, at most
+// most. Forget frees the memory of a key.
 func Exponential[K comparable](base, most time.Duration) RateLimiter[K] {
 	return &exponential[K]{base: base, most: most, failures: map[K]int{}}
 }
@@ -60,9 +62,9 @@ func (e *exponential[K]) NumRequeues(key K) int {
 	return e.failures[key]
 }
 
-// TokenBucket lets burst failures of all keys together pass at once, and then perSecond a second: the others
-// wait for their turn. It knows nothing of single keys. A nil clock is the system's.
-// It panics where perSecond is not above 0.
+// TokenBucket lets burst failures of all keys together pass at once, and then perSecond a second:
+// the others wait for their tokens. TokenBucket does not distinguish keys. A nil clock is the system's. It
+// panics if perSecond is not above 0.
 func TokenBucket[K comparable](perSecond float64, burst int, clock watch.Clock) RateLimiter[K] {
 	if !(perSecond > 0) {
 		panic("workqueue: TokenBucket needs a rate above 0 a second: with none no key would ever come")
@@ -78,7 +80,7 @@ type bucket[K comparable] struct {
 	clock       watch.Clock
 
 	mu     sync.Mutex
-	tokens float64 // below 0: so many have a turn that is still to come
+	tokens float64 // negative: the number of keys that wait for tokens
 	filled time.Time
 }
 
@@ -98,7 +100,7 @@ func (b *bucket[K]) When(K) time.Duration {
 func (b *bucket[K]) Forget(K)          {}
 func (b *bucket[K]) NumRequeues(K) int { return 0 }
 
-// MaxOf is several limiters: each counts each failure, and the longest wait counts.
+// MaxOf combines several limiters: each counts each failure, and the longest wait applies.
 func MaxOf[K comparable](limiters ...RateLimiter[K]) RateLimiter[K] { return maxOf[K](limiters) }
 
 type maxOf[K comparable] []RateLimiter[K]

@@ -1,23 +1,22 @@
-// Package workqueue hands keys from those that see a change to those that do something about it:
-// each key once, however often it was added, never to two workers at a time, later where
-// it failed.
+// Package workqueue passes keys from goroutines that see a change to workers that react to it: each
+// key once, however often it was added, never to two workers at a time, and later if it failed.
 //
 //	queue := workqueue.New(workqueue.Options[string]{})
 //	pods.AddHandler(informer.EnqueueKeys[*Pod](queue), informer.HandlerOptions{})
 //	err := queue.Run(ctx, 4, func(ctx context.Context, key string) error { … })
 //
-// [Queue] is the type; it has the methods of client-go's typed rate limiting queue, and [Queue.Run],
-// the loop that every controller writes around it.
+// [Queue] is the main type; it has the methods of client-go's typed rate limiting queue, and
+// [Queue.Run], the loop that every controller writes around it.
 //
 // # Life of a key
 //
-//  1. Add puts it at the end, unless it is there already; AddAfter and AddRateLimited do so when its time
-//     has come.
-//  2. Get hands it to one worker, and from then on it is being processed.
-//  3. Added meanwhile, it is not handed out: it is noted, once.
-//  4. Done ends that. Where it was noted, it goes to the end and is handed out again.
+//  1. Add appends it to the queue, unless it is there already; AddAfter and AddRateLimited do so when its delay
+//     has passed.
+//  2. Get returns it to one worker, and from then on it is being processed.
+//  3. If it is added meanwhile, it is not returned by Get, but marked, once.
+//  4. Done ends the processing. A marked key is appended to the queue again.
 //
-// So a key is always processed once more after it was added last, with what was true then or later.
+// So a key is always processed once more after its last Add, with the state of that time or later.
 package workqueue
 
 import (
@@ -32,18 +31,18 @@ import (
 	"watchcore/watch"
 )
 
-// Options says how a queue limits and waits. The zero value is what client-go's default is.
+// Options configures a queue. The zero value is client-go's default.
 type Options[K comparable] struct {
-	// Name is for messages and figures.
+	// Name is used in messages and metrics.
 	Name string
-	// RateLimiter is how long AddRateLimited waits. nil is DefaultRateLimiter.
+	// RateLimiter decides how long AddRateLimited waits. nil is DefaultRateLimiter.
 	RateLimiter RateLimiter[K]
-	// Clock is for tests. nil is the system's.
+	// Clock is for tests. nil is the system's clock.
 	Clock watch.Clock
 }
 
 // Queue is a queue of keys. All methods may be called from any goroutine. Only Get, GetContext,
-// ShutDownWithDrain, Drain and Run wait. ShutDown it, so that its workers end.
+// ShutDownWithDrain, Drain and Run wait. Call ShutDown in the end, so that the workers end.
 type Queue[K comparable] struct {
 	name    string
 	limiter RateLimiter[K]
@@ -51,19 +50,19 @@ type Queue[K comparable] struct {
 
 	mu         sync.Mutex
 	ready      ring[K]
-	wanted     map[K]struct{}    // ready, or noted while it is processed
+	wanted     map[K]struct{}    // ready, or marked while they are processed
 	processing map[K]time.Time   // since when
-	waiters    []chan struct{}   // of Get, first come, first served; each has room for one token
+	waiters    []chan struct{}   // of Get, in order of arrival; each has capacity for one token
 	runs       map[*run]struct{} // calls of Run
 	closed     bool
-	idle       chan struct{} // closed when there is nothing ready nor processed; nil: nobody waits
+	idle       chan struct{} // closed when no key is ready or processed; nil: nobody waits
 	added      uint64
 	requeued   uint64
 
 	delayed delays[K]
 	due     map[K]*delay[K]
-	numbers uint64         // of the delays: of several that are due at a time the first one comes first
-	limited map[K]struct{} // they have asked the limiter, and no worker has taken them since
+	numbers uint64         // of the delays: of several that are due at the same time, the first one added comes first
+	limited map[K]struct{} // keys that were passed to the limiter, and not taken by a worker since
 	earlier chan struct{}  // one token: the first delay has changed
 	timing  bool           // a goroutine waits for the first delay
 }
@@ -84,8 +83,8 @@ func New[K comparable](options Options[K]) *Queue[K] {
 	return q
 }
 
-// Add puts a key at the end, unless it waits there already. One that is being processed comes again
-// when that is done. Ignored after a shut-down.
+// Add appends a key to the queue, unless it is there already. If the key is being processed, it is
+// appended when that is done. Add does nothing after a shut-down.
 func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -107,7 +106,7 @@ func (q *Queue[K]) add(key K) {
 	}
 }
 
-// wake lets the first of those that wait look.
+// wake wakes the first waiter.
 func (q *Queue[K]) wake() {
 	if len(q.waiters) > 0 {
 		q.waiters[0] <- struct{}{}
@@ -115,23 +114,22 @@ func (q *Queue[K]) wake() {
 	}
 }
 
-// Len is how many keys can be taken now: neither those that are processed nor those whose time
-// has not come.
+// Len returns how many keys can be taken now, without keys that are being processed or delayed.
 func (q *Queue[K]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.ready.length
 }
 
-// Get waits for a key. The caller calls Done when it is through with it. shutdown is true where the queue
-// was shut down and everything was taken.
+// Get waits for a key. The caller must call Done when it has processed the key. shutdown is true if
+// the queue was shut down and all keys were taken.
 func (q *Queue[K]) Get() (key K, shutdown bool) {
 	key, err := q.GetContext(context.Background())
 	return key, err != nil
 }
 
-// GetContext is Get with a context. ErrShutDown where the queue was shut down and
-// everything was taken; the context's error where it is done before a key comes: none is lost by that.
+// GetContext is Get with a context. The error is ErrShutDown if the queue was shut down and all
+// keys were taken, and the context's if it is done before a key comes; no key is lost.
 func (q *Queue[K]) GetContext(ctx context.Context) (key K, err error) {
 	if err := ctx.Err(); err != nil {
 		return key, err
@@ -171,13 +169,13 @@ func (q *Queue[K]) wait(ctx context.Context) error {
 	if i := slices.Index(q.waiters, token); i >= 0 {
 		q.waiters = slices.Delete(q.waiters, i, i+1)
 	} else if q.ready.length > 0 {
-		q.wake() // it was woken for a key that another one is to take now
+		q.wake() // this waiter was woken for a key: pass the wake-up on to another waiter
 	}
 	return err
 }
 
-// Done says that a key was processed. Where it was added meanwhile it goes to the end. Of a
-// key that is not being processed it does nothing.
+// Done ends the processing of a key. If the key was added meanwhile, it is appended to the queue.
+// For a key that is not being processed, Done does nothing.
 func (q *Queue[K]) Done(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,7 +190,7 @@ func (q *Queue[K]) Done(key K) {
 	q.settle()
 }
 
-// settle wakes those that wait for the end of everything.
+// settle wakes the callers of Drain when no key is left.
 func (q *Queue[K]) settle() {
 	if q.idle != nil && q.ready.length == 0 && len(q.processing) == 0 {
 		close(q.idle)
@@ -200,8 +198,8 @@ func (q *Queue[K]) settle() {
 	}
 }
 
-// ShutDown takes no more keys, drops those whose time has not come by then, and lets the rest be taken; then every Get
-// answers that it is over. Idempotent; it does not wait.
+// ShutDown makes the queue refuse new keys and drop delayed ones that are not due. The remaining
+// keys can still be taken; then every Get returns shutdown. Idempotent; it does not wait.
 func (q *Queue[K]) ShutDown() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -220,12 +218,12 @@ func (q *Queue[K]) ShutDown() {
 	}
 }
 
-// ShutDownWithDrain is ShutDown, and waits until the workers are through with every key, also with those that were
-// added while they were processed. It needs workers: see Drain for one with a bound.
+// ShutDownWithDrain is ShutDown, and waits until the workers have processed every key, including
+// keys that were added while they were processed. ShutDownWithDrain needs running workers: Drain has a time limit.
 func (q *Queue[K]) ShutDownWithDrain() { _ = q.Drain(context.Background()) }
 
-// Drain is ShutDownWithDrain with a context. The error says how many keys are left, and for how long the
-// oldest has been processed.
+// Drain is ShutDownWithDrain with a context. The error says how many keys are left, and for how
+// long the oldest has been processed.
 func (q *Queue[K]) Drain(ctx context.Context) error {
 	q.ShutDown()
 	q.mu.Lock()
@@ -248,19 +246,20 @@ func (q *Queue[K]) Drain(ctx context.Context) error {
 	}
 }
 
-// ShuttingDown says whether ShutDown was called.
+// ShuttingDown reports whether ShutDown was called.
 func (q *Queue[K]) ShuttingDown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed
 }
 
-// AddRateLimited adds a key after as long as the rate limiter says. Call Forget when it has
-// succeeded.
+// AddRateLimited adds a key after the delay that the rate limiter returns. Call Forget when the key
+// has succeeded.
 //
-// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure is
-// counted nor a token taken, however often it is added until a worker takes it. (client-go's queue asks each time, so that one
-// such key makes all others wait.) A key that AddAfter has delayed asks, and comes at the earlier time.
+// For a key that waits already, in the queue or for its rate limit, the limiter is not called:
+// neither a failure is counted nor a token taken, however often the key is added until a worker
+// takes it. (client-go's queue calls it each time, so that one such key makes all others wait.) For
+// a key that AddAfter has delayed the limiter is called, and the earlier time applies.
 func (q *Queue[K]) AddRateLimited(key K) {
 	if !q.claim(key) {
 		return
@@ -280,7 +279,7 @@ func (q *Queue[K]) AddRateLimited(key K) {
 	q.AddAfter(key, after)
 }
 
-// claim says whether a key may ask the limiter, and notes that it does.
+// claim reports whether the limiter may be called for a key, and records that it is.
 func (q *Queue[K]) claim(key K) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -294,26 +293,26 @@ func (q *Queue[K]) claim(key K) bool {
 	return true
 }
 
-// Forget lets the rate limiter treat a key as one that never failed. It says nothing about the
-// queue: Done is still to be called.
+// Forget resets a key in the rate limiter to one that never failed. Forget has no effect on the queue:
+// Done must still be called.
 func (q *Queue[K]) Forget(key K) { q.limiter.Forget(key) }
 
-// NumRequeues is how often a key has failed since it was forgotten last.
+// NumRequeues returns how often a key has failed since Forget.
 func (q *Queue[K]) NumRequeues(key K) int { return q.limiter.NumRequeues(key) }
 
-// Status is how a queue stands.
+// Status describes a queue.
 type Status struct {
 	Name              string
 	Ready             int           // keys that can be taken now
 	Processing        int           // keys that were taken and are not done
-	Delayed           int           // keys whose time has not come
-	Added             uint64        // keys, without those that were there already
+	Delayed           int           // keys whose delay has not passed
+	Added             uint64        // keys added, without those that were in the queue already
 	Requeued          uint64        // calls of AddRateLimited for keys that did not wait already
-	LongestProcessing time.Duration // of those that are not done
+	LongestProcessing time.Duration // of the keys that are not done
 	ShuttingDown      bool
 }
 
-// Status is how the queue stands now. O(keys that are processed).
+// Status returns the queue's present state, in O(keys that are processed).
 func (q *Queue[K]) Status() Status {
 	now := q.clock.Now()
 	q.mu.Lock()
@@ -326,7 +325,7 @@ func (q *Queue[K]) Status() Status {
 	return s
 }
 
-// delay is a key whose time has not come.
+// delay is a delayed key.
 type delay[K comparable] struct {
 	key    K
 	due    time.Time
@@ -334,7 +333,7 @@ type delay[K comparable] struct {
 	place  int
 }
 
-// delays is a heap, the first due first.
+// delays is a heap, ordered by due time.
 type delays[K comparable] []*delay[K]
 
 func (d delays[K]) Len() int { return len(d) }
@@ -361,8 +360,8 @@ func (d *delays[K]) Pop() any {
 	return one
 }
 
-// AddAfter adds a key when a duration has passed; at once where that is not above 0. A key that
-// is delayed already comes at the earlier of both times, once. Ignored after a shut-down.
+// AddAfter adds a key after a duration, or at once if that is not above 0. A key that is delayed
+// already comes once, at the earlier of both times. AddAfter does nothing after a shut-down.
 func (q *Queue[K]) AddAfter(key K, after time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -400,7 +399,7 @@ func (q *Queue[K]) nudge() {
 	}
 }
 
-// moveDue adds the keys whose time has come. With the lock.
+// moveDue adds the keys that are due. The caller has the lock.
 func (q *Queue[K]) moveDue() {
 	now := q.clock.Now()
 	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
@@ -410,7 +409,7 @@ func (q *Queue[K]) moveDue() {
 	}
 }
 
-// time adds delayed keys as their times come, until there are none.
+// addDelayed adds delayed keys as they become due, until none is left.
 func (q *Queue[K]) time() {
 	for {
 		q.mu.Lock()
@@ -431,7 +430,7 @@ func (q *Queue[K]) time() {
 	}
 }
 
-// ring is a first-in, first-out queue that uses its memory again.
+// ring is a first-in, first-out queue that reuses its memory.
 type ring[K comparable] struct {
 	keys          []K
 	first, length int
@@ -453,7 +452,7 @@ func (r *ring[K]) pop() (key K) {
 	key, r.keys[r.first] = r.keys[r.first], none
 	r.first = (r.first + 1) % len(r.keys)
 	if r.length--; r.length == 0 && len(r.keys) > 1024 {
-		r.keys, r.first = nil, 0 // not held after a burst
+		r.keys, r.first = nil, 0 // do not keep the memory after a burst
 	}
 	return key
 }

@@ -9,16 +9,17 @@ import (
 	"time"
 )
 
-// ErrShutDown is GetContext's answer when the queue was shut down and everything was taken.
+// ErrShutDown is returned by GetContext when the queue was shut down and all keys were taken.
 var ErrShutDown = errors.New("workqueue: the queue was shut down, and every key was taken")
 
-// Run processes keys with so many workers until the context is done, or the queue was shut down and
-// everything was taken; then it waits for the workers, and returns. A key whose work fails or panics
-// is added again by AddRateLimited; one that succeeds is forgotten. failed, where it is not nil, is called with
-// each failure, from the workers' goroutines; a panic of it is lost. A key whose rate limiter panics is a failure, too, and
-// comes again after a minute. The work is given the context.
+// Run processes keys with the given number of workers until the context is done, or the queue was
+// shut down and all keys were taken; then it waits for the workers, and returns. If the work of a
+// key fails or panics, the key is added again by AddRateLimited; if it succeeds, Forget is called
+// for it. failed, if it is not nil, is called with each failure, on the workers' goroutines; a
+// panic of failed is ignored. A rate limiter that panics is a failure, too; its key comes again after
+// a minute. The work receives the context.
 //
-// The answer is nil after a shut-down, and the context's error where that was first.
+// Run returns nil after a shut-down, and the context's error if that came first.
 func (q *Queue[K]) Run(ctx context.Context, workers int, work func(ctx context.Context, key K) error, failed func(key K, err error)) error {
 	r := &run{ctx: ctx}
 	q.mu.Lock()
@@ -39,13 +40,13 @@ func (q *Queue[K]) Run(ctx context.Context, workers int, work func(ctx context.C
 	return context.Cause(ctx)
 }
 
-// run is a call of Run, for the shut-down to say which was first.
+// run is a call of Run. It lets ShutDown record whether the context had ended before.
 type run struct {
 	ctx   context.Context
-	first error // what had ended the context when the queue was shut down
+	first error // the context's cause at the shut-down
 }
 
-// worker processes keys. Where the work ends its goroutine, another one goes on.
+// worker processes keys. If the work ends its goroutine, another one continues.
 func (q *Queue[K]) worker(ctx context.Context, running *sync.WaitGroup, work func(context.Context, K) error, failed func(K, error)) {
 	through := false
 	defer func() {
@@ -67,24 +68,24 @@ func (q *Queue[K]) worker(ctx context.Context, running *sync.WaitGroup, work fun
 
 // PanicError is the failure of work, or of the rate limiter, that panicked or ended its goroutine.
 type PanicError struct {
-	Value any    // what it panicked with
-	Stack []byte // where; nil where it ended its goroutine
+	Value any    // the panic's value
+	Stack []byte // nil if the code ended its goroutine
 	of    string // the work, or the rate limiter
 }
 
-// Error says what it panicked with.
+// Error includes the panic's value.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("the %s panicked: %v. The key comes again; correct the %s", e.of, e.Value, e.of)
 }
 
-// unlimited is how long a key waits whose limiter panicked: it is not lost, and not tried without a pause.
+// unlimited is the delay of a key whose limiter panicked: the key is neither lost nor tried without a pause.
 const unlimited = time.Minute
 
-// process works at a key that was taken. Everything behind the work is deferred, because work that ends its goroutine
-// leaves only that to run.
+// process runs the work for a key that was taken. Everything after the work is deferred, because only deferred calls run
+// when the work ends its goroutine.
 func (q *Queue[K]) process(ctx context.Context, key K, work func(context.Context, K) error, failed func(K, error)) {
 	var err error
-	defer q.Done(key) // last, so that a key that failed is not handed out before it is counted
+	defer q.Done(key) // last, so that a failed key is not taken again before its failure is counted
 	defer guarded("listener", new(error), func() error {
 		if err != nil && failed != nil {
 			failed(key, err)
@@ -111,8 +112,8 @@ func (q *Queue[K]) process(ctx context.Context, key K, work func(context.Context
 	guarded("work", &err, func() error { return work(ctx, key) })
 }
 
-// guarded calls the program's code, and puts its answer into err: a PanicError where it panicked or ended its goroutine,
-// which then goes on with what is deferred.
+// guarded calls the program's code and stores its error: a PanicError if it panicked or ended its goroutine. In that
+// case only the caller's deferred calls run.
 func guarded(of string, err *error, f func() error) {
 	returned := false
 	defer func() {
