@@ -17,15 +17,14 @@ import (
 	"watchcore"
 )
 
-// Decode makes an object out of a key and its value, a new one at each call. The bytes are
-// its own. It need not set resourceVersion: a ListWatch does, from the key-value's revision.
-// It is called from many goroutines at once. A panic of it counts as its error.
+// Decode makes a new object of a key and its value. Decode may keep the bytes. It need not set
+// resourceVersion: ListWatch sets it from the key-value's revision. Decode is called from many
+// goroutines at once. A panic counts as an error.
 type Decode func(key string, value []byte) (runtime.Object, error)
 
-// DecodeWith is a Decode by a decoder of apimachinery, such as
-// scheme.Codecs.UniversalDeserializer() of client-go, which reads what an API server has
-// stored: JSON, YAML and its protobuf form. Values that do not name their kind are taken for
-// the prototype's.
+// DecodeWith makes a Decode of a decoder of apimachinery, such as client-go's
+// scheme.Codecs.UniversalDeserializer(), which reads the forms that an API server stores: JSON,
+// YAML and protobuf. Values without a kind get the prototype's kind.
 func DecodeWith(decoder runtime.Decoder, prototype runtime.Object) Decode {
 	return func(_ string, value []byte) (runtime.Object, error) {
 		object, _, err := decoder.Decode(value, nil, prototype.DeepCopyObject())
@@ -33,77 +32,76 @@ func DecodeWith(decoder runtime.Decoder, prototype runtime.Object) Decode {
 	}
 }
 
-// Config says what a ListWatch makes of a cache. Prototype and Decode are needed.
+// Config configures a ListWatch. Prototype and Decode are required.
 type Config struct {
-	// Prototype is an empty object of the type that Decode makes, such as &corev1.Pod{}.
-	// Bookmarks are copies of it: a reflector ignores those of another type than its own.
+	// Prototype is an empty object of the type that Decode makes, such as &corev1.Pod{}. Bookmarks
+	// are copies of it, because a reflector ignores bookmarks of another type.
 	Prototype runtime.Object
-	// Decode makes objects out of key-values.
+	// Decode makes objects of key-values.
 	Decode Decode
-	// NewList makes an empty list, such as &corev1.PodList{}, for programs that want that
-	// type: ListOf makes one by a scheme. nil: lists are *internalversion.List of apimachinery, which reflectors take
-	// apart without copying an object.
+	// NewList makes an empty list, such as &corev1.PodList{}, for programs that need that type:
+	// ListOf makes such a function from a scheme. nil: lists are *internalversion.List of
+	// apimachinery, which reflectors read without copying an object.
 	NewList func() runtime.Object
 
-	// Range is which keys of the cache; the zero Range is all of them.
+	// Range selects keys of the cache; the zero Range is all of them.
 	Range watchcore.Range
-	// Name is for people: watches have it in Cache.Subscriptions and in messages.
+	// Name is the name of watches in Cache.Subscriptions and in messages.
 	Name string
-	// Resource is what errors about permissions name.
+	// Resource is the resource's name in errors about permissions.
 	Resource schema.GroupResource
 
-	// Attributes gives the labels and fields of an object, for those selectors that the cache
-	// cannot evaluate: see Config.Labels and Config.Fields of watchcore. Of an empty object
-	// (the prototype) it must give every field that it knows: a selector of another is
-	// refused. A panic of it counts as its error. nil: metadata.labels, metadata.name and
+	// Attributes returns the labels and fields of an object, for selectors that the cache cannot
+	// evaluate: see Config.Labels and Config.Fields of watchcore. For an empty object (the
+	// prototype) it must return every field that it supports: selectors with other fields are
+	// refused. A panic counts as an error. nil: metadata.labels, metadata.name and
 	// metadata.namespace.
 	Attributes func(runtime.Object) (labels.Set, fields.Set, error)
 
-	// Share decodes each value once and gives the same object to all lists and watches: ten
-	// informers of one ListWatch have each object in memory once. Nobody may change an
-	// object then, not even by an informer's transform function.
+	// Share decodes each value once and uses the same object for all lists and watches: ten
+	// informers of one ListWatch have each object in memory once. No consumer may then modify an
+	// object, not even by an informer's transform function.
 	Share bool
-	// ShareSize goes with Share: how many objects are remembered. 0 is
-	// watchcore.DefaultDecoderSize.
+	// ShareSize is the number of objects that Share remembers. 0 is watchcore.DefaultDecoderSize.
 	ShareSize int
 
-	// Undecodable is called for each value that Decode refuses; whoever lists or watches goes
-	// on then. A list, and the state by a watch, leaves such a key out: an informer that takes one
-	// anew (after 410) has it deleted. Who watches and had an earlier value of the key keeps
-	// that until the key has another one or is deleted. A watch that began behind the refused
-	// value does not know whether its consumer has an earlier one, and ends with 410 where
-	// that decides. Called on the goroutine of the list or the watch: from many at once. nil: the
-	// list is refused and the watch ends, with a status 500 that names the key; so they do where it panics.
+	// Undecodable is called for each value that Decode refuses; lists and watches then continue. A
+	// list, and the initial state of a watch, omits such a key: an informer that lists again (after
+	// 410) has it deleted. A watcher that had an earlier value of the key keeps it until the key
+	// has another value or is deleted. A watch that started after the refused value does not know
+	// whether its consumer has an earlier one, and ends with 410 if that matters. Undecodable is
+	// called on the goroutines of lists and watches, many at once. nil, or a panic: the list is
+	// refused and the watch ends, with a status 500 that names the key.
 	//
-	// What the cache's part of a selector leaves out is not decoded, and so not refused: see
+	// Objects that the cache's part of a selector excludes are not decoded, and so not refused: see
 	// the package's documentation.
 	Undecodable func(key string, revision uint64, err error)
 
-	// BookmarkInterval is how often a watch that allows bookmarks gets one, where its position
-	// has moved without an event. 0 is 10 s.
+	// BookmarkInterval is the interval of bookmarks, for watches that allow them and whose position
+	// has advanced without an event. 0 is 10 s.
 	BookmarkInterval time.Duration
-	// WaitTimeout is how long a list or the initial state of a watch waits for its revision,
+	// WaitTimeout limits how long a list or the initial state of a watch waits for its revision,
 	// for the first listing and for the source. 0 is watchcore.DefaultWaitTimeout.
 	WaitTimeout time.Duration
-	// NoWatchList says to reflectors that they are to list and then watch, instead of having
-	// the initial state by a watch.
+	// NoWatchList tells reflectors to list and then watch, instead of requesting the initial state
+	// by a watch.
 	NoWatchList bool
 }
 
 const defaultBookmarkInterval = 10 * time.Second
 
-// ListWatch lists and watches a cache as client-go's reflectors, informers and watchers want
-// it: it is a cache.ListerWatcher and a cache.ListerWatcherWithContext. It holds nothing but
-// its configuration (and what Config.Share remembers). From any goroutine.
+// ListWatch lists and watches a cache for client-go's reflectors, informers and watchers: it is a
+// cache.ListerWatcher and a cache.ListerWatcherWithContext. ListWatch stores only its configuration (and
+// the objects of Config.Share). ListWatch may be used from any goroutine.
 type ListWatch struct {
 	cache  *watchcore.Cache
 	config Config
 	shared *watchcore.Decoder[*sharedObject] // nil without Share
-	known  fields.Set                        // the fields that Attributes knows
+	known  fields.Set                        // the fields that Attributes supports
 }
 
-// New makes a ListWatch over a cache, which the caller closes when it is done. An error
-// says which field of the configuration is missing or wrong.
+// New makes a ListWatch over a cache, which the caller closes in the end. The error names the field
+// of the configuration that is missing or wrong.
 func New(cache *watchcore.Cache, config Config) (*ListWatch, error) {
 	switch {
 	case cache == nil:
@@ -146,7 +144,7 @@ func New(cache *watchcore.Cache, config Config) (*ListWatch, error) {
 	return l, nil
 }
 
-// IsWatchListSemanticsUnSupported is what client-go's reflectors ask: see Config.NoWatchList.
+// IsWatchListSemanticsUnSupported is called by client-go's reflectors: see Config.NoWatchList.
 func (l *ListWatch) IsWatchListSemanticsUnSupported() bool { return l.config.NoWatchList }
 
 func metadataAttributes(object runtime.Object) (labels.Set, fields.Set, error) {
@@ -157,15 +155,15 @@ func metadataAttributes(object runtime.Object) (labels.Set, fields.Set, error) {
 	return m.GetLabels(), fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}, nil
 }
 
-// sharedObject gets its resourceVersion from the first who asks: all who get it ask with the
-// same revision.
+// sharedObject gets its resourceVersion from the first request; all requests for it have the same
+// revision.
 type sharedObject struct {
 	version sync.Once
 	object  runtime.Object
 	err     error
 }
 
-// guarded calls a function of the configuration. It sees values that somebody else wrote, so its panic is
+// guarded calls a function of the configuration. Foreign values may make it panic, so the panic is
 // an error of the value, and does not end the program.
 func guarded(name string, call func() error) (err error) {
 	defer func() {
@@ -176,7 +174,6 @@ func guarded(name string, call func() error) (err error) {
 	return call()
 }
 
-// decode calls the function of the configuration.
 func (l *ListWatch) decode(key string, value []byte) (object runtime.Object, err error) {
 	err = guarded("Decode", func() error {
 		object, err = l.config.Decode(key, value)
@@ -191,7 +188,6 @@ func (l *ListWatch) decode(key string, value []byte) (object runtime.Object, err
 	return object, nil
 }
 
-// attributes calls the function of the configuration.
 func (l *ListWatch) attributes(object runtime.Object) (byLabel labels.Set, byField fields.Set, err error) {
 	err = guarded("Attributes", func() error {
 		byLabel, byField, err = l.config.Attributes(object)
@@ -200,7 +196,8 @@ func (l *ListWatch) attributes(object runtime.Object) (byLabel labels.Set, byFie
 	return byLabel, byField, err
 }
 
-// refused reports a value that cannot be decoded. An error ends the list or the watch.
+// refused reports a value that cannot be decoded. If it returns an error, the list or the watch
+// ends with it.
 func (l *ListWatch) refused(key string, revision uint64, why error) error {
 	if l.config.Undecodable == nil {
 		return errCorrupt(key, revision, why)
@@ -225,7 +222,7 @@ func stamp(object runtime.Object, revision uint64) error {
 	return nil
 }
 
-// present is the object of a value, with that value's revision.
+// present returns the object of a value, with that value's revision.
 func (l *ListWatch) present(key string, value []byte, revision uint64) (runtime.Object, error) {
 	object, err := l.decode(key, value)
 	if err == nil {
@@ -234,7 +231,7 @@ func (l *ListWatch) present(key string, value []byte, revision uint64) (runtime.
 	return object, err
 }
 
-// versioned is the object that a decoder shares.
+// versioned returns the shared object of a decoder.
 func versioned(s *sharedObject, revision uint64, err error) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
@@ -243,7 +240,7 @@ func versioned(s *sharedObject, revision uint64, err error) (runtime.Object, err
 	return s.object, s.err
 }
 
-// item is the object of an item of a page.
+// item returns the object of an item of a page.
 func (l *ListWatch) item(kv watchcore.KeyValueRef) (runtime.Object, error) {
 	if l.shared == nil {
 		return l.present(kv.Key(), kv.Value(), kv.ModRevision())
@@ -252,7 +249,7 @@ func (l *ListWatch) item(kv watchcore.KeyValueRef) (runtime.Object, error) {
 	return versioned(s, kv.ModRevision(), err)
 }
 
-// newObject is the object of an event's value.
+// newObject returns the object of an event's value.
 func (l *ListWatch) newObject(e watchcore.Event) (runtime.Object, error) {
 	if l.shared == nil {
 		return l.present(e.Key(), e.Value(), e.ModRevision())
@@ -261,8 +258,8 @@ func (l *ListWatch) newObject(e watchcore.Event) (runtime.Object, error) {
 	return versioned(s, e.ModRevision(), err)
 }
 
-// oldObject is the object of the value before an event, always one of its own: its
-// resourceVersion is going to be the event's.
+// oldObject returns the object of the value before an event. oldObject is never shared, because its
+// resourceVersion will be the event's.
 func (l *ListWatch) oldObject(e watchcore.Event) (runtime.Object, error) {
 	value := e.PrevValue()
 	if value == nil {

@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// OptionsOf is the options of apimachinery's internal version, which the handlers of an API server (rest.Lister,
-// rest.Watcher of k8s.io/apiserver) are given, as ListWithContext and WatchWithContext take them:
+// OptionsOf converts the options of apimachinery's internal version, which the handlers of an API
+// server (rest.Lister, rest.Watcher of k8s.io/apiserver) receive, for ListWithContext and
+// WatchWithContext:
 //
 //	func (r *storage) List(ctx context.Context, o *metainternalversion.ListOptions) (runtime.Object, error) {
 //		options, err := kubernetes.OptionsOf(o)
@@ -20,7 +21,7 @@ import (
 //		return r.pods.ListWithContext(ctx, options)
 //	}
 //
-// nil is no options. The error is a status 400.
+// nil stands for no options. The error is a status 400.
 func OptionsOf(o *metainternalversion.ListOptions) (options metav1.ListOptions, err error) {
 	if o == nil {
 		return options, nil
@@ -31,9 +32,10 @@ func OptionsOf(o *metainternalversion.ListOptions) (options metav1.ListOptions, 
 	return options, nil
 }
 
-// ListOf makes a function for Config.NewList: empty lists of the type that a scheme has for a prototype, such as
-// *corev1.PodList for &corev1.Pod{} and scheme.Scheme of client-go. For programs that want that type, or encode lists with the
-// scheme, which does not know *internalversion.List. The error says what the scheme does not have.
+// ListOf makes a function for Config.NewList, which makes empty lists of the type that a scheme has
+// for a prototype, such as *corev1.PodList for &corev1.Pod{} and client-go's scheme.Scheme. ListOf is
+// for programs that need that type, or encode lists with the scheme, which does not know
+// *internalversion.List. The error says which type the scheme does not have.
 func ListOf(scheme *runtime.Scheme, prototype runtime.Object) (func() runtime.Object, error) {
 	kinds, _, err := scheme.ObjectKinds(prototype)
 	if err != nil {

@@ -14,24 +14,25 @@ import (
 	"watchcore"
 )
 
-// List is ListWithContext without a context. It ends all the same: by timeoutSeconds, and by
-// Config.WaitTimeout where it has to wait.
+// List is ListWithContext without a context. timeoutSeconds, and Config.WaitTimeout for waits,
+// still limit it.
 func (l *ListWatch) List(options metav1.ListOptions) (runtime.Object, error) {
 	return l.ListWithContext(context.Background(), options)
 }
 
-// ListWithContext lists the objects that the selectors let pass in the order of their keys, all
-// of one revision, which is the list's resourceVersion: a watch from there misses nothing.
-// O(objects), and each is decoded (with Config.Share, once).
+// ListWithContext lists the selected objects in the order of their keys, all of one revision, which
+// is the list's resourceVersion: a watch from there misses nothing. ListWithContext costs O(objects), and
+// decodes each object (with Config.Share, once).
 //
-// Which state it is follows Kubernetes' API: resourceVersion unset is as new as the source now, "0"
-// what the cache has, N at least that (resourceVersionMatch=Exact, or a limit: exactly that). It
-// waits for a revision and for the cache's first listing as long as Config.WaitTimeout. With a limit the list's
-// continue is the token of the next page of the same revision. Where that has left the window it is 410
-// Expired, with a token that continues in the newest state.
+// The listed state follows Kubernetes' API: resourceVersion unset is as new as the source now, "0"
+// is the cache's present state, N is at least N (exactly N with resourceVersionMatch=Exact, or with
+// a limit). The call waits for a revision and for the cache's first listing at most
+// Config.WaitTimeout. With a limit, the list's continue is the token of the next page of the same
+// revision. If that revision has left the window, the error is 410 Expired, with a token that
+// continues in the newest state.
 //
-// Errors are *apierrors.StatusError (see StatusError), but for that of a context that has ended: it
-// is the context's.
+// Errors are *apierrors.StatusError (see StatusError), except that a context that is done returns
+// its own error.
 func (l *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	list, err := l.list(ctx, &options)
 	switch {
@@ -116,7 +117,7 @@ func (l *ListWatch) listOf(objects []runtime.Object, page *watchcore.Page, selec
 	m.SetResourceVersion(strconv.FormatUint(page.Revision(), 10))
 	if page.More() {
 		m.SetContinue(page.Continue())
-		if !selective { // otherwise it is not known how many of the rest match
+		if !selective { // otherwise the number of matching objects in the rest is unknown
 			remaining := int64(page.Remaining())
 			m.SetRemainingItemCount(&remaining)
 		}

@@ -16,7 +16,7 @@ import (
 	"watchcore"
 )
 
-// valid refuses what an API server refuses, with its words: 422 Invalid.
+// valid refuses invalid options with the same errors as an API server: 422 Invalid.
 func valid(o *metav1.ListOptions, watch bool) error {
 	given := metainternalversion.ListOptions{
 		Watch:                watch,
@@ -38,7 +38,7 @@ func valid(o *metav1.ListOptions, watch bool) error {
 	return nil
 }
 
-// versionOf is a resourceVersion as a number; 0 where there is none.
+// versionOf parses a resourceVersion; 0 if there is none.
 func versionOf(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
@@ -50,7 +50,7 @@ func versionOf(text string) (uint64, error) {
 	return revision, nil
 }
 
-// watchStart is where a watch begins, by the semantics of Kubernetes' API:
+// watchStart returns the start of a watch, by the semantics of Kubernetes' API:
 //
 //	resourceVersion   sendInitialEvents unset       true                              false
 //	unset             the state that the cache has   the state, at least as new as the   after what the source has now
@@ -58,7 +58,7 @@ func versionOf(text string) (uint64, error) {
 //	"0"               the state that the cache has   the state that the cache has        after what the cache has
 //	N                 after N                       the state, N or newer               after N
 //
-// It says also whether the watch begins with the state.
+// It also returns whether the watch starts with the state.
 func (l *ListWatch) watchStart(ctx context.Context, o *metav1.ListOptions) (start watchcore.Start, state bool, err error) {
 	revision, err := versionOf(o.ResourceVersion)
 	if err != nil {
@@ -87,7 +87,7 @@ func (l *ListWatch) watchStart(ctx context.Context, o *metav1.ListOptions) (star
 	return watchcore.StartAfter(revision), false, nil
 }
 
-// listRead is which state a list reads and how much of it, by the semantics of Kubernetes' API:
+// listRead returns which state a list reads, and its limit, by the semantics of Kubernetes' API:
 //
 //	                   resourceVersion unset          "0"                N
 //	no match           as new as the source now       what is there      N or newer; with a limit, exactly N
@@ -95,8 +95,8 @@ func (l *ListWatch) watchStart(ctx context.Context, o *metav1.ListOptions) (star
 //	Exact              refused                        refused            exactly N
 //	continue           what the token says            what it says       refused
 //
-// As with Kubernetes' own cache, "0" has no limit: a reflector that got a page there would
-// take it that there is no cache, and list in pages from then on.
+// As in Kubernetes' own cache, "0" ignores the limit: a reflector that received a page would
+// conclude that there is no cache, and list in pages from then on.
 func (l *ListWatch) listRead(ctx context.Context, o *metav1.ListOptions) (read watchcore.Read, limit int64, err error) {
 	revision, err := versionOf(o.ResourceVersion)
 	if err != nil {
@@ -121,7 +121,7 @@ func (l *ListWatch) listRead(ctx context.Context, o *metav1.ListOptions) (read w
 	return watchcore.ReadAtLeast(revision), o.Limit, nil
 }
 
-// consistent is a revision that has every change done before this call.
+// consistent returns a revision that includes every change completed before this call.
 func (l *ListWatch) consistent(ctx context.Context) (revision uint64, err error) {
 	err = l.bounded(ctx, "the source's newest revision", func(ctx context.Context) error {
 		revision, err = l.cache.ConsistentRevision(ctx)
@@ -138,7 +138,7 @@ func (l *ListWatch) ready(ctx context.Context) error {
 	return l.bounded(ctx, "the cache's first listing", l.cache.WaitReady)
 }
 
-// bounded waits as long as Config.WaitTimeout, and the caller's context.
+// bounded limits the caller's context by Config.WaitTimeout.
 func (l *ListWatch) bounded(ctx context.Context, what string, wait func(context.Context) error) error {
 	within, cancel := context.WithTimeout(ctx, l.config.WaitTimeout)
 	defer cancel()
@@ -152,7 +152,7 @@ func (l *ListWatch) bounded(ctx context.Context, what string, wait func(context.
 	return err
 }
 
-// timeoutOf is timeoutSeconds; 0 where there is none.
+// timeoutOf returns timeoutSeconds; 0 if it is not set.
 func timeoutOf(o *metav1.ListOptions) time.Duration {
 	if o.TimeoutSeconds == nil || *o.TimeoutSeconds <= 0 {
 		return 0

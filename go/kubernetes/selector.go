@@ -14,13 +14,13 @@ import (
 	"watchcore"
 )
 
-// query is a request's selectors: those that the cache evaluates, and the rest.
+// query holds a request's selectors: the part that the cache evaluates, and the rest.
 type query struct {
 	labels, fields string // for the cache
 	rest           *filter
 }
 
-// selective says whether anything is left out.
+// selective reports whether any object may be excluded.
 func (q *query) selective() bool { return q.labels != "" || q.fields != "" || q.rest != nil }
 
 // filter is evaluated on decoded objects.
@@ -41,8 +41,9 @@ func (f *filter) matches(object runtime.Object) (bool, error) {
 	return f.labels.Matches(l) && f.fields.Matches(s), nil
 }
 
-// query reads the selectors of a request. Its error is a status where they are wrong, and else the cache's. What the cache has declared is its part: it has
-// the attributes beside each value, so that what does not match is not decoded.
+// query parses the selectors of a request. Its error is a status if they are wrong, and otherwise
+// the cache's error. The cache evaluates what it has declared, because it has these attributes
+// beside each value, so that objects that do not match are not decoded.
 func (l *ListWatch) query(labelSelector, fieldSelector string) (query, error) {
 	var q query
 	rest := filter{labels.Everything(), fields.Everything(), l.attributes}
@@ -100,8 +101,8 @@ func fieldSelectorOf(r fields.Requirement) fields.Selector {
 	return fields.OneTermEqualSelector(r.Field, r.Value)
 }
 
-// accepts asks the cache whether it can evaluate a selector, by a subscription that gets no
-// event and is closed at once. No requests come often enough for this to be worth keeping.
+// accepts asks the cache whether it can evaluate a selector, by a subscription that gets no event
+// and is closed at once. Requests are too rare for caching the answer to be worthwhile.
 func (l *ListWatch) accepts(selector watchcore.SubscribeOptions) (bool, error) {
 	selector.Range, selector.Start = watchcore.RangeNone(), watchcore.StartNow()
 	sub, err := l.cache.Subscribe(context.Background(), selector)

@@ -13,14 +13,15 @@ import (
 	"watchcore"
 )
 
-// errPreviousLost is a deletion without the last value. Watches that a ListWatch opens have
-// none of these.
+// errPreviousLost reports a deletion without the last value. Watches that a ListWatch opens never
+// have it.
 var errPreviousLost = &watchcore.Error{
 	Code:    watchcore.ErrLagged,
 	Message: "the last value of a deleted key has left the window. List again",
 }
 
-// errNotKnown is a watch that cannot say whether its consumer has an object of a key: see translator.ofRefused.
+// errNotKnown reports a watch that cannot say whether its consumer has an object of a key: see
+// translator.ofRefused.
 func errNotKnown(key string) error {
 	return &watchcore.Error{
 		Code: watchcore.ErrLagged,
@@ -29,21 +30,22 @@ func errNotKnown(key string) error {
 	}
 }
 
-// StatusError is an error of this package or of watchcore as an API server answers it, so that
-// apierrors.IsResourceExpired and the like, and client-go's reflectors, know what to do. One that is
-// a status already stays as it is; nil is nil. Its message is the error's.
+// StatusError converts an error of this package or of watchcore into the status with which an API
+// server would answer, so that apierrors.IsResourceExpired and the like, and client-go's
+// reflectors, recognize it. An error that is already a status stays unchanged; nil stays nil. The
+// message is the error's.
 //
-// Status, reason and the seconds to wait are those of the code ([watchcore.Code.HTTPStatus],
-// [watchcore.Code.Reason], [watchcore.Code.RetryAfter]). With COMPACTED, a list's token to continue
-// with is in the metadata; FUTURE_REVISION has the cause ResourceVersionTooLarge. An error of
-// somebody else is 500 InternalError.
+// The status, the reason and the seconds to wait are those of the code
+// ([watchcore.Code.HTTPStatus], [watchcore.Code.Reason], [watchcore.Code.RetryAfter]). For
+// COMPACTED, the metadata has a list's token to continue; for FUTURE_REVISION, the cause is
+// ResourceVersionTooLarge. Any other error is 500 InternalError.
 //
-// The end of a context is 504 where it was the time, and 500 where it was cancelled.
+// A context that is done is 504 after its deadline, and 500 after its cancellation.
 func StatusError(err error) *apierrors.StatusError {
 	return statusError(err, schema.GroupResource{})
 }
 
-// StatusError is the function of that name, and names Config.Resource.
+// StatusError is the function StatusError, and names Config.Resource.
 func (l *ListWatch) StatusError(err error) *apierrors.StatusError {
 	return statusError(err, l.config.Resource)
 }
@@ -81,10 +83,10 @@ func statusError(err error, resource schema.GroupResource) *apierrors.StatusErro
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// tooLarge is what clients of Kubernetes look for in a message and in its cause.
+// tooLarge is the text that clients of Kubernetes search for in a message and in its cause.
 const tooLarge = "Too large resource version"
 
-// message has the words of Kubernetes before those of the error.
+// message puts Kubernetes' text before the error's.
 func message(e *watchcore.Error, err error) string {
 	switch e.Code {
 	case watchcore.ErrFutureRevision:

@@ -9,23 +9,23 @@ import (
 	"watchcore"
 )
 
-// translator makes the events of one watch out of those of its subscription. The cache has made
-// the types right for its part of the selectors; this does it for the rest of them, and for
+// translator converts the events of a subscription into those of one watch. The cache has set the
+// right types for its part of the selectors; translator does so for the rest of them, and for
 // values that cannot be decoded.
 type translator struct {
 	l         *ListWatch
 	filter    *filter // nil: there is no rest
-	seesState bool    // the watch begins with the state, so that the consumer has what it was given and nothing else
+	seesState bool    // the watch starts with the state, so its consumer has exactly the delivered objects
 
-	// replaced has the keys whose present value cannot be decoded, with what the consumer has
-	// of them instead. Empty without Config.Undecodable.
+	// replaced has the keys whose present value cannot be decoded, with the objects that the
+	// consumer has instead. replaced is empty without Config.Undecodable.
 	replaced map[string]shown
 }
 
-// shown is what the consumer has of a key.
+// held is the consumer's object of a key.
 type shown struct {
 	has    holds
-	object runtime.Object // nil: not decoded, or it has none
+	object runtime.Object // nil: not decoded, or the consumer has none
 }
 
 // holds says whether the consumer has an object of a key.
@@ -34,14 +34,14 @@ type holds uint8
 const (
 	hasNone holds = iota
 	hasOne
-	// notKnown: what the consumer was given last of the key lies before the beginning of this watch and
-	// behind a value that cannot be decoded.
+	// The last value of the key that the consumer received may date from before this watch,
+	// followed by a value that cannot be decoded.
 	notKnown
 )
 
-// ofRefused is what the consumer has of a key whose former value cannot be decoded, so that it was not given
-// that one: nothing, where it was given the state and all since, for what it kept then is in replaced. Others
-// may have one from before.
+// ofRefused returns the consumer's object of a key whose former value cannot be decoded, so that
+// the consumer did not get that value: none, if the watch started with the state, because an object
+// from then would be in replaced. Other consumers may have one from before.
 func (t *translator) ofRefused() shown {
 	if t.seesState {
 		return shown{}
@@ -49,7 +49,7 @@ func (t *translator) ofRefused() shown {
 	return shown{has: notKnown}
 }
 
-// translate gives the zero event where the consumer gets nothing.
+// translate returns the zero event if the consumer gets nothing.
 func (t *translator) translate(e watchcore.Event) (watch.Event, error) {
 	before, err := t.before(e)
 	if err != nil {
@@ -67,7 +67,7 @@ func (t *translator) translate(e watchcore.Event) (watch.Event, error) {
 		switch {
 		case matches && before.has == hasOne:
 			return watch.Event{Type: watch.Modified, Object: now}, nil
-		case matches: // who has one without this watch's knowledge replaces it all the same
+		case matches: // a consumer that has one without this watch's knowledge replaces it
 			return watch.Event{Type: watch.Added, Object: now}, nil
 		}
 	}
@@ -87,8 +87,8 @@ func isDeletion(e watchcore.Event) bool {
 	return e.Type == watchcore.EventDeleted || e.Type == watchcore.EventDelete
 }
 
-// before is what the consumer has of the event's key. It is decoded where that has to be
-// known, or where it may have to be shown as the last value.
+// before returns the consumer's object of the event's key. before decodes the object only if the result
+// depends on it, or if it may be delivered as the last value.
 func (t *translator) before(e watchcore.Event) (shown, error) {
 	if len(t.replaced) > 0 {
 		if before, found := t.replaced[e.Key()]; found {
@@ -122,7 +122,7 @@ func (t *translator) before(e watchcore.Event) (shown, error) {
 	return shown{hasOne, object}, nil
 }
 
-// undecodable leaves the consumer with what it has of the key, and remembers that.
+// undecodable records that the consumer keeps its object of the key.
 func (t *translator) undecodable(e watchcore.Event, before shown, why error) error {
 	if err := t.l.refused(e.Key(), e.ModRevision(), why); err != nil {
 		return err

@@ -14,11 +14,11 @@ import (
 	"watchcore"
 )
 
-// ahead is how many events are decoded before the consumer takes them; what it does not take
-// stays in the cache's log, where it costs nothing.
+// decodedAhead is the number of events that are decoded before the consumer takes them. Further
+// events stay in the cache's log, at no cost.
 const ahead = 32
 
-// batchSize is how many events are copied out of the log at a time.
+// batchSize is the number of events that are copied out of the log at a time.
 const batchSize = 128
 
 // Watch is WatchWithContext without a context.
@@ -26,25 +26,29 @@ func (l *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), options)
 }
 
-// WatchWithContext watches the objects that the selectors let pass, in the order of their revisions.
-// Where it begins follows Kubernetes' API and is fixed when this returns: resourceVersion unset or "0" is
-// the state and then what follows; N is after N; sendInitialEvents asks for the state, which a bookmark with
-// the annotation k8s.io/initial-events-end ends, or for none. Only sendInitialEvents without a resourceVersion
-// waits here, for the source to say its newest revision, as long as Config.WaitTimeout.
+// WatchWithContext watches the objects that the selectors select, in the order of their revisions.
+// The start follows Kubernetes' API and is fixed when the call returns: resourceVersion unset or
+// "0" delivers the state and then the changes; N starts after N; sendInitialEvents requests the
+// state, which a bookmark with the annotation k8s.io/initial-events-end ends, or suppresses it.
+// Only sendInitialEvents without a resourceVersion makes the call wait, for the source's newest
+// revision, at most for Config.WaitTimeout.
 //
-// Events are Added, Modified and Deleted by what the selectors let pass: an object that leaves them is
-// Deleted. A Deleted has the last value, with the deletion's revision as resourceVersion. With
-// allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval where the position has moved without an
-// event, and at the end by timeoutSeconds where everything before it was given.
+// Events are Added, Modified and Deleted with respect to the selectors: an object that leaves them
+// is Deleted. A Deleted event has the last value, with the deletion's revision as resourceVersion.
+// With allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval if the position has
+// advanced without an event, and when timeoutSeconds ends the watch after everything before was
+// delivered.
 //
-// What is wrong with the options is an error of this call. Everything that happens later, or depends
-// on the cache, is an event of type Error with a *metav1.Status (see StatusError), and the end: 410 where the
-// revision has left the window, the consumer fell behind it, or the history was replaced; then list again.
-// Stop, the context, timeoutSeconds and nothing else end it without an event.
+// An error in the options is the error of this call. Every other failure, also one that depends on
+// the cache, is an event of type Error with a *metav1.Status (see StatusError), which ends the
+// watch: 410 if the revision has left the window, the consumer fell behind the window, or the
+// history was replaced; then list again. Stop, the context and timeoutSeconds end the watch without
+// an Error event.
 //
-// Stop it, or cancel the context: it has a goroutine from the first ResultChan on, and a subscription
-// from the beginning. Stop returns at once, may be called again, and from any goroutine; the channel is closed
-// soon after, also while nobody reads. A consumer that does not read delays nobody.
+// Stop the watch, or cancel the context: it has a goroutine from the first ResultChan on, and a
+// subscription from the start. Stop returns at once, and may be called more than once and from any
+// goroutine. The channel is closed soon after, even if nobody reads it. A consumer that does not
+// read delays nobody.
 func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	if err := valid(&options, true); err != nil {
 		return nil, err
@@ -58,15 +62,15 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 		s.Stop()
 		return nil, err
 	case errors.Is(err, s.ctx.Err()):
-		s.Stop() // by the time, before it began
+		s.Stop() // timeoutSeconds passed before the watch started
 	default:
 		s.fail(err)
 	}
 	return s, nil
 }
 
-// subscribe opens the watch. An error that is a status says what is wrong with the options; any other depends on
-// the cache.
+// subscribe opens the watch. subscribe returns a *StatusError for invalid options; any other error depends
+// on the cache.
 func (s *stream) subscribe(options *metav1.ListOptions) error {
 	l := s.l
 	selected, err := l.query(options.LabelSelector, options.FieldSelector)
@@ -82,8 +86,8 @@ func (s *stream) subscribe(options *metav1.ListOptions) error {
 		LabelSelector: selected.labels,
 		FieldSelector: selected.fields,
 		MaxBatch:      batchSize,
-		// Who goes on from the revision of the last event has to have all of it: a watch ends between
-		// revisions, and that is behind a batch.
+		// A consumer that resumes from the revision of its last event must have all of that
+		// revision: the watch ends between batches, so batches must end between revisions.
 		WholeRevisions: true,
 		Bookmarks:      s.bookmarks,
 		StopOnResync:   true,
@@ -97,10 +101,11 @@ func (s *stream) subscribe(options *metav1.ListOptions) error {
 	return err
 }
 
-// Over makes a watch of a subscription of the cache, for programs that choose its options themselves. It
-// takes the subscription over: Stop closes it, and nobody else may read it. A resync ends it with
-// 410, also where the subscription would continue: objects of a resync are not in the order of their
-// revisions, and who resumed from the last one would miss others.
+// Over makes a watch of a subscription of the cache, for programs that choose its options
+// themselves. The watch takes the subscription over: Stop closes it, and nobody else may read it. A
+// resync ends the watch with 410, even if the subscription would continue: objects of a resync do
+// not come in the order of their revisions, so a consumer that resumed from the last one would miss
+// others.
 func (l *ListWatch) Over(sub *watchcore.Subscription) watch.Interface {
 	s := l.stream(context.Background(), 0)
 	s.sub, s.bookmarks, s.endMark = sub, true, true
@@ -115,17 +120,17 @@ type stream struct {
 	translator
 	sub       *watchcore.Subscription // nil: the start has failed
 	out       chan watch.Event
-	bookmarks bool // the consumer wants them
-	endMark   bool // the one that ends the initial state has the annotation
+	bookmarks bool // the consumer requested bookmarks
+	endMark   bool // the bookmark that ends the initial state has the annotation
 
-	open  context.Context // ends by stop, or the caller's context
-	ctx   context.Context // ends by the time, too
+	open  context.Context // done by Stop, or with the caller's context
+	ctx   context.Context // done also after timeoutSeconds
 	stop  context.CancelFunc
-	begin sync.Once // by the first ResultChan, or by Stop
+	begin sync.Once // run by the first ResultChan, or by Stop
 }
 
-// How a watch ends that was not ended by an error. Only behind the second one the position says what the consumer
-// was given: everything up to it.
+// These errors distinguish the ends of a watch without an error. Only after errNothingLeft does the
+// position say what the consumer has: everything up to it.
 var (
 	errUnwanted    = errors.New("the watch has ended while there was an event to give")
 	errNothingLeft = errors.New("the watch has ended while it waited for events")
@@ -144,13 +149,12 @@ func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
 	return s
 }
 
-// fail ends a watch that has not begun, with an error as its only event.
+// fail ends a watch that has not started, with an error as its only event.
 func (s *stream) fail(err error) {
 	s.out <- s.l.errorEvent(err)
 	s.Stop()
 }
 
-// Stop ends the watch.
 func (s *stream) Stop() {
 	s.stop()
 	if s.sub != nil {
@@ -159,7 +163,7 @@ func (s *stream) Stop() {
 	s.begin.Do(func() { close(s.out) })
 }
 
-// ResultChan is where the events come; every call returns the same channel.
+// ResultChan returns the channel of the events; every call returns the same one.
 func (s *stream) ResultChan() <-chan watch.Event {
 	s.begin.Do(func() { go s.run() })
 	return s.out
@@ -172,9 +176,10 @@ func (s *stream) run() {
 	s.end(s.forward())
 }
 
-// forward gives events until there are no more, and says why.
+// forward delivers events until there are no more, and returns the reason.
 //
-// The time ends it between two revisions: of one of which the consumer has a part, it gets the rest.
+// timeoutSeconds ends the watch between two revisions: a revision that was delivered in part is
+// completed first.
 func (s *stream) forward() error {
 	var last uint64
 	for {
@@ -187,7 +192,7 @@ func (s *stream) forward() error {
 			return err
 		}
 		own := batch.Clone()
-		batch.Release() // the consumer may take its time
+		batch.Release() // the consumer may be slow
 		for e := range own.Events() {
 			given, err := s.event(e)
 			if err != nil {
@@ -207,7 +212,8 @@ func (s *stream) forward() error {
 	}
 }
 
-// event is what the consumer gets for one of the cache's; of type "" where it gets nothing.
+// event converts one event of the cache. The result has type "" if the consumer gets nothing for
+// it.
 func (s *stream) event(e watchcore.Event) (watch.Event, error) {
 	switch e.Type {
 	case watchcore.EventResync:
@@ -237,7 +243,7 @@ func (s *stream) bookmark(revision uint64, end bool) (watch.Event, error) {
 	return watch.Event{Type: watch.Bookmark, Object: object}, nil
 }
 
-// send waits for the consumer; false: nobody wants it any more.
+// send waits for the consumer. send returns false if the watch has ended.
 func (s *stream) send(until context.Context, e watch.Event) bool {
 	if until.Err() != nil {
 		return false
@@ -250,9 +256,9 @@ func (s *stream) send(until context.Context, e watch.Event) bool {
 	}
 }
 
-// end gives the last event, if there is one to give: an error, or where the time has ended a wait for events
-// the bookmark of what the consumer has. Neither is waited for longer than the watch lasts: who misses an error asks again
-// from the last event, and meets it again.
+// end delivers the last event, if there is one: an error, or, if timeoutSeconds ended a wait for
+// events, a bookmark of the consumer's position. end waits for the consumer no longer than the watch
+// lasts: a consumer that misses an error resumes from its last event, and gets the error again.
 func (s *stream) end(why error) {
 	switch {
 	case s.open.Err() != nil || why == errUnwanted:
@@ -269,7 +275,7 @@ func (s *stream) end(why error) {
 	}
 }
 
-// offer does not wait for the consumer; false: it has no place.
+// offer sends without waiting. offer returns false if the channel is full.
 func (s *stream) offer(e watch.Event) bool {
 	select {
 	case s.out <- e:
@@ -284,7 +290,7 @@ func (l *ListWatch) errorEvent(err error) watch.Event {
 	return watch.Event{Type: watch.Error, Object: &status}
 }
 
-// errResync is a resync mark, which only a subscription that somebody else opened can have.
+// errResync converts a resync mark, which only a subscription that the program opened can deliver.
 func errResync(e watchcore.Event) error {
 	mark := e.Resync()
 	return &watchcore.Error{

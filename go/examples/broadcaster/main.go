@@ -1,6 +1,6 @@
-// Command broadcaster shows a broadcaster with three kinds of watchers: one that the publisher waits
-// for, one that loses what it is too slow for, with a report, and one that comes late and
-// begins in the past. It prints the same at each run:
+// Command broadcaster shows a broadcaster with three kinds of watchers: one that the publisher
+// waits for, one that loses events when it is too slow, with a report, and one that starts late, in
+// the past. It prints the same in each run:
 //
 //	waits: saw 1000 jobs, lost 0
 //	drops: saw 8 jobs, lost 992, at first: ADDED@1: job 0 ADDED@2: job 1 …
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// job is what the events are about. It is shared by all watchers, so nobody writes to it.
+// job is what the events are about. job is shared by all watchers, so nobody writes to it.
 type job struct{ number int }
 
 func (j *job) String() string { return fmt.Sprintf("job %d", j.number) }
@@ -34,7 +34,7 @@ func (j *job) String() string { return fmt.Sprintf("job %d", j.number) }
 const jobs = 1000
 
 func run(ctx context.Context, out io.Writer) error {
-	// The broadcaster keeps the last thousand events for those who come late.
+	// The broadcaster keeps the last thousand events for late watchers.
 	b, err := watch.NewBroadcasterWithOptions[*job](watch.BroadcasterOptions{
 		Queue:   watch.WaitQueue(100),
 		History: jobs,
@@ -51,19 +51,21 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// The publisher waits whenever the first watcher is more than its queue behind. The
-	// second one, which nobody reads yet, holds up nobody.
+	// The publisher waits whenever the first watcher is more than its queue behind. The second one,
+	// which is not read yet, delays nobody.
 	published := make(chan error, 1)
 	go func() { published <- publish(b) }()
 	seen, lost := count(ctx, waits)
-	// Also where the context has ended it: nobody reads this watcher any more, and the publisher does not wait for it.
+	// Stop in any case, also after the end of the context: the publisher must not wait for an
+	// unread watcher.
 	waits.Stop()
 	if err := <-published; err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "waits: saw %d jobs, lost %d\n", seen, lost)
 
-	// The late one begins in the middle; Shutdown took nothing away from who watches already.
+	// The late watcher starts in the middle. After Shutdown, watchers can still read earlier
+	// events.
 	late, err := b.WatchAfter(jobs / 2)
 	if err != nil {
 		return err

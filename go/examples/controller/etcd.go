@@ -10,15 +10,15 @@ import (
 	"strconv"
 )
 
-// etcd writes by etcd's JSON gateway, so that this program needs no client.
+// etcd is an endpoint of etcd's JSON gateway, so that this program needs no client library.
 type etcd string
 
-// put writes a key, and answers the revision of the change.
+// put writes a key, and returns the revision of the change.
 func (e etcd) put(ctx context.Context, key, value string) (uint64, error) {
 	return e.post(ctx, "/v3/kv/put", map[string][]byte{"key": []byte(key), "value": []byte(value)})
 }
 
-// remove deletes a key; one that is not there changes nothing.
+// remove deletes a key; an absent key changes nothing.
 func (e etcd) remove(ctx context.Context, key string) (uint64, error) {
 	return e.post(ctx, "/v3/kv/deleterange", map[string][]byte{"key": []byte(key)})
 }

@@ -1,11 +1,11 @@
-// Controller keeps as many instances of each application as it asks for: /demo/apps/NAME says how many,
-// and /demo/pods/NAME-0 to NAME-9 are the instances. It is what controllers are: two informers, a work queue,
-// and a function that compares what is wanted with what is there.
+// Controller keeps as many instances of each application as requested: /demo/apps/NAME has the
+// number, and /demo/pods/NAME-0 to NAME-9 are the instances. Like every controller it consists of
+// two informers, a work queue, and a function that compares the wanted state with the present one.
 //
 //	scripts/with-etcd.sh bash -c 'cd go && go run ./examples/controller $WATCHCORE_TEST_ENDPOINT'
 //
-// It clears /demo/, writes some applications, changes them, and ends when everything is as it should be. It prints, for each
-// application in this order, and for different ones mixed:
+// It clears /demo/, writes some applications, changes them, and ends when everything is as wanted.
+// For each application it prints these lines in this order, interleaved with those of the others:
 //
 //	web: 3 wanted, 0 there
 //	db: 1 wanted, 0 there
@@ -13,7 +13,7 @@
 //	db: 0 wanted, 1 there
 //	the end: web-0
 //
-// Each line comes once: the worker waits until its own writes are in the lister before it is through with
+// Each line comes once: the worker waits until the lister shows its own writes before it finishes
 // an application, so it never acts twice on the same difference.
 package main
 
@@ -40,7 +40,7 @@ const (
 	pods = "/demo/pods/"
 )
 
-// controller is the whole of it.
+// controller is the state of the program.
 type controller struct {
 	etcd  etcd
 	print sync.Mutex // out is used by all workers
@@ -88,7 +88,8 @@ func (c *controller) watch(ctx context.Context) error {
 	return informer.WaitForSync(ctx, c.apps, c.pods, ofApps, ofPods)
 }
 
-// compare is what is wanted of an application and what is there, both at one revision.
+// compare returns how many instances of an application are wanted and which exist, both at one
+// revision.
 func (c *controller) compare(ctx context.Context, name string) (wanted int, there []string, err error) {
 	now, err := informer.SameRevision(ctx, c.apps, c.pods)
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *controller) compare(ctx context.Context, name string) (wanted int, ther
 	return wanted, there, err
 }
 
-// reconcile makes what is there what is wanted. An error comes back later.
+// reconcile creates and deletes instances as wanted. After an error the queue calls it again later.
 func (c *controller) reconcile(ctx context.Context, name string) error {
 	wanted, there, err := c.compare(ctx, name)
 	if err != nil || wanted == len(there) {
@@ -136,15 +137,15 @@ func (c *controller) reconcile(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return c.pods.WaitUntil(ctx, last) // the next look sees these writes
+	return c.pods.WaitUntil(ctx, last) // the next comparison sees these writes
 }
 
-// settled waits until the instances are those that are wanted.
+// settled waits until the instances are the expected ones.
 func (c *controller) settled(ctx context.Context, revision uint64, expected ...string) error {
 	if err := c.pods.WaitUntil(ctx, revision); err != nil {
 		return err
 	}
-	w, err := c.pods.Watch(ctx) // wakes it for each change
+	w, err := c.pods.Watch(ctx) // delivers an event for each change
 	if err != nil {
 		return err
 	}

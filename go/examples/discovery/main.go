@@ -1,5 +1,6 @@
 // Discovery is service discovery with an informer and an index: instances register themselves under
-// /services/NAME/INSTANCE with their address, and who calls a service picks one of its instances, from memory.
+// /services/NAME/INSTANCE with their address, and callers of a service pick one of its instances,
+// from memory.
 //
 //	go run ./examples/discovery              in a cache of its own
 //	go run ./examples/discovery ENDPOINT     follows an etcd, until it is interrupted
@@ -50,7 +51,7 @@ func newResolver(cache *watchcore.Cache) (*resolver, error) {
 		return i, err
 	}, informer.Options[instance]{
 		Range: watchcore.RangePrefix("/services/"),
-		// Only instances that may be called are in the index; the others stay in the lister.
+		// Only healthy instances are in the index; the others are only in the lister.
 		Indexers: informer.Indexers[instance]{byService: func(o *informer.Object[instance]) []string {
 			if o.Value.Unhealthy {
 				return nil
@@ -62,13 +63,14 @@ func newResolver(cache *watchcore.Cache) (*resolver, error) {
 	return &resolver{instances}, err
 }
 
-// service is NAME of /services/NAME/INSTANCE.
+// service returns the NAME of /services/NAME/INSTANCE.
 func service(key string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(key, "/services/"), "/")
 	return name
 }
 
-// resolve is the addresses of a service's healthy instances: no request, no lock.
+// resolve returns the addresses of a service's healthy instances, without a request and without a
+// lock.
 func (r *resolver) resolve(name string) ([]string, error) {
 	found, err := r.instances.Lister().ByIndex(byService, name)
 	if err != nil {
@@ -85,7 +87,7 @@ func (r *resolver) resolve(name string) ([]string, error) {
 	return addresses, nil
 }
 
-// report prints what changes after the first listing.
+// report returns a handler that prints the changes after the first listing.
 func report(out io.Writer) informer.Handler[instance] {
 	return informer.HandlerFuncs[instance]{
 		Add: func(o *informer.Object[instance], isInInitialList bool) {
@@ -104,7 +106,7 @@ func report(out io.Writer) informer.Handler[instance] {
 	}
 }
 
-// tour is what is printed without an endpoint.
+// tour runs the demonstration without an endpoint.
 func tour(ctx context.Context, out io.Writer) error {
 	cache, err := watchcore.New(watchcore.Config{})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package bounded is how tests wait: for a condition, and at most for Bound.
+// Package bounded waits in tests: for a condition, and at most for Bound.
 package bounded
 
 import (
@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// Bound is how long anything in a test may take before it counts as hanging. Nothing waits for it to pass.
+// Bound is how long anything in a test may take before it counts as hanging. No test waits for it
+// to pass.
 const Bound = 60 * time.Second
 
-// Context ends when the test does, or Bound has passed.
+// Context returns a context that is done when the test ends, or Bound has passed.
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Bound)
@@ -21,7 +22,7 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Eventually asks until it holds: a condition that other goroutines, or threads, bring about.
+// Eventually waits for a condition that other goroutines or threads bring about.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Bound); !holds(); {
@@ -29,12 +30,13 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("%s: not within %v", what, Bound)
 		}
 		runtime.Gosched()
-		// Whoever is to bring it about may need this processor.
+		// Yield: the goroutine that will make the condition true may need this processor.
 		time.Sleep(10 * time.Microsecond)
 	}
 }
 
-// Receive is what comes on a channel, which has to come, or has to be closed.
+// Receive returns the next value of a channel. It fails the test if neither a value nor a close
+// comes.
 func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -45,8 +47,8 @@ func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// LeavesNothing fails the test if it leaves goroutines behind, after everything else of the test. Not in a test that runs
-// beside others.
+// LeavesNothing fails the test if goroutines remain after it and its cleanups. Do not use it in
+// parallel tests.
 func LeavesNothing(t testing.TB) {
 	t.Helper()
 	before := runtime.NumGoroutine()
@@ -58,7 +60,7 @@ func LeavesNothing(t testing.TB) {
 	})
 }
 
-// Main is for TestMain: it fails the tests of a package if they leave goroutines behind.
+// Main is for TestMain: it fails the tests of a package if goroutines remain after them.
 func Main(m *testing.M) {
 	before := runtime.NumGoroutine()
 	code := m.Run()
@@ -71,8 +73,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// moreThan waits until there are no more goroutines than before; it says which ones there are where that does not
-// come. What nobody can reach any more ends by the garbage collector.
+// moreThan waits until there are no more goroutines than before, and otherwise returns their
+// stacks. moreThan runs the garbage collector, which ends the goroutines of unreachable objects.
 func moreThan(before int) string {
 	for end := time.Now().Add(Bound); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		runtime.GC()

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Clock is a watch.Clock.
+// Clock has the methods of watch.Clock.
 type Clock interface {
 	Now() time.Time
 	Timer(d time.Duration) (fired <-chan time.Time, stop func())
 }
 
-// TimerAt fires at a point of time, at once where it has passed. A clock that is a watch.DeadlineClock fires
-// exactly then; another one that is moved between the look and the timer is late by as much.
+// TimerAt fires at a point of time, or at once if it has passed. A watch.DeadlineClock fires
+// exactly then. Another clock that advances between Now and Timer fires late by that advance.
 func TimerAt(clock Clock, at time.Time) (fired <-chan time.Time, stop func()) {
 	if exact, ok := clock.(interface {
 		TimerAt(at time.Time) (<-chan time.Time, func())
@@ -23,7 +23,7 @@ func TimerAt(clock Clock, at time.Time) (fired <-chan time.Time, stop func()) {
 	return clock.Timer(at.Sub(clock.Now()))
 }
 
-// SleepUntil waits for a point of time; false where the context ended it.
+// SleepUntil waits for a point of time. SleepUntil returns false if the context was done first.
 func SleepUntil(ctx context.Context, clock Clock, at time.Time) bool {
 	if !at.After(clock.Now()) {
 		return ctx.Err() == nil

@@ -15,22 +15,22 @@ import (
 	"watchcore/watch"
 )
 
-// Hostile is a server that cuts, refuses, compacts, goes back and lies, and is honest in the end. Revision n is the n-th entry
-// of its history.
+// Hostile is a server that cuts watches, refuses requests, compacts, goes back and lies, and is
+// honest in the end. Revision n is the n-th entry of its history.
 type Hostile struct {
 	seed     uint64
 	mu       sync.Mutex
 	dice     *rand.Rand
-	history  []map[string]string // the changes of a revision; "" is a deletion
+	history  []map[string]string // the changes of each revision; "" is a deletion
 	oldest   int
-	marked   bool // its events say which one is the last of their revision
+	marked   bool // its events mark the last event of each revision
 	honest   bool
-	wentBack bool // and nobody has listed it since: it writes nothing, for a history that has passed its clients is as theirs
+	wentBack bool // no client has listed since goBack: it writes nothing, because clients could not tell a new history that overtakes them from theirs
 	open     *Fed
 	values   int
 }
 
-// NewHostile is the server of a seed.
+// NewHostile makes the server of a seed.
 func NewHostile(seed uint64, marked bool) *Hostile {
 	h := &Hostile{seed: seed, dice: rand.New(rand.NewPCG(seed, 1)), marked: marked}
 	h.write()
@@ -49,7 +49,7 @@ func (h *Hostile) state() map[string]watch.Item[string] {
 	return state
 }
 
-// Truth is its state, and its revision.
+// Truth returns the server's state and revision.
 func (h *Hostile) Truth() ([]string, uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *Hostile) Truth() ([]string, uint64) {
 	return objects, uint64(len(h.history))
 }
 
-// write is one revision of one to three keys.
+// write appends a revision of one to three keys.
 func (h *Hostile) write() {
 	state, changes := h.state(), map[string]string{}
 	for range 1 + h.dice.IntN(3) {
@@ -78,8 +78,8 @@ func (h *Hostile) write() {
 	}
 }
 
-// goBack is a restored backup: its newest revisions never were. The first of these has one change: a RetryWatcher that was given
-// half of a revision which never was could not know.
+// goBack acts as a restored backup: its newest revisions vanish. The first of these has one change,
+// because a RetryWatcher that received half of a vanished revision could not detect that.
 func (h *Hostile) goBack() {
 	length := len(h.history)/2 + 1
 	for length > 0 && length < len(h.history) && len(h.history[length]) > 1 {
@@ -137,7 +137,7 @@ func (h *Hostile) List(atLeast uint64) Page {
 	return Page{Items: slices.Collect(maps.Values(h.state())), Revision: uint64(len(h.history))}
 }
 
-// Watch opens a watch behind a revision.
+// Watch opens a watch after a revision.
 func (h *Hostile) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,7 +160,7 @@ func (h *Hostile) Watch(_ context.Context, after uint64) (watch.Interface[string
 		return nil, &watch.Status{Code: 504, Message: "too large a revision"}
 	case from < h.oldest:
 		return nil, &watch.Status{Code: 410, Message: "compacted"}
-	case mood >= 4 && mood <= 8: // of its events some, perhaps after those of the revisions before
+	case mood >= 4 && mood <= 8: // some of its events, perhaps preceded by earlier revisions
 		if mood == 4 {
 			from = min(from, max(1, from-3))
 		}
@@ -177,10 +177,11 @@ func (h *Hostile) Watch(_ context.Context, after uint64) (watch.Interface[string
 	return w, nil
 }
 
-// hostilities are how often something happens on the server before it is honest.
+// hostilities is the number of faults of the server before it becomes honest.
 const hostilities = 60
 
-// Drive moves the server and the clock, first hostile, then honest, until the check holds; poll takes what there is.
+// Drive moves the server and the clock, first hostile, then honest, until the check holds; poll
+// takes the available events.
 func (h *Hostile) Drive(t testing.TB, clock *handclock.Clock, poll func(), holds func() bool) {
 	for round := range hostilities {
 		h.mu.Lock()
@@ -209,7 +210,8 @@ func (h *Hostile) Drive(t testing.TB, clock *handclock.Clock, poll func(), holds
 		if holds() {
 			return true
 		}
-		// A source ends its watches: who has begun inside of a revision is to see that it is gone.
+		// The server ends its watches, so that a watch that started inside a vanished revision
+		// finds out.
 		_, first := clock.Timers()
 		clock.Advance(max(first, 2*time.Second))
 		h.mu.Lock()

@@ -7,10 +7,10 @@ import (
 	"watchcore/watch"
 )
 
-// Lister is a Source as a watch.ListerWatcher.
+// Lister makes a Source a watch.ListerWatcher.
 type Lister struct{ *Source }
 
-// List writes down what was asked in the words of a row, and answers.
+// List records the request in the words of a row, and answers.
 func (l Lister) List(_ context.Context, r watch.ListRequest) (watch.ListPage[string], error) {
 	word := "list"
 	if r.Limit == 0 {
@@ -25,10 +25,10 @@ func (l Lister) List(_ context.Context, r watch.ListRequest) (watch.ListPage[str
 	return l.Source.List(word).answer()
 }
 
-// Besieged is a Hostile as a watch.ListerWatcher.
+// Besieged makes a Hostile a watch.ListerWatcher.
 type Besieged struct{ *Hostile }
 
-// List lists a state that is not older than was asked for.
+// List lists a state that is not older than the requested revision.
 func (b Besieged) List(_ context.Context, r watch.ListRequest) (watch.ListPage[string], error) {
 	return b.Hostile.List(r.Revision).answer()
 }

@@ -1,5 +1,6 @@
-// Package contract drives what the rows of contract/toolkit are about, for the tests of several packages: over a source that
-// a row feeds, or over a hostile server. contract/README.md says what the words of a row mean.
+// Package contract drives the machines under the rows of contract/toolkit, for the tests of several
+// packages: over a source that a row feeds, or over a hostile server. contract/README.md explains
+// the words of a row.
 package contract
 
 import (
@@ -17,7 +18,7 @@ import (
 	"watchcore/watch"
 )
 
-// Page is an answer to a list.
+// Page is the answer to a list request.
 type Page struct {
 	Items    []watch.Item[string]
 	Revision uint64
@@ -25,7 +26,8 @@ type Page struct {
 	Err      error
 }
 
-// Source gives its answers in turn. Without more lists it refuses with 503, without more watches it is silent.
+// Source gives its scripted answers in order. After the last list it refuses with 503, after the
+// last watch it stays silent.
 type Source struct {
 	mu      sync.Mutex
 	lists   []func() Page
@@ -34,7 +36,7 @@ type Source struct {
 	asked   []string
 }
 
-// List answers a list, and writes down what was asked.
+// List answers a list request, and records it.
 func (s *Source) List(asked string) Page {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +49,7 @@ func (s *Source) List(asked string) Page {
 	return answer()
 }
 
-// Watch answers a watch, and writes down what was asked. It is a watch.Source's.
+// Watch answers a watch request, and records it. It implements watch.Source.
 func (s *Source) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +69,7 @@ func (s *Source) Watch(_ context.Context, after uint64) (watch.Interface[string]
 	return w, nil
 }
 
-// waits says whether an open watch has given everything, and its reader waits for more.
+// waits reports whether an open watch has delivered everything, and its reader waits for more.
 func (s *Source) waits() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,14 +79,14 @@ func (s *Source) waits() bool {
 	return s.open.idle()
 }
 
-// opened is the watch that was opened last.
+// opened returns the most recently opened watch.
 func (s *Source) opened() *Fed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
-// takeAsked is what was asked since it was called before.
+// takeAsked returns the requests since its previous call.
 func (s *Source) takeAsked() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +146,7 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	})
 }
 
-// failure is `error 410 [after 5s]`.
+// failure parses `error 410 [after 5s]`.
 func failure(words []string) error {
 	s := &watch.Status{Code: int(rows.Number(words[1])), Message: "as the row says"}
 	if len(words) > 2 {
@@ -159,20 +161,20 @@ type Fed struct {
 	events  []watch.Event[string]
 	ended   bool
 	panics  bool
-	waiting bool          // its reader has everything
+	waiting bool          // its reader has read everything and waits
 	changed chan struct{} // closed when there is more
 }
 
 func newFed() *Fed { return &Fed{changed: make(chan struct{})} }
 
-// idle: its reader has everything, and waits for more.
+// idle reports whether the reader has read everything and waits for more.
 func (w *Fed) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.waiting
 }
 
-// feed is `EVENT... [then end|stay|panic|error 410]`.
+// feed parses `EVENT... [then end|stay|panic|error 410]`.
 func (w *Fed) feed(words []string) {
 	then := []string{"stay"}
 	if at := slices.Index(words, "then"); at >= 0 {
@@ -191,7 +193,7 @@ func (w *Fed) feed(words []string) {
 	w.push(events, then[0] == "end")
 }
 
-// push gives more events, and says whether the watch ends behind them.
+// push appends events. With ends, the watch ends after them.
 func (w *Fed) push(events []watch.Event[string], ends bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +206,8 @@ func (w *Fed) push(events []watch.Event[string], ends bool) {
 
 var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted, "?": watch.Deleted}
 
-// event is `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; behind the last slash of a number, the position.
+// event parses `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; the
+// number after the last slash is the position.
 func event(text string) watch.Event[string] {
 	if revision, is := strings.CutPrefix(text, "bookmark@"); is {
 		return watch.Event[string]{Type: watch.Bookmark, Revision: rows.Number(revision)}
@@ -221,7 +224,7 @@ func event(text string) watch.Event[string] {
 		Revision: rows.Number(position), ObjectRevision: rows.Number(own)}
 }
 
-// Next is the next event.
+// Next returns the next event.
 func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -249,45 +252,45 @@ func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 	return e, nil
 }
 
-// ResultChan is not used where there is Next.
+// ResultChan is never called, because readers prefer Next.
 func (w *Fed) ResultChan() <-chan watch.Event[string] { panic("a watch that is pulled") }
 
-// Stop does nothing: nobody waits for it.
+// Stop does nothing: no producer waits for the reader.
 func (w *Fed) Stop() {}
 
-// Key is the key of an object `key=value`.
+// Key returns the key of an object `key=value`.
 func Key(object string) string {
 	key, _, _ := strings.Cut(object, "=")
 	return key
 }
 
-// Machine is what a row drives over its source.
+// Machine is the code under test that a row drives over its source.
 type Machine interface {
-	// Poll takes what there is to take. Ended: nothing more comes.
+	// Poll takes all available events. Poll returns true if nothing will follow.
 	Poll() (ended bool)
 	Objects() string
 	At() uint64
 	Given() string
 }
 
-// Start makes the machine of a row, of which the words say more.
+// Start makes the machine of a row; the words configure it.
 type Start func(t *testing.T, words []string, source *Source, clock *handclock.Clock) Machine
 
-// Rows runs the rows of contract/toolkit that run this machine.
+// Rows runs the rows of contract/toolkit for this machine.
 func Rows(t *testing.T, machine string, start Start) {
 	rows.Run(t, "../../contract/toolkit", "go", "run "+machine, func(t *testing.T) rows.Machine {
 		return &script{t: t, source: &Source{}, clock: handclock.New(), start: start}
 	})
 }
 
-// script is what the steps of a case have made.
+// script is the state of a case between its steps.
 type script struct {
 	t       *testing.T
 	source  *Source
 	clock   *handclock.Clock
 	start   Start
 	words   []string
-	machine Machine // once it has started
+	machine Machine // nil before the step "start"
 }
 
 // settle waits until the machine waits for its clock or its source.
@@ -297,10 +300,10 @@ func (s *script) settle() {
 	}
 }
 
-// Close does nothing: who starts a machine ends it with the test.
+// Close does nothing: the test that starts a machine ends it.
 func (s *script) Close() {}
 
-// Run is a step, and what it prints.
+// Run executes a step, and returns its output.
 func (s *script) Run(words []string) (printed []string) {
 	s.settle()
 	word, rest := words[0], words[1:]
@@ -343,7 +346,7 @@ func (s *script) Run(words []string) (printed []string) {
 	return printed
 }
 
-// line is none where there is no text.
+// line returns the text as a line, and no line if it is empty.
 func line(text string) []string {
 	if text == "" {
 		return nil
@@ -351,7 +354,8 @@ func line(text string) []string {
 	return []string{text}
 }
 
-// Shown is `+/a=1`, `~/a=2`, `-/a=2`, `?/a`, `error:410`; with what was lost before it, `!3`.
+// Shown formats an event as `+/a=1`, `~/a=2`, `-/a=2`, `?/a` or `error:410`, followed by the number
+// of lost changes, `!3`.
 func Shown(e watch.Event[string]) string {
 	text := strings.ToLower(string(e.Type))
 	switch e.Type {

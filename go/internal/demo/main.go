@@ -1,10 +1,10 @@
-// The Go consumer of the live demonstration: follows a prefix of etcd, keeps
-// the state it is told of, and hashes every event.
+// The Go consumer of the live demonstration follows a prefix of etcd, keeps the state, and hashes
+// every event.
 //
 //	consumer ENDPOINT PREFIX LAST_KEY [NUMBER]
 //
-// It ends at LAST_KEY. NUMBER is the event that it passes over: a fault that
-// the demonstration must find. What it prints: watchcore-cli/src/demo/consumer.rs.
+// It ends at LAST_KEY. It skips the event with the number NUMBER: a fault that the demonstration
+// must detect. watchcore-cli/src/demo/consumer.rs describes its output.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"watchcore"
 )
 
-// FNV-1a, 64 bits: watchcore-cli/src/demo/hash.rs says over what.
+// fnv is FNV-1a with 64 bits: watchcore-cli/src/demo/hash.rs defines its input.
 type fnv uint64
 
 const basis fnv = 0xcbf29ce484222325
@@ -36,7 +36,7 @@ func (h fnv) number(number uint64, length int) fnv {
 	return h.bytes(bytes[:length])
 }
 
-// The length first; that of an absent field is the largest.
+// field hashes the length first; an absent field has the largest length.
 func (h fnv) field(bytes []byte) fnv {
 	if bytes == nil {
 		return h.number(0xffffffff, 4)

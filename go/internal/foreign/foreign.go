@@ -1,4 +1,4 @@
-// Package foreign calls code of the program's.
+// Package foreign calls functions that the program provides.
 package foreign
 
 import (
@@ -7,10 +7,11 @@ import (
 	"runtime/debug"
 )
 
-// Error makes an error of a text.
+// Error makes an error from a text.
 type Error func(text string) error
 
-// Guard calls f. Its panic is an error. Where f ends this goroutine there is nobody to return to: ended is told the error before.
+// Guard calls f and returns its panic as an error. If f ends this goroutine, Guard cannot return:
+// it calls ended with the error instead.
 func (fail Error) Guard(what string, f func(), ended func(error)) (err error) {
 	returned := false
 	defer func() {
@@ -28,8 +29,9 @@ func (fail Error) Guard(what string, f func(), ended func(error)) (err error) {
 	return nil
 }
 
-// Call calls a source, which may wait for the network, and returns when the context is done even if the source does not: what
-// it gives then goes to late. A panic, or the end of the goroutine, is an error.
+// Call calls a source, which may wait for the network. Call returns when the context is done even if
+// the source does not return: late then receives the source's result. A panic, or the end of the
+// goroutine, is an error.
 func Call[R any](ctx context.Context, fail Error, f func(context.Context) (R, error), late func(R)) (R, error) {
 	type answer struct {
 		result R

@@ -1,4 +1,4 @@
-// Package goroutine tells goroutines apart.
+// Package goroutine distinguishes goroutines.
 package goroutine
 
 import (
@@ -7,12 +7,11 @@ import (
 	"strconv"
 )
 
-// ID is the number of the goroutine that calls it, which no other one ever has; 0
-// where it cannot be found out.
+// ID returns the number of the calling goroutine, which is never used again; 0 if it is unknown.
 //
-// Go has no call for it. The first line of a goroutine's stack trace has said "goroutine 7
-// [running]:" since Go 1, and a test holds that. It serves one purpose: to refuse a call that would
-// wait for its own caller. Where the number were 0 that call would wait for its context.
+// Go offers no function for it. The first line of a goroutine's stack trace has been "goroutine 7
+// [running]:" since Go 1, and a test checks that. The number serves one purpose: to refuse a call
+// that would wait for its own caller. With 0 such a call waits until its context is done.
 func ID() uint64 {
 	var buffer [40]byte
 	line := buffer[:runtime.Stack(buffer[:], false)]

@@ -1,4 +1,5 @@
-// Package handclock is a clock for tests: moved by hand, it says how many timers run.
+// Package handclock is a clock for tests: the test advances it, and can ask how many timers are
+// armed.
 package handclock
 
 import (
@@ -7,7 +8,7 @@ import (
 	"time"
 )
 
-// Clock is a watch.Clock that stands still until Advance. From any goroutine.
+// Clock is a watch.Clock that stands still until Advance. Clock may be used from any goroutine.
 type Clock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -19,24 +20,24 @@ type timer struct {
 	c   chan time.Time
 }
 
-// New is a clock at a fixed time.
+// New returns a clock at a fixed time.
 func New() *Clock { return &Clock{now: time.Unix(1_000_000, 0)} }
 
-// Now is the time that it was moved to.
+// Now returns the time to which the clock was advanced.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// Timer is as that of watch.Clock.
+// Timer implements watch.Clock.
 func (c *Clock) Timer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.timer(c.now.Add(d))
 }
 
-// TimerAt is as that of watch.DeadlineClock.
+// TimerAt implements watch.DeadlineClock.
 func (c *Clock) TimerAt(at time.Time) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +55,7 @@ func (c *Clock) timer(at time.Time) (<-chan time.Time, func()) {
 	}
 }
 
-// Advance moves it, and fires what is due.
+// Advance advances the clock, and fires the timers that are due.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +63,7 @@ func (c *Clock) Advance(d time.Duration) {
 	c.fire()
 }
 
-// fire sends to the timers that are due. With the lock.
+// fire sends to the timers that are due. The caller has the lock.
 func (c *Clock) fire() {
 	c.timers = slices.DeleteFunc(c.timers, func(t *timer) bool {
 		if t.due.After(c.now) {
@@ -73,14 +74,14 @@ func (c *Clock) fire() {
 	})
 }
 
-// Armed is how many timers run.
+// Armed returns the number of armed timers.
 func (c *Clock) Armed() int {
 	count, _ := c.Timers()
 	return count
 }
 
-// Timers is how many timers run, and how long the first of them still has. One look for both: between two, a timer may
-// be set anew.
+// Timers returns the number of armed timers, and the time until the first one fires. One call
+// returns both, because a timer may be armed between two calls.
 func (c *Clock) Timers() (count int, first time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,13 +8,14 @@ import (
 	"syscall"
 )
 
-// class is what an error says about the revision that was asked for: the table "Lists, watches and errors" of docs/TOOLKIT.md.
+// class is what an error says about the requested revision: see the table "Lists, watches and
+// errors" of docs/TOOLKIT.md.
 type class int
 
 const (
-	wrong   class = iota // all else: the request or the stream is wrong, and repeating it does not help
-	gone                 // 410: the revision has left the source's window, so no watch from it can be opened
-	busy                 // 429, 503, a connection that breaks or does not come about: nothing about the revision
+	wrong   class = iota // everything else: the request or the stream is invalid, and repeating it does not help
+	gone                 // 410: the revision has left the source's window, so no watch can start there
+	busy                 // 429, 503, a connection that breaks or cannot be made: says nothing about the revision
 	failed               // any other 5xx: the server or a gateway has failed, and another watch may succeed
 	refused              // 401, 403
 )
@@ -36,7 +37,8 @@ func classOf(err error) class {
 	return wrong
 }
 
-// isFatal: the error says of itself that nothing can come of another attempt, as that of a cache that was closed does.
+// isFatal reports whether the error itself says that no further attempt can succeed, such as the
+// error of a closed cache.
 func isFatal(err error) bool {
 	var fatal interface {
 		error
@@ -45,7 +47,8 @@ func isFatal(err error) bool {
 	return errors.As(err, &fatal) && fatal.Fatal()
 }
 
-// CodeOf is the status of HTTP that an error has, as a watch.Status and a watchcore.Error do; 0 where it has none.
+// CodeOf returns the HTTP status of an error such as a watch.Status or a watchcore.Error; 0 if it
+// has none.
 func CodeOf(err error) int {
 	var coded interface {
 		error
@@ -57,7 +60,8 @@ func CodeOf(err error) int {
 	return 0
 }
 
-// IsEndOfStream says whether an error is the end of a connection, regular or not, and nothing that its events could be blamed for.
+// IsEndOfStream reports whether an error is the regular or irregular end of a connection, which
+// does not invalidate the events before it.
 func IsEndOfStream(err error) bool {
 	if err == nil {
 		return false
@@ -70,7 +74,7 @@ func IsEndOfStream(err error) bool {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return true
 	}
-	// net/http has no values for these.
+	// net/http has no error values for these.
 	text := err.Error()
 	return strings.Contains(text, "http: can't write HTTP request on broken connection") ||
 		strings.Contains(text, "http2: server sent GOAWAY and closed the connection")

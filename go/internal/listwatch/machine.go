@@ -1,6 +1,7 @@
-// Package listwatch decides what a list of a source, a watch from its revision, and each of their ends lead to: the table
-// "List, watch, resume" of docs/internals/toolkit.md. A [Machine] has no source, no clock and no goroutine. Its driver, a
-// reflector or a RetryWatcher, does what an [Action] says, and reports what came of it as an [Input].
+// Package listwatch decides how to continue after a list of a source, a watch from its revision,
+// and each of their ends: the table "List, watch, resume" of docs/internals/toolkit.md. A [Machine]
+// has no source, no clock and no goroutine. Its driver, a reflector or a RetryWatcher, executes
+// each [Action], and reports the result as an [Input].
 package listwatch
 
 import (
@@ -10,63 +11,64 @@ import (
 	"time"
 )
 
-// Kind is what a driver reports.
+// Kind is the kind of a driver's report.
 type Kind int
 
 const (
-	Due         Kind = iota // the wait is over; the first input of all
+	Due         Kind = iota // the wait is over; always the first input
 	Opened                  // the source gave a watch
-	Synced                  // the whole state came by a list
-	Newer                   // the watch has brought a newer revision than was known when it was asked for
-	Failed                  // the list, the request for a watch, or the watch has failed by Err
-	BrokenPages             // a page that is not the first is gone; the pages have no end, or are of several revisions
-	Unplaced                // the watch brought an event behind which it cannot be resumed
+	Synced                  // a list returned the whole state
+	Newer                   // the watch has delivered a newer revision than was known when it was requested
+	Failed                  // the list, the request for a watch, or the watch has failed with Err
+	BrokenPages             // a page other than the first is gone; or the pages do not end, or belong to several revisions
+	Unplaced                // the watch delivered an event without a position from which to resume
 	Ended                   // the watch has ended without an error
-	Cut                     // the watch has ended inside a revision, or the source answered without a watch
-	WentBack                // the watch has ended, and all that it said lies below what was known
+	Cut                     // the watch has ended inside a revision, or the source returned no watch
+	WentBack                // the watch has ended, and all its revisions were below the known one
 )
 
-// Input is what came of the last action.
+// Input is the result of the last action.
 type Input struct {
 	Kind       Kind
-	Err        error         // why; nil where nothing is wrong
-	RetryAfter time.Duration // what the source asks to wait
+	Err        error         // nil if nothing failed
+	RetryAfter time.Duration // the delay that the source requests
 }
 
-// Do is what a driver does next.
+// Do is the next operation of a driver.
 type Do int
 
 const (
-	Wait  Do = iota // reports Err, if there is one, waits for Until, and reports Due
-	List            // lists, and reports Synced, BrokenPages or Failed
-	Watch           // opens a watch behind the resume point, and reports Opened, Cut or Failed
-	Read            // reads the watch, and reports Newer, and one of Ended, Cut, WentBack, Unplaced and Failed
-	End             // gives Err to the consumer, and ends
+	Wait  Do = iota // report Err, if there is one, wait for Until, and report Due
+	List            // list, and report Synced, BrokenPages or Failed
+	Watch           // open a watch after the resume point, and report Opened, Cut or Failed
+	Read            // read the watch, and report Newer, and one of Ended, Cut, WentBack, Unplaced and Failed
+	End             // deliver Err to the consumer, and end
 )
 
-// Action is what to do next.
+// Action is the next operation, with its parameters.
 type Action struct {
 	Do     Do
-	Until  time.Time // Wait; the zero time has passed
+	Until  time.Time // for Wait; the zero time has passed
 	Err    error
-	Newest bool // List: the newest state; or one that is not older than what is known
-	Whole  bool // List: without pages
+	Newest bool // for List: request the newest state, instead of one that is not older than the known one
+	Whole  bool // for List: without pages
 }
 
 const (
-	// PageSize is how many items of a list are asked for at a time.
+	// PageSize is the number of items per page of a list.
 	PageSize = 500
-	// short: a watch that ended earlier and brought nothing newer is a fruitless one.
+	// A watch that ended within short and delivered nothing newer is fruitless.
 	short = time.Second
-	// relistCalm: a list after a 410, or of a relay after fruitless watches, comes at once where none came so for this long.
+	// A list after a 410, or of a relay after fruitless watches, comes at once if none came so
+	// within relistCalm.
 	relistCalm = 30 * time.Second
-	// mostFruitless watches in a row lead to a list: whatever keeps the source from going on, the state is known again, and no
-	// error leaves it stale for ever.
+	// After mostFruitless such watches in a row the machine lists: whatever prevents the source
+	// from continuing, the state is then known again, so no error leaves it stale for ever.
 	mostFruitless = 3
 )
 
 var (
-	// ErrNoWatch and ErrInside are why a watch is Cut.
+	// ErrNoWatch and ErrInside are reasons for Cut.
 	ErrNoWatch = errors.New("the source gave neither a watch nor an error")
 	ErrInside  = errors.New("the watch ended inside a revision")
 
@@ -75,40 +77,41 @@ var (
 
 // Machine is the state of a mirror or of a relay.
 //
-// A mirror fills a store. It never ends, and its pauses are a [Backoff]. A relay gives events to one consumer. It ends with
-// an error that asking again cannot mend, and its pauses are a distance between the beginnings of attempts of one kind.
+// A mirror fills a store. A mirror never ends, and its delays are a [Backoff]. A relay delivers events to
+// one consumer. A relay ends with an error that repeating the request cannot mend, and it keeps a
+// minimum distance between the starts of attempts of one kind.
 type Machine struct {
 	backoff  *Backoff // nil: a relay
 	distance time.Duration
 	lists    bool // the source may be listed
 
-	attempt   Action // List or Watch: under way, or to come behind a wait
+	attempt   Action // List or Watch: in progress, or after the wait
 	waiting   bool
-	opened    bool            // the attempt is a watch that is open
-	newer     bool            // and it has brought a newer revision
-	began     [Read]time.Time // when the last attempt of each kind did; the zero time: there was none
-	newest    bool            // until a list succeeds, all ask for the newest state
+	opened    bool            // the attempt is an open watch
+	newer     bool            // the open watch has delivered a newer revision
+	began     [Read]time.Time // the start of the last attempt of each kind; the zero time: none
+	newest    bool            // until a list succeeds, all lists request the newest state
 	fruitless int             // watches in a row without a newer revision
-	gone      bool            // the list to come is due to a revision that is gone
-	relisted  time.Time       // when the last list that came so began
+	gone      bool            // the next list is due to a revision that is gone
+	relisted  time.Time       // the start of the last such list
 }
 
-// NewMirror begins with a list.
+// NewMirror makes a mirror, which starts with a list.
 func NewMirror(backoff Backoff) *Machine {
 	return &Machine{backoff: &backoff, lists: true, attempt: Action{Do: List}, waiting: true}
 }
 
-// NewRelay begins with a list or with a watch.
+// NewRelay makes a relay, which starts with a list or with a watch.
 func NewRelay(distance time.Duration, lists bool, first Do) *Machine {
 	return &Machine{distance: distance, lists: lists, attempt: Action{Do: first, Newest: true}, waiting: true}
 }
 
 func (m *Machine) isRelay() bool { return m.backoff == nil }
 
-// Attempt is List or Watch: under way, or to come behind a wait.
+// Attempt returns List or Watch: the operation in progress, or the one after the wait.
 func (m *Machine) Attempt() Do { return m.attempt.Do }
 
-// Step takes an input, and says what to do next.
+// Step takes an input, and returns the next action.
 func (m *Machine) Step(now time.Time, in Input) Action {
 	switch {
 	case m.waiting:
@@ -138,7 +141,7 @@ func (m *Machine) listFailed(now time.Time, in Input) Action {
 	before, code := m.attempt, CodeOf(in.Err)
 	isBroken := in.Kind == BrokenPages && !before.Whole
 	switch {
-	case isBroken, !before.Newest && (code == 410 || code == 504): // the source has not the revision, not any more or not yet
+	case isBroken, !before.Newest && (code == 410 || code == 504): // the source does not have the revision, any more or yet
 		m.newest = m.newest || !isBroken
 		a := m.wait(List, time.Time{}, in.Err)
 		m.attempt.Whole = isBroken || before.Whole
@@ -149,7 +152,8 @@ func (m *Machine) listFailed(now time.Time, in Input) Action {
 	return m.pause(now, List, in)
 }
 
-// watchFailed: a list of the whole state is what loads a server most, and no error leads to one that another watch would mend.
+// watchFailed lists only if another watch cannot mend the error, because a list of the whole state
+// is the most expensive request for a server.
 func (m *Machine) watchFailed(now time.Time, in Input) Action {
 	switch class := classOf(in.Err); {
 	case m.isRelay() && (in.Kind == Unplaced || isFatal(in.Err) || class == refused && !m.opened):
@@ -164,7 +168,8 @@ func (m *Machine) watchFailed(now time.Time, in Input) Action {
 	return m.pause(now, List, in)
 }
 
-// watchEnded counts a second from the request for the watch, because a server may answer with its first event.
+// watchEnded measures the second from the request for the watch, because a server may answer only
+// with its first event.
 func (m *Machine) watchEnded(now time.Time, in Input) Action {
 	isShort := now.Sub(m.began[Watch]) < short
 	switch {
@@ -182,8 +187,9 @@ func (m *Machine) watchEnded(now time.Time, in Input) Action {
 	return m.fruitlessWatch(now, in)
 }
 
-// relist: the source has another history, or not enough of this one. A mirror's list comes at once unless the last one came so a
-// moment ago: a source that says so of what it has just listed would be listed without a pause.
+// relist handles a source that has another history, or not enough of this one. A mirror lists at
+// once unless its last such list was recent: otherwise a source that rejects the revision which it
+// has just listed would be listed without a pause.
 func (m *Machine) relist(now time.Time, in Input) (a Action) {
 	switch {
 	case !m.lists:
@@ -199,7 +205,7 @@ func (m *Machine) relist(now time.Time, in Input) (a Action) {
 	return a
 }
 
-// fruitlessWatch: the watch has brought nothing newer.
+// fruitlessWatch counts a watch that has delivered nothing newer.
 func (m *Machine) fruitlessWatch(now time.Time, in Input) Action {
 	m.fruitless++
 	isCalm := !m.isRelay() || m.began[List].IsZero() || now.Sub(m.began[List]) >= relistCalm
@@ -209,7 +215,8 @@ func (m *Machine) fruitlessWatch(now time.Time, in Input) Action {
 	return m.pause(now, Watch, in)
 }
 
-// pause waits for the backoff or for the rest of the distance, and for what the source asks for.
+// pause waits for the backoff or for the rest of the distance, and for the delay that the source
+// requests.
 func (m *Machine) pause(now time.Time, next Do, in Input) Action {
 	if !m.isRelay() {
 		return m.wait(next, now.Add(m.backoff.next(now, in.RetryAfter)), in.Err)

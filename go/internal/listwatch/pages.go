@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// emptyPages may follow each other: a server that filters has some.
+// emptyPages is how many empty pages may follow each other: a server that filters returns some.
 const emptyPages = 1000
 
-// Gather asks for all pages of a list, each behind the token of the one before, and answers the revision of the state, and
-// Synced, or why there is none. A page that does not say its revision has that of the others. hasState: a list without a
-// revision is wrong, even if it is empty.
+// Gather requests all pages of a list, each with the token of the one before. Gather returns the
+// revision of the state and Synced, or the failure. A page without a revision has that of the
+// others. With hasState, a list without a revision is an error, even if it is empty.
 func Gather(hasState bool, ask func(token string) (items int, revision uint64, next string, err error)) (uint64, Input) {
 	broken := func(format string, args ...any) (uint64, Input) {
 		return 0, Input{Kind: BrokenPages, Err: fmt.Errorf(format, args...)}
 	}
 	var state uint64
-	asked := map[string]bool{} // where pages began: each place once, or the list has no end
+	asked := map[string]bool{} // the tokens so far: a token that comes twice would make the list endless
 	for token, all, empty := "", 0, 0; ; {
 		items, revision, next, err := ask(token)
 		if empty++; items > 0 {

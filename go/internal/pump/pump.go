@@ -1,4 +1,4 @@
-// Package pump is the channel face of watches that are pulled.
+// Package pump fills a channel from a watch with a Next method.
 package pump
 
 import (
@@ -7,28 +7,28 @@ import (
 	"sync/atomic"
 )
 
-// Pump starts a goroutine with the first call of Results, which pulls until the end. Stop ends it, also while it waits for the
-// source or for the consumer.
+// Pump starts a goroutine with the first call of Results, which pulls events until the end. Stop
+// ends the goroutine even if it waits for the source or for the consumer.
 type Pump[E any] struct {
 	next func(context.Context) (E, error)
 	room int
 
 	once   sync.Once
 	c      chan E
-	begun  atomic.Bool // c is there
+	begun  atomic.Bool // c is set
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// New makes one. next pulls one event; any error ends the stream. It must end with its context. room is how many events the
-// channel holds for a consumer that is not there.
+// New makes a Pump. next pulls one event; any error ends the stream. next must return when its
+// context is done. room is the capacity of the channel.
 func New[E any](next func(context.Context) (E, error), room int) *Pump[E] {
 	p := &Pump[E]{next: next, room: room}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Results is the channel. Stop closes it, behind what it holds.
+// Results returns the channel. Stop closes it; the events in it can still be read.
 func (p *Pump[E]) Results() <-chan E {
 	p.once.Do(func() {
 		p.c = make(chan E, p.room)
@@ -38,7 +38,7 @@ func (p *Pump[E]) Results() <-chan E {
 	return p.c
 }
 
-// Started is the channel, or nil where Results was not called yet.
+// Started returns the channel, or nil if Results was not called yet.
 func (p *Pump[E]) Started() <-chan E {
 	if p.begun.Load() {
 		return p.c
@@ -66,5 +66,5 @@ func (p *Pump[E]) run() {
 	}
 }
 
-// Stop ends the goroutine, if there is one, and lets none wait that begins later.
+// Stop ends the goroutine, if there is one; a goroutine that starts later ends at once.
 func (p *Pump[E]) Stop() { p.cancel() }

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Machine is what runs the steps of one case, and prints lines. A step that cannot be run panics.
+// Machine runs the steps of one case, and returns the lines that they print. If a step cannot be
+// run, Run panics.
 type Machine interface {
 	Run(words []string) []string
 	Close()
@@ -24,7 +25,8 @@ type row struct {
 	cases []scenario
 }
 
-// scenario is steps that share nothing with those before; each are the values of one name, with which they run again.
+// scenario is a list of steps that share nothing with earlier scenarios. scenario runs once for each
+// value in each, under the name.
 type scenario struct {
 	name  string
 	each  []string
@@ -37,7 +39,8 @@ type step struct {
 	expected []string
 }
 
-// Run runs the rows of an area that claim a language, and whose first step begins so, each as a test of its own.
+// Run runs the rows of an area that claim a language and whose first step has the given prefix,
+// each as its own test.
 func Run(t *testing.T, folder, face, first string, machine func(*testing.T) Machine) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -118,7 +121,7 @@ func (c *scenario) run(t *testing.T, file, value string, m Machine) {
 	}
 	wrong := "a wait has failed, as said above"
 	defer func() {
-		// A wait that fails ends the goroutine inside of the step.
+		// A wait that fails ends the goroutine inside the step.
 		if wrong != "" {
 			t.Errorf("%s:%d%s: %s\n%s", file, now.line, with, now.text, wrong)
 		}
@@ -132,7 +135,7 @@ func (c *scenario) run(t *testing.T, file, value string, m Machine) {
 	wrong = ""
 }
 
-// run is what is wrong, or nothing.
+// run returns the failure of the step, or "".
 func (s *step) run(m Machine, names map[string]string) (wrong string) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -185,7 +188,7 @@ func withNames(text string, names map[string]string) string {
 	})
 }
 
-// computed is a value, and +1, -1 or %5 of it.
+// computed returns a value, or +1, -1 or %5 of it.
 func computed(value, by string) string {
 	number, err := strconv.ParseUint(value, 10, 64)
 	if by == "" || err != nil {
@@ -203,7 +206,7 @@ func computed(value, by string) string {
 	return strconv.FormatUint(number, 10)
 }
 
-// each is the text for each number of "each A..B TEXT", or the text.
+// each returns the text for each number of "each A..B TEXT", or the text itself.
 func each(text string) []string {
 	parts := repeated.FindStringSubmatch(text)
 	if parts == nil {
@@ -218,7 +221,7 @@ func each(text string) []string {
 	return all
 }
 
-// braces is three words for a{08..10}b.
+// braces expands a{08..10}b to three words.
 func braces(word string) []string {
 	parts := braced.FindStringSubmatch(word)
 	if parts == nil {
@@ -233,7 +236,7 @@ func braces(word string) []string {
 
 var word = regexp.MustCompile(`"[^"]*"|[^ ]+`)
 
-// words are those between spaces; one that begins with a quote ends with the next.
+// words splits a step at spaces; a quoted word may contain spaces.
 func words(step string) []string {
 	var all []string
 	for _, found := range word.FindAllString(step, -1) {
@@ -246,7 +249,7 @@ func words(step string) []string {
 	return all
 }
 
-// matches: "..." stands for any lines.
+// matches compares lines; "..." stands for any lines.
 func matches(expected, printed []string) bool {
 	if len(expected) == 0 {
 		return len(printed) == 0
@@ -262,7 +265,7 @@ func matches(expected, printed []string) bool {
 	return len(printed) > 0 && printed[0] == expected[0] && matches(expected[1:], printed[1:])
 }
 
-// difference is the lines that are in one of the two, between those that both begin and end with.
+// difference returns the lines that differ, without the common beginning and end.
 func difference(expected, printed []string) string {
 	same := 0
 	for same < min(len(expected), len(printed)) && expected[same] == printed[same] {
@@ -283,7 +286,7 @@ func difference(expected, printed []string) string {
 	return all
 }
 
-// Number is the number of a word.
+// Number parses a decimal word.
 func Number(word string) uint64 {
 	number, err := strconv.ParseUint(word, 10, 64)
 	if err != nil {

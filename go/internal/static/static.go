@@ -1,7 +1,7 @@
-// Package static is where the library lies inside the module, as an object of each
-// platform that Go links by the name of its file: libwatchcore_GOOS_GOARCH.syso. `make
-// lib` puts the one of the machine here, `make go-dist` those of other platforms.
+// Package static contains the library inside the module, as an object file per platform, which Go
+// links by its name: libwatchcore_GOOS_GOARCH.syso. `make lib` puts the machine's own here, `make
+// go-dist` those of other platforms.
 //
-// It is a package, and imported, so that `go mod vendor` takes the objects along, and a
-// changed object is a new build.
+// The objects lie in an imported package, so that `go mod vendor` copies them, and a changed object
+// leads to a new build.
 package static

@@ -1,11 +1,11 @@
 package trie
 
-// Diff walks over what differs between two maps of one [Kind]: visit is called with the
-// old item and the new one of a key, nil where there is none; false ends the walk, and
-// then Diff is false, too. Items are the same where their pointers are.
+// Diff iterates over the differences between two maps of one [Kind]: it calls visit with the old
+// item and the new one of a key, nil if there is none. If visit returns false, the iteration ends
+// and Diff returns false. Two items are equal if their pointers are.
 //
-// What both maps share is skipped: the cost is that of what has changed, and not of what
-// the maps have.
+// Diff skips nodes that both maps share, so its cost is proportional to the changes, not to the
+// size of the maps.
 func Diff[E any](old, new Map[E], visit func(old, new *E) bool) bool {
 	kind := old.kind
 	if kind == nil {
@@ -26,8 +26,8 @@ type side[E any] struct {
 	slots  []slot[E]
 }
 
-// child takes the child of a level off: that of a branch, or the first slots of those
-// that are left.
+// child takes the child at an index: the branch's child, or the slots with that index at the
+// beginning of the remaining ones.
 func (s *side[E]) child(i uint64, shift int) (child side[E]) {
 	if s.branch != nil {
 		r := s.branch.kids[i]

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// edit is one change, or those of a builder.
+// edit is one change, or the changes of a builder.
 type edit[E any] struct {
 	kind  *Kind[E]
-	owner uint64 // 0: it writes to no node but those that this change makes
-	old   *E     // what set or remove has replaced
+	owner uint64 // 0: it writes only to nodes that this change makes
+	old   *E     // the item that set or remove has replaced
 }
 
-// writable is the branch itself where the edit owns it, and a copy elsewhere.
+// writable returns the branch itself if the edit owns it, and a copy otherwise.
 func (e *edit[E]) writable(b *branch[E]) *branch[E] {
 	if e.owner != 0 && b.owner == e.owner {
 		return b
@@ -68,7 +68,7 @@ func (e *edit[E]) set(at ref[E], s slot[E], shift int) ref[E] {
 	return e.leaf(slots)
 }
 
-// inserted is a copy with one slot more, and with a builder room for another one.
+// inserted returns a copy with one more slot, and for a builder with capacity for another one.
 func (e *edit[E]) inserted(slots []slot[E], i int, s slot[E]) []slot[E] {
 	room := len(slots) + 1
 	if e.owner != 0 {
@@ -97,7 +97,7 @@ func (e *edit[E]) split(slots []slot[E], shift int) ref[E] {
 	return ref[E]{branch: b}
 }
 
-// remove takes a key out that is there.
+// remove removes a key, which must be present.
 func (e *edit[E]) remove(at ref[E], hash uint64, key string, shift int) ref[E] {
 	if b := at.branch; b != nil {
 		b = e.writable(b)
@@ -108,7 +108,7 @@ func (e *edit[E]) remove(at ref[E], hash uint64, key string, shift int) ref[E] {
 		}
 		slots := make([]slot[E], 0, b.count)
 		for i := range b.kids {
-			slots = append(slots, b.kids[i].slots()...) // leaves: a branch would have more items
+			slots = append(slots, b.kids[i].slots()...) // the children are leaves: a branch would have more items
 		}
 		return e.leaf(slots)
 	}
@@ -126,21 +126,21 @@ func (e *edit[E]) remove(at ref[E], hash uint64, key string, shift int) ref[E] {
 	return e.leaf(append(append(own, slots[:i]...), slots[i+1:]...))
 }
 
-// owners numbers the builders, so that none takes another's nodes for its own.
+// owners numbers the builders, so that none writes to another's nodes.
 var owners atomic.Uint64
 
-// Builder makes many changes at once: it copies a node only the first time. For one goroutine.
+// Builder makes many changes at once, and copies each node at most once. One goroutine may use it.
 type Builder[E any] struct {
 	edit[E]
 	root ref[E]
 }
 
-// Builder begins with the map, which stays as it is.
+// Builder returns a builder that starts with the map, which stays unchanged.
 func (m Map[E]) Builder() *Builder[E] {
 	return &Builder[E]{edit: edit[E]{kind: m.kind, owner: owners.Add(1)}, root: m.root}
 }
 
-// Set puts an item in, and returns the one that had its key, nil where there was none.
+// Set puts an item in, and returns the item that had its key, or nil.
 func (b *Builder[E]) Set(item *E) *E {
 	return b.SetHash(b.kind.Hash(b.kind.key(item)), item)
 }
@@ -152,7 +152,7 @@ func (b *Builder[E]) SetHash(hash uint64, item *E) *E {
 	return b.old
 }
 
-// Delete takes a key out, and returns its item, nil where there was none.
+// Delete removes a key, and returns its item, or nil.
 func (b *Builder[E]) Delete(key string) *E {
 	hash := b.kind.Hash(key)
 	b.old = (Map[E]{b.kind, b.root}).GetHash(hash, key)
@@ -162,7 +162,7 @@ func (b *Builder[E]) Delete(key string) *E {
 	return b.old
 }
 
-// Map is what the builder has now. The builder may go on; it does not change this map.
+// Map returns the builder's present content. Later changes of the builder do not change this map.
 func (b *Builder[E]) Map() Map[E] {
 	b.owner = owners.Add(1)
 	return Map[E]{b.kind, b.root}

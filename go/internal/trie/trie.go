@@ -1,6 +1,5 @@
-// Package trie is a persistent map from strings to items: a change makes a new map and
-// leaves the old one as it was, and both share all but the few nodes on the way to what
-// was changed.
+// Package trie is a persistent map from strings to items: a change makes a new map and leaves the
+// old one unchanged, and both share all but the few nodes on the path to the change.
 //
 // # Shape
 //
@@ -15,9 +14,9 @@
 //
 // # Life of a node
 //
-// It is made by a change, or by a [Builder], which may write to nodes that it has made
-// itself until [Builder.Map] hands them out. From then on nobody writes to it, so
-// goroutines share it without a lock. The garbage collector takes it when no map has it.
+// A change makes a node, or a [Builder], which may write to its own nodes until [Builder.Map]
+// returns them. From then on nodes are immutable, so goroutines share them without a lock. The
+// garbage collector frees a node when no map has it.
 package trie
 
 import (
@@ -31,17 +30,17 @@ import (
 const (
 	bits  = 3                  // of the hash, per level
 	width = 1 << bits          // children of a branch
-	most  = 16                 // slots of a leaf, but for the deepest
+	most  = 16                 // slots of a leaf, except at the deepest level
 	top   = 64 - bits          // the shift of the root's level
 	below = top - 64/bits*bits // the shift under the deepest branch: no bits are left
 )
 
-// Kind is what maps have in common: how to find an item's key, and how keys are hashed.
-// Only maps of one Kind can be compared by [Diff].
+// Kind is shared by related maps: it finds an item's key, and hashes keys. Only maps of one Kind
+// can be compared by [Diff].
 type Kind[E any] struct {
 	key  func(*E) string
 	seed maphash.Seed
-	weak func(string) uint64 // of tests
+	weak func(string) uint64 // a weak hash for tests
 }
 
 // NewKind makes a kind. An item's key must never change.
@@ -49,7 +48,7 @@ func NewKind[E any](key func(*E) string) *Kind[E] {
 	return &Kind[E]{key: key, seed: maphash.MakeSeed()}
 }
 
-// Hash is the hash of a key: who looks for it in several maps computes it once.
+// Hash returns the hash of a key, so that callers which look it up in several maps compute it once.
 func (k *Kind[E]) Hash(key string) uint64 {
 	if k.weak != nil {
 		return k.weak(key)
@@ -57,7 +56,7 @@ func (k *Kind[E]) Hash(key string) uint64 {
 	return maphash.String(k.seed, key)
 }
 
-// HashBytes is Hash of a key that is not a string yet.
+// HashBytes is Hash for a key given as bytes.
 func (k *Kind[E]) HashBytes(key []byte) uint64 {
 	if k.weak != nil {
 		return k.weak(string(key))
@@ -65,8 +64,8 @@ func (k *Kind[E]) HashBytes(key []byte) uint64 {
 	return maphash.Bytes(k.seed, key)
 }
 
-// Map is a map at one moment; it never changes. It is small: pass it by value. Two maps
-// that compare equal by == have the same items.
+// Map is an immutable map. Map is small: pass it by value. Two maps that compare equal by == have
+// the same items.
 type Map[E any] struct {
 	kind *Kind[E]
 	root ref[E]
@@ -94,16 +93,16 @@ type slot[E any] struct {
 	item *E
 }
 
-// New is an empty map.
+// New returns an empty map.
 func New[E any](kind *Kind[E]) Map[E] { return Map[E]{kind: kind} }
 
-// Len is the number of items. O(1).
+// Len returns the number of items, in O(1).
 func (m Map[E]) Len() int { return m.root.count() }
 
-// Kind is the map's kind.
+// Kind returns the map's kind.
 func (m Map[E]) Kind() *Kind[E] { return m.kind }
 
-// Get is the item of a key, nil where there is none. O(log n), without an allocation.
+// Get returns the item of a key, or nil, in O(log n) and without an allocation.
 func (m Map[E]) Get(key string) *E {
 	if m.root == (ref[E]{}) {
 		return nil
@@ -121,7 +120,7 @@ func (m Map[E]) GetHash(hash uint64, key string) *E {
 	return nil
 }
 
-// GetBytes is GetHash of a key that is not a string yet.
+// GetBytes is GetHash for a key given as bytes.
 func (m Map[E]) GetBytes(hash uint64, key []byte) *E {
 	for _, s := range m.root.candidates(hash) {
 		if s.hash == hash && m.kind.key(s.item) == string(key) {
@@ -131,7 +130,7 @@ func (m Map[E]) GetBytes(hash uint64, key []byte) *E {
 	return nil
 }
 
-// candidates is the slots of the leaf in which a hash is, if anywhere.
+// candidates returns the slots of the only leaf that may contain the hash.
 func (r ref[E]) candidates(hash uint64) []slot[E] {
 	for r.branch != nil {
 		r = r.branch.kids[hash>>top]
@@ -143,7 +142,7 @@ func (r ref[E]) candidates(hash uint64) []slot[E] {
 	return r.leaf.slots
 }
 
-// Set is the map with an item, in the place of the one with its key.
+// Set returns the map with an item, which replaces the item with its key.
 func (m Map[E]) Set(item *E) Map[E] {
 	return m.SetHash(m.kind.Hash(m.kind.key(item)), item)
 }
@@ -155,7 +154,7 @@ func (m Map[E]) SetHash(hash uint64, item *E) Map[E] {
 	return m
 }
 
-// Delete is the map without a key; the same map where it is not there.
+// Delete returns the map without a key; the same map if the key is absent.
 func (m Map[E]) Delete(key string) Map[E] {
 	return m.DeleteHash(m.kind.Hash(key), key)
 }
@@ -170,7 +169,7 @@ func (m Map[E]) DeleteHash(hash uint64, key string) Map[E] {
 	return m
 }
 
-// All walks over the items, in the order of their keys' hashes.
+// All iterates over the items, in the order of their keys' hashes.
 func (m Map[E]) All() iter.Seq[*E] {
 	return func(yield func(*E) bool) { m.root.all(yield) }
 }
@@ -215,7 +214,7 @@ func (r ref[E]) count() int {
 	return len(r.slots())
 }
 
-// slots is those of a leaf; nothing has none.
+// slots returns the slots of a leaf, and none for an empty subtree.
 func (r ref[E]) slots() []slot[E] {
 	if r.leaf == nil {
 		return nil
@@ -230,7 +229,7 @@ func (k *Kind[E]) compare(a, b slot[E]) int {
 	return strings.Compare(k.key(a.item), k.key(b.item))
 }
 
-// part is the slots that belong to a child, at the beginning of those that are left.
+// part returns the slots that belong to a child, at the beginning of the remaining ones.
 func part[E any](slots []slot[E], child uint64, shift int) (own, left []slot[E]) {
 	n := slices.IndexFunc(slots, func(s slot[E]) bool { return s.hash>>shift%width != child })
 	if n < 0 {
