@@ -16,20 +16,20 @@ import (
 // Plain methods of its events (Key, Value, PrevValue) return memory that belongs to the program.
 // Views (KeyView and the like) are valid until Release.
 type Batch struct {
-	shelf *shelf // nil for the zero Batch
-	turn  turn   // the generation of the buffer's borrow
-	size  uint32 // the number of events, and continuesBit
-	at    Position
+	buffer     *buffer    // nil for the zero Batch
+	generation generation // the generation of the buffer's borrow
+	size       uint32     // the number of events, and continuesBit
+	at         Position
 }
 
 // continuesBit is the bit of Batch.size that says that the batch ends inside a revision.
-const goesOnInside = 1 << 31
+const continuesBit = 1 << 31
 
 // buffer refers to the memory in which the events of a batch lie. A subscription uses the buffer of
 // a released batch again for its next batch.
-type shelf struct {
-	loan  loan           // its kind is 0 for a clone, whose memory is Go's
-	first unsafe.Pointer // the first event
+type buffer struct {
+	borrow borrow         // its kind is 0 for a clone, whose memory is Go's
+	first  unsafe.Pointer // the first event
 }
 
 // rawBatch has the layout of watchcore_batch.
@@ -76,41 +76,41 @@ func (r *rawBatch) view() []rawEvent {
 
 // newBatch takes over a batch that C returned. With kept, the subscription frees its memory at the
 // next poll after the release; a batch that keeps key-values of an initial state is freed at once.
-func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
-	goods := goods{state: state, what: raw.owner, kind: C.WC_BATCH}
+func newBatch(on *buffer, raw *rawBatch, state *coreState, kept bool) *Batch {
+	resource := resource{state: state, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
 	if raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
 		kept = false
 	}
 	if debug {
-		events, on.loan.copies = poisonable(events)
+		events, on.borrow.copies = poisonable(events)
 		raw.release()
-		goods.what = 0
+		resource.what = 0
 	}
 	size := uint32(len(events))
 	if raw.flags&C.WATCHCORE_BATCH_CONTINUES != 0 {
-		size |= goesOnInside
+		size |= continuesBit
 	}
 	on.first = unsafe.Pointer(unsafe.SliceData(events))
-	on.loan.taken = origins()
-	on.loan.begin(goods, kept && !debug)
-	return &Batch{on, on.loan.turn(), size, Position{Epoch: raw.epoch, Revision: raw.position}}
+	on.borrow.taken = origins()
+	on.borrow.begin(resource, kept && !debug)
+	return &Batch{on, on.borrow.generation(), size, Position{Epoch: raw.epoch, Revision: raw.position}}
 }
 
 // events may be called only while the caller holds the borrow.
 func (b *Batch) events() []rawEvent {
-	if b.shelf == nil {
+	if b.buffer == nil {
 		return nil
 	}
-	return unsafe.Slice((*rawEvent)(b.shelf.first), b.size&^goesOnInside)
+	return unsafe.Slice((*rawEvent)(b.buffer.first), b.size&^continuesBit)
 }
 
 // borrowed returns nil for a clone and for a batch without events: there is nothing to hold.
-func (b *Batch) lender() *loan {
-	if b.shelf == nil || b.shelf.loan.kind == 0 {
+func (b *Batch) borrowed() *borrow {
+	if b.buffer == nil || b.buffer.borrow.kind == 0 {
 		return nil
 	}
-	return &b.shelf.loan
+	return &b.buffer.borrow
 }
 
 // Release frees the batch. Release may be called more than once and from any goroutine. Afterwards views
@@ -130,8 +130,8 @@ func (b *Batch) Release() {
 	if b == nil {
 		return
 	}
-	if lender := b.lender(); lender != nil {
-		lender.end(b.turn)
+	if borrowed := b.borrowed(); borrowed != nil {
+		borrowed.end(b.generation)
 	}
 }
 
@@ -140,18 +140,18 @@ func (b *Batch) Len() int {
 	if b == nil {
 		return 0
 	}
-	if b.lender().isLate(b.turn) {
+	if b.borrowed().isLate(b.generation) {
 		usedLate()
 	}
-	return int(b.size &^ goesOnInside)
+	return int(b.size &^ continuesBit)
 }
 
 // At returns the event at an index.
 func (b *Batch) At(i int) Event {
-	lender := b.lender()
-	lender.enter(b.turn)
-	defer lender.exit()
-	return b.events()[i].event(lender, b.turn)
+	borrowed := b.borrowed()
+	borrowed.enter(b.generation)
+	defer borrowed.exit()
+	return b.events()[i].event(borrowed, b.generation)
 }
 
 // Events iterates over the events. If a panic (or runtime.Goexit) leaves the loop, the garbage
@@ -162,15 +162,15 @@ func (b *Batch) Events() iter.Seq[Event] {
 		if b == nil {
 			return
 		}
-		lender, turn := b.lender(), b.turn
-		lender.enter(turn)
+		borrowed, generation := b.borrowed(), b.generation
+		borrowed.enter(generation)
 		events := b.events()
 		for i := range events {
-			if !yield(events[i].event(lender, turn)) {
+			if !yield(events[i].event(borrowed, generation)) {
 				break
 			}
 		}
-		lender.exit()
+		borrowed.exit()
 	}
 }
 
@@ -178,7 +178,7 @@ func (b *Batch) Events() iter.Seq[Event] {
 // batch does so only if the revision has more than 128 events, or more than
 // SubscribeOptions.MaxBatch; with WholeRevisions it never does.
 func (b *Batch) Continues() bool {
-	return b != nil && b.size&goesOnInside != 0
+	return b != nil && b.size&continuesBit != 0
 }
 
 // Position returns the subscription's position after this batch.
@@ -195,18 +195,18 @@ func (b *Batch) Clone() *Batch {
 	if b == nil {
 		return nil
 	}
-	lender := b.lender()
-	lender.enter(b.turn)
-	defer lender.exit()
+	borrowed := b.borrowed()
+	borrowed.enter(b.generation)
+	defer borrowed.exit()
 	start, events, _ := cloneEvents(unsafe.Sizeof(ownBatch{}), b.events())
 	own := (*ownBatch)(start)
-	own.shelf = shelf{first: unsafe.Pointer(unsafe.SliceData(events))}
-	own.Batch = Batch{shelf: &own.shelf, size: b.size, at: b.at}
+	own.buffer = buffer{first: unsafe.Pointer(unsafe.SliceData(events))}
+	own.Batch = Batch{buffer: &own.buffer, size: b.size, at: b.at}
 	return &own.Batch
 }
 
 // ownBatch is the allocation of a clone: the batch and its buffer, followed by the events.
 type ownBatch struct {
 	Batch
-	shelf shelf
+	buffer buffer
 }

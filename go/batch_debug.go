@@ -13,15 +13,15 @@ const debug = true
 // With the build tag debug a batch shows a copy, and its release overwrites the copy: views that
 // are kept too long read 0xDB. This does not depend on when the library reuses the original memory.
 
-func poisonable(events []rawEvent) ([]rawEvent, lentCopies) {
+func poisonable(events []rawEvent) ([]rawEvent, shownCopies) {
 	_, copies, bytes := cloneEvents(0, events)
 	return copies, bytes
 }
 
-func poisonableItems(items []*keyValue) ([]*keyValue, lentCopies) {
+func poisonableItems(items []*keyValue) ([]*keyValue, shownCopies) {
 	length := 0
 	for _, kv := range items {
-		length += kv.room()
+		length += kv.copySize()
 	}
 	bytes := make([]byte, length)
 	c := cloner{make([]keyValue, 0, len(items)), bytes[:0]}
@@ -39,9 +39,9 @@ func poison(bytes []byte) {
 }
 
 // shownCopies is the copy that the program reads instead of the library's memory.
-type lentCopies []byte
+type shownCopies []byte
 
-func (c lentCopies) poison() { poison(c) }
+func (c shownCopies) poison() { poison(c) }
 
 // origin is the call stack by which the program obtained a batch or page.
 type origin [16]uintptr

@@ -4,14 +4,14 @@ package watchcore
 
 const debug = false
 
-func poisonable(events []rawEvent) ([]rawEvent, lentCopies) { return events, lentCopies{} }
+func poisonable(events []rawEvent) ([]rawEvent, shownCopies) { return events, shownCopies{} }
 
-func poisonableItems(items []*keyValue) ([]*keyValue, lentCopies) { return items, lentCopies{} }
+func poisonableItems(items []*keyValue) ([]*keyValue, shownCopies) { return items, shownCopies{} }
 
 // shownCopies is empty: without the build tag debug nothing is copied.
-type lentCopies struct{}
+type shownCopies struct{}
 
-func (lentCopies) poison() {}
+func (shownCopies) poison() {}
 
 // origin is empty: recording the call stack would cost more than the poll itself.
 type origin struct{}

@@ -232,7 +232,7 @@ func (c *checker) size(name string, number int64) C.uint64_t {
 
 // duration refuses a negative duration. 0 selects the default, so a fraction of a millisecond is
 // rounded up.
-func (c *checker) time(name string, d time.Duration) C.int64_t {
+func (c *checker) duration(name string, d time.Duration) C.int64_t {
 	if d < 0 {
 		c.refuse("%s is %v: it cannot be negative. Give 0 for the default", name, d)
 	}
@@ -408,17 +408,17 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 		start_revision:       C.uint64_t(c.StartRevision),
 		page_size:            check.size("EtcdConfig.PageSize", int64(c.PageSize)),
 		too_far_behind:       C.uint64_t(c.TooFarBehind),
-		progress_interval_ms: check.time("EtcdConfig.ProgressInterval", c.ProgressInterval),
-		dial_timeout_ms:      check.time("EtcdConfig.DialTimeout", c.DialTimeout),
-		request_timeout_ms:   check.time("EtcdConfig.RequestTimeout", c.RequestTimeout),
+		progress_interval_ms: check.duration("EtcdConfig.ProgressInterval", c.ProgressInterval),
+		dial_timeout_ms:      check.duration("EtcdConfig.DialTimeout", c.DialTimeout),
+		request_timeout_ms:   check.duration("EtcdConfig.RequestTimeout", c.RequestTimeout),
 		no_progress_requests: bit(c.NoProgressRequests),
-		follow_compaction_ms: check.time("EtcdConfig.FollowCompaction", c.FollowCompaction),
+		follow_compaction_ms: check.duration("EtcdConfig.FollowCompaction", c.FollowCompaction),
 		only_key:             absent(pin, c.OnlyKey),
 		history:              C.uint64_t(c.History),
 		audit_interval_ms:    -1,
 	}
 	if c.AuditInterval >= 0 {
-		o.audit_interval_ms = check.time("EtcdConfig.AuditInterval", c.AuditInterval)
+		o.audit_interval_ms = check.duration("EtcdConfig.AuditInterval", c.AuditInterval)
 	}
 	return check.err
 }

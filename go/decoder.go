@@ -63,8 +63,8 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 // (a deletion, a bookmark, a resync mark). If another goroutine is decoding the value, Value waits
 // for its result.
 func (d *Decoder[T]) Value(e Event) (T, error) {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	kv := e.kv()
 	if kv.valueBytes() == nil {
 		return noValue[T]("the event %v of revision %d has no value; a deletion has PrevValue", e.Type, e.Revision)
@@ -75,8 +75,8 @@ func (d *Decoder[T]) Value(e Event) (T, error) {
 // PrevValue returns the decoded value before the event; for a deletion, the last value. An event
 // without one is ErrInvalidArgument.
 func (d *Decoder[T]) PrevValue(e Event) (T, error) {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	kv := e.prev()
 	if kv.valueBytes() == nil {
 		return noValue[T]("there is no value before the event %v of revision %d. Ask Event.PrevValue first", e.Type, e.Revision)
@@ -86,8 +86,8 @@ func (d *Decoder[T]) PrevValue(e Event) (T, error) {
 
 // Item returns the decoded value of an item of a page or a snapshot.
 func (d *Decoder[T]) Item(item KeyValueRef) (T, error) {
-	item.loan.enter(0)
-	defer item.loan.exit()
+	item.borrow.enter(0)
+	defer item.borrow.exit()
 	return d.of(item.kv)
 }
 

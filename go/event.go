@@ -58,17 +58,17 @@ func (t EventType) String() string {
 // event to keep it longer. An Event from ResultChan or of a cloned batch owns its bytes. Events are
 // small: pass them by value.
 type Event struct {
-	Revision uint64 // of the change; an initial object's own; a resync's new state
-	Type     EventType
-	turn     turn // of the borrow
-	place
+	Revision   uint64 // of the change; an initial object's own; a resync's new state
+	Type       EventType
+	generation generation // of the borrow
+	eventRef
 }
 
 // eventRef points to an event. It is a struct of its own because the compiler keeps at most four
 // fields of a struct in registers.
-type place struct {
-	raw  *rawEvent
-	loan *loan // nil: the memory is Go's
+type eventRef struct {
+	raw    *rawEvent
+	borrow *borrow // nil: the memory is Go's
 }
 
 // rawEvent has the layout of watchcore_event.
@@ -102,21 +102,21 @@ func (e Event) has(flag uint32) bool {
 	if e.raw == nil {
 		return false
 	}
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.raw.flags&flag != 0
 }
 
-func (r *rawEvent) event(lender *loan, turn turn) Event {
-	return Event{r.revision, r.kind, turn, place{r, lender}}
+func (r *rawEvent) event(borrowed *borrow, generation generation) Event {
+	return Event{r.revision, r.kind, generation, eventRef{r, borrowed}}
 }
 
 // keyValue has the layout of watchcore_key_value.
 type keyValue struct {
-	key, value              unsafe.Pointer
-	keyLength, valueLength  uint32
-	create, mod, generation uint64
-	lease                   int64
+	key, value             unsafe.Pointer
+	keyLength, valueLength uint32
+	create, mod, version   uint64
+	lease                  int64
 }
 
 // The two structs must have the layout of those of the C interface: a difference does not compile.
@@ -139,7 +139,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.valueLength)-unsafe.Offsetof(C.watchcore_key_value{}.value_length)]
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.create)-unsafe.Offsetof(C.watchcore_key_value{}.create_revision)]
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.mod)-unsafe.Offsetof(C.watchcore_key_value{}.mod_revision)]
-	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.generation)-unsafe.Offsetof(C.watchcore_key_value{}.version)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.version)-unsafe.Offsetof(C.watchcore_key_value{}.version)]
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.lease)-unsafe.Offsetof(C.watchcore_key_value{}.lease)]
 )
 
@@ -181,7 +181,7 @@ func (kv *keyValue) changes() uint64 {
 	if kv == nil {
 		return 0
 	}
-	return kv.generation
+	return kv.version
 }
 
 func (kv *keyValue) leaseID() int64 {
@@ -204,31 +204,31 @@ func (e Event) Sequence() uint64 {
 	if e.raw == nil {
 		return 0
 	}
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.raw.sequence
 }
 
 // Key returns the key; "" in bookmarks and resync marks.
 func (e Event) Key() string {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return string(e.kv().keyBytes())
 }
 
 // Value returns a copy of the new value: nil if there is none (deletions, bookmarks, resync marks),
 // an empty non-nil slice if it is empty.
 func (e Event) Value() []byte {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return copied(e.kv().valueBytes())
 }
 
 // PrevValue returns a copy of the previous value: nil if there was none (or it left the window), an
 // empty non-nil slice if it was empty.
 func (e Event) PrevValue() []byte {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return copied(e.prev().valueBytes())
 }
 
@@ -236,7 +236,7 @@ func (e Event) PrevValue() []byte {
 // read-only, because other readers share the bytes. The program must release a batch of which it
 // took a view: the garbage collector does not. KeyView returns nil in bookmarks and resync marks.
 func (e Event) KeyView() []byte {
-	e.loan.view(int64(e.turn))
+	e.borrow.view(int64(e.generation))
 	raw := e.raw
 	if raw == nil || raw.kv == nil {
 		return nil
@@ -247,7 +247,7 @@ func (e Event) KeyView() []byte {
 // ValueView returns the new value in the library's memory, under the conditions of KeyView. The
 // result is nil or empty when that of Value is.
 func (e Event) ValueView() []byte {
-	e.loan.view(int64(e.turn))
+	e.borrow.view(int64(e.generation))
 	raw := e.raw
 	if raw == nil || raw.kv == nil {
 		return nil
@@ -258,7 +258,7 @@ func (e Event) ValueView() []byte {
 // PrevValueView returns the previous value in the library's memory, under the conditions of
 // KeyView. The result is nil or empty when that of PrevValue is.
 func (e Event) PrevValueView() []byte {
-	e.loan.view(int64(e.turn))
+	e.borrow.view(int64(e.generation))
 	raw := e.raw
 	if raw == nil || raw.prev == nil {
 		return nil
@@ -269,29 +269,29 @@ func (e Event) PrevValueView() []byte {
 // CreateRevision returns the revision at which the key was created. In a deletion it and the next
 // three methods describe the last value.
 func (e Event) CreateRevision() uint64 {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.kv().createRevision()
 }
 
 // ModRevision returns the revision of the event's value.
 func (e Event) ModRevision() uint64 {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.kv().modRevision()
 }
 
 // Version returns 1 + the number of changes since the key was created.
 func (e Event) Version() uint64 {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.kv().changes()
 }
 
 // Lease returns the etcd lease of the key, 0 for none.
 func (e Event) Lease() int64 {
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return e.kv().leaseID()
 }
 
@@ -306,7 +306,7 @@ func (e Event) InitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE
 func (e Event) EndsInitialState() bool {
 	// A reader of a state calls this for every event. Only bookmarks can have the flag, so for
 	// other types the memory is neither read nor held; has panics if the batch was released.
-	if e.Type != EventBookmark && !e.loan.isLate(e.turn) {
+	if e.Type != EventBookmark && !e.borrow.isLate(e.generation) {
 		return false
 	}
 	return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END)
@@ -384,8 +384,8 @@ func (e Event) Resync() ResyncMark {
 	if e.has(C.WATCHCORE_FLAG_BEGIN) {
 		phase = ResyncBegin
 	}
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	return ResyncMark{Phase: phase, Reason: ResyncReason(e.raw.reason), Epoch: e.raw.epoch, From: e.raw.from, To: e.Revision}
 }
 
@@ -394,8 +394,8 @@ func (e Event) Clone() Event {
 	if e.raw == nil {
 		return e
 	}
-	e.loan.enter(e.turn)
-	defer e.loan.exit()
+	e.borrow.enter(e.generation)
+	defer e.borrow.exit()
 	_, own, _ := cloneEvents(0, []rawEvent{*e.raw})
 	return own[0].event(nil, 0)
 }
@@ -412,7 +412,7 @@ func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies 
 		for _, kv := range [2]*keyValue{events[i].kv, events[i].prev} {
 			if kv != nil {
 				count++
-				length += kv.room()
+				length += kv.copySize()
 			}
 		}
 	}
@@ -440,7 +440,7 @@ func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies 
 
 // copySize is the number of bytes that a copy takes: one more than the data, so that the address of
 // an empty value lies inside the allocation.
-func (kv *keyValue) room() int {
+func (kv *keyValue) copySize() int {
 	return len(kv.keyBytes()) + len(kv.valueBytes()) + 1
 }
 

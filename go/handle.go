@@ -17,16 +17,16 @@ type gate struct {
 }
 
 const (
-	gateClosed  int64 = 1 << iota
-	gateFreed         // set by the caller that frees
-	gateAlone         // the one goroutine that may stay inside for long is inside
-	gateCalling       // held during a short call into the library that needs exclusive access
-	loanKept          // of a borrow: its subscription frees it
-	loanViewed        // of a borrow: a view was taken; the flag does not delay freeing
-	loanTurn          // of a borrow: the rest of the lower half is its generation
+	gateClosed     int64 = 1 << iota
+	gateFreed            // set by the caller that frees
+	gateAlone            // the one goroutine that may stay inside for long is inside
+	gateCalling          // held during a short call into the library that needs exclusive access
+	borrowKept           // of a borrow: its subscription frees it
+	borrowViewed         // of a borrow: a view was taken; the flag does not delay freeing
+	generationStep       // of a borrow: the rest of the lower half is its generation
 
-	gateInside int64 = 1 << 32               // the upper half counts the calls that are inside
-	loanTurns        = gateInside - loanTurn // the bits of the generation
+	gateInside     int64 = 1 << 32                     // the upper half counts the calls that are inside
+	generationBits       = gateInside - generationStep // the bits of the generation
 )
 
 // enter reports whether the gate is open. The caller must call leave afterwards in either case.
@@ -60,7 +60,7 @@ func (g *gate) closed() bool { return g.state.Load()&gateClosed != 0 }
 // left reports whether the gate is closed and empty, and this caller is the first to see that: it
 // must free.
 func (g *gate) left(state int64) bool {
-	return state&^(loanViewed|loanTurns) == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
+	return state&^(borrowViewed|generationBits) == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
 }
 
 // entry is the result of enterAlone.

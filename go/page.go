@@ -12,7 +12,7 @@ import (
 // Page is a list of key-values of one revision, in the library's memory until Release. Page does not
 // keep events of the log that have left the window. A nil *Page is empty.
 type Page struct {
-	loan      loan
+	borrow    borrow
 	items     []*keyValue
 	position  Position
 	remaining uint64
@@ -31,11 +31,11 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 		more:      info.more != 0,
 	}
 	if debug {
-		p.items, p.loan.copies = poisonableItems(p.items)
+		p.items, p.borrow.copies = poisonableItems(p.items)
 	}
-	p.loan.taken = origins()
-	p.loan.begin(goods{state: state, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
-	p.loan.catch()
+	p.borrow.taken = origins()
+	p.borrow.begin(resource{state: state, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
+	p.borrow.catch()
 	return p
 }
 
@@ -47,7 +47,7 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 // and the log reports it once, as for a batch.
 func (p *Page) Release() {
 	if p != nil {
-		p.loan.end(0)
+		p.borrow.end(0)
 	}
 }
 
@@ -56,7 +56,7 @@ func (p *Page) Len() int {
 	if p == nil {
 		return 0
 	}
-	if p.loan.gate.closed() {
+	if p.borrow.gate.closed() {
 		usedLate()
 	}
 	return len(p.items)
@@ -64,9 +64,9 @@ func (p *Page) Len() int {
 
 // At returns the item at an index.
 func (p *Page) At(i int) KeyValueRef {
-	p.loan.enter(0)
-	defer p.loan.exit()
-	return KeyValueRef{p.items[i], &p.loan}
+	p.borrow.enter(0)
+	defer p.borrow.exit()
+	return KeyValueRef{p.items[i], &p.borrow}
 }
 
 // All iterates over the items of this page in key order; Cache.ListAll iterates over all pages. If
@@ -78,13 +78,13 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 		if p == nil {
 			return
 		}
-		p.loan.enter(0)
+		p.borrow.enter(0)
 		for _, kv := range p.items {
-			if !yield(KeyValueRef{kv, &p.loan}) {
+			if !yield(KeyValueRef{kv, &p.borrow}) {
 				break
 			}
 		}
-		p.loan.exit()
+		p.borrow.exit()
 	}
 }
 

@@ -114,15 +114,15 @@ func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) err
 // selectors do not select it, at the returned revision.
 func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyValue, uint64, error) {
 	var f found
-	room := rooms.Get().(*room)
-	value, err := c.find(ctx, key, &options, &f, room[:])
+	buffer := valueBuffers.Get().(*valueBuffer)
+	value, err := c.find(ctx, key, &options, &f, buffer[:])
 	if err != nil || f.found == 0 {
-		rooms.Put(room)
+		valueBuffers.Put(buffer)
 		return nil, f.revision, err
 	}
 	kv := newKeyValue(key, value)
 	f.fill(kv)
-	rooms.Put(room)
+	valueBuffers.Put(buffer)
 	return kv, f.revision, nil
 }
 
@@ -137,16 +137,16 @@ func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyV
 //	}
 func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, into *KeyValue) (bool, uint64, error) {
 	var f found
-	room := into.Value[:cap(into.Value)]
-	if len(room) == 0 {
-		room = make([]byte, 512)
+	buffer := into.Value[:cap(into.Value)]
+	if len(buffer) == 0 {
+		buffer = make([]byte, 512)
 	}
-	value, err := c.find(ctx, key, &options, &f, room)
+	value, err := c.find(ctx, key, &options, &f, buffer)
 	if err != nil || f.found == 0 {
 		return false, f.revision, err
 	}
 	if f.kept != nil {
-		value = append(room[:0], value...)
+		value = append(buffer[:0], value...)
 	}
 	into.Key, into.Value = append(into.Key[:0], key...), value
 	f.fill(into)
@@ -176,17 +176,17 @@ func (c *Cache) GetView(ctx context.Context, key string, options ReadOptions, vi
 }
 
 // valueBuffer is memory into which C copies a value that fits, so that a get is one cgo call.
-type room [4096]byte
+type valueBuffer [4096]byte
 
-var rooms = sync.Pool{New: func() any { return new(room) }}
+var valueBuffers = sync.Pool{New: func() any { return new(valueBuffer) }}
 
 // found has the layout of wc_found.
 type found struct {
-	revision                uint64
-	kept                    *keyValue // the library's memory until release
-	found, length           uint64
-	create, mod, generation uint64
-	lease                   int64
+	revision             uint64
+	kept                 *keyValue // the library's memory until release
+	found, length        uint64
+	create, mod, version uint64
+	lease                int64
 }
 
 var (
@@ -197,7 +197,7 @@ var (
 
 // fill is called after the value was copied.
 func (f *found) fill(kv *KeyValue) {
-	kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease = f.create, f.mod, f.generation, f.lease
+	kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease = f.create, f.mod, f.version, f.lease
 	f.release()
 }
 
@@ -206,7 +206,7 @@ func (f *found) show(view func(kv KeyValue)) {
 	shown := [1]*keyValue{f.kept}
 	items, copies := poisonableItems(shown[:])
 	defer copies.poison()
-	view(KeyValue{items[0].keyBytes(), items[0].valueBytes(), f.create, f.mod, f.generation, f.lease})
+	view(KeyValue{items[0].keyBytes(), items[0].valueBytes(), f.create, f.mod, f.version, f.lease})
 }
 
 func (f *found) release() {
@@ -218,14 +218,14 @@ func (f *found) release() {
 // find makes one cgo call. The value is in buffer if it fits, otherwise in the library's memory
 // until release. A read of the present state does not wait, so it skips the preparations for a
 // wait.
-func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, room []byte) (value []byte, err error) {
-	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(room)))
+func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, buffer []byte) (value []byte, err error) {
+	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(buffer)))
 	if *options != (ReadOptions{}) {
-		err = c.core.findAt(ctx, key, options, words, bytes, len(room))
+		err = c.core.findAt(ctx, key, options, words, bytes, len(buffer))
 	} else if err = ctx.Err(); err == nil {
 		core := c.core
 		if err = core.enter(); err == nil {
-			e := C.wc_get_newest(integer(core.cache.pointer), characters(key), C.size_t(len(key)), words, bytes, C.size_t(len(room)))
+			e := C.wc_get_newest(integer(core.cache.pointer), characters(key), C.size_t(len(key)), words, bytes, C.size_t(len(buffer)))
 			core.cache.release()
 			err = failed(e)
 		}
@@ -234,10 +234,10 @@ func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *f
 	if f.kept != nil {
 		return f.kept.valueBytes(), err
 	}
-	return room[:f.length], err
+	return buffer[:f.length], err
 }
 
-func (core *cacheCore) findAt(ctx context.Context, key string, options *ReadOptions, words *C.uint64_t, room *C.char, capacity int) error {
+func (core *cacheCore) findAt(ctx context.Context, key string, options *ReadOptions, words *C.uint64_t, buffer *C.char, capacity int) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_read_options
@@ -245,7 +245,7 @@ func (core *cacheCore) findAt(ctx context.Context, key string, options *ReadOpti
 		return err
 	}
 	return core.read(ctx, wait{options.Read, options.WaitTimeout}, func(cache *C.watchcore_cache) *C.watchcore_error {
-		return C.wc_get(cache, characters(key), C.size_t(len(key)), &given, words, room, C.size_t(capacity))
+		return C.wc_get(cache, characters(key), C.size_t(len(key)), &given, words, buffer, C.size_t(capacity))
 	})
 }
 
@@ -368,8 +368,8 @@ func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
 		return nil, err
 	}
-	b := newBatch(&shelf{}, &raw, c.core.state, false)
-	b.shelf.loan.catch()
+	b := newBatch(&buffer{}, &raw, c.core.state, false)
+	b.buffer.borrow.catch()
 	return b, nil
 }
 
@@ -435,21 +435,21 @@ func isFuture(err error) bool {
 // released or the loop over the snapshot has ended: Clone it to keep it longer. The zero
 // KeyValueRef is empty.
 type KeyValueRef struct {
-	kv   *keyValue
-	loan *loan
+	kv     *keyValue
+	borrow *borrow
 }
 
 // Key returns the key.
 func (r KeyValueRef) Key() string {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return string(r.kv.keyBytes())
 }
 
 // Value returns a copy of the value.
 func (r KeyValueRef) Value() []byte {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return copied(r.kv.valueBytes())
 }
 
@@ -457,48 +457,48 @@ func (r KeyValueRef) Value() []byte {
 // snapshot, in the loop's body), and read-only, because other readers share the bytes. The program
 // must release a page of which it took a view: the garbage collector does not.
 func (r KeyValueRef) KeyView() []byte {
-	r.loan.view(0)
+	r.borrow.view(0)
 	return r.kv.keyBytes()
 }
 
 // ValueView returns the value in the library's memory, under the conditions of KeyView.
 func (r KeyValueRef) ValueView() []byte {
-	r.loan.view(0)
+	r.borrow.view(0)
 	return r.kv.valueBytes()
 }
 
 // CreateRevision returns the revision at which the key was created.
 func (r KeyValueRef) CreateRevision() uint64 {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return r.kv.createRevision()
 }
 
 // ModRevision returns the revision of the last change.
 func (r KeyValueRef) ModRevision() uint64 {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return r.kv.modRevision()
 }
 
 // Version returns 1 + the number of changes since the key was created.
 func (r KeyValueRef) Version() uint64 {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return r.kv.changes()
 }
 
 // Lease returns the etcd lease of the key, 0 for none.
 func (r KeyValueRef) Lease() int64 {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return r.kv.leaseID()
 }
 
 // Clone returns a copy that owns its bytes.
 func (r KeyValueRef) Clone() KeyValue {
-	r.loan.enter(0)
-	defer r.loan.exit()
+	r.borrow.enter(0)
+	defer r.borrow.exit()
 	return r.kv.clone()
 }
 
@@ -519,7 +519,7 @@ func (kv *keyValue) clone() KeyValue {
 		Value:          bytes[len(key):],
 		CreateRevision: kv.create,
 		ModRevision:    kv.mod,
-		Version:        kv.generation,
+		Version:        kv.version,
 		Lease:          kv.lease,
 	}
 }

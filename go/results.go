@@ -83,7 +83,7 @@ func (c *subscriptionCore) forward(r *results) bool {
 		if closed || errors.Is(err, ErrClosed) {
 			return false
 		}
-		return r.send(EventResult{Err: err}) && goesOn(err)
+		return r.send(EventResult{Err: err}) && continues(err)
 	}
 	events := b.Clone().events()
 	b.Release() // so that it is not held while the reader is slow

@@ -125,9 +125,9 @@ func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRe
 			yield(KeyValueRef{}, err)
 			return
 		}
-		lender := &loan{}
-		lender.begin(goods{what: uintptr(unsafe.Pointer(walk)), kind: C.WC_WALK}, false)
-		defer lender.end(0)
+		borrowed := &borrow{}
+		borrowed.begin(resource{what: uintptr(unsafe.Pointer(walk)), kind: C.WC_WALK}, false)
+		defer borrowed.end(0)
 		items := make([]*keyValue, 16)
 		for {
 			var count C.size_t
@@ -138,7 +138,7 @@ func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRe
 				return
 			}
 			for i := range items[:count] {
-				if !show(items[i:i+1], lender, yield) {
+				if !show(items[i:i+1], borrowed, yield) {
 					return
 				}
 			}
@@ -153,13 +153,13 @@ func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRe
 }
 
 // show runs the loop's body for one item.
-func show(item []*keyValue, lender *loan, yield func(KeyValueRef, error) bool) bool {
+func show(item []*keyValue, borrowed *borrow, yield func(KeyValueRef, error) bool) bool {
 	if debug {
 		copies, bytes := poisonableItems(item)
 		defer bytes.poison()
 		item = copies
 	}
-	return yield(KeyValueRef{item[0], lender}, nil)
+	return yield(KeyValueRef{item[0], borrowed}, nil)
 }
 
 func (s *Snapshot) walk(keys Range, options SelectOptions) (*C.watchcore_iterator, error) {

@@ -156,14 +156,14 @@ func (s *SubscribeOptions) fill(o *C.watchcore_subscription_options, pin *runtim
 		bookmarks:            bit(s.Bookmarks),
 		whole_revisions:      bit(s.WholeRevisions),
 		stop_on_resync:       bit(s.StopOnResync),
-		bookmark_interval_ms: check.time("SubscribeOptions.BookmarkInterval", s.BookmarkInterval),
-		start_timeout_ms:     check.time("SubscribeOptions.StartTimeout", s.StartTimeout),
+		bookmark_interval_ms: check.duration("SubscribeOptions.BookmarkInterval", s.BookmarkInterval),
+		start_timeout_ms:     check.duration("SubscribeOptions.StartTimeout", s.StartTimeout),
 		labels:               check.text("SubscribeOptions.LabelSelector", pin, s.LabelSelector),
 		fields:               check.text("SubscribeOptions.FieldSelector", pin, s.FieldSelector),
 		on_lag:               C.uint32_t(s.OnLag),
 		nothing:              nothing,
 		max_lag_events:       C.uint64_t(s.MaxLagEvents),
-		max_lag_age_ms:       check.time("SubscribeOptions.MaxLagAge", s.MaxLagAge),
+		max_lag_age_ms:       check.duration("SubscribeOptions.MaxLagAge", s.MaxLagAge),
 		name:                 check.text("SubscribeOptions.Name", pin, s.Name),
 	}
 	return check.err

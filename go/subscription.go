@@ -114,7 +114,7 @@ func (s *Subscription) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 				}
 			case errors.Is(err, ErrClosed):
 				return
-			case !yield(nil, err) || !goesOn(err):
+			case !yield(nil, err) || !continues(err):
 				return
 			}
 		}
@@ -126,7 +126,7 @@ func lend(b *Batch, yield func(*Batch, error) bool) bool {
 	return yield(b, nil)
 }
 
-func goesOn(err error) bool {
+func continues(err error) bool {
 	return errors.Is(err, ErrLagged) || errors.Is(err, ErrResynced)
 }
 

@@ -25,7 +25,7 @@ type subscriptionCore struct {
 	gate   gate
 	handle *C.watchcore_subscription
 	state  *coreState
-	last   *shelf        // of the last batch, or free for the next; under the gate's lock
+	last   *buffer       // of the last batch, or free for the next; under the gate's lock
 	awake  chan struct{} // one token: check again; nil: not in the wake set yet. Used by the goroutine that is alone
 	tag    atomic.Uint32 // in the wake set; 0: not in it
 	max    int32         // the maximum number of events of a batch
@@ -60,7 +60,7 @@ func (s *coreState) unreleasedBatches() int64 {
 	s.mu.Lock()
 	for c := s.subscriptions; c != nil; c = c.following {
 		c.gate.lock()
-		if c.last != nil && c.last.loan.isKept() {
+		if c.last != nil && c.last.borrow.isKept() {
 			count++
 		}
 		if c.gate.unlock() {
@@ -234,7 +234,7 @@ func (c *subscriptionCore) settle() C.uintptr_t {
 	if c.last == nil {
 		return 0
 	}
-	what, again := c.last.loan.detach()
+	what, again := c.last.borrow.detach()
 	if again {
 		c.last.first = nil // so that the collector sees no address that is not the library's any more
 	} else {
@@ -256,7 +256,7 @@ func (c *subscriptionCore) poll(most int) (*Batch, error) {
 		return nil, nil
 	}
 	if c.last == nil || raw.flags&C.WATCHCORE_BATCH_KEEPS_STATE != 0 {
-		c.last = &shelf{} // a reused borrow must keep its kind
+		c.last = &buffer{} // a reused borrow must keep its kind
 	}
 	return newBatch(c.last, &raw, c.state, true), nil
 }

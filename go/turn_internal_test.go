@@ -4,7 +4,7 @@ package watchcore
 
 import "testing"
 
-// A place that has had all its turns is not lent again, for an event of a turn would pass for one of another.
+// A buffer that has had all its generations is not reused, because an event of one generation would pass for one of another.
 func TestTurnsEnd(t *testing.T) {
 	cache, err := New(Config{})
 	if err != nil {
@@ -21,7 +21,7 @@ func TestTurnsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sub.Close()
-	var places []*shelf
+	var places []*buffer
 	for revision := uint64(1); revision <= 4; revision++ {
 		if err := writer.Apply(revision, Put("/a", "value")); err != nil {
 			t.Fatal(err)
@@ -31,10 +31,10 @@ func TestTurnsEnd(t *testing.T) {
 			t.Fatalf("a poll gave %v, %v", batch, err)
 		}
 		batch.Release()
-		places = append(places, batch.shelf)
+		places = append(places, batch.buffer)
 		if revision == 2 {
-			state := &batch.shelf.loan.gate.state
-			state.Store(state.Load() | loanTurns)
+			state := &batch.buffer.borrow.gate.state
+			state.Store(state.Load() | generationBits)
 		}
 	}
 	if places[0] != places[1] || places[2] == places[1] || places[3] != places[2] {

@@ -129,15 +129,15 @@ func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_
 	kv := &c.kv
 	var value *C.char
 	if c.op != C.WATCHCORE_CHANGE_DELETE {
-		value = lent(kv.Value)
+		value = borrowedBytes(kv.Value)
 	}
-	return C.wc_apply_one(integer(unsafe.Pointer(p)), revision, C.uint32_t(c.op), lent(kv.Key), C.size_t(len(kv.Key)), value, C.size_t(len(kv.Value)),
+	return C.wc_apply_one(integer(unsafe.Pointer(p)), revision, C.uint32_t(c.op), borrowedBytes(kv.Key), C.size_t(len(kv.Key)), value, C.size_t(len(kv.Value)),
 		C.uint64_t(kv.CreateRevision), C.uint64_t(kv.ModRevision), C.uint64_t(kv.Version), C.int64_t(kv.Lease))
 }
 
 // borrowedBytes passes bytes to C without copying them. The pointer is not NULL even if there are
 // no bytes.
-func lent(bytes []byte) *C.char {
+func borrowedBytes(bytes []byte) *C.char {
 	if len(bytes) == 0 {
 		return (*C.char)(unsafe.Pointer(&nothing))
 	}

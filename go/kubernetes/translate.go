@@ -19,11 +19,11 @@ type translator struct {
 
 	// replaced has the keys whose present value cannot be decoded, with the objects that the
 	// consumer has instead. replaced is empty without Config.Undecodable.
-	replaced map[string]shown
+	replaced map[string]held
 }
 
 // held is the consumer's object of a key.
-type shown struct {
+type held struct {
 	has    holds
 	object runtime.Object // nil: not decoded, or the consumer has none
 }
@@ -42,11 +42,11 @@ const (
 // ofRefused returns the consumer's object of a key whose former value cannot be decoded, so that
 // the consumer did not get that value: none, if the watch started with the state, because an object
 // from then would be in replaced. Other consumers may have one from before.
-func (t *translator) ofRefused() shown {
+func (t *translator) ofRefused() held {
 	if t.seesState {
-		return shown{}
+		return held{}
 	}
-	return shown{has: notKnown}
+	return held{has: notKnown}
 }
 
 // translate returns the zero event if the consumer gets nothing.
@@ -89,7 +89,7 @@ func isDeletion(e watchcore.Event) bool {
 
 // before returns the consumer's object of the event's key. before decodes the object only if the result
 // depends on it, or if it may be delivered as the last value.
-func (t *translator) before(e watchcore.Event) (shown, error) {
+func (t *translator) before(e watchcore.Event) (held, error) {
 	if len(t.replaced) > 0 {
 		if before, found := t.replaced[e.Key()]; found {
 			delete(t.replaced, e.Key())
@@ -99,31 +99,31 @@ func (t *translator) before(e watchcore.Event) (shown, error) {
 	lenient := t.l.config.Undecodable != nil
 	switch {
 	case e.Type == watchcore.EventAdded, e.Type == watchcore.EventPut && e.PrevValue() == nil:
-		return shown{}, nil
+		return held{}, nil
 	case !isDeletion(e) && t.filter == nil && (t.seesState || !lenient):
-		return shown{has: hasOne}, nil
+		return held{has: hasOne}, nil
 	}
 	object, err := t.l.oldObject(e)
 	switch {
 	case errors.Is(err, errPreviousLost):
-		return shown{}, err
+		return held{}, err
 	case err != nil && lenient:
 		return t.ofRefused(), nil
 	case err != nil:
-		return shown{}, errCorrupt(e.Key(), e.Revision, err)
+		return held{}, errCorrupt(e.Key(), e.Revision, err)
 	}
 	matches, err := t.filter.matches(object)
 	switch {
 	case err != nil:
-		return shown{}, errCorrupt(e.Key(), e.Revision, err)
+		return held{}, errCorrupt(e.Key(), e.Revision, err)
 	case !matches:
-		return shown{}, nil
+		return held{}, nil
 	}
-	return shown{hasOne, object}, nil
+	return held{hasOne, object}, nil
 }
 
 // undecodable records that the consumer keeps its object of the key.
-func (t *translator) undecodable(e watchcore.Event, before shown, why error) error {
+func (t *translator) undecodable(e watchcore.Event, before held, why error) error {
 	if err := t.l.refused(e.Key(), e.ModRevision(), why); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (t *translator) undecodable(e watchcore.Event, before shown, why error) err
 		}
 	}
 	if t.replaced == nil {
-		t.replaced = map[string]shown{}
+		t.replaced = map[string]held{}
 	}
 	t.replaced[e.Key()] = before
 	return nil

@@ -16,7 +16,7 @@ import (
 
 // decodedAhead is the number of events that are decoded before the consumer takes them. Further
 // events stay in the cache's log, at no cost.
-const ahead = 32
+const decodedAhead = 32
 
 // batchSize is the number of events that are copied out of the log at a time.
 const batchSize = 128
@@ -137,7 +137,7 @@ var (
 )
 
 func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
-	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, ahead)}
+	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, decodedAhead)}
 	var end context.CancelFunc
 	s.open, end = context.WithCancel(ctx)
 	s.ctx, s.stop = s.open, end

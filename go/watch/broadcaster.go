@@ -303,7 +303,7 @@ func (b *Broadcaster[T]) WatchWithOptions(options WatchOptions[T]) (*Watcher[T],
 	if err != nil {
 		return nil, err
 	}
-	places, err := b.places(queue, len(options.Prefix), int(head-start))
+	places, err := b.capacity(queue, len(options.Prefix), int(head-start))
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (b *Broadcaster[T]) WatchWithOptions(options WatchOptions[T]) (*Watcher[T],
 // starts with, and one more. The log is lengthened for the requested queue and the prefix, but not
 // for a backlog: it would grow with each watcher that starts at its oldest event. So publishers
 // wait for a Wait watcher that starts with a full log until it has taken an event.
-func (b *Broadcaster[T]) places(queue Queue, prefix, backlog int) (int, error) {
+func (b *Broadcaster[T]) capacity(queue Queue, prefix, backlog int) (int, error) {
 	places := queue.length
 	if queue.behavior == DropIfChannelFull {
 		// With a queue of length 0 a watcher would get only events that are published while it

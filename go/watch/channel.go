@@ -1,7 +1,7 @@
 package watch
 
 // channelBatch is the number of events that a channel's goroutine copies out of the log at once.
-const batchOfChannel = 16
+const channelBatch = 16
 
 // ResultChan returns the watch as a channel, with the capacity of the queue. The first call moves
 // the available events into it, and starts a goroutine for the rest unless the watch has ended. The
@@ -54,7 +54,7 @@ func (w *Watcher[T]) moveTo(c *chan Event[T]) {
 
 // allAccepted takes all events that a Drop watcher has accepted.
 func (w *Watcher[T]) allAccepted() (all []Event[T]) {
-	var batch [batchOfChannel]Event[T]
+	var batch [channelBatch]Event[T]
 	for {
 		n := w.fetch(batch[:], 0)
 		if n == 0 {
@@ -108,7 +108,7 @@ func (f *feed[T]) fill(head uint64) {
 // push moves all events below the head, and waits for free slots. push returns false if Stop ended
 // the wait.
 func (f *feed[T]) push(head uint64) bool {
-	var batch [batchOfChannel]Event[T]
+	var batch [channelBatch]Event[T]
 	for {
 		n := f.w.fetch(batch[:], head)
 		if n == 0 {
@@ -133,7 +133,7 @@ func (f *feed[T]) push(head uint64) bool {
 // counted.
 func (f *feed[T]) offer(head uint64) {
 	w, q := f.w, &f.w.queue
-	var batch [batchOfChannel]Event[T]
+	var batch [channelBatch]Event[T]
 	for q.seen < head {
 		if len(f.c) == cap(f.c) && cap(f.c) > 0 {
 			// The channel has been full since the last event was sent, because only this goroutine
@@ -141,7 +141,7 @@ func (f *feed[T]) offer(head uint64) {
 			w.lose(head)
 			return
 		}
-		n, ok := w.b.log.Read(q.seen, batch[:min(head-q.seen, batchOfChannel)])
+		n, ok := w.b.log.Read(q.seen, batch[:min(head-q.seen, channelBatch)])
 		if !ok {
 			w.skip(head)
 			continue

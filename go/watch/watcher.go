@@ -135,14 +135,14 @@ func (w *Watcher[T]) leave() {
 }
 
 // allBatch is the number of events that All takes at once.
-const batchOfAll = 16
+const allBatch = 16
 
 // All iterates over the events of the watch until it ends or the context is done. All takes up to 16
 // events at once; if the loop is left, events that it has not seen are put back, and are taken
 // next. Leaving the loop does not stop the watch.
 func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] {
 	return func(yield func(Event[T]) bool) {
-		var batch [batchOfAll]Event[T]
+		var batch [allBatch]Event[T]
 		n, seen := 0, 0
 		defer func() { w.putBack(batch[seen:n]) }()
 		for {

@@ -386,7 +386,7 @@ func (q *Queue[K]) AddAfter(key K, after time.Duration) {
 	}
 	if !q.timing {
 		q.timing = true
-		go q.time()
+		go q.addDelayed()
 	} else if q.delayed[0].key == key {
 		q.nudge()
 	}
@@ -410,7 +410,7 @@ func (q *Queue[K]) moveDue() {
 }
 
 // addDelayed adds delayed keys as they become due, until none is left.
-func (q *Queue[K]) time() {
+func (q *Queue[K]) addDelayed() {
 	for {
 		q.mu.Lock()
 		q.moveDue()

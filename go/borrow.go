@@ -39,38 +39,38 @@ import (
 // kept. If the program asks an event of A for its key, the call enters, finds generation 8 instead
 // of 7, exits, and panics. If B is not released, the next poll stops keeping it: the borrow stays
 // B's, and the next batch gets a new borrow, in generation 0.
-type loan struct {
+type borrow struct {
 	gate   gate
-	copies lentCopies // build tag debug: overwritten at the end
-	taken  origin     // build tag debug: the stack that took the memory
-	goods
-	net unsafe.Pointer // *finalizer, or noFinalizer, atomically: see view
+	copies shownCopies // build tag debug: overwritten at the end
+	taken  origin      // build tag debug: the stack that took the memory
+	resource
+	finalizer unsafe.Pointer // *finalizer, or noFinalizer, atomically: see view
 }
 
 // generation counts the uses of a borrow. It is a part of the gate's state.
-type turn uint32
+type generation uint32
 
 // resource is what a borrow frees.
-type goods struct {
-	state *coreState // of its cache, which counts unreleased resources; nil: a walk
-	what  uintptr    // the library's pointer
-	kind  uint32     // WC_BATCH, WC_PAGE, WC_WALK
-	noNet uint32     // of a borrow, atomically; view writes here if there is no finalizer. The field fills padding
+type resource struct {
+	state       *coreState // of its cache, which counts unreleased resources; nil: a walk
+	what        uintptr    // the library's pointer
+	kind        uint32     // WC_BATCH, WC_PAGE, WC_WALK
+	noFinalizer uint32     // of a borrow, atomically; view writes here if there is no finalizer. The field fills padding
 }
 
 // finalizer is the state that a borrow shares with its cleanup.
-type net struct {
+type finalizer struct {
 	viewed  uint32 // atomically; 1: a view was taken, and the memory must not be freed. The first field: see view
 	cleanup runtime.Cleanup
 }
 
-func (g goods) free() {
+func (g resource) free() {
 	C.wc_free(C.uint32_t(g.kind), C.uintptr_t(g.what))
 	g.count(-1)
 }
 
 // count counts the resources that are not freed.
-func (g goods) count(n int64) {
+func (g resource) count(n int64) {
 	switch g.kind {
 	case C.WC_BATCH:
 		g.state.batches.Add(n)
@@ -85,15 +85,15 @@ func (g goods) count(n int64) {
 // begin starts a use of the borrow, before another goroutine has the borrow or its new generation.
 // A reused borrow keeps its kind and state, which a late call of an earlier generation may be
 // reading. A kept resource is not counted until it is detached.
-func (l *loan) begin(g goods, kept bool) {
-	if l.net == nil {
-		l.net = unsafe.Pointer(&l.noNet)
-		l.goods = g
+func (l *borrow) begin(g resource, kept bool) {
+	if l.finalizer == nil {
+		l.finalizer = unsafe.Pointer(&l.noFinalizer)
+		l.resource = g
 	} else {
 		l.what = g.what
 	}
 	if kept {
-		l.open(loanKept)
+		l.open(borrowKept)
 	} else {
 		g.count(1)
 		l.open(0)
@@ -102,12 +102,12 @@ func (l *loan) begin(g goods, kept bool) {
 
 // open starts the next generation, or the first. A late call of an earlier generation may be inside
 // for a moment.
-func (l *loan) open(kept int64) {
+func (l *borrow) open(kept int64) {
 	for {
 		state := l.gate.state.Load()
 		next := kept
 		if state&gateClosed != 0 {
-			next |= state&loanTurns + loanTurn
+			next |= state&generationBits + generationStep
 		}
 		if l.gate.state.CompareAndSwap(state, state&^(gateInside-1)|next) {
 			return
@@ -116,17 +116,17 @@ func (l *loan) open(kept int64) {
 }
 
 // generation returns the generation that the caller has just opened.
-func (l *loan) turn() turn { return turn(l.gate.state.Load() & loanTurns) }
+func (l *borrow) generation() generation { return generation(l.gate.state.Load() & generationBits) }
 
 // end releases the borrow: its memory is freed now, when the last call inside returns, or by the
 // subscription. A generation that is over was released before.
-func (l *loan) end(turn turn) {
+func (l *borrow) end(generation generation) {
 	for {
 		state := l.gate.state.Load()
 		switch {
-		case state&(gateClosed|loanTurns) != int64(turn):
+		case state&(gateClosed|generationBits) != int64(generation):
 			return
-		case state < gateInside || state&loanKept != 0: // nobody is inside, or the subscription frees later
+		case state < gateInside || state&borrowKept != 0: // nobody is inside, or the subscription frees later
 			if l.gate.state.CompareAndSwap(state, state|gateClosed) {
 				if l.gate.left(state | gateClosed) {
 					l.free()
@@ -143,26 +143,26 @@ func (l *loan) end(turn turn) {
 
 // isKept reports whether the borrow is kept and not released. Such a borrow is not counted as
 // unreleased.
-func (l *loan) isKept() bool { return l.gate.state.Load()&(gateClosed|loanKept) == loanKept }
+func (l *borrow) isKept() bool { return l.gate.state.Load()&(gateClosed|borrowKept) == borrowKept }
 
 // detach stops keeping the borrow. If it was released, detach returns the resource that the caller
 // must free (0: none), and whether the borrow may be reused.
-func (l *loan) detach() (what uintptr, again bool) {
+func (l *borrow) detach() (what uintptr, again bool) {
 	for {
 		state := l.gate.state.Load()
-		again = state&loanKept != 0 && state&loanTurns != loanTurns
+		again = state&borrowKept != 0 && state&generationBits != generationBits
 		switch {
 		case state&gateFreed != 0:
 			// While the borrow is kept, only this function frees.
 			return 0, again
-		case state&(gateClosed|loanKept) == gateClosed|loanKept && state < gateInside:
+		case state&(gateClosed|borrowKept) == gateClosed|borrowKept && state < gateInside:
 			if !l.gate.state.CompareAndSwap(state, state|gateFreed) {
 				continue
 			}
 			return l.what, again
-		case state&loanKept != 0:
+		case state&borrowKept != 0:
 			l.count(1)
-			l.gate.state.Add(gateInside - loanKept)
+			l.gate.state.Add(gateInside - borrowKept)
 			l.catch()
 		case l.gate.enter():
 			l.catch()
@@ -175,61 +175,63 @@ func (l *loan) detach() (what uintptr, again bool) {
 // catch adds a finalizer, by which the garbage collector frees the memory unless a view may still
 // be in use. catch costs several allocations, so it is called only where Release may be missing. The
 // caller is inside.
-func (l *loan) catch() {
-	n := &net{}
-	n.cleanup = runtime.AddCleanup(l, caught.end, caught{goods{state: l.state, what: l.what, kind: l.kind}, l.taken, n})
-	l.hang(unsafe.Pointer(n))
+func (l *borrow) catch() {
+	n := &finalizer{}
+	n.cleanup = runtime.AddCleanup(l, unreachable.end, unreachable{resource{state: l.state, what: l.what, kind: l.kind}, l.taken, n})
+	l.setFinalizer(unsafe.Pointer(n))
 	if l.isViewed() {
 		atomic.StoreUint32(&n.viewed, 1)
 	}
 }
 
 // setFinalizer replaces the finalizer and stops the former one's cleanup. It may be noFinalizer.
-func (l *loan) hang(n unsafe.Pointer) {
-	if before := atomic.SwapPointer(&l.net, n); before != unsafe.Pointer(&l.noNet) {
-		(*net)(before).cleanup.Stop()
+func (l *borrow) setFinalizer(n unsafe.Pointer) {
+	if before := atomic.SwapPointer(&l.finalizer, n); before != unsafe.Pointer(&l.noFinalizer) {
+		(*finalizer)(before).cleanup.Stop()
 	}
 }
 
 // isViewed reports whether a view may still be in use.
-func (l *loan) isViewed() bool { return l.gate.state.Load()&(gateClosed|loanViewed) == loanViewed }
-
-// unreachable is what a finalizer needs of a borrow that has become unreachable.
-type caught struct {
-	goods
-	taken origin
-	net   *net
+func (l *borrow) isViewed() bool {
+	return l.gate.state.Load()&(gateClosed|borrowViewed) == borrowViewed
 }
 
-func (c caught) end() {
-	if atomic.LoadUint32(&c.net.viewed) == 0 {
-		c.goods.free()
+// unreachable is what a finalizer needs of a borrow that has become unreachable.
+type unreachable struct {
+	resource
+	taken     origin
+	finalizer *finalizer
+}
+
+func (c unreachable) end() {
+	if atomic.LoadUint32(&c.finalizer.viewed) == 0 {
+		c.resource.free()
 	} else {
 		c.state.leaked(c.kind, c.taken)
 	}
 }
 
 // free is called once.
-func (l *loan) free() {
-	l.hang(unsafe.Pointer(&l.noNet))
+func (l *borrow) free() {
+	l.setFinalizer(unsafe.Pointer(&l.noFinalizer))
 	l.copies.poison()
-	l.goods.free()
+	l.resource.free()
 }
 
 // enter holds the memory until exit. enter panics if the generation is over.
-func (l *loan) enter(turn turn) {
-	if l != nil && int64(turn) != l.gate.state.Add(gateInside)&(gateClosed|loanTurns) {
+func (l *borrow) enter(generation generation) {
+	if l != nil && int64(generation) != l.gate.state.Add(gateInside)&(gateClosed|generationBits) {
 		l.exit()
 		usedLate()
 	}
 }
 
 // isLate reports whether the generation is over.
-func (l *loan) isLate(turn turn) bool {
-	return l != nil && int64(turn) != l.gate.state.Load()&(gateClosed|loanTurns)
+func (l *borrow) isLate(generation generation) bool {
+	return l != nil && int64(generation) != l.gate.state.Load()&(gateClosed|generationBits)
 }
 
-func (l *loan) exit() {
+func (l *borrow) exit() {
 	if l != nil && l.gate.leave() {
 		l.free()
 	}
@@ -238,12 +240,12 @@ func (l *loan) exit() {
 // view is called before a view is taken. view is short enough to be inlined into its callers, because
 // a call would double their cost. A late call may mark the following generation: that generation is
 // then not freed by the garbage collector, which does no other harm.
-func (l *loan) view(turn int64) {
-	if l != nil && l.gate.state.Load()&(gateClosed|loanViewed|loanTurns) != turn|loanViewed {
-		if l.gate.state.Or(loanViewed)&(gateClosed|loanTurns) != turn {
+func (l *borrow) view(generation int64) {
+	if l != nil && l.gate.state.Load()&(gateClosed|borrowViewed|generationBits) != generation|borrowViewed {
+		if l.gate.state.Or(borrowViewed)&(gateClosed|generationBits) != generation {
 			panic(usedLateText)
 		}
-		atomic.StoreUint32((*uint32)(atomic.LoadPointer(&l.net)), 1)
+		atomic.StoreUint32((*uint32)(atomic.LoadPointer(&l.finalizer)), 1)
 	}
 }
 
