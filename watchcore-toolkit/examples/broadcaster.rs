@@ -1,5 +1,5 @@
-//! One program publishes, three watch: one that must have everything, one that may lose events and hears how many, and
-//! one that comes late and reads the history.
+//! One program publishes to three watches: one that must have everything, one that may lose events
+//! and learns how many, and one that starts late and reads the history.
 //!
 //!     cargo run -p watchcore-toolkit --example broadcaster
 //!
@@ -23,20 +23,20 @@ use std::thread;
 use std::time::Duration;
 use watchcore_toolkit::{Action, Broadcaster, WatchExt, WatchOptions, WhenFull};
 
-/// What is published. It needs no `Clone`: all watchers share each one.
+/// The published object. It needs no `Clone`, because all watchers share it.
 struct Pod {
     name: &'static str,
     ready: bool,
 }
 
 fn main() -> watchcore::Result<()> {
-    // Publishers wait for nobody, but for those watches that ask for it. Late watchers find the last hundred events.
+    // Publishers wait only for watches that request it. Late watches find the last hundred events.
     let broadcaster = Broadcaster::<Pod>::builder(1, WhenFull::Drop).history(100).build()?;
     let mut audit = broadcaster.watch_with(WatchOptions::new(10, WhenFull::Wait))?;
     let mut screen = broadcaster.watch()?;
 
     let auditor = thread::spawn(move || -> watchcore::Result<()> {
-        // Ends behind the last event before the shutdown.
+        // The loop ends after the last event before the shutdown.
         while let Some(event) = audit.recv(Duration::MAX)? {
             if let Some(pod) = event.object() {
                 println!("audit: {} {} (ready: {})", event.name(), pod.name, pod.ready);
@@ -51,7 +51,7 @@ fn main() -> watchcore::Result<()> {
     let third = broadcaster.action(Action::Added, web("web-2", false))?;
     broadcaster.action(Action::Modified, web("web-2", true))?;
 
-    // The screen has looked away: its queue has one place.
+    // The screen has not read in between, and its queue has room for one event.
     let mut shown = Vec::new();
     let mut show = || {
         if let Poll::Ready(Some(event)) = screen.try_recv() {

@@ -1,5 +1,6 @@
-//! What a program's source is asked for, behind the guard of foreign code: a panic of it is its answer, an error 500. The
-//! tables of the reflector and of the retrying watch say what follows an error, so the source is asked again.
+//! Requests to a program's source, with a guard for foreign code: a panic counts as its answer, an
+//! error 500. The tables of the reflector and of the retrying watch define how they continue after
+//! an error, so the source is asked again.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +14,7 @@ use std::task::{Context, Poll};
 /// An answer of a source.
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
-/// Asks a source; `what` names the question in messages.
+/// Calls a source; `what` names the request in messages.
 pub(crate) fn asked<T: Send + 'static>(what: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
     match guard(what, ask) {
         Ok(answer) => Box::pin(GuardedAnswer { what, answer: Some(answer) }),
@@ -23,7 +24,7 @@ pub(crate) fn asked<T: Send + 'static>(what: &'static str, ask: impl FnOnce() ->
 
 struct GuardedAnswer<T> {
     what: &'static str,
-    /// `None` once it has panicked.
+    /// `None` after a panic.
     answer: Option<Answer<T>>,
 }
 
@@ -46,7 +47,7 @@ impl<T> Drop for GuardedAnswer<T> {
     }
 }
 
-/// The next event of a source's watch. An error is its last: it is not polled again.
+/// Polls a source's watch for the next event. After an error the watch is not polled again.
 pub(crate) fn poll_watch<O, W>(watch: &mut W, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>>
 where
     W: Stream<Item = WatchEvent<O>> + Unpin,

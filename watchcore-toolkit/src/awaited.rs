@@ -1,4 +1,4 @@
-//! An answer of a source that may never come.
+//! A time limit for an answer of a source.
 
 #![forbid(unsafe_code)]
 
@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long an answer is waited for where nothing else is said: for as long as a reflector's watch may be silent at most. A
-/// server may answer the request for a watch with its first event.
+/// The default time limit of an answer: the longest time for which a reflector's watch may be
+/// silent, because a server may answer the request for a watch only with its first event.
 pub(crate) const ANSWER: Duration = Duration::from_secs(630);
 
-/// An answer that is waited for, for so long: then it is an error 503, as of a server that is out of reach.
+/// Waits for an answer for a limited time. After that the answer is an error 503, as of an
+/// unreachable server.
 pub(crate) struct Awaited<T> {
     answer: Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>,
     clock: Arc<dyn Clock>,
     most: Duration,
-    /// Set by the first poll that finds no answer: one that is there at once takes no timer.
+    /// Set by the first poll without an answer: an immediate answer needs no timer.
     over: Option<Delay>,
 }
 

@@ -1,4 +1,5 @@
-//! A source whose calls block, as one that is polled: each call on a thread of its own.
+//! A source whose calls block, wrapped as a source that is polled: each call runs on its own
+//! thread.
 
 #![forbid(unsafe_code)]
 
@@ -16,16 +17,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Events that a watch's thread reads ahead at most.
+/// The maximum number of events that a watch's thread reads ahead.
 const AHEAD: usize = 128;
 
-/// A source made of two functions that block: one that lists a page, and one that opens a watch, whose events are an iterator:
-/// `next` blocks for one, `None` is the end. Each call runs on a thread of its own, `watchcore-block`.
+/// A source made of two functions that block: one lists a page, and one opens a watch, whose events
+/// are an iterator: `next` blocks for an event, and `None` is the end. Each call runs on its own
+/// thread, `watchcore-block`.
 ///
-/// A watch that is stopped ends for its reader behind what was read ahead. Its thread ends when the source's next event comes, or
-/// its end: a source should end its watches by the time-out that they are asked with. A call that panics is an error 500. One that takes
-/// longer than [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is made again, and keeps its thread until it
-/// returns: a source should bound its calls.
+/// A stopped watch ends for its reader after the events that were read ahead. Its thread ends when
+/// the source's next event or its end arrives: a source should end its watches after the requested
+/// time-out. A call that panics counts as an error 500. A call that takes longer than
+/// [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is repeated, and keeps its
+/// thread until it returns: a source should limit its calls.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,7 +49,7 @@ const AHEAD: usize = 128;
 pub struct Blocking<L, W>(Arc<(L, W)>);
 
 impl<L, W> Blocking<L, W> {
-    /// Of these functions.
+    /// A source that calls these functions.
     pub fn new<O, E>(list: L, watch: W) -> Blocking<L, W>
     where
         L: Fn(ListRequest) -> Result<ListPage<O>, Status> + Send + Sync + 'static,
@@ -91,7 +94,7 @@ where
                 let Some(event) = event else { break };
                 // An error is the last event of a watch.
                 let is_last = event.status().is_some();
-                // Full, it waits until the reader has taken all of it.
+                // If the pipe is full, the thread waits until the reader has taken everything.
                 let sent = match pipe.has_room(AHEAD) {
                     true => pipe.try_send(event, AHEAD),
                     false => park::block_on_future(Duration::MAX, send(&pipe, event)).unwrap_or(Ok(())),
@@ -105,15 +108,15 @@ where
     }
 }
 
-/// A call of the user's code: a panic is an error.
+/// Calls the user's code and returns a panic as an error.
 fn called<T>(call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
     guard("the source", call).unwrap_or_else(|panicked| Err(panicked.into()))
 }
 
-/// Where a thread leaves the one answer that a future waits for.
+/// The cell in which a thread stores the one answer for a future.
 struct Reply<T>(Arc<Lock<ReplyCell<T>>>);
 
-/// The answer, and who waits for it.
+/// The answer, and the waker of the waiting future.
 type ReplyCell<T> = (Option<Result<T, Status>>, Option<Waker>);
 
 impl<T> Reply<T> {
@@ -127,7 +130,8 @@ impl<T> Reply<T> {
     }
 }
 
-/// The answer of a call that runs on a thread of its own from the first poll on. Dropped, the call ends unheard.
+/// Waits for a call that runs on its own thread from the first poll on. If this is dropped, the
+/// call's result is ignored.
 struct Answered<T, F> {
     call: Option<F>,
     reply: Reply<T>,

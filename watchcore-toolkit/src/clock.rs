@@ -1,4 +1,4 @@
-//! Time as the toolkit sees it: the system's, or one that a test moves by hand.
+//! Clocks of the toolkit: the system's, and one that a test advances.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Where delays come from.
+/// A source of the time and of delays.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -31,15 +31,16 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// A future that is ready after a duration. Needs no runtime.
     fn delay(&self, duration: Duration) -> Delay;
 
-    /// A future that is ready at a point of time; at once where that has passed. A clock that is moved by hand gives its
-    /// own: in this one it may be moved between the look and the delay, which is then too late by as much.
+    /// A future that is ready at a point of time, or at once if that has passed. A manual clock
+    /// should implement this itself: the default reads the time first, and would be late if the
+    /// clock advanced before it makes the delay.
     fn delay_until(&self, at: Instant) -> Delay {
         self.delay(at.saturating_duration_since(self.now()))
     }
 }
 
-/// Ready so long after `from`, a look at the clock: it may have been moved since. A moment that the clock cannot hold never
-/// comes.
+/// A delay of `wait` from `from`, an earlier reading of the clock, which may have advanced since.
+/// If the clock cannot represent the end, the delay never ends.
 pub(crate) fn delay_from(clock: &dyn Clock, from: Instant, wait: Duration) -> Delay {
     match from.checked_add(wait) {
         Some(at) => clock.delay_until(at),
@@ -47,7 +48,7 @@ pub(crate) fn delay_from(clock: &dyn Clock, from: Instant, wait: Duration) -> De
     }
 }
 
-/// A future that is ready when its time has come. Dropping it is no error.
+/// A future that is ready after a delay. It may be dropped at any time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,12 +61,12 @@ pub(crate) fn delay_from(clock: &dyn Clock, from: Instant, wait: Duration) -> De
 pub struct Delay(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Delay {
-    /// A delay made of any future, for clocks of one's own.
+    /// Makes a delay of any future, for other implementations of [`Clock`].
     pub fn new(future: impl Future<Output = ()> + Send + 'static) -> Delay {
         Delay(Box::pin(future))
     }
 
-    /// Blocks the thread until its time has come.
+    /// Blocks the thread until the delay is over.
     pub fn wait(self) {
         crate::park::block_on_future(Duration::MAX, self);
     }
@@ -85,8 +86,8 @@ impl fmt::Debug for Delay {
     }
 }
 
-/// The system's clock. Its delays are kept by one thread of the process, which the first of them starts; where the system
-/// starts none, a delay panics when it is polled.
+/// The system's clock. One thread of the process serves its delays; the first delay starts it. If
+/// the system cannot start a thread, a delay panics when it is polled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -109,7 +110,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved: for tests.
+/// A clock that stands still until a test advances it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -133,7 +134,7 @@ pub struct ManualClock {
 
 struct ManualTime {
     sleepers: Lock<Sleepers>,
-    /// Notified when a sleeper came.
+    /// Notified when a delay is added.
     came: Notify,
 }
 
@@ -150,13 +151,14 @@ impl ManualTime {
 }
 
 impl ManualClock {
-    /// A clock that begins at the system's time.
+    /// Makes a clock that starts at the system's time.
     pub fn new() -> ManualClock {
         let sleepers = Sleepers { now: Instant::now(), next_number: 0, waiting: BTreeMap::new() };
         ManualClock { shared: Arc::new(ManualTime { sleepers: Lock::new(sleepers), came: Notify::new() }) }
     }
 
-    /// Moves time on, and wakes whose time has come. Beyond what a clock can hold: until the last that is waited for.
+    /// Advances the time, and wakes the delays that are due. If the time cannot be represented, the
+    /// clock stops at the last delay.
     pub fn advance(&self, by: Duration) {
         let due = {
             let mut sleepers = self.shared.lock();
@@ -169,18 +171,19 @@ impl ManualClock {
         wake(due.into_values());
     }
 
-    /// How many delays are waited for now.
+    /// The number of delays that are waited for.
     pub fn sleepers(&self) -> usize {
         self.shared.lock().waiting.len()
     }
 
-    /// How long it is until the first of them is due.
+    /// The time until the first delay is due.
     pub fn next_due(&self) -> Option<Duration> {
         let sleepers = self.shared.lock();
         sleepers.waiting.keys().next().map(|(due, _)| *due - sleepers.now)
     }
 
-    /// Blocks until so many delays are waited for; whether that was so within the (real) timeout.
+    /// Blocks until `count` delays are waited for; returns whether that happened within the (real)
+    /// timeout.
     pub fn wait_for_sleepers(&self, count: usize, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -225,7 +228,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// One delay of a [`ManualClock`]: known to it from its first poll to its end.
+/// A delay of a [`ManualClock`], in the clock's table from its first poll to its end.
 struct ManualDelay {
     shared: Arc<ManualTime>,
     key: (Instant, u64),
@@ -253,7 +256,7 @@ impl Future for ManualDelay {
 impl Drop for ManualDelay {
     fn drop(&mut self) {
         let waker = self.shared.lock().waiting.remove(&self.key);
-        // Behind the lock: it is the program's.
+        // The waker is dropped after the lock is released, because it is foreign code.
         drop(waker);
     }
 }

@@ -1,12 +1,12 @@
-//! A watch of what a decoder reads: from a connection, a file, a pipe.
+//! A watch of events that a decoder reads: from a connection, a file, a pipe.
 //!
-//! | what the decoder says | the watch |
+//! | the decoder returns | the watch |
 //! | --- | --- |
-//! | an event | gives it |
-//! | nothing more | ends |
-//! | the connection broke (unexpected end, reset, time-out) | ends; a line in the log |
-//! | any other error | one Error event, made by the reporter, then the end |
-//! | it panicked, or the reporter did | one Error event 500, then the end |
+//! | an event | delivers it |
+//! | the end | ends |
+//! | an error of the connection (unexpected end, reset, time-out) | ends; a line in the log |
+//! | any other error | delivers one Error event, made by the reporter, then ends |
+//! | (it or the reporter panics) | delivers one Error event 500, then ends |
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ use std::thread;
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
-/// Why nothing was decoded.
+/// The reason why an event could not be decoded.
 pub type DecodeError = Box<dyn StdError + Send + Sync>;
 
 /// Reads events, one after the other.
@@ -54,18 +54,19 @@ pub type DecodeError = Box<dyn StdError + Send + Sync>;
 /// # assert_eq!(lines.decode().unwrap(), None);
 /// ```
 pub trait Decoder: Send + 'static {
-    /// What its events are about.
+    /// The type of the objects of its events.
     type Object: Send + 'static;
 
-    /// The next event; blocks for it. `None` is the end.
+    /// Returns the next event; blocks until there is one. `None` is the end.
     fn decode(&mut self) -> std::result::Result<Option<WatchEvent<Self::Object>>, DecodeError>;
 
-    /// What makes an outstanding `decode` return, and each later one at once: asked for before the first, called with the stop
-    /// from any thread. It must not wait.
+    /// Returns a function that makes a blocked `decode` return, and each later one return at once.
+    /// It is requested before the first `decode`, and the stop calls it on any thread. The function
+    /// must not wait.
     fn closer(&self) -> Box<dyn Fn() + Send + Sync>;
 }
 
-/// Makes an Error event's status of what a decoder said.
+/// Makes the status of an Error event from a decoder's error.
 ///
 /// ```
 /// use watchcore_toolkit::{DecodeError, Reporter, Status};
@@ -84,7 +85,7 @@ impl<F: Fn(&DecodeError) -> Status + Send + 'static> Reporter for F {
     }
 }
 
-/// 500 with what the decoder said.
+/// Status 500 with the decoder's message.
 ///
 /// ```
 /// use watchcore_toolkit::{InternalError, Reporter};
@@ -101,7 +102,7 @@ impl Reporter for InternalError {
     }
 }
 
-/// What becomes of an error; `None` is an end without a word.
+/// The status for an error; `None` ends the watch without an Error event.
 fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
     let broken = error.downcast_ref::<io::Error>().is_some_and(|error| {
         matches!(
@@ -121,7 +122,8 @@ fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
     Some(reporter.status(error))
 }
 
-/// A watch of a decoder's events, without a buffer: one event is decoded while the one before waits to be taken.
+/// A watch of a decoder's events, without a buffer: the decoder may be one event ahead of the
+/// consumer.
 ///
 /// ```
 /// use std::time::Duration;
@@ -152,14 +154,14 @@ fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
 pub struct StreamWatch<O> {
     /// `None` after the end.
     stream: Option<Pin<Box<dyn Stream<Item = WatchEvent<O>> + Send>>>,
-    /// Ends the consumer's wait where the stream cannot be told to end.
+    /// Ends the consumer's wait if the stream itself cannot be stopped.
     stopped: Arc<Signal>,
     stopper: Stopper,
 }
 
 impl<O: Send + 'static> StreamWatch<O> {
-    /// A watch of a decoder that blocks. It runs on a thread of its own, which ends with the watch. RESOURCE_EXHAUSTED where
-    /// the system starts none.
+    /// Makes a watch of a decoder that blocks. The decoder runs on its own thread, which ends with
+    /// the watch. RESOURCE_EXHAUSTED if the system cannot start a thread.
     pub fn spawn(decoder: impl Decoder<Object = O>, reporter: impl Reporter) -> Result<StreamWatch<O>> {
         let pipe = Arc::new(Pipe::new());
         let close = decoder.closer();
@@ -167,7 +169,7 @@ impl<O: Send + 'static> StreamWatch<O> {
         let stopper = Stopper::new({
             let stopper = watch.stopper();
             move || {
-                // The consumer first: a closer of the user's may do anything.
+                // The consumer is stopped first, because the closer may run any code.
                 stopper.stop();
                 close();
             }
@@ -180,7 +182,8 @@ impl<O: Send + 'static> StreamWatch<O> {
         Ok(StreamWatch { stream: Some(Box::pin(watch)), stopped: Arc::default(), stopper })
     }
 
-    /// A watch of a decoder that is a stream. Nothing runs but the consumer's polls; it is dropped with the stop or the end.
+    /// Makes a watch of a decoder that is a stream. It runs only in the consumer's polls, and is
+    /// dropped at the stop or the end.
     pub fn of<S>(decoded: S, reporter: impl Reporter + Unpin) -> StreamWatch<O>
     where
         S: Stream<Item = std::result::Result<WatchEvent<O>, DecodeError>> + Send + Unpin + 'static,
@@ -204,7 +207,7 @@ fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl R
         });
         let (event, more) = decoded.unwrap_or_else(|panicked| (Some(WatchEvent::error(panicked)), false));
         let Some(event) = event else { break };
-        // A consumer that has stopped takes nothing, and an error event does not wait for it.
+        // A stopped consumer takes nothing, and an error event does not wait for the consumer.
         let sent = park::block_on_future(Duration::MAX, send(pipe, event));
         if !more || sent != Some(Ok(())) {
             break;
@@ -213,7 +216,7 @@ fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl R
     pipe.stop();
 }
 
-/// A stream whose errors are events.
+/// A stream whose errors become events.
 struct Reported<S, R> {
     decoded: Option<S>,
     reporter: R,

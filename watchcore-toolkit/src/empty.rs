@@ -1,4 +1,4 @@
-//! A watch of nothing.
+//! A watch without events.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A watch that has ended at birth. Stopping it does nothing.
+/// A watch that has ended from the start. Stopping it does nothing.
 ///
 /// ```
 /// use std::task::Poll;
@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 pub struct EmptyWatch<O>(PhantomData<fn() -> O>);
 
 impl<O> EmptyWatch<O> {
-    /// One more of them.
+    /// Makes an empty watch.
     pub fn new() -> EmptyWatch<O> {
         EmptyWatch(PhantomData)
     }

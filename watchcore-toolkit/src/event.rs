@@ -1,4 +1,4 @@
-//! What a watch delivers: events with a position, and errors as values.
+//! The events of a watch, with positions, and errors as values.
 
 #![forbid(unsafe_code)]
 
@@ -25,17 +25,19 @@ use watchcore::{Code, Error, Position};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WatchEvent<O> {
-    /// Where a watch resumes behind this event, without repeating or missing one. Revision 0 is "not known".
+    /// The position after this event, at which a watch resumes without repeating or missing one.
+    /// Revision 0 means unknown.
     pub position: Position,
-    /// How many revisions this consumer did not see one by one directly before this event. 0 is the rule.
+    /// The number of revisions directly before this event that this consumer did not see one by
+    /// one; normally 0.
     pub lost: u64,
-    /// Why it is delivered.
+    /// Why the event is delivered.
     pub origin: Origin,
-    /// What happened.
+    /// The kind of the event, and its objects.
     pub payload: Payload<O>,
 }
 
-/// What an event says.
+/// The kind of an event, and its objects.
 ///
 /// ```
 /// use watchcore_toolkit::{Payload, WatchEvent};
@@ -49,25 +51,25 @@ pub struct WatchEvent<O> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Payload<O> {
-    /// An object appeared, or came into the filter.
+    /// An object was created, or entered the filter.
     Added(O),
     /// An object changed.
     Modified {
-        /// What this consumer was given before; `None` where that is not known.
+        /// The value that this consumer received before; `None` if that is unknown.
         old: Option<O>,
-        /// What it is now.
+        /// The present value.
         new: O,
     },
-    /// An object went, or left the filter: its last known value.
+    /// An object was deleted, or left the filter: its last known value.
     Deleted(O),
-    /// An object went, and no value of it is known, because its last one could not be decoded: its key. This consumer may have
-    /// been given the object before. It is client-go's `DeletedFinalStateUnknown`.
+    /// An object was deleted, and its last value could not be decoded: its key. This consumer may
+    /// have received the object before. It corresponds to client-go's `DeletedFinalStateUnknown`.
     DeletedUnknown(Vec<u8>),
-    /// The initial state is complete. Comes once, in a watch that begins with a state.
+    /// The initial state is complete. Comes once, in a watch that starts with a state.
     Synced,
     /// Everything up to the event's position was delivered.
     Bookmark,
-    /// What ended the watch. Nothing follows.
+    /// The reason why the watch ended. No event follows.
     Error(Status),
 }
 
@@ -81,15 +83,15 @@ pub enum Payload<O> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Origin {
-    /// It happened, at the event's position.
+    /// The change happened at the event's position.
     #[default]
     Change,
-    /// It is part of the initial state.
+    /// The object is part of the initial state.
     InitialState,
-    /// It is part of a difference between what the consumer had and what is there: after it had been overtaken, or
-    /// after the source lost its history.
+    /// The event is part of the difference between the consumer's state and the present one, after
+    /// the window had overtaken the consumer, or the source had lost its history.
     Difference,
-    /// It did not happen: the consumer asked for its state again, every so often.
+    /// Nothing changed: the consumer requested its objects again, periodically.
     Resync,
 }
 
@@ -98,52 +100,52 @@ impl<O> WatchEvent<O> {
         WatchEvent { position: Position::default(), lost: 0, origin: Origin::Change, payload }
     }
 
-    /// An object appeared.
+    /// An Added event.
     pub fn added(object: O) -> WatchEvent<O> {
         WatchEvent::new(Payload::Added(object))
     }
 
-    /// An object changed.
+    /// A Modified event.
     pub fn modified(old: Option<O>, new: O) -> WatchEvent<O> {
         WatchEvent::new(Payload::Modified { old, new })
     }
 
-    /// An object went; its last known value.
+    /// A Deleted event with the last known value.
     pub fn deleted(last: O) -> WatchEvent<O> {
         WatchEvent::new(Payload::Deleted(last))
     }
 
-    /// An object went of which no value is known.
+    /// A Deleted event without a known value.
     pub fn deleted_unknown(key: impl Into<Vec<u8>>) -> WatchEvent<O> {
         WatchEvent::new(Payload::DeletedUnknown(key.into()))
     }
 
-    /// The initial state is complete.
+    /// A Synced event.
     pub fn synced() -> WatchEvent<O> {
         WatchEvent::new(Payload::Synced)
     }
 
-    /// Everything up to the position was delivered.
+    /// A Bookmark: everything up to the position was delivered.
     pub fn bookmark(position: impl Into<Position>) -> WatchEvent<O> {
         WatchEvent::new(Payload::Bookmark).at(position)
     }
 
-    /// What ends a watch.
+    /// An Error event, which ends a watch.
     pub fn error(status: impl Into<Status>) -> WatchEvent<O> {
         WatchEvent::new(Payload::Error(status.into()))
     }
 
-    /// The same at a position.
+    /// The event at a position.
     pub fn at(self, position: impl Into<Position>) -> WatchEvent<O> {
         WatchEvent { position: position.into(), ..self }
     }
 
-    /// The same with a number of lost revisions before it.
+    /// The event with a number of lost revisions before it.
     pub fn with_lost(self, lost: u64) -> WatchEvent<O> {
         WatchEvent { lost, ..self }
     }
 
-    /// The same with an origin.
+    /// The event with an origin.
     pub fn with_origin(self, origin: Origin) -> WatchEvent<O> {
         WatchEvent { origin, ..self }
     }
@@ -156,7 +158,7 @@ impl<O> WatchEvent<O> {
         }
     }
 
-    /// What ended the watch, if this is it.
+    /// The status of an Error event.
     pub fn status(&self) -> Option<&Status> {
         match &self.payload {
             Payload::Error(status) => Some(status),
@@ -164,7 +166,7 @@ impl<O> WatchEvent<O> {
         }
     }
 
-    /// The name of its type that every language prints, such as `ADDED`.
+    /// The type's name, which every language prints, such as `ADDED`.
     pub fn name(&self) -> &'static str {
         match &self.payload {
             Payload::Added(_) => "ADDED",
@@ -176,7 +178,7 @@ impl<O> WatchEvent<O> {
         }
     }
 
-    /// The same event of other objects.
+    /// The event with converted objects.
     pub fn map<P>(self, mut change: impl FnMut(O) -> P) -> WatchEvent<P> {
         let payload = match self.payload {
             Payload::Added(object) => Payload::Added(change(object)),
@@ -191,9 +193,10 @@ impl<O> WatchEvent<O> {
     }
 }
 
-/// What went wrong with a watch, by the number that HTTP has for it.
+/// An error of a watch, with an HTTP status code.
 ///
-/// Sources that are no cache (a server, a test) have such numbers only; of an error of the cache the whole is kept.
+/// Sources other than caches (a server, a test) have only such codes; an error of a cache is kept
+/// whole.
 ///
 /// ```
 /// use std::time::Duration;
@@ -214,42 +217,42 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status with HTTP's number and a sentence.
+    /// A status with an HTTP code and a message.
     pub fn new(code: u16, message: impl Into<String>) -> Status {
         Status { code, message: message.into(), retry_after: None, error: None }
     }
 
-    /// The same, not to be tried again before this has passed.
+    /// The status with the minimum delay before the next attempt.
     pub fn with_retry_after(self, after: Duration) -> Status {
         Status { retry_after: Some(after), ..self }
     }
 
-    /// HTTP's number.
+    /// The HTTP status code.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// The sentence.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// How long not to try again, if the source said so.
+    /// The minimum delay before the next attempt, if the source gave one.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The cache's error with its numbers, where a cache gave it.
+    /// The cache's error with its numbers, if the status comes from a cache.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
 
-    /// 410: the revision that was asked for is not there any more. List, or begin anew.
+    /// 410: the requested revision is no longer available. List, or start from the present state.
     pub fn is_gone(&self) -> bool {
         self.code == 410
     }
 
-    /// 401 or 403: the same request fails again until somebody grants it.
+    /// 401 or 403: the same request fails until access is granted.
     pub fn is_refused(&self) -> bool {
         matches!(self.code, 401 | 403)
     }
@@ -264,7 +267,7 @@ impl Status {
 }
 
 impl PartialEq for Status {
-    /// By number, sentence and wait; the cache's error says the same again.
+    /// Compares code, message and delay; the cache's error adds nothing to these.
     fn eq(&self, other: &Status) -> bool {
         (self.code, &self.message, self.retry_after) == (other.code, &other.message, other.retry_after)
     }

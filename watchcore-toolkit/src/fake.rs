@@ -1,4 +1,4 @@
-//! Watches that do what a test says.
+//! Fake watches, whose events a test sends.
 
 #![forbid(unsafe_code)]
 
@@ -20,10 +20,11 @@ fn stopped() -> Error {
     Error::new(Code::Closed, "send an event to a fake watch: it was stopped. Reset it.")
 }
 
-/// Makes the events of a [`FakeWatch`]. Clones are for the same watch.
+/// Sends the events of a [`FakeWatch`]. Clones belong to the same watch.
 ///
-/// Each verb waits until the consumer has taken its event, so a test knows where its consumer is. After a stop they are
-/// CLOSED (the original panics), and what waited then was not delivered.
+/// Each method waits until the consumer has taken its event, so a test knows the consumer's
+/// progress. After a stop they return CLOSED (apimachinery's panic), and an event that was waiting
+/// is not delivered.
 ///
 /// ```
 /// use std::thread;
@@ -55,7 +56,8 @@ impl<O> Clone for FakeSource<O> {
     }
 }
 
-/// An event that is being sent; dropped before it was taken, it is not delivered.
+/// An event that is being sent. If this is dropped before the event was taken, the event is not
+/// delivered.
 struct Sending<'a, O> {
     pipe: &'a Pipe<O>,
     number: Option<u64>,
@@ -85,7 +87,8 @@ impl<O> FakeSource<O> {
         sent.unwrap_or_else(|| unreachable!("there is no timeout")).map_err(|_| stopped())
     }
 
-    /// [`FakeSource::send`] as a future. Dropped before its event was taken, it has sent nothing.
+    /// [`FakeSource::send`] as a future. If it is dropped before its event was taken, the event is
+    /// not sent.
     pub async fn send_async(&self, event: WatchEvent<O>) -> Result<()> {
         let pipe = self.now();
         send(&pipe, event).await.map_err(|_| stopped())
@@ -96,7 +99,7 @@ impl<O> FakeSource<O> {
         self.send(WatchEvent::added(object))
     }
 
-    /// Sends Modified, the old value not being known; see [`FakeSource::send`].
+    /// Sends Modified without an old value; see [`FakeSource::send`].
     pub fn modify(&self, object: O) -> Result<()> {
         self.send(WatchEvent::modified(None, object))
     }
@@ -106,7 +109,7 @@ impl<O> FakeSource<O> {
         self.send(WatchEvent::deleted(last))
     }
 
-    /// Sends an error, behind which the watch ends; see [`FakeSource::send`].
+    /// Sends an error, after which the watch ends; see [`FakeSource::send`].
     pub fn error(&self, status: impl Into<Status>) -> Result<()> {
         self.send(WatchEvent::error(status))
     }
@@ -139,7 +142,8 @@ impl<O> fmt::Debug for FakeSource<O> {
     }
 }
 
-/// A watch of what a test makes: see [`FakeSource`], and [`RaceFreeFakeSource`] for one that never blocks.
+/// A watch whose events a test sends: see [`FakeSource`], and [`RaceFreeFakeSource`] for a source
+/// that never blocks.
 ///
 /// ```
 /// use std::task::Poll;
@@ -160,7 +164,7 @@ pub struct FakeWatch<O> {
 }
 
 impl<O: Send + 'static> FakeWatch<O> {
-    /// A watch, and what makes its events.
+    /// Makes a watch, and the source of its events.
     pub fn pair() -> (FakeSource<O>, FakeWatch<O>) {
         let pipe = Arc::new(Pipe::new());
         (FakeSource { pipe: Arc::new(Lock::new(Arc::clone(&pipe))) }, FakeWatch::of(pipe))
@@ -217,12 +221,12 @@ impl<O> fmt::Debug for FakeWatch<O> {
     }
 }
 
-/// How many events a [`RaceFreeFakeSource`] holds.
+/// The capacity of a [`RaceFreeFakeSource`].
 const BUFFER: usize = 100;
 
-/// Makes the events of a [`FakeWatch`] and never waits: 100 of them are kept for the consumer.
+/// Sends the events of a [`FakeWatch`] without waiting: up to 100 events wait for the consumer.
 ///
-/// After a stop its verbs do nothing; what was sent before is still delivered.
+/// After a stop its methods do nothing; earlier events are still delivered.
 ///
 /// ```
 /// use std::time::Duration;
@@ -251,7 +255,7 @@ impl<O> Clone for RaceFreeFakeSource<O> {
 }
 
 impl<O> RaceFreeFakeSource<O> {
-    /// A watch, and what makes its events.
+    /// Makes a watch, and the source of its events.
     pub fn pair() -> (RaceFreeFakeSource<O>, FakeWatch<O>)
     where
         O: Send + 'static,
@@ -260,7 +264,8 @@ impl<O> RaceFreeFakeSource<O> {
         (RaceFreeFakeSource { pipe: Arc::clone(&pipe) }, FakeWatch::of(pipe))
     }
 
-    /// Sends any event. RESOURCE_EXHAUSTED where 100 were not taken (the original panics); after a stop nothing happens.
+    /// Sends any event. RESOURCE_EXHAUSTED if 100 events were not taken (apimachinery's panics);
+    /// after a stop it does nothing.
     pub fn send(&self, event: WatchEvent<O>) -> Result<()> {
         match self.pipe.try_send(event, BUFFER) {
             Ok(()) | Err(NotSent::Stopped) => Ok(()),
@@ -278,7 +283,7 @@ impl<O> RaceFreeFakeSource<O> {
         self.send(WatchEvent::added(object))
     }
 
-    /// Sends Modified, the old value not being known; see [`RaceFreeFakeSource::send`].
+    /// Sends Modified without an old value; see [`RaceFreeFakeSource::send`].
     pub fn modify(&self, object: O) -> Result<()> {
         self.send(WatchEvent::modified(None, object))
     }
@@ -288,12 +293,12 @@ impl<O> RaceFreeFakeSource<O> {
         self.send(WatchEvent::deleted(last))
     }
 
-    /// Sends an error, behind which the watch ends; see [`RaceFreeFakeSource::send`].
+    /// Sends an error, after which the watch ends; see [`RaceFreeFakeSource::send`].
     pub fn error(&self, status: impl Into<Status>) -> Result<()> {
         self.send(WatchEvent::error(status))
     }
 
-    /// Ends the watch behind what was sent.
+    /// Ends the watch after the events that were sent.
     pub fn stop(&self) {
         self.pipe.stop();
     }

@@ -1,4 +1,4 @@
-//! Watches of a part of another watch's events.
+//! Watches that select events of another watch.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +10,10 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// How many events one poll passes over at most before it lets others run.
+/// The maximum number of events that one poll skips before it yields to other tasks.
 pub(crate) const BUDGET: usize = 256;
 
-/// A watch whose events a function changes, or leaves out: see [`crate::WatchExt::filter_events`].
+/// A watch whose events a function changes or drops: see [`crate::WatchExt::filter_events`].
 ///
 /// ```
 /// use std::task::Poll;
@@ -34,7 +34,7 @@ pub(crate) const BUDGET: usize = 256;
 pub struct FilterWatch<W, F> {
     watch: W,
     filter: F,
-    /// Of events that were not given.
+    /// The losses reported by events that were dropped.
     lost: u64,
     ended: bool,
 }
@@ -96,7 +96,8 @@ impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
     }
 }
 
-/// Only objects that a predicate selects, with the right types: see [`crate::WatchExt::filter_objects`].
+/// A watch of only the objects that a predicate selects, with the right types: see
+/// [`crate::WatchExt::filter_objects`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,7 +126,7 @@ impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
 pub struct ObjectFilter<W: Watch, P> {
     watch: W,
     predicate: P,
-    /// The objects that were given and are there.
+    /// The objects that the consumer has.
     given: KeyedTable<W::Object>,
     lost: u64,
     ended: bool,

@@ -1,12 +1,14 @@
-//! Foreign code: everything of the program's that this crate calls or drops. Wakers, limiters, decoders
-//! ([`FromKeyValue`](crate::FromKeyValue)), index functions, handlers, sources, and the values that the program stored.
+//! Foreign code is everything of the program that this crate calls or drops: wakers, limiters,
+//! decoders ([`FromKeyValue`](crate::FromKeyValue)), index functions, handlers, sources, and the
+//! values that the program stored.
 //!
-//! [`guard`] is the one way into it. It asserts in debug builds that the thread holds no lock of this crate
-//! ([`crate::sync`]), catches a panic, logs it under the name of what panicked, and turns it into a value. So a panic costs
-//! the one call, and whoever comes behind it nothing. `clippy.toml` forbids `catch_unwind` elsewhere.
+//! [`guard`] is the only way to call it. In debug builds it asserts that the thread holds no lock
+//! of this crate ([`crate::sync`]). It catches a panic, logs it with the name of the code that
+//! panicked, and returns it as a value. So a panic affects only the one call. `clippy.toml` forbids
+//! `catch_unwind` elsewhere.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // This is the one place.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // This is the only place that may use them.
 
 use crate::sync::assert_unlocked;
 use event_listener::{Event, EventListener, Listener};
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// Foreign code has panicked, and that was logged. Printed, it is `WHAT panicked: TEXT`.
+/// A panic of foreign code, which was logged. It prints as `WHAT panicked: TEXT`.
 #[derive(Debug)]
 pub(crate) struct Panicked {
     what: String,
@@ -32,13 +34,13 @@ impl fmt::Display for Panicked {
     }
 }
 
-/// The text of a panic, where it has one.
+/// The text of a panic, if it has one.
 fn text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("of another type").to_owned()
 }
 
-/// Calls foreign code, which `what` names. An error where it panicked: that was logged.
+/// Calls foreign code; `what` is its name. A panic is logged and returned as an error.
 pub(crate) fn guard<T>(what: impl fmt::Display, call: impl FnOnce() -> T) -> Result<T, Panicked> {
     assert_unlocked(&what);
     let panic = match catch_unwind(AssertUnwindSafe(call)) {
@@ -46,28 +48,29 @@ pub(crate) fn guard<T>(what: impl fmt::Display, call: impl FnOnce() -> T) -> Res
         Err(panic) => panic,
     };
     let mut panicked = Panicked { what: String::new(), text: String::new() };
-    // The name may be the program's, the log's collector is, and the panic's own value may panic where it is dropped.
+    // The name may call code of the program, so may the log's collector, and the panic's value may
+    // panic when it is dropped.
     let disposed = catch_unwind(AssertUnwindSafe(|| {
         panicked.text = text(&*panic);
         panicked.what = what.to_string();
         drop(panic);
         tracing::error!(panic = %panicked.text, "{} panicked", panicked.what);
     }));
-    // What panics again when it is dropped is leaked.
+    // A value that panics again when it is dropped is leaked.
     disposed.unwrap_or_else(std::mem::forget);
     Err(panicked)
 }
 
 /// Drops a value of the program.
 pub(crate) fn discard<T>(what: impl fmt::Display, value: T) {
-    // A panic is logged by the guard, and there is nothing left to do.
+    // The guard logs a panic, and nothing else can be done.
     let _ = guard(what, || drop(value));
 }
 
-/// Wakes each of them, whatever the others do.
+/// Wakes all of the wakers, even if some panic.
 pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
-        // A model's own panic says that it has failed.
+        // In a loom model a panic means that the model has failed.
         if cfg!(toolkit_loom) {
             waker.wake();
         } else {
@@ -77,14 +80,16 @@ pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 thread_local! {
-    /// Wakers that a notification of this thread has reached, while one is under way.
+    /// The wakers that the present notification of this thread has reached; `None` outside of a
+    /// notification.
     static REACHED: RefCell<Option<Vec<Arc<GuardedWaker>>>> = const { RefCell::new(None) };
 }
 
-/// Lets a call notify listeners. `event-listener` calls their wakers below its own lock, where a waker that listens or
-/// notifies itself would wait for that lock for ever: so here they only enter a list, and are called behind the call.
+/// Runs a call that notifies listeners. `event-listener` calls their wakers under its own lock,
+/// where a waker that listens or notifies would deadlock: so here the wakers only enter a list, and
+/// are called after the call.
 fn notifying<T>(call: impl FnOnce() -> T) -> T {
-    // A thread that ends has no list any more: there they are called at once.
+    // A thread that is ending has no list any more: then wakers are called at once.
     let begins = REACHED.try_with(|reached| {
         let mut reached = reached.borrow_mut();
         let begins = reached.is_none();
@@ -99,7 +104,8 @@ fn notifying<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// An event that wakes who listens: `event-listener`'s, whose wakers run outside of every lock.
+/// An event that wakes its listeners, made of `event-listener`'s; their wakers run outside of every
+/// lock.
 pub(crate) struct Notify(Event);
 
 impl Notify {
@@ -107,27 +113,27 @@ impl Notify {
         Notify(Event::new())
     }
 
-    /// Wakes listeners until so many of those that are there have been woken.
+    /// Wakes listeners until at least this number of the present ones have been woken.
     pub(crate) fn notify(&self, listeners: usize) {
         notifying(|| self.0.notify(listeners));
     }
 
-    /// Wakes so many more.
+    /// Wakes this number of further listeners.
     pub(crate) fn notify_additional(&self, listeners: usize) {
         notifying(|| self.0.notify_additional(listeners));
     }
 
-    /// Listens from now on: what is notified after this call is heard.
+    /// Listens from now on: a notification after this call wakes the listener.
     pub(crate) fn listen(&self) -> Listening {
         Listening(Some(self.0.listen()))
     }
 }
 
-/// A listener of a [`Notify`]. Dropped after it was woken, it passes the notification on.
+/// A listener of a [`Notify`]. If it is dropped after it was woken, it passes the notification on.
 pub(crate) struct Listening(Option<EventListener>);
 
 impl Listening {
-    /// Blocks until it is notified, without end where there is no deadline; false after it.
+    /// Blocks until it is notified; returns false after the deadline, if there is one.
     pub(crate) fn wait(mut self, deadline: Option<Instant>) -> bool {
         let Some(listener) = self.0.take() else { return true };
         notifying(|| match deadline {
@@ -157,12 +163,12 @@ impl Drop for Listening {
     }
 }
 
-/// A waker whose panics stay in it.
+/// A waker whose panics are caught.
 struct GuardedWaker(Waker);
 
 impl GuardedWaker {
     fn call(&self) {
-        // The guard has logged a panic, and there is nothing left to do.
+        // The guard has logged a panic, and nothing else can be done.
         let _ = guard("a waker", || self.0.wake_by_ref());
     }
 }
@@ -180,9 +186,9 @@ impl Wake for GuardedWaker {
     }
 }
 
-/// A future of another crate, which keeps a guarded waker in place of the task's: it calls wakers where a panic would harm
-/// all its users. `event-listener` does so below its lock, `futures-timer` on the one thread that has all delays of the
-/// process.
+/// A future of another crate that calls wakers where a panic would harm all of that crate's users:
+/// `event-listener` under its lock, `futures-timer` on the one thread that serves all delays of the
+/// process. It gets a guarded waker instead of the task's.
 pub(crate) struct Guarded<F> {
     future: F,
     waker: Option<Arc<GuardedWaker>>,
@@ -203,7 +209,7 @@ impl<F: Future + Unpin> Future for Guarded<F> {
         let before = if is_same { None } else { this.waker.replace(Arc::new(GuardedWaker(context.waker().clone()))) };
         let waker = this.waker.clone().map_or_else(|| context.waker().clone(), Waker::from);
         let polled = Pin::new(&mut this.future).poll(&mut Context::from_waker(&waker));
-        // The program's waker of the poll before is dropped here, and not below a lock of the future's.
+        // The program's former waker is dropped here, and not under a lock of the future.
         drop(before);
         polled
     }

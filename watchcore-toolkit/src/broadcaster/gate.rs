@@ -1,26 +1,31 @@
-//! The gate: publishers one after the other, and none further ahead than the slowest seat allows.
+//! The gate admits publishers one after the other, and none further ahead than the slowest seat
+//! allows.
 //!
-//! A [`Gate`] numbers what is published: 1, 2, 3. A [`Seat`] is a watcher that is waited for; it says up to which number it has
-//! taken, and number n may be published while `taken + allowance >= n` for every seat. Everything is below one lock but the two
-//! words of a seat, because a watcher takes without locking.
+//! A [`Gate`] numbers the publications: 1, 2, 3. A [`Seat`] is a watcher for which publishers wait;
+//! it stores up to which number it has taken, and number n may be published while `taken +
+//! allowance >= n` for every seat. A lock protects everything except the word of a seat, because a
+//! watcher takes without locking.
 //!
-//! The life of one number: a publisher comes, finds the line empty and the number at or below `free_until`, and publishes.
-//! Above it the seats are walked, once in so many numbers as the slowest is away from its limit. Where a seat is full the
-//! publisher stands in line (a ticket, its waker) and the seat is marked as wanted. The watcher that takes finds the mark, and
-//! below the lock continues the walk where it stopped: it marks the next full seat, or wakes the first in line. So a publisher
-//! is woken when it can go, and not by each of a thousand seats.
+//! A publisher that finds the line empty and its number at or below `free_until` publishes at once.
+//! Above `free_until` it walks over the seats, which happens once per as many numbers as the
+//! slowest seat is away from its limit. If a seat is full, the publisher joins the line (a ticket
+//! and its waker) and marks the seat as wanted. The watcher that takes next finds the mark, and
+//! under the lock continues the walk where it stopped: it marks the next full seat, or wakes the
+//! first in line. So a publisher is woken when it can continue, and not by each of a thousand
+//! seats.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | a watcher swaps its word for the new number, unmarked | a publisher marks the word (`fetch_or`) | AcqRel: both are read-modify-writes of one word, so one comes first. If it is the swap, the publisher reads the new number; if it is the mark, the watcher gets it and continues the walk |
-//! | the same swap | the load or the marking of a publisher that goes on | Release / Acquire: what a consumer did before it took n is seen by who publishes n + allowance + 1 |
-//! | tickets, seats, the number, the end | the same | below the lock |
+//! | the same swap | a publisher's load or `fetch_or` of the word | Release / Acquire: the publisher of n + allowance + 1 sees everything that a consumer did before it took n |
+//! | tickets, seats, the number, the end | the same fields | the lock |
 //!
-//! Only the first in line makes the gate walk: who is behind is woken by who leaves the line before it, having published
-//! or given up. Nothing foreign runs below the lock: wakers are called behind it.
+//! Only the first in line makes the gate walk: a later publisher is woken by the one before it,
+//! when that has published or given up. No foreign code runs under the lock: wakers are called
+//! after it.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_types)] // A mutex that loom looks at, taken by `sync::lock`, which counts.
+#![allow(clippy::disallowed_types)] // Loom instruments this mutex, and `sync::lock` counts its guards.
 
 use crate::foreign::wake;
 #[cfg(toolkit_loom)]
@@ -30,18 +35,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A watcher that publishers wait for.
+/// A watcher for which publishers wait.
 pub(super) struct Seat {
-    /// Twice the number up to which it has taken everything, and one more if the first in line waits for it.
+    /// Twice the number up to which it has taken everything, plus one if the first in line waits
+    /// for it.
     word: AtomicU64,
-    /// How many numbers it may be behind.
+    /// The number of publications that it may be behind.
     allowance: u64,
-    /// Where it stands in the table.
+    /// Its index in the table.
     index: usize,
 }
 
 impl Seat {
-    /// Says that everything up to `number` was taken. True: a publisher waits for that; call [`Gate::seat_moved`].
+    /// Records that everything up to `number` was taken. Returns whether a publisher waits for
+    /// that: then call [`Gate::seat_moved`].
     #[must_use]
     pub(super) fn take(&self, number: u64) -> bool {
         let before = step!(TakeInOneStep, self.word.swap(number << 1, AcqRel), {
@@ -52,12 +59,12 @@ impl Seat {
         before & 1 == 1
     }
 
-    /// The highest number that it allows.
+    /// The highest number that this seat allows.
     fn limit(&self) -> u64 {
         self.limit_of(self.word.load(Acquire))
     }
 
-    /// The same, with a mark that a publisher waits for more.
+    /// Like `limit`, and marks that a publisher waits for more.
     fn mark(&self) -> u64 {
         let before = step!(MarkInOneStep, self.word.fetch_or(1, AcqRel), {
             let before = self.word.load(Acquire);
@@ -72,32 +79,32 @@ impl Seat {
     }
 }
 
-/// See the module. `S` is what publishing changes.
+/// The gate, described in the module's documentation. `S` is the state that publishing changes.
 pub(super) struct Gate<S> {
     line: Mutex<Line<S>>,
 }
 
-/// The state below the lock.
+/// The state under the lock.
 pub(super) struct Line<S> {
     /// The state that publishing changes.
     pub(super) state: S,
-    /// The last number that was published.
+    /// The last published number.
     pub(super) last: u64,
-    /// Nothing is published any more.
+    /// True after [`Gate::close`].
     closed: bool,
-    /// All seats were seen to allow this much.
+    /// All seats are known to allow numbers up to this one.
     free_until: u64,
     seats: Vec<Option<Arc<Seat>>>,
     vacant: Vec<usize>,
-    /// The seat at which the last walk ended, or 0.
+    /// The seat at which the last walk stopped, or 0.
     walk_from: usize,
-    /// Publishers that wait, in their order.
+    /// The waiting publishers, in order.
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
 }
 
 impl<S> Line<S> {
-    /// A seat of a watcher that has taken everything up to `taken`.
+    /// Adds a seat for a watcher that has taken everything up to `taken`.
     pub(super) fn add_seat(&mut self, taken: u64, allowance: u64) -> Arc<Seat> {
         let index = self.vacant.pop().unwrap_or(self.seats.len());
         let seat = Arc::new(Seat { word: AtomicU64::new(taken << 1), allowance, index });
@@ -109,12 +116,12 @@ impl<S> Line<S> {
         seat
     }
 
-    /// Nothing is published any more.
+    /// Whether publishing has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the next number has a place. `arm`: where it has none, the seat that has to move is marked.
+    /// Whether the next number may be published. If not, `arm` marks the seat that blocks it.
     fn has_place(&mut self, arm: bool) -> bool {
         let next = self.last + 1;
         if next <= self.free_until {
@@ -140,7 +147,8 @@ impl<S> Line<S> {
         true
     }
 
-    /// The waker of the first in line, if the next number has a place; otherwise a seat is marked for it.
+    /// Returns the waker of the first in line if the next number may be published; otherwise marks
+    /// the seat that blocks it.
     #[must_use]
     fn next_in_line(&mut self) -> Option<Waker> {
         if self.waiting.is_empty() || !self.has_place(true) {
@@ -149,7 +157,7 @@ impl<S> Line<S> {
         self.waiting.first_key_value().map(|(_, waker)| waker.clone())
     }
 
-    /// A number that was refused is given to the next.
+    /// Publishes the next number. A refused number is used again.
     fn publish<R, E>(&mut self, publish: impl FnOnce(&mut S, u64) -> Result<R, E>) -> Result<R, E> {
         let result = publish(&mut self.state, self.last + 1);
         self.last += u64::from(result.is_ok());
@@ -157,18 +165,18 @@ impl<S> Line<S> {
     }
 }
 
-/// A publisher's place in the line, while it has one. It leaves by [`Gate::leave`].
+/// A publisher's ticket for the line, while it waits. [`Gate::leave`] returns it.
 #[derive(Default)]
 pub(super) struct Ticket(Option<u64>);
 
-/// The fate of a number.
+/// The result of an attempt to publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entered<R, E> {
-    /// It was published, or refused.
+    /// The number was published, or refused.
     Done(Result<R, E>),
-    /// It has no place now.
+    /// A seat blocks the number now.
     Full,
-    /// Nothing is published any more.
+    /// Publishing has ended.
     Closed,
 }
 
@@ -189,12 +197,13 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Nothing is published while it is held. HeldLock for as long as one number takes, never while somebody waits.
+    /// Locks the gate, so that nothing is published. The lock is held for one publication at most,
+    /// never during a wait.
     pub(super) fn lock(&self) -> HeldLock<MutexGuard<'_, Line<S>>> {
         lock(&self.line)
     }
 
-    /// Publishes the next number if it has a place now, and nobody stands in line for it.
+    /// Publishes the next number if no seat blocks it and no publisher is in line.
     pub(super) fn try_enter<R, E>(&self, publish: impl FnOnce(&mut S, u64) -> Result<R, E>) -> Entered<R, E> {
         let mut line = self.lock();
         if line.closed {
@@ -206,8 +215,8 @@ impl<S> Gate<S> {
         Entered::Done(line.publish(publish))
     }
 
-    /// Publishes the next number when it has a place and everybody who stood in line before has published. `None`: nothing
-    /// is published any more.
+    /// Publishes the next number when no seat blocks it and all earlier publishers in the line have
+    /// published. `None`: publishing has ended.
     pub(super) fn poll_enter<R, E>(
         &self,
         ticket: &mut Ticket,
@@ -225,7 +234,7 @@ impl<S> Gate<S> {
             (Some((first, _)), Some(own)) => *first == own,
             (Some(_), None) => false,
         };
-        // No seat is marked yet: that is done below, when the waker is there.
+        // No seat is marked here: that happens below, after the waker is stored.
         if is_first && line.has_place(false) {
             let left = ticket.0.take().and_then(|own| line.waiting.remove(&own));
             let result = line.publish(publish);
@@ -243,12 +252,13 @@ impl<S> Gate<S> {
         let next = if is_first { line.next_in_line() } else { None };
         drop(line);
         drop(before);
-        // A place may have come between the two looks: then this very publisher is polled once more.
+        // A seat may have moved between the two checks: then this publisher itself is woken and
+        // polled again.
         wake(next);
         Poll::Pending
     }
 
-    /// A publisher that does not wait any more. Who stands behind it may go.
+    /// Removes a publisher that no longer waits, and wakes the next one if it may publish.
     pub(super) fn leave(&self, ticket: &mut Ticket) {
         let Some(own) = ticket.0.take() else { return };
         let mut line = self.lock();
@@ -259,7 +269,7 @@ impl<S> Gate<S> {
         wake(next);
     }
 
-    /// A seat has moved that a publisher waited for.
+    /// Handles a move of a seat for which a publisher waited.
     #[cold]
     pub(super) fn seat_moved(&self) {
         let mut line = self.lock();
@@ -268,7 +278,7 @@ impl<S> Gate<S> {
         wake(next);
     }
 
-    /// A seat is not waited for any more. Any number of times.
+    /// Removes a seat, so that publishers no longer wait for it. Repeated calls have no effect.
     pub(super) fn remove_seat(&self, seat: &Arc<Seat>) {
         let mut line = self.lock();
         let index = seat.index;
@@ -282,7 +292,8 @@ impl<S> Gate<S> {
         wake(next);
     }
 
-    /// Ends publishing, after one last step; everybody who waits is woken. `None`: it had ended before.
+    /// Ends publishing, after one last step, and wakes all waiting publishers. `None`: it had ended
+    /// before.
     pub(super) fn close<R>(&self, last: impl FnOnce(&mut S, u64) -> R) -> Option<R> {
         let mut line = self.lock();
         if line.closed {

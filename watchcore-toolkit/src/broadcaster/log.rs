@@ -1,16 +1,19 @@
 //! Objects in the log of an embedded cache.
 //!
-//! A cache's values are bytes, and what a decoder makes of them. Here the first byte says what happened to the object; its key
-//! follows where the broadcaster has a function for keys. The log itself has one key: with many, the newest object of each would
-//! stay in the cache's state for good.
+//! A cache's values are bytes, from which a decoder makes objects. Here the first byte says what
+//! happened to the object; its key follows if the broadcaster has a function for keys. The log
+//! itself has a single key: with many keys, the newest object of each would stay in the cache's
+//! state for ever.
 //!
-//! The object itself goes over in a slot beside it. The publisher puts it there, writes the revision, and has it decoded before it
-//! returns; the decoder takes it from the slot. A reader may be faster, and then decodes it on its thread: it is the same
-//! object, because the slot is filled for one revision at a time and a version is decoded once. From there on the object is the
-//! version's: shared by count, and dropped by the thread that frees versions when the log has moved on and nobody has it.
+//! The object itself is passed in a slot beside the log. The publisher puts it there, writes the
+//! revision, and has it decoded before it returns; the decoder takes the object from the slot. A
+//! faster reader decodes it on its own thread and gets the same object, because the slot is filled
+//! for one revision at a time and a version is decoded once. From then on the version owns the
+//! object: it is shared by count, and dropped by the thread that frees versions when it has left
+//! the log and nobody uses it.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_types)] // A mutex that loom looks at, taken by `sync::lock`, which counts.
+#![allow(clippy::disallowed_types)] // Loom instruments this mutex, and `sync::lock` counts its guards.
 
 use crate::event::{Payload, WatchEvent};
 use crate::object::{BROADCAST, FromKeyValue, OF_PREFIX, Object};
@@ -19,7 +22,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use watchcore::{Batch, Cache, Change, Code, Error, KeyValue, Position, Result, Stats, Writer};
 
-/// What happened to a published object.
+/// The kind of a publication.
 ///
 /// ```
 /// use watchcore_toolkit::Action;
@@ -28,16 +31,16 @@ use watchcore::{Batch, Cache, Change, Code, Error, KeyValue, Position, Result, S
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// It appeared.
+    /// The object is new.
     Added,
-    /// It changed: this is what it is now.
+    /// The object has changed; this is its new state.
     Modified,
-    /// It went: this is what it was last.
+    /// The object was deleted; this is its last state.
     Deleted,
 }
 
 impl Action {
-    /// Its name, as Kubernetes has it.
+    /// The name, as in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Action::Added => "ADDED",
@@ -58,21 +61,22 @@ impl Action {
 /// The value of the revision that ends the log.
 const END: u8 = b'e';
 
-/// The function for the keys of a broadcaster's objects. It is called before the log is touched: a panic of it leaves nothing.
+/// The function that returns the keys of a broadcaster's objects. It is called before the log is
+/// changed, so a panic of it has no effect.
 pub(super) type Keys<T> = AssertUnwindSafe<Arc<dyn Fn(&T) -> Vec<u8> + Send + Sync>>;
 
-/// The longest key of an object: the log reckons with [`BYTES`] for each of its events.
+/// The longest key of an object: the log budgets [`BYTES`] for each of its events.
 const LONGEST_KEY: usize = 1024;
 
-/// Bytes that the log may take for each of its events.
+/// The bytes that the log may use per event.
 const BYTES: u64 = 4096;
 
-/// An object that is to be published, and what the log writes for it.
+/// An object to be published, and the value that the log writes for it.
 pub(super) struct Publication<T> {
-    /// Until the log has it.
+    /// `None` once the log has it.
     object: Option<T>,
     what: [u8; 1],
-    /// The same byte and the object's key, where it has one.
+    /// The action's byte and the object's key, if there is a key.
     keyed: Option<Box<[u8]>>,
 }
 
@@ -100,7 +104,7 @@ impl<T> Publication<T> {
     }
 }
 
-/// The log's writer, and the slot of the object that is written now.
+/// The log's writer, and the slot for the object that is being written.
 pub(super) struct ObjectLog<T> {
     cache: Cache,
     writer: Writer,
@@ -108,14 +112,14 @@ pub(super) struct ObjectLog<T> {
 }
 
 impl<T: Send + Sync + 'static> ObjectLog<T> {
-    /// One that keeps at least 3/4 of so many events.
+    /// Makes a log that keeps at least 3/4 of `capacity` events.
     pub(super) fn new(name: &str, capacity: usize) -> Result<ObjectLog<T>> {
         let slot = Arc::new(Mutex::new(None));
         let decode = {
             let slot = Arc::clone(&slot);
             move |_: &[u8], _: &[u8]| lock(&slot).take().ok_or("no object was published with it")
         };
-        // Bytes enough for the events: an eighth of them bounds what waits to be freed.
+        // Enough bytes for the events: an eighth of them bounds the memory that waits to be freed.
         let bytes = (capacity as u64).saturating_mul(BYTES).max(1 << 20);
         let cache =
             Cache::builder(BROADCAST).name(name).capacity(capacity).capacity_bytes(bytes).decoder(decode).build()?;
@@ -123,7 +127,7 @@ impl<T: Send + Sync + 'static> ObjectLog<T> {
         Ok(ObjectLog { cache, writer, slot })
     }
 
-    /// Publishes an object as the revision `number`. One that is refused stays with the caller.
+    /// Publishes an object as the revision `number`. A refused object goes back into `publication`.
     pub(super) fn push(&mut self, number: u64, publication: &mut Publication<T>) -> Result<()> {
         *lock(&self.slot) = publication.object.take();
         if let Err(error) = self.writer.apply(number, [Change::put(BROADCAST, publication.value())]) {
@@ -138,7 +142,7 @@ impl<T: Send + Sync + 'static> ObjectLog<T> {
 }
 
 impl<T> ObjectLog<T> {
-    /// The last revision: behind it everybody ends.
+    /// Writes the last revision, after which all watchers end.
     pub(super) fn end(&mut self, number: u64) -> Result<()> {
         self.writer.apply(number, [Change::put(BROADCAST, &[END])])
     }
@@ -156,7 +160,8 @@ impl<T> ObjectLog<T> {
     }
 }
 
-/// Objects outside of a log: made in one that is dropped again; what was made stays by its count.
+/// Makes objects outside of a broadcaster's log: in a temporary log, whose objects live on by their
+/// counts.
 pub(super) fn objects_of<T: Send + Sync + 'static>(
     events: impl IntoIterator<Item = WatchEvent<T>>,
     keys: Option<&Keys<T>>,
@@ -188,11 +193,11 @@ pub(super) fn objects_of<T: Send + Sync + 'static>(
     }
 }
 
-/// An event of objects that are all there.
+/// Converts an event whose objects must all be present.
 fn transposed<O>(event: WatchEvent<Option<O>>) -> Option<WatchEvent<O>> {
     let payload = match event.payload {
         Payload::Added(object) => Payload::Added(object?),
-        // What is unknown stays unknown.
+        // An unknown old object stays unknown.
         Payload::Modified { old, new } => Payload::Modified { old: old.flatten(), new: new? },
         Payload::Deleted(object) => Payload::Deleted(object?),
         Payload::DeletedUnknown(key) => Payload::DeletedUnknown(key),
@@ -203,14 +208,14 @@ fn transposed<O>(event: WatchEvent<Option<O>>) -> Option<WatchEvent<O>> {
     Some(WatchEvent { position: event.position, lost: event.lost, origin: event.origin, payload })
 }
 
-/// What a revision of the log says; `None` is the end.
+/// Converts a revision of the log; `None` is the end.
 #[inline]
 pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<Payload<Object<T>>> {
     let action = kv.value().and_then(|value| value.first()).copied();
     if action == Some(END) {
         return None;
     }
-    // The decoder has made it, or makes it when it is looked at: see the module's head.
+    // The decoder has made the object, or makes it when it is used: see the module's documentation.
     let object = Object::of_decoded(kv);
     Some(match action {
         Some(b'm') => Payload::Modified { old: None, new: object },
@@ -219,7 +224,8 @@ pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<Payl
     })
 }
 
-/// The same without a count; `None` is the end, too.
+/// Borrows the action and the object of a revision without incrementing a count; `None` is the end,
+/// too.
 pub(super) fn action_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<(Action, &T)> {
     let action = match kv.value()?.first()? {
         b'm' => Action::Modified,
@@ -230,7 +236,7 @@ pub(super) fn action_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<(Acti
     kv.decoded().ok().flatten().map(|object| (action, object))
 }
 
-/// Whether the last revision of a batch ends the log.
+/// Whether the last revision of a batch is the one that ends the log.
 pub(super) fn ends(batch: &Batch) -> bool {
     let last = batch.events().last().and_then(|event| event.value());
     last.is_some_and(|value| value.first() == Some(&END))

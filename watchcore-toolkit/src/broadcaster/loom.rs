@@ -1,5 +1,5 @@
-//! Models of the gate: publishers that wait, seats that move and go, the end. A wait that nobody ends is a deadlock, which loom
-//! reports; the tests that leave a step out must meet it.
+//! Models of the gate: publishers that wait, seats that move and are removed, the end. A missed
+//! wake-up is a deadlock, which loom reports; the tests that leave a step out expect it.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ impl Wake for Sleeper {
     }
 }
 
-/// What was published, by whom.
+/// A gate that records what was published, and by whom.
 type Published = Gate<Vec<(u64, char)>>;
 
 fn sleeper() -> (Arc<Sleeper>, Waker) {
@@ -43,7 +43,7 @@ fn poll(gate: &Published, ticket: &mut Ticket, waker: &Waker, name: char) -> Pol
     entered.map(|entered| entered.map(|Ok(number)| number))
 }
 
-/// Publishes, and sleeps until that is possible. `None` after the end.
+/// Publishes, sleeping until that is possible. `None` after the end.
 fn publish(gate: &Published, name: char) -> Option<u64> {
     let (sleeper, waker) = sleeper();
     let mut ticket = Ticket::default();
@@ -64,7 +64,7 @@ fn take(gate: &Published, seat: &Seat, number: u64) {
     }
 }
 
-/// A gate with so many seats that allow one number each.
+/// A gate with `SEATS` seats that allow one number each.
 fn gate<const SEATS: usize>() -> (Arc<Published>, [Arc<Seat>; SEATS]) {
     let gate = Arc::new(Gate::new(Vec::new()));
     let seats = std::array::from_fn(|_| gate.lock().add_seat(0, 1));
@@ -104,7 +104,7 @@ fn loom_gate_mark_in_two_steps() {
     without(Site::MarkInOneStep, one_seat);
 }
 
-/// Two seats that move on two threads: the walk goes on where it stopped.
+/// Two seats move on two threads: the walk continues where it stopped.
 #[test]
 fn loom_gate_two_seats() {
     loom::model(|| {
@@ -121,7 +121,7 @@ fn loom_gate_two_seats() {
     });
 }
 
-/// Two publishers in line, one place after the other.
+/// Two publishers in line, admitted one after the other.
 fn two_publishers() {
     let (gate, [seat]) = gate();
     publish(&gate, 'a');
@@ -149,7 +149,7 @@ fn loom_gate_publisher_leaves_the_next_asleep() {
     without(Site::NextInLine, two_publishers);
 }
 
-/// A seat that goes while a publisher waits for it.
+/// A seat is removed while a publisher waits for it.
 fn seat_goes() {
     let (gate, [seat]) = gate();
     publish(&gate, 'a');
@@ -173,7 +173,7 @@ fn loom_gate_seat_goes_unnoticed() {
     without(Site::SeatGone, seat_goes);
 }
 
-/// The first in line gives up, perhaps when it was woken already: the second gets the place.
+/// The first in line gives up, perhaps after it was woken: the second publishes.
 fn first_gives_up() {
     let (gate, [seat]) = gate();
     publish(&gate, 'a');
@@ -221,7 +221,8 @@ fn loom_gate_end_beside_publishers() {
     });
 }
 
-/// A seat is added beside a publisher: whatever it was told, the bound holds from the number on that it began at.
+/// A seat is added concurrently with a publisher: the bound holds from the number on at which the
+/// seat starts.
 #[test]
 fn loom_gate_seat_comes() {
     loom::model(|| {

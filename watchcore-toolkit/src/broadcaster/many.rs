@@ -1,4 +1,4 @@
-//! Many events at once, where they stand in the log: without a count for each.
+//! Reads many events at once, by reference, without incrementing a count for each.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use watchcore::{Code, Error, Position, Result};
 
-/// An event of a [`crate::Broadcaster`], where it stands in the log: see [`BroadcastWatch::recv_many`].
+/// An event of a [`crate::Broadcaster`], borrowed from the log: see [`BroadcastWatch::recv_many`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,20 +34,22 @@ pub struct BroadcastEvent<'a, T> {
     pub action: Action,
     /// The object.
     pub object: &'a T,
-    /// Where a watch after it begins.
+    /// The position after which a watch resumes.
     pub position: Position,
     /// How many events this watch has lost directly before it.
     pub lost: u64,
 }
 
 impl<T: Send + Sync + 'static> BroadcastWatch<T> {
-    /// Waits for events, as long as the timeout says (`Duration::MAX`: without end), and calls `visit` with some that are
-    /// there, at most `max`, and not those of the prefix and of the log in one call. How many these were; 0 is the end of the watch, or an event that says how it ended: the next
-    /// [`crate::WatchExt::recv`] gives that. TIMEOUT where nothing came. `max` 0 is INVALID_ARGUMENT.
+    /// Waits for events, at most for the timeout (`Duration::MAX`: for ever), and calls `visit`
+    /// with some available events, at most `max`. A call does not mix events of the prefix with
+    /// those of the log. Returns the number of events; 0 is the end of the watch, or an event that
+    /// says how it ended: the next [`crate::WatchExt::recv`] returns that. TIMEOUT if no event
+    /// came; INVALID_ARGUMENT for a `max` of 0.
     ///
-    /// For watches that take much: no object is counted, and a publisher that waits for this watch is looked for once, not
-    /// once an event. So all events of a call count as taken when it begins; those that a panic of `visit` leaves over are
-    /// taken, too.
+    /// This is for watches with many events: no object's count is incremented, and a waiting
+    /// publisher is checked once per call, not once per event. So all events of a call count as
+    /// taken when it starts, including those that are not visited because `visit` panicked.
     pub fn recv_many(
         &mut self,
         timeout: Duration,
@@ -62,12 +64,13 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         })
     }
 
-    /// The same as a future, which waits without end. Cancel safe. `max` 0 gives 0.
+    /// [`BroadcastWatch::recv_many`] as a future, without a timeout. Cancel safe. `max` 0 returns
+    /// 0.
     pub async fn next_many(&mut self, max: usize, mut visit: impl FnMut(BroadcastEvent<'_, T>) + Send) -> usize {
         poll_fn(|context| self.poll_many(context, max, &mut visit)).await
     }
 
-    /// What both are.
+    /// The implementation of `recv_many` and `next_many`.
     fn poll_many(
         &mut self,
         context: &mut Context<'_>,
@@ -77,7 +80,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         loop {
             let visited = self.visit_prefix(max, visit);
             let visited = visited + self.visit_batch(max - visited, visit);
-            // What is no object comes by the stream.
+            // Events without an object are left for the stream.
             if visited > 0 || max == 0 || self.is_over() || !self.prefix.as_slice().is_empty() || ends(&self.batch) {
                 return Poll::Ready(visited);
             }
@@ -131,14 +134,15 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         visited
     }
 
-    /// Of a watch that loses nothing: one event after the other.
+    /// For a watch that loses nothing: visits consecutive events.
     fn visit_waiting(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
         let (events, begin) = (self.batch.events(), self.next);
         let until = (events.len() - usize::from(ends(&self.batch))).min(begin.saturating_add(max));
         if until <= begin {
             return 0;
         }
-        // All are taken before the first call: one that publishes would wait for itself.
+        // All events are taken before the first call, because a `visit` that publishes would
+        // otherwise wait for itself.
         (self.taken, self.next) = (events[until - 1].revision(), until);
         if let Rule::Wait(seat) = &self.rule
             && seat.take(self.taken)
@@ -155,16 +159,18 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         until - begin
     }
 
-    /// A batch keeps a segment of the log: as long as something of it is to be taken.
+    /// Releases a batch of which everything was taken: a batch keeps a segment of the log in
+    /// memory.
     fn release_if_taken(&mut self) {
         if self.next == self.batch.len() {
             (self.batch, self.next) = (watchcore::Batch::default(), 0);
         }
     }
 
-    /// The next batch; false: the watch is at its end, which the stream says.
+    /// Polls for the next batch; false: the watch has ended, which the stream reports.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        // What is left of the one before was lost: it would keep a segment of the log while this sleeps.
+        // The rest of the former batch was lost, and would keep a segment of the log during the
+        // wait.
         (self.batch, self.next) = (watchcore::Batch::default(), 0);
         match Pin::new(&mut self.subscription).poll_next(context) {
             Poll::Pending => Poll::Pending,

@@ -1,9 +1,10 @@
-//! A broadcaster: what a program publishes itself, for many watchers.
+//! A broadcaster distributes objects that the program publishes to many watchers.
 //!
-//! It is the log of an embedded cache with one key. Publishing one object is one revision, whoever watches; a watcher is a
-//! cursor in that log, and the object is shared by count. What `queue` means is computed by the watcher that takes
-//! (`queue.rs`), and only where a publisher has to wait for somebody do the two sides meet (`gate.rs`).
-//! The crate's root has its names beside apimachinery's.
+//! It is the log of an embedded cache with one key. Publishing an object writes one revision,
+//! however many watchers there are; a watcher is a cursor in that log, and objects are shared by
+//! count. The watcher that takes computes the effect of its `queue` (`queue.rs`), and the two sides
+//! interact only if a publisher has to wait (`gate.rs`). The crate's documentation compares the
+//! names with apimachinery's.
 
 #![forbid(unsafe_code)]
 
@@ -33,17 +34,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use watchcore::{Code, Error, OnLag, Position, Result, Start, Stats};
 
-/// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length of the original's incoming
-/// queue, and the event that its goroutine has in its hands. So a program that publishes and reads on one thread runs as it did.
+/// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length
+/// of the incoming queue of apimachinery's broadcaster, plus the event that its goroutine is
+/// distributing. So a program that publishes and reads on one thread works as it does there.
 const INCOMING: u64 = 26;
 
 /// Publishes objects of one type to any number of watchers.
 ///
-/// Send and Sync: share it in an `Arc`. Publishers are served one after the other, in their order. Dropping it shuts it down.
+/// Share it between threads in an `Arc`. Publishers are served one after the other, in order.
+/// Dropping it shuts it down.
 ///
-/// An object is shared, not cloned, and lives until the log has moved on by its window (at least four times the queue, and at
-/// least 96 events) and nobody has it any more; then it is dropped on a thread of the library's own, where a `Drop` should
-/// not wait for anything.
+/// An object is shared, not cloned, and lives until it has left the log (whose window is at least
+/// four times the queue, and at least 96 events) and nobody uses it; then a thread of the library
+/// drops it, so its `Drop` should not wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,12 +74,13 @@ pub struct Broadcaster<T> {
 /// The state that the broadcaster and its watchers share.
 struct Shared<T> {
     gate: Gate<Option<ObjectLog<T>>>,
-    /// The number of the last object, stored before it can be read: who finds one in the log finds its number here.
+    /// The number of the last object, stored before the object can be read: a reader that finds an
+    /// object in the log finds its number here.
     head: AtomicU64,
-    /// What the watchers get behind the last object, if it did not end in peace.
+    /// The last event of all watchers, if the broadcaster was shut down with an error.
     failed: OnceLock<Status>,
     defaults: WatchOptions,
-    /// How many events the log keeps in any case.
+    /// The minimum number of events that the log keeps.
     window: u64,
     epoch: u64,
     watchers: AtomicUsize,
@@ -85,12 +89,13 @@ struct Shared<T> {
 impl<T> Shared<T> {
     /// One above the number of the last object.
     fn head(&self) -> u64 {
-        // Acquire, with the publisher's Release, which stands before the log's own: what was read in the log is below it.
+        // Acquire pairs with the publisher's Release store, which precedes the publication in the
+        // log: everything that was read in the log is below this number.
         self.head.load(Ordering::Acquire) + 1
     }
 }
 
-/// A publisher that may wait. Dropped, it leaves the line.
+/// A publisher that may wait. Dropping it leaves the line.
 struct InLine<'a, S> {
     gate: &'a Gate<S>,
     ticket: Ticket,
@@ -107,20 +112,22 @@ fn stopped(what: &str) -> Error {
 }
 
 impl<T: Send + Sync + 'static> Broadcaster<T> {
-    /// A broadcaster whose watchers have queues of `queue` events, and what is done where one is full. RESOURCE_EXHAUSTED where
-    /// the system starts no thread for the first cache of the process; INVALID_ARGUMENT for a queue above 2^28.
+    /// Makes a broadcaster whose watchers have queues of `queue` events, with the given rule for
+    /// full queues. RESOURCE_EXHAUSTED if the system cannot start a thread for the first cache of
+    /// the process; INVALID_ARGUMENT for a queue above 2^28.
     pub fn new(queue: usize, when_full: WhenFull) -> Result<Broadcaster<T>> {
         Broadcaster::builder(queue, when_full).build()
     }
 
-    /// More options: the history, a name, keys of the objects.
+    /// Makes a broadcaster with more options: history, name, keys of the objects.
     pub fn builder(queue: usize, when_full: WhenFull) -> BroadcasterBuilder<T> {
         BroadcasterBuilder::new(WatchOptions::new(queue, when_full))
     }
 
     fn with(name: &str, defaults: WatchOptions, history: usize, keys: Option<Keys<T>>) -> Result<Broadcaster<T>> {
         let window = options::window(&defaults, history)?;
-        // Segments leave whole, and the newest may be empty: 3/4 of the capacity stay in any case.
+        // Segments are evicted as a whole, and the newest may be empty: at least 3/4 of the
+        // capacity stay.
         let log = ObjectLog::new(name, (window / 3 * 4 + 4).max(128))?;
         let epoch = log.position().epoch;
         let shared = Shared {
@@ -135,25 +142,25 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         Ok(Broadcaster { shared: Arc::new(shared), keys })
     }
 
-    /// A watch of everything that is published from now on. CLOSED after the shutdown. Never waits for a watcher, nor
-    /// for a publisher that waits.
+    /// Opens a watch of everything that is published from now on. CLOSED after the shutdown. It
+    /// never waits for watchers or publishers.
     pub fn watch(&self) -> Result<BroadcastWatch<T>> {
         self.watch_with(self.shared.defaults)
     }
 
-    /// A watch with a queue and a rule of its own. INVALID_ARGUMENT where the queue is longer than what the log keeps: see
-    /// [`BroadcasterBuilder::history`].
+    /// Opens a watch with its own queue and rule. INVALID_ARGUMENT if the queue is longer than the
+    /// log: see [`BroadcasterBuilder::history`].
     pub fn watch_with(&self, options: WatchOptions) -> Result<BroadcastWatch<T>> {
         self.open("watch", options, None, Vec::new())
     }
 
-    /// A watch that gives these events first, then everything that is published from now on. With [`WhenFull::Drop`] the
-    /// queue has room for one event more than these.
+    /// Opens a watch that delivers these events first, then everything that is published from now
+    /// on. With [`WhenFull::Drop`] the queue has room for at least one event more than these.
     pub fn with_prefix(&self, events: impl IntoIterator<Item = WatchEvent<T>>) -> Result<BroadcastWatch<T>> {
         self.with_prefix_and(self.shared.defaults, events)
     }
 
-    /// The same with a queue and a rule of its own.
+    /// [`Broadcaster::with_prefix`] with its own queue and rule.
     pub fn with_prefix_and(
         &self,
         options: WatchOptions,
@@ -162,14 +169,14 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         self.open("watch with a prefix", options, None, objects_of(events, self.keys.as_ref())?)
     }
 
-    /// A watch of what was published after a position, an event's, and of what follows. COMPACTED (410) where that has left the
-    /// log; FUTURE_REVISION where nothing was published there yet. With [`WhenFull::Wait`] publishers wait until it has
-    /// caught up to its queue.
+    /// Opens a watch of everything after a position, which is that of an event. COMPACTED (410) if
+    /// that has left the log; FUTURE_REVISION if it was not published yet. With [`WhenFull::Wait`],
+    /// publishers wait until the watch has caught up to within its queue.
     pub fn after(&self, position: impl Into<Position>) -> Result<BroadcastWatch<T>> {
         self.after_with(self.shared.defaults, position)
     }
 
-    /// The same with a queue and a rule of its own.
+    /// [`Broadcaster::after`] with its own queue and rule.
     pub fn after_with(&self, options: WatchOptions, position: impl Into<Position>) -> Result<BroadcastWatch<T>> {
         self.open("watch after a revision", options, Some(position.into()), Vec::new())
     }
@@ -182,7 +189,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         prefix: Vec<WatchEvent<Object<T>>>,
     ) -> Result<BroadcastWatch<T>> {
         options.check(self.shared.window)?;
-        // Nothing is published while this is held: where the watch begins is exact.
+        // Nothing is published while the lock is held, so the start is exact.
         let mut line = self.shared.gate.lock();
         let last = line.last;
         if line.is_closed() {
@@ -205,11 +212,13 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         Ok(BroadcastWatch::new(&self.shared, subscription, seat, options, taken..last, prefix))
     }
 
-    /// Publishes an object, and waits for a place where a [`WhenFull::Wait`] watcher is its queue and 26 behind. Its revision.
+    /// Publishes an object, and returns its revision. Waits while a [`WhenFull::Wait`] watcher is
+    /// behind by its queue and 26 more.
     ///
-    /// CLOSED after the shutdown, also where that comes while it waits. Blocks the thread; on one that runs tasks, use
-    /// [`Broadcaster::action_async`]. A watcher's consumer may call it, too: it has taken the event that it handles. O(1), and
-    /// once in `queue` events O([`WhenFull::Wait`] watchers).
+    /// CLOSED after the shutdown, also during the wait. Blocks the thread; on threads that run
+    /// tasks, use [`Broadcaster::action_async`]. A watcher's consumer may call it, too, because the
+    /// event that it handles counts as taken. O(1), and once per `queue` events
+    /// O([`WhenFull::Wait`] watchers).
     pub fn action(&self, action: Action, object: T) -> Result<u64> {
         let mut publication = self.publication(action, object)?;
         match self.try_publish(&mut publication) {
@@ -222,15 +231,15 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         }
     }
 
-    /// [`Broadcaster::action`] as a future. While it waits it stands in line before those who came later, so poll it or drop it.
-    /// Dropped, it has published nothing.
+    /// [`Broadcaster::action`] as a future. While it waits, it is in line before later publishers,
+    /// so poll it or drop it. If it is dropped, nothing is published.
     pub fn action_async(&self, action: Action, object: T) -> impl Future<Output = Result<u64>> + Send {
         let publication = self.publication(action, object);
         async move { self.publish(publication?).await }
     }
 
-    /// Publishes an object if no watcher has to be waited for, and nobody waits for one. Whether it was published;
-    /// CLOSED after the shutdown.
+    /// Publishes an object unless it would have to wait for a watcher, or another publisher waits.
+    /// Returns whether it was published; CLOSED after the shutdown.
     pub fn action_or_drop(&self, action: Action, object: T) -> Result<bool> {
         match self.try_publish(&mut self.publication(action, object)?) {
             Entered::Done(result) => result.map(|_| true),
@@ -256,32 +265,33 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         entered.await.unwrap_or_else(|| Err(stopped("publish")))
     }
 
-    /// Below the gate's lock.
+    /// Runs under the gate's lock.
     fn push(&self, log: &mut Option<ObjectLog<T>>, number: u64, publication: &mut Publication<T>) -> Result<u64> {
         let Some(log) = log else { return Err(stopped("publish")) };
         self.shared.head.store(number, Ordering::Release);
         log.push(number, publication).map(|()| number)
     }
 
-    /// How many watches are open.
+    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.shared.watchers.load(Ordering::Relaxed)
     }
 
-    /// The position of the last event: a watch [`Broadcaster::after`] it sees what comes next.
+    /// The position of the last event: a watch opened by [`Broadcaster::after`] with it receives
+    /// the following events.
     pub fn position(&self) -> Position {
         Position { epoch: self.shared.epoch, revision: self.shared.gate.lock().last }
     }
 
-    /// The figures of the log; `None` after the shutdown.
+    /// The statistics of the log; `None` after the shutdown.
     pub fn stats(&self) -> Option<Stats> {
         self.shared.gate.lock().state.as_ref().map(ObjectLog::stats)
     }
 }
 
 impl<T> Broadcaster<T> {
-    /// Ends it. Watchers get what was published before, then the end; publishers that wait get CLOSED. Never waits, and may
-    /// be called again.
+    /// Ends the broadcaster. Watchers receive all earlier events, then the end; waiting publishers
+    /// get CLOSED. Never waits, and may be called repeatedly.
     pub fn shutdown(&self) {
         self.end(None);
     }
@@ -295,14 +305,14 @@ impl<T> Broadcaster<T> {
         let shared = &self.shared;
         let ended = shared.gate.close(|log, number| {
             if let Some(status) = status {
-                // Before the last revision, which is what makes a watcher look for it.
+                // This is set before the last revision, at which watchers look for it.
                 let _ = shared.failed.set(status);
             }
             let mut log = log.take()?;
             let ended = log.end(number);
             Some((log, ended))
         });
-        // The writer and the last handle of the cache go behind the lock.
+        // The writer and the last handle of the cache are dropped after the lock is released.
         if let Some(Some((_log, Err(error)))) = ended {
             tracing::error!(%error, "a broadcaster could not publish its end; its watchers end with an error");
         }

@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use watchcore::{Code, Error, Result};
 
-/// What is done where a watcher has not taken `queue` events.
+/// The rule for a watcher that has not taken `queue` events.
 ///
 /// ```
 /// use std::task::Poll;
@@ -31,10 +31,12 @@ use watchcore::{Code, Error, Result};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WhenFull {
-    /// Publishers wait until it has taken one. They may run 26 further ahead than the queue.
+    /// Publishers wait until the watcher has taken an event. They may run 26 events further ahead
+    /// than the queue.
     #[default]
     Wait,
-    /// What comes is lost for this watcher, counted, and said with the next event that it takes. A queue of 0 counts as 1.
+    /// The watcher loses new events, which are counted and reported with the next event that it
+    /// takes. A queue of 0 counts as 1.
     Drop,
 }
 
@@ -57,7 +59,7 @@ pub struct WatchOptions {
 }
 
 impl WatchOptions {
-    /// A queue of so many events, and what is done where it is full.
+    /// A queue of `queue` events, with a rule for when it is full.
     pub fn new(queue: usize, when_full: WhenFull) -> WatchOptions {
         WatchOptions { queue, when_full }
     }
@@ -66,7 +68,7 @@ impl WatchOptions {
         self.queue as u64
     }
 
-    /// How far a publisher may run ahead of it, where it waits.
+    /// How far a publisher may run ahead of a watcher for which it waits.
     pub(super) fn allowance(&self) -> u64 {
         self.queue().saturating_add(INCOMING)
     }
@@ -75,7 +77,7 @@ impl WatchOptions {
         self.when_full == WhenFull::Wait
     }
 
-    /// Whether a log that keeps `window` events has room for such a queue.
+    /// Whether a log that keeps `window` events is long enough for the queue.
     pub(super) fn check(&self, window: u64) -> Result<()> {
         if self.allowance() < window {
             return Ok(());
@@ -91,7 +93,7 @@ impl WatchOptions {
     }
 }
 
-/// How many events the log has to keep.
+/// The number of events that the log has to keep.
 pub(super) fn window(defaults: &WatchOptions, history: usize) -> Result<usize> {
     const MOST: usize = 1 << 30;
     let window =
@@ -136,22 +138,23 @@ impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
         BroadcasterBuilder { defaults, history: 0, name: String::new(), keys: None }
     }
 
-    /// The log keeps at least so many events (default: four times the queue), for [`Broadcaster::after`] and for watches
-    /// whose queue is longer than the others'. Their objects live as long.
+    /// The log keeps at least this number of events (default: four times the queue), for
+    /// [`Broadcaster::after`] and for watches with longer queues. Their objects live as long.
     pub fn history(mut self, events: usize) -> BroadcasterBuilder<T> {
         self.history = events;
         self
     }
 
-    /// A name for log lines and figures.
+    /// The name in log lines and metrics.
     pub fn name(mut self, name: impl Into<String>) -> BroadcasterBuilder<T> {
         self.name = name.into();
         self
     }
 
-    /// What its objects are among the others, 1 to 1024 bytes each: then [`Object::key`](crate::Object::key) is that, and what
-    /// goes by keys ([`filter_objects`](crate::WatchExt::filter_objects),
-    /// [`predicate_filter`](crate::PredicateExt::predicate_filter)) tells them apart. Called once an object, by its publisher.
+    /// The keys of the objects, 1 to 1024 bytes each: [`Object::key`](crate::Object::key) returns
+    /// them, and adapters that use keys ([`filter_objects`](crate::WatchExt::filter_objects),
+    /// [`predicate_filter`](crate::PredicateExt::predicate_filter)) distinguish objects by them.
+    /// The publisher calls the function once per object.
     ///
     /// ```
     /// use std::time::Duration;
@@ -175,7 +178,7 @@ impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
         self
     }
 
-    /// Makes it. The errors of [`Broadcaster::new`].
+    /// Makes the broadcaster. The errors are those of [`Broadcaster::new`].
     pub fn build(self) -> Result<Broadcaster<T>> {
         Broadcaster::with(&self.name, self.defaults, self.history, self.keys)
     }

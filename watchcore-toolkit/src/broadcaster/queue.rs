@@ -1,47 +1,50 @@
-//! The queue of a watcher that drops: what a channel of so many places would have taken in, computed by who takes.
+//! The queue of a watcher that drops emulates a bounded channel: the reader computes which events a
+//! channel of this capacity would have accepted.
 //!
-//! Between two takes of its consumer a channel only fills up: of what is published meanwhile, the first events find the places
-//! that are free, the others find it full. So three numbers say all: the last look at the head, the head now, and how many
-//! accepted events were not taken. `docs/internals/toolkit.md` has an example in numbers.
+//! Between two takes of its consumer a channel only fills up: of the events published meanwhile,
+//! the first ones find the free slots, the others find the channel full. So three numbers suffice:
+//! the head at the last look, the head now, and the number of accepted events that were not taken.
+//! `docs/internals/toolkit.md` has an example in numbers.
 
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// See the module. Numbers are those of the events: 1, 2, 3.
+/// The queue, described in the module's documentation. Numbers are those of the events: 1, 2, 3.
 pub(super) struct DropQueue {
-    /// The most events that it holds.
+    /// The capacity.
     places: u64,
-    /// Everything below this number was looked at.
+    /// Everything below this number was accepted or lost.
     looked: u64,
-    /// Accepted and not taken, in order: at most one run a place.
+    /// Accepted and not taken, in order: at most one run per slot.
     accepted: VecDeque<Range<u64>>,
-    /// How many these are.
+    /// The number of events in `accepted`.
     pending: u64,
-    /// Places that something before the log's events takes.
+    /// Slots that events of the prefix occupy.
     prefix: u64,
     lost: u64,
 }
 
 impl DropQueue {
-    /// The queue of a watcher that takes first the `prefix`, then `from` and what follows; what lies below `head` is
-    /// accepted whatever the places say: it asked for it.
+    /// The queue of a watcher that takes first the `prefix`, then the events from `from` on. Events
+    /// below `head` are accepted whatever the capacity, because the watcher requested them.
     pub(super) fn new(queue: u64, prefix: u64, from: u64, head: u64) -> DropQueue {
         let pending = head - from;
         let accepted = (pending > 0).then_some(from..head).into_iter().collect();
         let asked = prefix + pending;
-        // One more than what it begins with, as the original has it; and a channel without a place would give nothing.
+        // The capacity exceeds the initial events by at least one, as in apimachinery; without
+        // capacity nothing would be delivered.
         let places = if asked > 0 { queue.max(asked + 1) } else { queue.max(1) };
         DropQueue { places, looked: head, accepted, pending, prefix, lost: 0 }
     }
 
-    /// How many of `new` events come in now.
+    /// How many of `new` events are accepted now.
     fn accepts(&self, new: u64) -> u64 {
         new.min(self.places.saturating_sub(self.pending + self.prefix))
     }
 
-    /// Everything below `head` is published.
+    /// Processes all events below `head`.
     pub(super) fn look(&mut self, head: u64) {
         if head <= self.looked {
             return;
@@ -60,12 +63,12 @@ impl DropQueue {
         self.looked = head;
     }
 
-    /// The next that is to be taken.
+    /// The next event to be taken.
     pub(super) fn next(&self) -> Option<u64> {
         self.accepted.front().map(|run| run.start)
     }
 
-    /// It was taken.
+    /// Takes the next event.
     pub(super) fn take(&mut self) {
         let Some(run) = self.accepted.front_mut() else { return };
         run.start += 1;
@@ -75,12 +78,12 @@ impl DropQueue {
         self.pending -= 1;
     }
 
-    /// One of the prefix was taken.
+    /// Takes an event of the prefix.
     pub(super) fn take_prefix(&mut self) {
         self.prefix -= 1;
     }
 
-    /// What lies below `oldest` has left the log: what was accepted of it is lost.
+    /// Marks accepted events below `oldest`, which have left the log, as lost.
     pub(super) fn skip_to(&mut self, oldest: u64) {
         while let Some(run) = self.accepted.front_mut() {
             if run.start >= oldest {
@@ -96,7 +99,7 @@ impl DropQueue {
         }
     }
 
-    /// How many were lost, if everything below `head` is published.
+    /// The number of lost events, if everything below `head` is published.
     pub(super) fn lost(&self, head: u64) -> u64 {
         let new = head.saturating_sub(self.looked);
         self.lost + new - self.accepts(new)
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(queue.lost(20), 5, "two places are free, of three one is lost");
     }
 
-    /// What left the log before it was taken is lost, and makes places free.
+    /// Events that left the log before they were taken are lost, and free their slots.
     #[test]
     fn evicted_numbers_are_lost() {
         let mut queue = DropQueue::new(4, 0, 1, 1);
@@ -138,7 +141,7 @@ mod tests {
         assert_eq!((queue.next(), queue.lost(13)), (None, 12));
     }
 
-    /// A channel with a counter: what it is held against.
+    /// A channel with a counter, as the reference.
     #[derive(Default)]
     struct Channel {
         places: usize,
@@ -159,7 +162,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever is published and taken in whatever order, it takes what a channel would have.
+        /// Whatever is published and taken in whatever order, the queue takes the same events as a
+        /// channel.
         #[test]
         fn arithmetic_equals_a_channel(
             places in 1..6u64,

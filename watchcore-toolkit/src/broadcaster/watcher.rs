@@ -1,4 +1,4 @@
-//! One watch of a broadcaster: a cursor in its log, and the rule for when it is behind.
+//! A watch of a broadcaster: a cursor in its log, with a rule for when it is behind.
 
 #![forbid(unsafe_code)]
 
@@ -20,8 +20,8 @@ use watchcore::{Batch, Closer, Code, Error, Position, Subscription};
 
 /// A watch of a [`crate::Broadcaster`].
 ///
-/// The objects are shared with all other watches: a count each. Stopped, it ends at once, and what it has not taken stays
-/// untaken; publishers that wait for it go on.
+/// All watches share the objects, each with a count. A stopped watch ends at once, without
+/// delivering the events that it has not taken; publishers that wait for it continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +39,8 @@ use watchcore::{Batch, Closer, Code, Error, Position, Subscription};
 pub struct BroadcastWatch<T> {
     pub(super) shared: Arc<Shared<T>>,
     pub(super) subscription: Subscription,
-    /// What the last poll gave, from `next` on. Empty as soon as all of it was taken: it keeps a segment of the log.
+    /// The events of the last poll, from `next` on. Emptied as soon as all were taken, because a
+    /// batch keeps a segment of the log.
     pub(super) batch: Batch,
     pub(super) next: usize,
     pub(super) prefix: std::vec::IntoIter<WatchEvent<Object<T>>>,
@@ -47,7 +48,7 @@ pub struct BroadcastWatch<T> {
     /// The number of the last event that was taken.
     pub(super) taken: u64,
     ended: bool,
-    /// The error that ended it, and is to be given.
+    /// The error that ended the watch, and is not delivered yet.
     failed: Option<Error>,
     ends: Arc<Ends<T>>,
     stopper: Stopper,
@@ -59,7 +60,7 @@ pub(super) enum Rule {
     Drop(DropQueue),
 }
 
-/// A stop ends the wait of the consumer, and those of publishers.
+/// Stopping ends the wait of the consumer, and the waits of publishers for this watch.
 struct Ends<T> {
     shared: Arc<Shared<T>>,
     closer: Closer,
@@ -76,7 +77,7 @@ impl<T> Ends<T> {
 }
 
 impl<T: Send + Sync + 'static> BroadcastWatch<T> {
-    /// `asked`: the numbers that it begins behind, and those up to which it asked for history.
+    /// `asked`: the watch starts after the first number, and requested the history up to the last.
     pub(super) fn new(
         shared: &Arc<Shared<T>>,
         subscription: Subscription,
@@ -112,7 +113,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         }
     }
 
-    /// The next event of the prefix.
+    /// Takes the next event of the prefix.
     pub(super) fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
         if self.prefix.as_slice().is_empty() {
             return None;
@@ -125,20 +126,20 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         Some(event.with_origin(Origin::InitialState))
     }
 
-    /// Which event of the batch comes next. What comes before it was lost.
+    /// The index of the next event in the batch. Events before it were lost.
     pub(super) fn next_index(&mut self) -> Option<usize> {
         let events = self.batch.events();
         let first = events.get(self.next)?.revision();
         let Rule::Drop(queue) = &mut self.rule else { return Some(self.next) };
         queue.look(self.shared.head());
-        // Of what the log has lost nothing can be taken.
+        // Events that have left the log cannot be taken.
         queue.skip_to(first);
         // Each number is one event of the log, and none is missing inside a batch.
         let index = self.next + (queue.next()? - first) as usize;
         (index < events.len()).then_some(index)
     }
 
-    /// Takes the event of the batch. `None`: it was the end.
+    /// Takes the event at an index of the batch. `None`: it was the end.
     fn take(&mut self, index: usize) -> Option<WatchEvent<Object<T>>> {
         let event = &self.batch.events()[index];
         let number = event.revision();
@@ -160,7 +161,8 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         Some(WatchEvent { position: self.position(), lost, origin: Origin::Change, payload })
     }
 
-    /// An error of the subscription: events that were lost, or the end.
+    /// Handles an error of the subscription: lost events (`None`), or the error that ends the
+    /// watch.
     pub(super) fn lose(&mut self, error: Error) -> Option<Error> {
         if error.code() != Code::Lagged {
             return Some(error);
@@ -172,12 +174,12 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         None
     }
 
-    /// Whether nothing is taken any more.
+    /// Whether no more events are taken.
     pub(super) fn is_over(&self) -> bool {
         self.ended || self.failed.is_some() || self.stopper.is_stopped()
     }
 
-    /// Ends it behind an error, which the stream gives.
+    /// Ends the watch with an error, which the stream delivers.
     pub(super) fn fail(&mut self, error: Error) {
         self.failed = Some(error);
     }
@@ -189,7 +191,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         self.ends.leave();
     }
 
-    /// The event behind the last object.
+    /// The event after the last object.
     fn last(&mut self) -> Option<WatchEvent<Object<T>>> {
         self.end();
         let status = self.shared.failed.get()?.clone();
@@ -202,7 +204,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
 }
 
 impl<T> BroadcastWatch<T> {
-    /// How many events it has lost until now, since it was opened.
+    /// How many events this watch has lost since it was opened.
     pub fn dropped(&self) -> u64 {
         match &self.rule {
             Rule::Wait(_) => 0,
@@ -210,7 +212,8 @@ impl<T> BroadcastWatch<T> {
         }
     }
 
-    /// The position of the last event that it has taken: a watch after it sees what follows.
+    /// The position of the last event that was taken: a watch that starts after it receives the
+    /// following events.
     pub fn position(&self) -> Position {
         Position { epoch: self.shared.epoch, revision: self.taken }
     }

@@ -1,4 +1,4 @@
-//! What a handler is: functions that are called with each change.
+//! Handlers: functions that are called for each change.
 
 #![forbid(unsafe_code)]
 
@@ -6,10 +6,10 @@ use crate::event::{Origin, Status};
 use std::time::Duration;
 use watchcore::OnLag;
 
-/// What is called with the changes of an informer's objects: one call at a time, in their order.
+/// Receives the changes of an informer's objects: one call at a time, in order.
 ///
-/// A call may take as long as it likes: no other handler, no reader and no writer waits for it, and nothing is kept for it
-/// meanwhile. One that panics is caught and counted, and the next event follows.
+/// A call may take as long as it likes: no other handler, reader or writer waits for it, and no
+/// queue grows meanwhile. A panic is caught and counted, and the next event follows.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -41,24 +41,25 @@ use watchcore::OnLag;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Handler<O>: Send + 'static {
-    /// An object appeared, or came into the filter.
+    /// An object was created, or entered the filter.
     fn added(&mut self, new: &O, origin: Origin) {
         let _ = (new, origin);
     }
 
-    /// An object changed. `old` is what this handler was given before; with [`Origin::Resync`] both are the same.
+    /// An object has changed. `old` is the value that this handler received before; with
+    /// [`Origin::Resync`] both are the same.
     fn updated(&mut self, old: &O, new: &O, origin: Origin) {
         let _ = (old, new, origin);
     }
 
-    /// An object went, or left the filter: the last value that this handler was given.
+    /// An object was deleted, or left the filter: the last value that this handler received.
     fn deleted(&mut self, last: &O, origin: Origin) {
         let _ = (last, origin);
     }
 
-    /// An object went whose last value could not be decoded, and no value of it is kept: its key. The handler may have been given
-    /// the object before. Only under [`OnLag::Stop`] and [`OnLag::SkipToOldest`], where nothing is kept of what was given: behind a
-    /// skip.
+    /// An object was deleted whose last value could not be decoded and of which no earlier value is
+    /// kept: its key. The handler may have received the object before. Only with [`OnLag::Stop`]
+    /// and [`OnLag::SkipToOldest`], which do not remember delivered objects: after a skip.
     fn deleted_unknown(&mut self, key: &[u8], origin: Origin) {
         let _ = (key, origin);
     }
@@ -66,24 +67,25 @@ pub trait Handler<O>: Send + 'static {
     /// Every object of the initial state has been handled. Called once.
     fn synced(&mut self) {}
 
-    /// So many revisions were not seen one by one before the next call: the difference follows.
+    /// This number of revisions before the next call was not seen one by one: the difference
+    /// follows.
     fn lost(&mut self, revisions: u64) {
         let _ = revisions;
     }
 
-    /// Nothing is called any more: the error that ended it, or `None` where the cache was closed. Not called for a handler
-    /// that was removed.
+    /// No further call is made: the error that ended the handler, or `None` if the cache was
+    /// closed. Not called for a handler that was removed.
     fn ended(&mut self, error: Option<&Status>) {
         let _ = error;
     }
 }
 
-/// Called with an object.
+/// A callback with one object.
 type OneCall<O> = Box<dyn FnMut(&O, Origin) + Send>;
-/// Called with an object as it was and as it is.
+/// A callback with the old and the new object.
 type TwoCall<O> = Box<dyn FnMut(&O, &O, Origin) + Send>;
 
-/// Called with a key.
+/// A callback with a key.
 type KeyCall = Box<dyn FnMut(&[u8], Origin) + Send>;
 
 /// A handler made of functions.
@@ -107,7 +109,7 @@ pub struct HandlerFns<O> {
 }
 
 impl<O> HandlerFns<O> {
-    /// One that does nothing.
+    /// A handler that does nothing.
     pub fn new() -> HandlerFns<O> {
         HandlerFns {
             added: Box::new(|_, _| {}),
@@ -172,7 +174,7 @@ impl<O: 'static> Handler<O> for HandlerFns<O> {
     }
 }
 
-/// What a handler is asked for.
+/// Options of a handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -190,23 +192,25 @@ pub struct HandlerOptions {
 }
 
 impl HandlerOptions {
-    /// Resnapshot, no resync, no name.
+    /// The defaults: Resnapshot, no resync, no name.
     pub fn new() -> HandlerOptions {
         HandlerOptions { name: String::new(), on_lag: OnLag::Resnapshot, resync: None }
     }
 
-    /// What it is called in [`crate::HandlerStatus`], in errors, and as a subscription in the cache's lists and figures: so
-    /// its lag is a metric of the cache.
+    /// The name in [`crate::HandlerStatus`], in errors, and as a subscription in the cache's lists
+    /// and metrics, which therefore include the handler's lag.
     pub fn name(self, name: impl Into<String>) -> HandlerOptions {
         HandlerOptions { name: name.into(), ..self }
     }
 
-    /// What happens where the window has left it behind: as [`crate::ObjectWatchBuilder::on_lag`].
+    /// The policy for when the window overtakes the handler: see
+    /// [`crate::ObjectWatchBuilder::on_lag`].
     pub fn on_lag(self, on_lag: OnLag) -> HandlerOptions {
         HandlerOptions { on_lag, ..self }
     }
 
-    /// Every so often it is given each of its objects again, as updates: as [`crate::ObjectWatchBuilder::resync_period`].
+    /// The interval at which the handler receives each of its objects again, as updates: see
+    /// [`crate::ObjectWatchBuilder::resync_period`].
     pub fn resync_period(self, period: Duration) -> HandlerOptions {
         HandlerOptions { resync: Some(period), ..self }
     }
