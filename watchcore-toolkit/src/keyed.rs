@@ -1,4 +1,4 @@
-//! Objects that have a key, and what a consumer was given of them.
+//! Objects that have a key, and tables of them.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::hash::BuildHasher;
 use watchcore::{Code, Error, KeyValue};
 
-/// An object with a key and the revision of its last change: what is compared with what.
+/// An object with a key and the revision of its last change, by which versions are compared.
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -30,26 +30,27 @@ use watchcore::{Code, Error, KeyValue};
 /// assert!(Arc::new(pod.clone()).is_same(&Arc::new(pod)));
 /// ```
 pub trait Keyed {
-    /// What it is among the others of its kind. Never changes.
+    /// The key, which is unique among the objects of a watch and never changes.
     fn object_key(&self) -> Cow<'_, [u8]>;
 
-    /// The revision of its last change; 0 where that is not known.
+    /// The revision of its last change; 0 if unknown.
     fn object_revision(&self) -> u64;
 
-    /// What changes where an object is deleted and made again below the same key, such as its create revision or a hash of
-    /// its uid; 0 where there is no such thing.
+    /// A value that differs when an object is deleted and created again with the same key, such as
+    /// its create revision or a hash of its uid; 0 if there is none.
     fn object_identity(&self) -> u64 {
         0
     }
 
-    /// Whether its key tells it from others. Not so for the objects of a [`crate::Broadcaster`] without
-    /// [`keys`](crate::BroadcasterBuilder::keys): what goes by keys ends with an error there.
+    /// Whether the key distinguishes the object from others. It does not for the objects of a
+    /// [`crate::Broadcaster`] without [`keys`](crate::BroadcasterBuilder::keys): adapters that use
+    /// keys end with an error there.
     fn has_own_key(&self) -> bool {
         true
     }
 
-    /// Whether two of one key are the same version: their revisions are equal, and known. Where a revision may be used
-    /// twice (a restored backup), the contents are to be compared too.
+    /// Whether two objects of one key are the same version: their revisions are known and equal. If
+    /// a revision may be used twice (after a restored backup), compare the contents too.
     fn is_same(&self, other: &Self) -> bool {
         self.object_revision() != 0 && self.object_revision() == other.object_revision()
     }
@@ -79,12 +80,12 @@ impl<T: Send + Sync + 'static> Keyed for Object<T> {
     }
 
     fn object_revision(&self) -> u64 {
-        // The numbers of a prefix are none of the log's.
+        // The numbers of a prefix are not revisions of the log.
         if let Some([OF_PREFIX, ..]) = self.broadcast() { 0 } else { self.revision() }
     }
 
     fn object_identity(&self) -> u64 {
-        // The log's one key was made once, whatever is published below it.
+        // The log's only key was created once, whatever is published under it.
         if self.broadcast().is_some() { 0 } else { self.key_value().create_revision() }
     }
 
@@ -119,7 +120,7 @@ impl<O: Keyed + ?Sized> Keyed for std::sync::Arc<O> {
     }
 }
 
-/// The error that ends a watch which goes by keys, at an object that has none of its own.
+/// The error that ends a watch whose adapter uses keys, at an object without its own key.
 pub(crate) fn refused_without_key(what: &str, object: Option<&impl Keyed>) -> Option<Error> {
     let refused = object.is_some_and(|object| !object.has_own_key());
     refused.then(|| {
@@ -133,7 +134,7 @@ pub(crate) fn refused_without_key(what: &str, object: Option<&impl Keyed>) -> Op
     })
 }
 
-/// Objects by their keys, which are inside of them.
+/// Objects by their keys, which are part of the objects.
 #[derive(Debug)]
 pub(crate) struct KeyedTable<O> {
     table: HashTable<O>,
@@ -153,7 +154,7 @@ impl<O: Keyed> KeyedTable<O> {
         self.table.find(self.hash(key), |object| *object.object_key() == *key)
     }
 
-    /// The object that stood there before.
+    /// Inserts an object and returns the former one.
     pub(crate) fn insert(&mut self, object: O) -> Option<O> {
         let key = object.object_key();
         let hash = self.hash(&key);
@@ -170,7 +171,7 @@ impl<O: Keyed> KeyedTable<O> {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
         let hash = self.hash(key);
         let (removed, _) = self.table.find_entry(hash, |object| *object.object_key() == *key).ok()?.remove();
-        // What a burst has left behind goes.
+        // Frees the capacity that a burst has left.
         if self.table.capacity() > 4 * self.table.len().max(64) {
             let hasher = &self.hasher;
             self.table.shrink_to(2 * self.table.len(), |other| hasher.hash_one(&*other.object_key()));

@@ -1,12 +1,13 @@
-//! The watch toolkit: what stands between a subscription of [`watchcore`] and a controller.
+//! The watch toolkit provides the layers between a subscription of [`watchcore`] and a controller.
 //!
-//! A subscription delivers batches of key-values. Here are a broadcaster for what a program makes itself, filters and
-//! fakes for tests, "wait until", a watch that survives its server, informers with handlers and indexes, and a work
-//! queue. Everything that delivers events is a [`Watch`]: a `Stream` of [`WatchEvent`] that can be stopped, with a blocking
-//! face beside the future. No runtime is needed.
+//! A subscription delivers batches of key-values. The toolkit adds a broadcaster for events that a
+//! program makes itself, filters and fakes for tests, "wait until", a watch that survives its
+//! server, informers with handlers and indexes, and a work queue. Everything that delivers events
+//! is a [`Watch`]: a `Stream` of [`WatchEvent`] that can be stopped, which can be read by blocking
+//! calls as well as in futures. No runtime is needed.
 //!
-//! A slow consumer holds nobody up and makes nothing grow: it is a cursor that falls behind, and what it lost is said with
-//! the next event that it gets.
+//! A slow consumer delays nobody and lets no queue grow: it is a cursor that falls behind, and the
+//! next event that it gets reports its loss.
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,7 +42,7 @@
 //! | apimachinery's `watch` | here |
 //! | --- | --- |
 //! | `Interface`: `Stop()`, `ResultChan()` | [`Watch`], [`WatchExt::stop`], [`WatchExt::recv`] or `Stream` |
-//! | `Event{Type, Object}` | [`WatchEvent`], [`Payload`]; `old`, `lost` and a position beside |
+//! | `Event{Type, Object}` | [`WatchEvent`], [`Payload`]; also `old`, `lost` and a position |
 //! | `NewBroadcaster(n, WaitIfChannelFull)`, `DropIfChannelFull` | [`Broadcaster::new`], [`WhenFull::Wait`], [`WhenFull::Drop`] |
 //! | `NewLongQueueBroadcaster` | the same: there is no incoming queue that could be longer |
 //! | `Watch()`, `WatchWithPrefix(events)` | [`Broadcaster::watch`], [`Broadcaster::with_prefix`], and [`Broadcaster::after`] for history |
@@ -50,7 +51,7 @@
 //! | `NewFake()`: `Add`, `Modify`, `Delete`, `Error`, `Action`, `Reset` | [`FakeWatch::pair`], [`FakeSource`] |
 //! | `NewRaceFreeFake()` | [`RaceFreeFakeSource::pair`] |
 //! | `NewProxyWatcher(ch)`, `MockWatcher` | a stream of events: [`StreamWatch::of`] |
-//! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] where types have to be right; over a broadcaster with [`BroadcasterBuilder::keys`] |
+//! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] if types must be right; over a broadcaster with [`BroadcasterBuilder::keys`] |
 //! | `NewRecorder(w)`, `Events()` | [`WatchExt::record`], [`Recording::events`] |
 //! | `NewStreamWatcher(d, r)`, `Decoder`, `Reporter` | [`StreamWatch`], [`Decoder`], [`Reporter`] |
 

@@ -1,21 +1,23 @@
-//! Indexes by function: kept by one thread of the informer's own, read by all.
+//! Indexes by function: one thread of the informer maintains them, and all threads read them.
 //!
 //! # One state
 //!
-//! [`IndexState`] is the answer to every question: the sets, the position that they show, whether that is a complete
-//! state, and why they follow the cache no more. It changes in one step below one lock, a whole state of the watch at a
-//! time ([`WatchStep::Whole`]). So an answer carries the position of exactly what it shows.
+//! [`IndexState`] answers every question: it has the sets, the position that they show, whether
+//! that state is complete, and why the indexes stopped following the cache, if they did. It changes
+//! in one step under one lock, by one whole state of the watch at a time ([`WatchStep::Whole`]). So
+//! an answer carries the exact position of its content.
 //!
 //! # Values are remembered
 //!
-//! A function runs once for each version of an object, when that is put. The [`IndexEntry`] of the object keeps the values, and
-//! a removal takes the object out of these sets without asking the function again: one that has changed its mind, or panics,
-//! leaves nothing behind. The life of an entry:
+//! A function runs once for each version of an object, when the object is put. The [`IndexEntry`]
+//! of the object keeps the values, and a removal takes the object out of these sets without calling
+//! the function again: a function that would now return other values, or panics, leaves nothing
+//! behind. The life of an entry:
 //!
 //! 1. The keeper takes an event and calls the functions, with no lock held ([`Keeper::gather`]).
 //! 2. At the next whole state it links the new entries into the sets, takes the old ones out, and stores the position
 //!    ([`Indexes::advance`]).
-//! 3. The old entries are dropped behind the lock: their objects are the program's, as are the clones that a reader makes.
+//! 3. The old entries are dropped after the lock is released, because their objects are foreign values, and so are the clones for a reader.
 
 #![forbid(unsafe_code)]
 
@@ -36,10 +38,10 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, KeyValue, Position, Result};
 
-/// The values that an object is found by.
+/// The function that returns the values of an object.
 pub(super) type IndexFn<O> = Arc<dyn Fn(&O) -> Vec<String> + Send + Sync>;
 
-/// How the function indexes of an informer stand.
+/// The state of an informer's function indexes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,36 +59,39 @@ pub(super) type IndexFn<O> = Arc<dyn Fn(&O) -> Vec<String> + Send + Sync>;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct IndexStatus {
-    /// Everything up to it is in the indexes.
+    /// The indexes include everything up to this position.
     pub position: Position,
     /// Whether the initial state is complete.
     pub synced: bool,
-    /// Calls of an index function that panicked. Their objects are found under no value of that index.
+    /// Calls of an index function that panicked. Their objects have no values in that index.
     pub panics: u64,
-    /// Why the indexes follow the cache no more, where that was neither a stop nor the cache's close. Reads and waits by index
-    /// are CLOSED with the same words.
+    /// Why the indexes no longer follow the cache, unless they were stopped or the cache was
+    /// closed. Reads and waits by index then return CLOSED with this text.
     pub failure: Option<String>,
 }
 
-/// The function indexes of an informer. The thread that keeps them is a consumer like any handler.
+/// The function indexes of an informer. The thread that maintains them is a consumer like any
+/// handler.
 pub(super) struct Indexes<O> {
     functions: Vec<(String, IndexFn<O>)>,
     state: SharedLock<IndexState<O>>,
     /// Notified when the position has moved, and at the end.
     moved: Notify,
-    /// Wakes the keeper for a look at the position: a revision without a matching event moves it, too.
+    /// Wakes the keeper to check its position, which also advances at a revision without a matching
+    /// event.
     keeper: Lock<Option<Waker>>,
     panics: AtomicU64,
 }
 
 struct IndexState<O> {
-    /// Everything up to it is in the sets.
+    /// The sets include everything up to this position.
     position: Position,
     synced: bool,
     ended: bool,
-    /// What has ended them, where it was neither a stop nor the cache's close: they do not follow the cache any more.
+    /// Why the indexes ended, unless they were stopped or the cache was closed: they no longer
+    /// follow the cache.
     failure: Option<String>,
-    /// Of each function.
+    /// One per function.
     sets: Vec<SetsByValue<O>>,
 }
 
@@ -96,9 +101,10 @@ type SetsByValue<O> = HashMap<Arc<str>, Known<Arc<IndexEntry<O>>>>;
 /// An object in the indexes.
 struct IndexEntry<O> {
     object: O,
-    /// What the tables go by: below the lock no method of the program's type is called.
+    /// The key-value by which the tables hash and compare: no method of the program's type is
+    /// called under the lock.
     kv: KeyValue,
-    /// The numbers of the functions, and the values that each gave for this object.
+    /// The numbers of the functions, and the values that each returned for this object.
     values: Box<[(usize, Arc<str>)]>,
 }
 
@@ -108,11 +114,11 @@ impl<O> KeyOf for Arc<IndexEntry<O>> {
     }
 }
 
-/// What one event changes: the entry before and the entry now.
+/// The effect of one event: the former entry and the new entry.
 type IndexChange<O> = (Option<Arc<IndexEntry<O>>>, Option<Arc<IndexEntry<O>>>);
 
 impl<O> IndexState<O> {
-    /// Whether an answer may be read from it.
+    /// Returns an error if the index must not be read.
     fn check(&self, name: &str) -> Result<()> {
         if let Some(why) = &self.failure {
             return Err(Error::new(Code::Closed, format!("read index {name}: {why}")));
@@ -126,7 +132,8 @@ impl<O> IndexState<O> {
         Ok(())
     }
 
-    /// Takes the old entry out of its sets and puts the new one into its own. The caller holds a count of both.
+    /// Removes the old entry from its sets and puts the new one into its own. The caller holds a
+    /// count of both.
     fn change(&mut self, old: Option<&Arc<IndexEntry<O>>>, new: Option<&Arc<IndexEntry<O>>>) {
         let (before, after) = (old.map_or(&[][..], |old| &old.values), new.map_or(&[][..], |new| &new.values));
         for value in before.iter().filter(|value| !after.contains(value)) {
@@ -159,7 +166,7 @@ impl<O: FromKeyValue> Indexes<O> {
         }
     }
 
-    /// Functions that panicked: their object is found under no value.
+    /// The number of calls that panicked: their objects have no values.
     pub(super) fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
@@ -184,7 +191,7 @@ impl<O: FromKeyValue> Indexes<O> {
         })
     }
 
-    /// The objects of one value, in key order, and the position of the answer.
+    /// The objects under one value, in key order, and the position of the answer.
     pub(super) fn objects(&self, name: &str, value: &str) -> Result<(Position, Vec<O>)> {
         let number = self.number(name)?;
         let (position, mut entries) = {
@@ -193,11 +200,11 @@ impl<O: FromKeyValue> Indexes<O> {
             (state.position, state.sets[number].get(value).map_or_else(Vec::new, Known::to_vec))
         };
         entries.sort_unstable_by(|a, b| a.key_of().cmp(b.key_of()));
-        // The clones are the program's: outside of the lock.
+        // Cloning calls the program's code, so it happens outside of the lock.
         Ok((position, entries.iter().map(|entry| entry.object.clone()).collect()))
     }
 
-    /// Every value under which there is an object, in order.
+    /// All values under which there is an object, in order.
     pub(super) fn values(&self, name: &str) -> Result<Vec<String>> {
         let number = self.number(name)?;
         let mut values: Vec<String> = {
@@ -215,7 +222,7 @@ impl<O: FromKeyValue> Indexes<O> {
         Ok(self.values_of(number, object).iter().any(|of| of == value))
     }
 
-    /// The values of an object: those of a function that panics are none.
+    /// The values of an object: none if the function panics.
     fn values_of(&self, number: usize, object: &O) -> Vec<String> {
         let (name, function) = &self.functions[number];
         let mut values =
@@ -228,12 +235,14 @@ impl<O: FromKeyValue> Indexes<O> {
         values
     }
 
-    /// The entry of an object, whose functions are called now and never again. `None`: its conversion to a key-value panicked.
+    /// Makes the entry of an object and calls all functions for it, once. `None`: the conversion to
+    /// a key-value panicked.
     fn entry(&self, object: O) -> Option<Arc<IndexEntry<O>>> {
         let kv = guard(Conversion::<O>::new(), || object.key_value().clone()).ok()?;
         let given: Vec<Vec<String>> = (0..self.functions.len()).map(|number| self.values_of(number, &object)).collect();
         let values = {
-            // A value that has a set already is the key of that set: objects of one value share it.
+            // If there is a set for the value already, its key is used, so that objects of one
+            // value share it.
             let state = self.state.read();
             let shared = |number: usize, value: String| {
                 let set = state.sets[number].get_key_value(value.as_str());
@@ -247,7 +256,7 @@ impl<O: FromKeyValue> Indexes<O> {
         Some(Arc::new(IndexEntry { object, kv, values }))
     }
 
-    /// Takes changes, and shows them at a position where they lead to a whole state.
+    /// Collects changes, and publishes them at a position if they lead to a whole state.
     fn advance(&self, changes: Vec<IndexChange<O>>, whole: Option<(Position, bool)>) {
         {
             let mut state = self.state.write();
@@ -258,7 +267,7 @@ impl<O: FromKeyValue> Indexes<O> {
                 (state.position, state.synced) = (position, synced);
             }
         }
-        // The last counts of the old entries, whose objects are the program's.
+        // This may drop the last counts of the old entries, whose objects are foreign.
         discard("the drop of an object of an index", changes);
         if whole.is_some() {
             self.moved.notify(usize::MAX);
@@ -281,7 +290,7 @@ impl<O: FromKeyValue> Indexes<O> {
         wake(self.keeper.replace(None));
     }
 
-    /// Whether it holds what is waited for; an error where it never will.
+    /// Whether the awaited condition holds; an error if it never will.
     fn look(&self, held: impl Fn(Position, bool) -> bool) -> Option<Result<()>> {
         let state = self.state.read();
         if held(state.position, state.synced) {
@@ -291,7 +300,7 @@ impl<O: FromKeyValue> Indexes<O> {
         state.ended.then(|| Err(Error::new(Code::Closed, format!("wait for an index: {why}"))))
     }
 
-    /// Blocks until the indexes hold; false after the deadline.
+    /// Blocks until the condition holds; returns false after the deadline.
     pub(super) fn wait(&self, deadline: Option<Instant>, held: impl Fn(Position, bool) -> bool) -> Result<bool> {
         loop {
             let moved = self.moved.listen();
@@ -305,7 +314,7 @@ impl<O: FromKeyValue> Indexes<O> {
         }
     }
 
-    /// The same as a future; false after the timeout.
+    /// [`Indexes::wait`] as a future; returns false after the timeout.
     pub(super) async fn wait_async(&self, timeout: Duration, held: impl Fn(Position, bool) -> bool) -> Result<bool> {
         let begin = SystemClock.now();
         let mut time = None;
@@ -332,16 +341,17 @@ impl<O: FromKeyValue> Indexes<O> {
     }
 }
 
-/// The thread that keeps the indexes. However it ends, that is in their state: a reader is never left waiting for it.
+/// The thread that maintains the indexes. However it ends, it records its end in their state, so
+/// that no reader waits for it for ever.
 pub(super) struct Keeper<O: FromKeyValue> {
     indexes: Arc<Indexes<O>>,
     watch: ObjectWatch<O>,
-    /// The entry of each object that the watch has given.
+    /// The entry of each object that the watch has delivered.
     entries: Known<Arc<IndexEntry<O>>>,
-    /// Not in the state yet.
+    /// Changes that are not in the state yet.
     changes: Vec<IndexChange<O>>,
     synced: bool,
-    /// How it ended, unless by a panic of its own.
+    /// How the keeper ended, unless it panicked.
     ended: Option<Option<String>>,
 }
 
@@ -350,13 +360,13 @@ impl<O: FromKeyValue> Keeper<O> {
         Keeper { indexes, watch, entries: Known::new(), changes: Vec::new(), synced: false, ended: None }
     }
 
-    /// Keeps the indexes until the watch ends.
+    /// Maintains the indexes until the watch ends.
     pub(super) async fn run(mut self) {
         let ended = poll_fn(|context| self.poll(context)).await;
         self.ended = Some(ended);
     }
 
-    /// Takes everything that is there. At the end, what has failed.
+    /// Takes all available events. At the end it returns the failure, if there was one.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
         drop(self.indexes.keeper.replace(Some(context.waker().clone())));
         loop {
@@ -378,9 +388,10 @@ impl<O: FromKeyValue> Keeper<O> {
         }
     }
 
-    /// Notes what an event changes.
+    /// Records the effect of an event.
     fn gather(&mut self, payload: Payload<O>) {
-        /// Changes of the initial state at a time: nobody reads it before it is complete.
+        /// The number of changes per step of the initial state, which is not read before it is
+        /// complete.
         const PIECE: usize = 1024;
         let change = match payload {
             Payload::Added(new) | Payload::Modified { new, .. } => self.indexes.entry(new).map(|entry| {
@@ -413,7 +424,7 @@ impl<O: FromKeyValue> Drop for Keeper<O> {
     }
 }
 
-/// The time left of a timeout that began at `begin`.
+/// The rest of a timeout that started at `begin`.
 pub(super) fn left(begin: Instant, timeout: Duration) -> Duration {
     timeout.saturating_sub(begin.elapsed())
 }
@@ -423,7 +434,7 @@ mod tests {
     use super::*;
     use watchcore::Cache;
 
-    /// However the thread that keeps the indexes ends, who reads them or waits for them is told.
+    /// However the keeper's thread ends, readers and waiters get an error.
     #[test]
     fn keeper_that_dies_is_reported() {
         let cache = Cache::builder("/").build().unwrap();

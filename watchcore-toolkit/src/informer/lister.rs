@@ -1,4 +1,4 @@
-//! Reads of an informer's objects: the newest state, a snapshot, or an index.
+//! Reads of an informer's objects: from the newest state, a snapshot, or an index.
 
 #![forbid(unsafe_code)]
 
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Filter, KeyValue, Page, Position, Range, Read, ReadOptions, Result, Snapshot};
 
-/// Reads an informer's objects. Nothing is copied but counts: the store is the cache's. Any thread; no read waits for
-/// another, or for the writer. Those by a function index share a lock with the thread that keeps it: they wait while that
-/// takes the changes of a revision, and it waits while the objects of a value are counted for a reader, O(found).
+/// Reads an informer's objects from the cache's store, without copying them. Usable from any
+/// thread; no read waits for another read, or for the writer. Reads by a function index share a
+/// lock with the thread that maintains it: a read waits while that thread applies the changes of a
+/// revision, and the thread waits while a reader counts the objects of a value, O(found).
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,7 +44,8 @@ impl<O> Clone for Lister<O> {
     }
 }
 
-/// What a read of several objects answers: all of one revision, in key order. A slice of objects.
+/// The result of a read of several objects: all of one revision, in key order. It dereferences to a
+/// slice of objects.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -57,7 +59,7 @@ impl<O> Clone for Lister<O> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listed<O> {
-    /// The state that was read.
+    /// The position of the state.
     pub position: Position,
     /// The objects.
     pub objects: Vec<O>,
@@ -102,8 +104,9 @@ impl<O: FromKeyValue> Lister<O> {
         Lister { shared }
     }
 
-    /// The object of a key; `None` where there is none, or none in the informer's filter. NOT_READY before the first listing;
-    /// INVALID_ARGUMENT where it cannot be decoded. O(log n), without a lock.
+    /// The object of a key; `None` if it is absent, or excluded by the informer's filter. NOT_READY
+    /// before the first listing; INVALID_ARGUMENT if it cannot be decoded. O(log n), without a
+    /// lock.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<O>> {
         let answer = match &self.shared.filter {
             None => self.shared.cache.get(key, Read::Any)?,
@@ -112,7 +115,7 @@ impl<O: FromKeyValue> Lister<O> {
         answer.kv.as_ref().map(object_of::<O>).transpose()
     }
 
-    /// Every object. NOT_READY before the first listing.
+    /// All objects. NOT_READY before the first listing.
     pub fn list(&self) -> Result<Listed<O>> {
         self.read(&Range::all(), None)
     }
@@ -122,13 +125,14 @@ impl<O: FromKeyValue> Lister<O> {
         self.read(range, None)
     }
 
-    /// The objects of a namespace: of keys like `PREFIX/NAMESPACE/NAME`, where PREFIX is the cache's.
+    /// The objects of a namespace: those with keys like `PREFIX/NAMESPACE/NAME`, where PREFIX is
+    /// the cache's.
     pub fn namespace(&self, namespace: &str) -> Result<Listed<O>> {
         self.read(&self.shared.namespace(namespace), None)
     }
 
-    /// The objects that a filter lets pass, such as `Filter::any().labels("app=web")?`. INVALID_ARGUMENT where it names what the
-    /// cache does not declare.
+    /// The objects that a filter selects, such as `Filter::any().labels("app=web")?`.
+    /// INVALID_ARGUMENT if it uses a label or field that the cache does not declare.
     pub fn select(&self, filter: &Filter) -> Result<Listed<O>> {
         self.read(&Range::all(), Some(filter))
     }
@@ -146,9 +150,10 @@ impl<O: FromKeyValue> Lister<O> {
         self.shared.cache.list_with(range, &options)
     }
 
-    /// Calls `visit` with each object of a range, in key order, as it is at one revision, which is returned. No object is
-    /// counted or kept: for many objects of which little is wanted. A value that cannot be decoded comes as its error. What
-    /// is seen stays in memory until the last call has returned.
+    /// Calls `visit` with each object of a range, in key order, at one revision, which is returned.
+    /// It neither counts nor keeps objects, which suits reads of little from many objects. A value
+    /// that cannot be decoded is passed as its error. The visited objects stay in memory until the
+    /// last call has returned.
     ///
     /// ```
     /// use watchcore::{Cache, Change, KeyValue, Range};
@@ -168,28 +173,30 @@ impl<O: FromKeyValue> Lister<O> {
         Ok(page.position())
     }
 
-    /// The objects that a function index has under a value, in key order, as of the index's own position: see
-    /// [`Lister::wait_until`]. NOT_READY before it is complete; INVALID_ARGUMENT for an index that there is not; CLOSED where it
-    /// has failed, and follows the cache no more. O(found), and a lock that only the thread which keeps the index takes
-    /// otherwise.
+    /// The objects that a function index has under a value, in key order, at the index's own
+    /// position: see [`Lister::wait_until`]. NOT_READY before the index is complete;
+    /// INVALID_ARGUMENT if there is no such index; CLOSED if it has failed. O(found), under a lock
+    /// that otherwise only the thread which maintains the index takes.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Listed<O>> {
         let (position, objects) = self.shared.indexes(index)?.objects(index, value)?;
         Ok(Listed { position, objects, refused: Vec::new() })
     }
 
-    /// The values of an index under which there is an object, in order. CLOSED as [`Lister::by_index`].
+    /// The values of an index under which there is an object, in order. CLOSED as for
+    /// [`Lister::by_index`].
     pub fn index_values(&self, index: &str) -> Result<Vec<String>> {
         self.shared.indexes(index)?.values(index)
     }
 
-    /// Waits until reads show a revision, those by index too: read your own writes. FUTURE_REVISION after the timeout;
-    /// CLOSED where the cache, the informer or its indexes have ended.
+    /// Waits until reads, also those by index, show a revision: read your own writes.
+    /// FUTURE_REVISION after the timeout; CLOSED if the cache, the informer or its indexes have
+    /// ended.
     pub fn wait_until(&self, revision: u64, timeout: Duration) -> Result<Position> {
         let begin = Instant::now();
         let position = self.shared.cache.wait_until(revision, timeout)?;
         if let Some(indexes) = &self.shared.indexes {
             let deadline = Instant::now().checked_add(left(begin, timeout));
-            // An index that stands in a later history has the revision behind it.
+            // An index in a later history is past the revision.
             if !indexes.wait(deadline, |at, synced| synced && at >= position)? {
                 return Err(not_shown(revision, position, timeout));
             }
@@ -197,7 +204,7 @@ impl<O: FromKeyValue> Lister<O> {
         Ok(position)
     }
 
-    /// The same as a future. Cancel safe.
+    /// [`Lister::wait_until`] as a future. Cancel safe.
     pub async fn wait_until_async(&self, revision: u64, timeout: Duration) -> Result<Position> {
         let begin = Instant::now();
         let position = self.shared.cache.wait_until_async(revision, timeout).await?;
@@ -210,7 +217,7 @@ impl<O: FromKeyValue> Lister<O> {
         Ok(position)
     }
 
-    /// The same reads of a snapshot: several informers of one cache at one revision.
+    /// Returns a lister of a snapshot, for several informers of one cache at one revision.
     ///
     /// ```
     /// use watchcore::{Cache, Change, Filter, KeyValue};
@@ -241,7 +248,7 @@ impl<O: FromKeyValue> Lister<O> {
     }
 }
 
-/// The cache has a revision, and the indexes do not in time.
+/// The error if the cache has a revision, and the indexes do not reach it in time.
 fn not_shown(revision: u64, position: Position, timeout: Duration) -> Error {
     let message = format!(
         "wait until the indexes show revision {revision}: not within {} ms, though the cache does. Ask again, or look at what \
@@ -257,7 +264,8 @@ impl<O> fmt::Debug for Lister<O> {
     }
 }
 
-/// An informer's objects in a snapshot. It keeps the log as the snapshot does: do not hold it for long.
+/// An informer's objects in a snapshot. It keeps the log in memory as the snapshot does: do not
+/// hold it for long.
 ///
 /// ```
 /// use watchcore::{Cache, Change, KeyValue};
@@ -280,7 +288,7 @@ pub struct SnapshotLister<'a, O> {
 }
 
 impl<O: FromKeyValue> SnapshotLister<'_, O> {
-    /// The state that it shows.
+    /// The position of the snapshot.
     pub fn position(&self) -> Position {
         self.snapshot.position()
     }
@@ -294,7 +302,7 @@ impl<O: FromKeyValue> SnapshotLister<'_, O> {
         object_of::<O>(&kv).map(Some)
     }
 
-    /// Every object.
+    /// All objects.
     pub fn list(&self) -> Result<Listed<O>> {
         self.read(&Range::all(), None)
     }
@@ -304,18 +312,18 @@ impl<O: FromKeyValue> SnapshotLister<'_, O> {
         self.read(range, None)
     }
 
-    /// The objects of a namespace: as [`Lister::namespace`].
+    /// The objects of a namespace: see [`Lister::namespace`].
     pub fn namespace(&self, namespace: &str) -> Result<Listed<O>> {
         self.read(&self.shared.namespace(namespace), None)
     }
 
-    /// The objects that a filter lets pass: as [`Lister::select`].
+    /// The objects that a filter selects: see [`Lister::select`].
     pub fn select(&self, filter: &Filter) -> Result<Listed<O>> {
         self.read(&Range::all(), Some(filter))
     }
 
-    /// The objects that an index function has under a value. The index is of now and the snapshot of then, so the function
-    /// is called with every object: O(n).
+    /// The objects that an index function has under a value. The index shows the present and not
+    /// the snapshot, so the function is called with every object: O(n).
     pub fn by_index(&self, index: &str, value: &str) -> Result<Listed<O>> {
         let indexes = self.shared.indexes(index)?;
         let mut listed = self.list()?;

@@ -2,10 +2,10 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `handler` | what is called |
-//! | `run` | one handler at work |
-//! | `turn` | when a call may begin, and who waits for its end |
-//! | `registration` | a handler as others have it |
+//! | `handler` | the trait with the callbacks |
+//! | `run` | runs one handler |
+//! | `turn` | whether a call may start, and waits for its end |
+//! | `registration` | the program's handle on a handler |
 //! | `index` | indexes by function |
 //! | `lister` | reads |
 
@@ -45,13 +45,14 @@ use std::time::{Duration, Instant};
 use turn::Turn;
 use watchcore::{Cache, Code, Error, Filter, Range, Result};
 
-/// Handlers, listers and indexes over a cache, or over the part of it that a filter lets pass.
+/// Handlers, listers and indexes over a cache, or over the part of it that a filter selects.
 ///
-/// It costs nothing by itself: no thread, no copy, no queue. Each handler is a cursor of its own over the cache's log, so a
-/// slow one lags alone, and costs the same however long it stalls. What a handler keeps is a count of each object that it was
-/// given: 10 to 21 bytes an object ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects). A handler under `Stop` or
-/// `SkipToOldest` keeps none. Clones are the same informer; with the last of them, and the last lister, its detached handlers
-/// end.
+/// An informer by itself has no thread, no copy and no queue. Each handler is a cursor over the
+/// cache's log, so a slow handler lags alone, and costs the same however long it stalls. A handler
+/// keeps a count of each object that it received: 10 to 21 bytes per object
+/// ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects). A handler with `Stop` or
+/// `SkipToOldest` keeps none. Clones are the same informer; when the last of them and the last
+/// lister are dropped, its detached handlers end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,18 +89,19 @@ pub(crate) struct InformerShared<O> {
     filter: Option<Filter>,
     clock: Arc<dyn Clock>,
     indexes: Option<Arc<Indexes<O>>>,
-    /// Of the watch that keeps the indexes.
+    /// Stops the watch of the indexes.
     index_stopper: Option<Stopper>,
-    /// Those that may still be at work; others are purged when one is added.
+    /// The handlers that may still run; others are removed when a handler is added.
     handlers: Lock<Vec<Weak<RegistrationShared>>>,
     next_id: AtomicU64,
     stopped: AtomicBool,
-    /// How many objects there were when the first handler came, if the cache was ready then: the next tables are made so
-    /// large at once. Not asked for again: the cache answers it with a walk over its subscriptions.
+    /// The number of objects when the first handler was added, if the cache was ready: later tables
+    /// start with this capacity. It is read only once, because the cache computes it by a walk over
+    /// its subscriptions.
     expected: OnceLock<usize>,
 }
 
-/// What an informer is made of. Made by [`Informer::builder`].
+/// Options of a new informer, made by [`Informer::builder`].
 ///
 /// ```
 /// use watchcore::{Cache, Filter, KeyValue};
@@ -122,7 +124,7 @@ pub struct InformerBuilder<O> {
 }
 
 impl<O: FromKeyValue> InformerBuilder<O> {
-    /// Only objects that this filter lets pass, and what was asked before.
+    /// Restricts the informer to objects that this filter and earlier ones select.
     pub fn filter(self, filter: Filter) -> InformerBuilder<O> {
         let filter = match self.filter {
             Some(before) => before.and(filter),
@@ -131,10 +133,11 @@ impl<O: FromKeyValue> InformerBuilder<O> {
         InformerBuilder { filter: Some(filter), ..self }
     }
 
-    /// An index by function: an object is found by [`Lister::by_index`] under each value that `values` gives for it. The
-    /// function is called once for each version of an object, when that comes; its values are kept until the next version or
-    /// the deletion. Where it panics the version has no values. One thread keeps all indexes of the informer: about 200 bytes
-    /// an object, and 50 for each value but the first.
+    /// Adds an index by function: [`Lister::by_index`] finds an object under each value that
+    /// `values` returns for it. The function is called once for each version of an object, when the
+    /// version arrives; its values are kept until the next version or the deletion. If it panics,
+    /// the version has no values. One thread maintains all indexes of the informer; they take about
+    /// 200 bytes per object, and 50 for each value after the first.
     pub fn index<F>(mut self, name: impl Into<String>, values: F) -> InformerBuilder<O>
     where
         F: Fn(&O) -> Vec<String> + Send + Sync + 'static,
@@ -143,13 +146,14 @@ impl<O: FromKeyValue> InformerBuilder<O> {
         self
     }
 
-    /// Another clock for resync periods.
+    /// Sets the clock for resync periods.
     pub fn clock(self, clock: Arc<dyn Clock>) -> InformerBuilder<O> {
         InformerBuilder { clock, ..self }
     }
 
-    /// Makes it, and starts the thread that keeps the indexes, if there are any. INVALID_ARGUMENT for a filter that names
-    /// what the cache does not declare, and for two indexes of one name; RESOURCE_EXHAUSTED without a thread; CLOSED.
+    /// Makes the informer, and starts the thread that maintains the indexes, if there are any.
+    /// INVALID_ARGUMENT for a filter with labels or fields that the cache does not declare, and for
+    /// two indexes of one name; RESOURCE_EXHAUSTED without a thread; CLOSED.
     pub fn build(self) -> Result<Informer<O>> {
         let InformerBuilder { cache, filter, clock, functions } = self;
         for (number, (name, _)) in functions.iter().enumerate() {
@@ -159,7 +163,7 @@ impl<O: FromKeyValue> InformerBuilder<O> {
                 return Err(Error::new(Code::InvalidArgument, message));
             }
         }
-        // Opened also where nothing is kept: it shows whether the filter is one of this cache.
+        // The watch is opened even without indexes, because opening it checks the filter.
         let watch = typed(&cache, filter.as_ref()).name("informer indexes").marks().open()?;
         let (mut indexes, mut index_stopper) = (None, None);
         if !functions.is_empty() {
@@ -192,8 +196,8 @@ fn typed<O: FromKeyValue>(cache: &Cache, filter: Option<&Filter>) -> ObjectWatch
     }
 }
 
-/// Polls a watch of ours. It guards all foreign code that it calls but one, the predicates of its filter, which the core calls:
-/// one that panics is the end of the watch.
+/// Polls a watch of the informer. The watch guards all foreign code except the predicates of its
+/// filter, which the core calls: a predicate that panics ends the watch.
 fn poll_guarded<T>(poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<std::result::Result<Option<T>, Status>> {
     match guard("a predicate of the informer's filter", poll) {
         Ok(polled) => polled.map(Ok),
@@ -201,13 +205,14 @@ fn poll_guarded<T>(poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<std::result::
     }
 }
 
-/// The next event of a watch of ours; the last is an error where it could not go on.
+/// Polls for the next event of a watch of the informer; the last event is an error if the watch
+/// failed.
 fn poll_event<O: FromKeyValue>(watch: &mut ObjectWatch<O>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
     poll_guarded(|| Pin::new(watch).poll_next(context))
         .map(|polled| polled.unwrap_or_else(|status| Some(WatchEvent::error(status))))
 }
 
-/// Runs a future on a thread of its own.
+/// Runs a future on its own thread.
 fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<()> {
     let run = move || {
         park::block_on_future(Duration::MAX, work);
@@ -219,7 +224,7 @@ fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<
 }
 
 impl<O> InformerShared<O> {
-    /// The informer's filter and another one.
+    /// Combines the informer's filter with another one.
     fn with(&self, filter: Option<&Filter>) -> Option<Filter> {
         match (&self.filter, filter) {
             (Some(own), Some(other)) => Some(own.clone().and(other.clone())),
@@ -243,7 +248,8 @@ impl<O> InformerShared<O> {
     }
 
     fn stop(&self) {
-        // Below the lock, as where handlers are added: one is either in the list here, or refused there.
+        // The flag is set under the lock of the handler list: a handler that is added concurrently
+        // is either in the list or refused.
         let handlers = {
             let mut handlers = self.handlers.lock();
             self.stopped.store(true, Ordering::Release);
@@ -258,7 +264,8 @@ impl<O> InformerShared<O> {
 
 impl<O> Drop for InformerShared<O> {
     fn drop(&mut self) {
-        // Detached handlers are the informer's: nobody else could end them, their threads and their cache.
+        // Only the informer could end detached handlers, with their threads and their cache, so it
+        // does so here.
         let handlers = std::mem::take(&mut *self.handlers.lock());
         handlers.iter().filter_map(Weak::upgrade).for_each(|handler| handler.informer_dropped());
         if let Some(stopper) = &self.index_stopper {
@@ -268,30 +275,32 @@ impl<O> Drop for InformerShared<O> {
 }
 
 impl<O: FromKeyValue> Informer<O> {
-    /// One of all objects of a cache.
+    /// Makes an informer of all objects of a cache.
     pub fn new(cache: &Cache) -> Result<Informer<O>> {
         Informer::builder(cache).build()
     }
 
-    /// What an informer can be made of.
+    /// Returns the options of an informer.
     pub fn builder(cache: &Cache) -> InformerBuilder<O> {
         InformerBuilder { cache: cache.clone(), filter: None, clock: Arc::new(SystemClock), functions: Vec::new() }
     }
 
-    /// Adds a handler, which gets the state and then every change, on a thread of its own. At any time, from any thread,
-    /// also from inside a callback. CLOSED after `stop`; RESOURCE_EXHAUSTED without a thread.
+    /// Adds a handler, which receives the state and then every change, on its own thread. At any
+    /// time, from any thread, also from inside a callback. CLOSED after `stop`; RESOURCE_EXHAUSTED
+    /// without a thread.
     pub fn add_handler(&self, handler: impl Handler<O>) -> Result<Registration> {
         self.add_handler_with(handler, HandlerOptions::new())
     }
 
-    /// The same with options.
+    /// [`Informer::add_handler`] with options.
     pub fn add_handler_with(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<Registration> {
         let (registration, run) = self.handler(handler, options)?;
         spawn("watchcore-handler", run)?;
         Ok(registration)
     }
 
-    /// Adds a handler whose calls are run by who spawns the future. Ten thousand of them need no thread each.
+    /// Adds a handler whose calls run inside the returned future, so that ten thousand handlers
+    /// need no thread each.
     pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
         let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
         let mut wanted = wanted.on_lag(options.on_lag).name(&options.name).clock(Arc::clone(&self.shared.clock));
@@ -326,29 +335,30 @@ impl<O: FromKeyValue> Informer<O> {
         Ok((Registration::new(Arc::clone(&shared)), HandlerRun::new(watch, handler, shared)))
     }
 
-    /// The informer's objects as a watch, for a program that would rather be asked than called.
+    /// The informer's objects as a watch, for programs that pull events instead of registering
+    /// callbacks.
     pub fn watch(&self) -> ObjectWatchBuilder<O> {
         typed(&self.shared.cache, self.shared.filter.as_ref()).clock(Arc::clone(&self.shared.clock))
     }
 
-    /// Reads its objects.
+    /// Returns a lister of its objects.
     pub fn lister(&self) -> Lister<O> {
         Lister::new(Arc::clone(&self.shared))
     }
 
-    /// The cache below.
+    /// The informer's cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
     }
 
-    /// How its handlers stand, in the order in which they were added.
+    /// The status of its handlers, in the order in which they were added.
     pub fn handlers(&self) -> Vec<HandlerStatus> {
         self.standing().iter().map(|handler| handler.status()).collect()
     }
 
-    /// How many objects a handler will know, about.
+    /// About how many objects a handler will know.
     fn expected(&self) -> Option<usize> {
-        // With a filter nobody knows before.
+        // With a filter the number is unknown.
         if self.shared.filter.is_some() || !self.shared.cache.is_ready() {
             return None;
         }
@@ -359,24 +369,26 @@ impl<O: FromKeyValue> Informer<O> {
         self.shared.handlers.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Removes the handler of this number, as [`Registration::remove`]: for one that was detached. False where there is none.
+    /// Removes the handler with this number, like [`Registration::remove`], even if it was
+    /// detached. Returns false if there is none.
     pub fn remove_handler(&self, id: u64) -> bool {
         let handler = self.standing().into_iter().find(|handler| handler.id == id);
         handler.inspect(|handler| handler.remove()).is_some()
     }
 
-    /// How the function indexes stand; `None` for an informer without any.
+    /// The status of the function indexes; `None` for an informer without any.
     pub fn index_status(&self) -> Option<IndexStatus> {
         self.shared.indexes.as_ref().map(|indexes| indexes.status())
     }
 
-    /// Index functions that panicked; their objects are found under no value.
+    /// The number of calls of index functions that panicked; their objects have no values.
     pub fn index_panics(&self) -> u64 {
         self.shared.indexes.as_ref().map_or(0, |indexes| indexes.panics())
     }
 
-    /// Waits until the cache is ready, the indexes are complete, and every handler that there is now is synced or removed. The
-    /// error says what is not, and why. Not from inside a callback, which it would wait for.
+    /// Waits until the cache is ready, the indexes are complete, and every present handler is
+    /// synced or removed. The error says what is not, and why. Do not call it inside a callback,
+    /// for which it would wait.
     pub fn wait_synced(&self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         self.shared.cache.wait_ready(timeout)?;
@@ -389,13 +401,14 @@ impl<O: FromKeyValue> Informer<O> {
             }
         }
         self.standing().iter().try_for_each(|handler| match handler.wait_synced(left(begin, timeout)) {
-            // Removed before its sync, or while it was waited for: there is nothing to wait for any more.
+            // The handler was removed before its sync: there is nothing to wait for.
             Err(_) if handler.turn.view().removed => Ok(()),
             waited => waited,
         })
     }
 
-    /// Removes all handlers and ends the indexes. No callback begins after this; none can be added. Idempotent, never waits.
+    /// Removes all handlers and ends the indexes. No callback starts after this, and no handler can
+    /// be added. Idempotent, never waits.
     pub fn stop(&self) {
         self.shared.stop();
     }

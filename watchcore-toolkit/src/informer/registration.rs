@@ -1,4 +1,4 @@
-//! A handler as others have it: whether it is synced, how it stands, its removal.
+//! The program's handle on a handler: whether it is synced, its status, its removal.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use watchcore::{Cache, Code, Error, Result};
 
-/// A handler of an informer. Dropping it removes the handler, without waiting; [`Registration::detach`] leaves it at work.
+/// A handler of an informer. Dropping it removes the handler, without waiting; after
+/// [`Registration::detach`] the handler stays.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,7 +49,7 @@ pub(super) struct RegistrationShared {
     pub(super) owners: Lock<Owners>,
 }
 
-/// Who keeps a handler at work. It is removed when neither does.
+/// The owners of a handler. It is removed when both are gone.
 pub(super) struct Owners {
     /// The [`Registration`] exists, and was not detached.
     pub(super) registration: bool,
@@ -56,7 +57,7 @@ pub(super) struct Owners {
     pub(super) informer: bool,
 }
 
-/// A handler's calls, for messages.
+/// The name of a handler's calls, for messages.
 pub(super) struct CallsOf<'a>(pub(super) &'a RegistrationShared);
 
 impl fmt::Display for CallsOf<'_> {
@@ -65,7 +66,7 @@ impl fmt::Display for CallsOf<'_> {
     }
 }
 
-/// What a handler does now.
+/// The activity of a handler.
 ///
 /// ```
 /// use watchcore_toolkit::HandlerState;
@@ -75,18 +76,18 @@ impl fmt::Display for CallsOf<'_> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HandlerState {
-    /// It waits for an event, or its next call is about to begin.
+    /// The handler waits for an event, or its next call is about to start.
     Waiting,
-    /// A call is under way.
+    /// A call is running.
     Handling {
-        /// The key that it is about; empty for calls that are about none.
+        /// The key of the call's object; empty for calls without an object.
         key: Vec<u8>,
-        /// For how long.
+        /// How long the call has been running.
         since: Duration,
     },
-    /// It was removed; a call that was under way may still be.
+    /// The handler was removed; a call that was running then may still run.
     Removed,
-    /// It is over: the error, if there was one.
+    /// The handler has ended, with the error, if there was one.
     Ended(Option<String>),
 }
 
@@ -104,7 +105,7 @@ impl fmt::Display for HandlerState {
     }
 }
 
-/// How a handler stands: for lists and figures.
+/// The status of a handler, for lists and metrics.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -121,36 +122,37 @@ impl fmt::Display for HandlerState {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HandlerStatus {
-    /// Its number in the informer, from 1.
+    /// The handler's number in the informer, from 1.
     pub id: u64,
-    /// What it was called when it was added.
+    /// The name from its options.
     pub name: String,
-    /// What it does now.
+    /// What the handler is doing.
     pub state: HandlerState,
     /// Whether every object of its initial state was handled.
     pub synced: bool,
-    /// Events that it has handled.
+    /// Events that were handled.
     pub handled: u64,
     /// Calls that panicked.
     pub panics: u64,
-    /// Its watch: events, losses, lag.
+    /// Statistics of its watch: events, losses, lag.
     pub figures: WatchFigures,
 }
 
 impl RegistrationShared {
     pub(super) fn count_handled(&self, is_event: bool) {
-        // Of one runner: nobody else adds.
+        // Only the handler's runner writes this counter.
         self.handled.store(self.handled.load(Ordering::Relaxed) + u64::from(is_event), Ordering::Relaxed);
     }
 
-    /// Calls code of the handler. A panic is logged and counted; the handler is called again with the next event.
+    /// Calls the handler's code. A panic is logged and counted; the handler is called again with
+    /// the next event.
     pub(super) fn guard(&self, call: impl FnOnce()) {
         if guard(CallsOf(self), call).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The informer is gone: nobody could end a detached handler any more.
+    /// Handles the end of the informer, after which nothing could end a detached handler.
     pub(super) fn informer_dropped(&self) {
         let is_detached = {
             let mut owners = self.owners.lock();
@@ -202,7 +204,7 @@ impl RegistrationShared {
         self.synced_or_why(timeout)
     }
 
-    /// Why it is not synced.
+    /// Returns Ok if the handler is synced, otherwise the reason.
     fn synced_or_why(&self, timeout: Duration) -> Result<()> {
         let view = self.turn.view();
         if view.synced {
@@ -211,7 +213,7 @@ impl RegistrationShared {
         let status = self.status();
         let asked = format!("wait until {} is synced", self.label());
         match status.state {
-            // Also while its last call is still under way.
+            // A removed handler may still be in its last call.
             _ if view.removed => Err(Error::new(Code::Closed, format!("{asked}: it was removed."))),
             HandlerState::Ended(reason) => {
                 let reason = reason.unwrap_or_else(|| "its cache or its informer was closed".into());
@@ -245,7 +247,7 @@ impl Registration {
         Registration { shared, attached: true }
     }
 
-    /// Its number in the informer, from 1.
+    /// The handler's number in the informer, from 1.
     pub fn id(&self) -> u64 {
         self.shared.id
     }
@@ -255,32 +257,32 @@ impl Registration {
         self.shared.turn.is_synced()
     }
 
-    /// Waits until it is synced. TIMEOUT says what keeps it; CLOSED: it was removed, or has ended. Not from inside the
-    /// handler's own callback, which it would wait for.
+    /// Waits until the handler is synced. TIMEOUT with the reason; CLOSED if it was removed, or has
+    /// ended. Do not call it inside the handler's own callback, for which it would wait.
     pub fn wait_synced(&self, timeout: Duration) -> Result<()> {
         self.shared.wait_synced(timeout)
     }
 
-    /// The same as a future, without a limit of its own. Cancel safe.
+    /// [`Registration::wait_synced`] as a future, without a timeout. Cancel safe.
     pub async fn synced(&self) -> Result<()> {
         self.shared.turn.synced_async().await;
         self.shared.synced_or_why(Duration::MAX)
     }
 
-    /// How it stands.
+    /// The status of the handler.
     pub fn status(&self) -> HandlerStatus {
         self.shared.status()
     }
 
-    /// Removes the handler: no callback begins after this. One that runs may still run. Idempotent, never waits, may be
-    /// called from inside any callback.
+    /// Removes the handler: no callback starts after this. A running callback may continue.
+    /// Idempotent, never waits; it may be called inside any callback.
     pub fn remove(&self) {
         self.shared.remove();
     }
 
-    /// Removes the handler and waits: once it has returned Ok, no callback runs. TIMEOUT where one did not return in time; it
-    /// is removed all the same. BUSY from inside the handler's own callback, which cannot end before this returns: nothing is
-    /// removed, and [`Registration::remove`] is what to call there.
+    /// Removes the handler and waits: after Ok no callback runs. TIMEOUT if a callback did not
+    /// return in time; the handler is removed nevertheless. BUSY inside the handler's own callback,
+    /// which cannot return before this does: nothing is removed; call [`Registration::remove`] there.
     pub fn remove_and_wait(&self, timeout: Duration) -> Result<()> {
         self.remove_from_outside()?;
         if self.shared.turn.wait_quiet(timeout) {
@@ -297,7 +299,8 @@ impl Registration {
         ))
     }
 
-    /// The same as a future, without a limit of its own. Cancel safe: it is removed at the first poll.
+    /// [`Registration::remove_and_wait`] as a future, without a timeout. Cancel safe: the handler
+    /// is removed at the first poll.
     pub async fn removed_and_quiet(&self) -> Result<()> {
         self.remove_from_outside()?;
         self.shared.turn.quiet_async().await;
@@ -319,8 +322,9 @@ impl Registration {
         Ok(())
     }
 
-    /// Leaves the handler at work until the informer is stopped, or its last clone and its last lister are dropped, or the cache
-    /// is closed; [`Informer::remove_handler`](crate::Informer::remove_handler) ends it alone.
+    /// Keeps the handler running until the informer is stopped, its last clone and its last lister
+    /// are dropped, or the cache is closed;
+    /// [`Informer::remove_handler`](crate::Informer::remove_handler) ends it alone.
     pub fn detach(mut self) {
         let has_informer = {
             let mut owners = self.shared.owners.lock();

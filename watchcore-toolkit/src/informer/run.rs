@@ -1,4 +1,4 @@
-//! One handler at work: its watch, and the calls that come of it.
+//! Runs one handler: its watch, and the calls for its events.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Calls after which a handler that has more to do lets others of its runtime have their turn.
+/// The number of calls after which a handler yields to other tasks of its runtime.
 const TURN: usize = 64;
 
-/// A handler at work, as a future: whoever spawns it runs the calls. Dropping it ends the handler.
+/// A running handler, as a future: the program's executor runs the calls. Dropping it ends the
+/// handler.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -60,7 +61,8 @@ impl HandlerRun {
     }
 }
 
-/// A handler, and what its calls are counted in. Its end is reported wherever it comes from, a dropped future included.
+/// A handler with the state of its calls. Its end is reported however it comes, also when the
+/// future is dropped.
 struct Work<H> {
     handler: Option<H>,
     shared: Arc<RegistrationShared>,
@@ -91,7 +93,7 @@ impl<H> Work<H> {
         self.end(error.as_ref());
     }
 
-    /// Calls the handler with an event; false once it was removed.
+    /// Calls the handler with an event; returns false after it was removed.
     fn handle<O: FromKeyValue>(&mut self, event: &WatchEvent<O>) -> bool
     where
         H: Handler<O>,
@@ -102,7 +104,8 @@ impl<H> Work<H> {
         }
         match &event.payload {
             Payload::Added(new) => self.call(Some(new), |handler| handler.added(new, origin)),
-            // Where nothing is kept the log may have no old value: to this handler the object is new.
+            // With a policy that remembers no objects, the log may have no old value: then the
+            // object is new to this handler.
             Payload::Modified { old: None, new } => self.call(Some(new), |handler| handler.added(new, origin)),
             Payload::Modified { old: Some(old), new } => {
                 self.call(Some(new), |handler| handler.updated(old, new, origin))
@@ -153,14 +156,14 @@ impl<H> Work<H> {
 
 impl<H> Drop for Work<H> {
     fn drop(&mut self) {
-        // What the handler holds is the user's: its drop may panic, too.
+        // The handler is foreign code, so its drop may panic, too.
         let handler = self.handler.take();
         self.shared.guard(|| drop(handler));
         self.shared.turn.finish(self.reason.take());
     }
 }
 
-/// Lets the other tasks of the runtime have their turn.
+/// Yields once to the other tasks of the runtime.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Who may call a handler, and who waits until nobody does.
+//! Admits calls of a handler, and lets others wait until none is running.
 
 #![forbid(unsafe_code)]
 
@@ -8,8 +8,8 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use watchcore::KeyValue;
 
-/// The state of a handler's calls: below one lock, so that a call either has begun when its handler is removed, and is
-/// waited for, or never begins.
+/// The state of a handler's calls. One lock protects it, so that a call has either started when its
+/// handler is removed, and is waited for, or never starts.
 pub(super) struct Turn {
     state: Lock<TurnState>,
     /// Notified when a call has ended after a removal, when the initial state was handled, and at the end.
@@ -20,21 +20,21 @@ pub(super) struct Turn {
 struct TurnState {
     removed: bool,
     synced: bool,
-    /// Its end, with the reason where there was one.
+    /// Set when the handler has ended, with the reason if there is one.
     ended: Option<Option<String>>,
     call: Option<CallUnderWay>,
 }
 
-/// A call that has begun and not returned.
+/// A call that has started and not returned.
 #[derive(Clone)]
 pub(super) struct CallUnderWay {
     thread: ThreadId,
-    /// What it is about; nothing for `synced`, `lost` and `ended`.
+    /// The object of the call; `None` for `synced`, `lost` and `ended`.
     pub(super) object: Option<KeyValue>,
     pub(super) since: Instant,
 }
 
-/// What can be seen of a handler from outside.
+/// The part of the state that is shown to others.
 pub(super) struct TurnView {
     pub(super) removed: bool,
     pub(super) synced: bool,
@@ -51,11 +51,11 @@ impl Turn {
         self.state.lock()
     }
 
-    /// Begins a call; not after a removal.
+    /// Records the start of a call. Returns false after a removal.
     pub(super) fn begin(&self, object: Option<&KeyValue>) -> bool {
         let call = CallUnderWay { thread: thread::current().id(), object: object.cloned(), since: Instant::now() };
         let mut state = self.lock();
-        // Where it is not taken, the call with its object is dropped behind the guard.
+        // If the call may not start, its object is dropped after the lock is released.
         let begins = !state.removed;
         let before = if begins { state.call.replace(call) } else { Some(call) };
         drop(state);
@@ -63,27 +63,27 @@ impl Turn {
         begins
     }
 
-    /// Ends the call. `synced`: it was the one that says that the initial state is complete.
+    /// Records the end of a call. `synced`: the call reported that the initial state is complete.
     pub(super) fn end(&self, synced: bool) {
         let (notify, call) = {
             let mut state = self.lock();
             state.synced |= synced;
             (state.removed || synced, state.call.take())
         };
-        // Outside of the lock: it may be the last count of an object.
+        // The object is dropped outside of the lock, because this may be its last count.
         drop(call);
         if notify {
             self.changed.notify(usize::MAX);
         }
     }
 
-    /// No call begins after this. Never waits.
+    /// Prevents further calls. Never waits.
     pub(super) fn remove(&self) {
         self.lock().removed = true;
         self.changed.notify(usize::MAX);
     }
 
-    /// Marks the handler as finished: no callback is running and none will start.
+    /// Marks the handler as finished: no call is running and none will start.
     pub(super) fn finish(&self, reason: Option<String>) {
         let call = {
             let mut state = self.lock();
@@ -103,21 +103,21 @@ impl Turn {
         self.lock().synced
     }
 
-    /// Whether the calling thread is inside the handler's own call: a wait for the end of that would not end.
+    /// Whether the calling thread is inside the handler's own call, so that a wait for its end would not end.
     pub(super) fn is_own_call(&self) -> bool {
         self.lock().call.as_ref().is_some_and(|call| call.thread == thread::current().id())
     }
 
-    /// Whether no call is under way.
+    /// Whether no call is running.
     fn is_quiet(&self) -> bool {
         self.lock().call.is_none()
     }
 
-    /// Blocks until no call is under way; false after the timeout. After a removal, so that none begins any more.
+    /// Blocks until no call is running; false after the timeout. To be called after `remove`, so that no call starts.
     pub(super) fn wait_quiet(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // Listening first: what changes after the look is heard.
+            // Listening starts before the check, so that no change after it is missed.
             let changed = self.changed.listen();
             if self.is_quiet() {
                 return true;
@@ -128,7 +128,7 @@ impl Turn {
         }
     }
 
-    /// The same as a future.
+    /// [`Turn::wait_quiet`] as a future, without a timeout.
     pub(super) async fn quiet_async(&self) {
         loop {
             let changed = self.changed.listen();
@@ -139,7 +139,7 @@ impl Turn {
         }
     }
 
-    /// Blocks until it is synced, removed or at its end; false after the timeout.
+    /// Blocks until the handler is synced, removed or has ended; returns false after the timeout.
     pub(super) fn wait_synced(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -153,7 +153,7 @@ impl Turn {
         }
     }
 
-    /// The same as a future.
+    /// [`Turn::wait_synced`] as a future, without a timeout.
     pub(super) async fn synced_async(&self) {
         loop {
             let changed = self.changed.listen();
