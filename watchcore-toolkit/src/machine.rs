@@ -1,8 +1,10 @@
-//! What a reflector and a retrying watch do next: one machine, which neither asks a source nor looks at a clock.
+//! The state machine of the reflector and of the retrying watch decides what to do next; it neither
+//! calls a source nor reads a clock.
 //!
-//! Its table of states, inputs and actions is in docs/internals/toolkit.md, "List, watch, resume"; the classes of errors are in
-//! docs/TOOLKIT.md, "Lists, watches and errors". A driver ([`Reflector`](crate::Reflector), [`RetryWatch`](crate::RetryWatch))
-//! begins with [`Input::Due`], does each [`Command`], and says as the next [`Input`] what came of it.
+//! The table of its states, inputs and actions is in docs/internals/toolkit.md, "List, watch,
+//! resume"; the classes of errors are in docs/TOOLKIT.md, "Lists, watches and errors". A driver
+//! ([`Reflector`](crate::Reflector), [`RetryWatch`](crate::RetryWatch)) starts with [`Input::Due`],
+//! executes each [`Command`], and reports its result as the next [`Input`].
 
 #![forbid(unsafe_code)]
 
@@ -13,29 +15,31 @@ use crate::event::Status;
 use std::time::{Duration, Instant};
 use watchcore::{Backoff, Error};
 
-/// A watch that ended earlier and brought nothing new is a fruitless attempt.
+/// A watch that ended within this time and delivered nothing new is a fruitless attempt.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A list after a 410, or after fruitless attempts of a relay, comes at once where none came so for this long.
+/// A list after a 410, or after fruitless attempts of a relay, comes at once if none came so within
+/// this time.
 const RELIST_CALM: Duration = Duration::from_secs(30);
 
-/// How many fruitless attempts in a row lead to a list: whatever keeps the source from going on, the state is known again, and
-/// no error leaves it stale for ever.
+/// This number of fruitless attempts in a row leads to a list: whatever prevents the source from
+/// continuing, the state is then known again, so no error leaves it stale for ever.
 const MOST: u32 = 3;
 
-/// What an error says about the revision that was asked for.
+/// The meaning of an error for the requested revision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// 410: the revision has left the source's window, so no watch from it can be opened.
+    /// 410: the revision has left the source's window, so no watch can start there.
     Gone,
-    /// 429, 503, and no answer in time: nothing about the revision. The same request is made again later.
+    /// 429, 503, and no answer in time: says nothing about the revision. The same request is made
+    /// again later.
     Busy,
-    /// Any other 5xx: the server or a gateway has failed, and another watch may succeed. 504 also says that the revision is
-    /// not there yet, as after a restored backup.
+    /// Any other 5xx: the server or a gateway has failed, and another watch may succeed. 504 may
+    /// also mean that the revision has not been reached yet, as after a restored backup.
     Failed,
     /// 401, 403.
     Refused,
-    /// Everything else: the request or the stream is wrong, and repeating it does not help.
+    /// Everything else: the request or the stream is invalid, and repeating it does not help.
     Wrong,
 }
 
@@ -50,108 +54,114 @@ impl Status {
         }
     }
 
-    /// Whether asking again cannot mend it: a cache that is closed, or broken for good.
+    /// Whether repeating the request cannot succeed: the cache is closed, or broken for good.
     fn is_fatal(&self) -> bool {
         self.error().is_some_and(Error::is_fatal)
     }
 
-    /// Whether a list at a revision failed because the source does not have that revision: not any more, or not yet.
+    /// Whether a list at a revision failed because the source does not have that revision, any more
+    /// or yet.
     fn lacks_revision(&self) -> bool {
         matches!(self.code(), 410 | 504)
     }
 }
 
-/// What the driver says.
+/// A report of the driver.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// The wait is over; the first input of all.
+    /// The wait is over; always the first input.
     Due,
-    /// The source gave a watch.
+    /// The source opened a watch.
     Opened,
-    /// The whole state came, by a list or by a watch, and was taken.
+    /// The whole state came, by a list or by a watch, and was stored.
     Synced,
-    /// The watch brought a newer revision than was known when it was asked for.
+    /// The watch delivered a newer revision than was known when it was requested.
     Newer,
     /// The list, the request for a watch, or the watch has failed.
     Failed(Status),
-    /// A page that is not the first is gone, or the pages have no end, or are of several revisions.
+    /// A page other than the first is gone, the pages do not end, or they belong to several
+    /// revisions.
     BrokenPages(Status),
-    /// The watch brought an event without a revision, behind which it cannot be resumed.
+    /// The watch delivered an event without a revision, from which it cannot be resumed.
     Unplaced(Status),
     /// The watch has ended without an error.
     Ended,
-    /// The watch has ended inside a revision or a state, or the source answered without a watch.
+    /// The watch has ended inside a revision or a state, or the source returned no watch.
     Cut(Status),
-    /// The watch has ended, and all that it said lies below what was known.
+    /// The watch has ended, and all its revisions were below the known one.
     WentBack(Status),
 }
 
-/// What the driver is to do next.
+/// The next operation of the driver.
 #[derive(PartialEq, Debug)]
 pub(crate) enum Command {
-    /// Report the error, sleep where there is a delay, and say Due.
+    /// Report the error, wait if there is a delay, and report Due.
     Wait(Option<Duration>, Option<Status>),
-    /// Ask the source.
+    /// Send the request to the source.
     Try(Attempt),
-    /// Read the initial state up to its mark.
+    /// Read the initial state up to its end mark.
     Gather,
     /// Read events.
     Read,
-    /// Give the error to the consumer, and end.
+    /// Deliver the error to the consumer, and end.
     End(Status),
 }
 
-/// What the source is asked for.
+/// A request to the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attempt {
-    /// A list: of the newest state, or of one not older than what is known; in one page, or in several.
+    /// A list: of the newest state, or of one not older than the known one; in one page, or in
+    /// several.
     List { newest: bool, whole: bool },
-    /// A watch that begins with the state: any, or one not older than what is known.
+    /// A watch that starts with the state: any state, or one not older than the known one.
     ReadState { any: bool },
-    /// A watch behind the resume point.
+    /// A watch after the resume point.
     Watch,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Waiting(Attempt),
-    /// The source was asked. A state is read, or a request for a watch is not answered yet.
+    /// A request is being answered, or a state is being read.
     Asking(Attempt),
     Watching,
     Ended,
 }
 
-/// For whom the source is followed.
+/// The purpose for which the source is followed.
 #[derive(Debug)]
 pub(crate) enum Policy {
-    /// A cache: never ends, pauses by a backoff, reads states by watches where it is told to and the source can.
+    /// Fills a cache: never ends, waits by a backoff, and reads states by watches if it is
+    /// configured so and the source can.
     Mirror { backoff: Backoff, by_watch: bool },
-    /// One consumer: ends with what asking again cannot mend, and keeps a distance between the beginnings of attempts.
+    /// Serves one consumer: ends with an error that repeating the request cannot mend, and keeps a
+    /// minimum distance between the starts of attempts.
     Relay { distance: Duration, has_lister: bool },
 }
 
-/// The machine. See the [module](self).
+/// The state machine, described in the [module](self)'s documentation.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) policy: Policy,
     state: State,
-    /// Attempts in a row that brought no newer revision.
+    /// Attempts in a row without a newer revision.
     fruitless: u32,
-    /// The present watch has brought one.
+    /// The present watch has delivered a newer revision.
     is_newer: bool,
-    /// The source lacks the revision behind which it would be resumed: lists ask for the newest until one succeeds.
+    /// The source lacks the revision of the resume point: lists request the newest state until one
+    /// succeeds.
     wants_newest: bool,
-    /// A state was taken: later ones are not older.
+    /// A state was stored: later states must not be older.
     has_state: bool,
-    /// When the last watch was asked for, or the state that it begins with was whole.
+    /// When the last watch was requested, or the state with which it starts was complete.
     opened_at: Option<Instant>,
     listed_at: Option<Instant>,
-    /// When a 410 was the last to lead to a list of a mirror.
+    /// When a 410 last led to a list of a mirror.
     relisted_at: Option<Instant>,
 }
 
 impl Machine {
-    /// One that begins with a list of any state, unless something else is said.
+    /// Makes a machine that starts with a list of any state.
     pub(crate) fn new(policy: Policy) -> Machine {
         let newest = matches!(policy, Policy::Relay { .. });
         Machine {
@@ -167,12 +177,12 @@ impl Machine {
         }
     }
 
-    /// The same, and it begins with this.
+    /// Changes the first attempt.
     pub(crate) fn starting_with(self, first: Attempt) -> Machine {
         Machine { state: State::Waiting(first), ..self }
     }
 
-    /// Takes an input, and says what follows.
+    /// Takes an input, and returns the next command.
     pub(crate) fn step(&mut self, now: Instant, input: Input) -> Command {
         use Attempt::{List, ReadState, Watch};
         use State::{Asking, Waiting, Watching};
@@ -240,7 +250,8 @@ impl Machine {
         Command::Wait(None, status)
     }
 
-    /// The attempt after the backoff, or when its distance is kept; behind an error not before its Retry-After.
+    /// Makes the attempt after the backoff, or when its distance is kept; after an error, not
+    /// before its Retry-After.
     fn pause(&mut self, now: Instant, attempt: Attempt, status: Option<Status>) -> Command {
         self.state = State::Waiting(attempt);
         let least = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
@@ -254,7 +265,7 @@ impl Machine {
         Command::Wait(Some(delay), status)
     }
 
-    /// How the state is read again.
+    /// How to read the state again.
     fn relist(&self) -> Attempt {
         match self.policy {
             Policy::Mirror { by_watch: true, .. } => Attempt::ReadState { any: self.wants_newest || !self.has_state },
@@ -284,7 +295,7 @@ impl Machine {
             return self.at_once(Attempt::ReadState { any: true }, Some(status));
         }
         match status.verdict() {
-            // Also 504, which the newest state cannot have said of a revision.
+            // This includes 504, which for the newest state cannot refer to a revision.
             Verdict::Failed if self.one_more_fruitless() => {
                 self.fruitless = 0;
                 self.pause(now, self.list(), Some(status))
@@ -311,7 +322,7 @@ impl Machine {
         }
     }
 
-    /// The watch has ended without an error.
+    /// Handles a watch that ended without an error.
     fn watch_ended(&mut self, now: Instant, input: Input) -> Command {
         let is_short = since(self.opened_at, now) < SHORT;
         match input {
@@ -330,7 +341,7 @@ impl Machine {
         }
     }
 
-    /// The source does not have what follows the resume point.
+    /// Handles a source that does not have the history after the resume point.
     fn gone(&mut self, now: Instant, status: Status) -> Command {
         let attempt = self.relist();
         match self.policy {
@@ -340,7 +351,8 @@ impl Machine {
                 self.relisted_at = Some(now);
                 self.at_once(attempt, Some(status))
             }
-            // A source that says so of what it has just listed would be listed without a pause.
+            // Without a pause, a source that rejects what it has just listed would be listed in a
+            // loop.
             Policy::Mirror { .. } => {
                 let action = self.pause(now, attempt, Some(status));
                 if let Command::Wait(Some(delay), _) = &action {
@@ -351,7 +363,7 @@ impl Machine {
         }
     }
 
-    /// A watch has brought nothing new.
+    /// Handles a watch that delivered nothing new.
     fn fruitless(&mut self, now: Instant, status: Status) -> Command {
         let may_list = match self.policy {
             Policy::Mirror { .. } => true,
@@ -365,14 +377,14 @@ impl Machine {
         self.pause(now, attempt, Some(status))
     }
 
-    /// Counts one more. True: a list is due.
+    /// Counts a fruitless attempt. Returns whether a list is due.
     fn one_more_fruitless(&mut self) -> bool {
         self.fruitless = self.fruitless.saturating_add(1);
         self.fruitless >= MOST
     }
 }
 
-/// For how long; without a beginning, for ever.
+/// The time since `began`; infinite if there is none.
 fn since(began: Option<Instant>, now: Instant) -> Duration {
     began.map_or(Duration::MAX, |began| now.saturating_duration_since(began))
 }

@@ -1,4 +1,4 @@
-//! The objects of a cache: key-values, or the values that its decoder made of them.
+//! The objects of a cache: key-values, or the values that its decoder makes of them.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use watchcore::{Code, Error, KeyValue, Result};
 
-/// The conversion of a typed watch: from a key-value to itself, or to an [`Object`] of the cache's decoder.
+/// The conversion of a typed watch: from a key-value to itself, or to an [`Object`] of the cache's
+/// decoder.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};
@@ -22,18 +23,20 @@ use watchcore::{Code, Error, KeyValue, Result};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
-    /// The object of a key-value. Clones a count, not bytes. INVALID_ARGUMENT where the decoder refuses the value, or
-    /// makes another type; PANIC where it panicked. A panic of this method itself counts as a value that cannot be decoded, in
-    /// watches, handlers, indexes and lists alike.
+    /// Makes the object of a key-value. It increments a count and copies no bytes. INVALID_ARGUMENT
+    /// if the decoder refuses the value, or makes another type; PANIC if it panicked. A panic of
+    /// this method itself counts as a value that cannot be decoded, in watches, handlers, indexes
+    /// and lists alike.
     fn from_key_value(kv: &KeyValue) -> Result<Self>;
 
-    /// The key-value that it is made of.
+    /// The key-value from which the object was made.
     fn key_value(&self) -> &KeyValue;
 
-    /// What is looked at where nothing is kept: the key-value itself, or what the decoder made.
+    /// The type that is read without keeping it: the key-value itself, or the decoder's value.
     type View: ?Sized;
 
-    /// The view of a key-value, without a count. Errors as of [`FromKeyValue::from_key_value`].
+    /// The view of a key-value, without incrementing a count. Errors are those of
+    /// [`FromKeyValue::from_key_value`].
     fn view(kv: &KeyValue) -> Result<&Self::View>;
 }
 
@@ -45,7 +48,7 @@ impl<O> Conversion<O> {
         Conversion(PhantomData)
     }
 
-    /// The error of a key-value over which it panicked.
+    /// The error for a key-value whose conversion panicked.
     pub(crate) fn refused(panicked: &Panicked, key: &[u8]) -> Error {
         let key = String::from_utf8_lossy(key);
         Error::new(
@@ -61,13 +64,13 @@ impl<O> fmt::Display for Conversion<O> {
     }
 }
 
-/// [`FromKeyValue::from_key_value`], where a panic of it is an error of this one value.
+/// [`FromKeyValue::from_key_value`], whose panic becomes an error of this one value.
 pub(crate) fn object_of<O: FromKeyValue>(kv: &KeyValue) -> Result<O> {
     guard(Conversion::<O>::new(), || O::from_key_value(kv))
         .unwrap_or_else(|panicked| Err(Conversion::<O>::refused(&panicked, kv.key())))
 }
 
-/// [`FromKeyValue::view`], guarded alike.
+/// [`FromKeyValue::view`], whose panic becomes an error of this one value.
 pub(crate) fn view_of<O: FromKeyValue>(kv: &KeyValue) -> Result<&O::View> {
     guard(Conversion::<O>::new(), || O::view(kv))
         .unwrap_or_else(|panicked| Err(Conversion::<O>::refused(&panicked, kv.key())))
@@ -89,8 +92,8 @@ impl FromKeyValue for KeyValue {
     }
 }
 
-/// A decoded object: the `T` that the cache's decoder made, held with its key-value by one count. One pointer wide;
-/// decoded once for all who hold it.
+/// A decoded object: the `T` that the cache's decoder made, kept alive with its key-value by one
+/// count. It is one pointer wide, and decoded once for all its owners.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};
@@ -108,29 +111,32 @@ impl FromKeyValue for KeyValue {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// An object of a [`crate::Broadcaster`] has the key that the broadcaster's [`keys`](crate::BroadcasterBuilder::keys) gave it, and
-/// the number of its event as its revision. Without such a function it has no key of its own: `key` is `/` for all of them,
-/// and what goes by keys refuses it.
+/// An object of a [`crate::Broadcaster`] has the key that the broadcaster's
+/// [`keys`](crate::BroadcasterBuilder::keys) returned, and the number of its event as its revision.
+/// Without such a function it has no key of its own: `key` is `/` for all of them, and adapters
+/// that use keys refuse it.
 pub struct Object<T> {
-    /// One whose decoder made a `T`: looked at when the object was made, and a decoded value never changes.
+    /// Its decoder made a `T`: this was checked when the object was made, and a decoded value never
+    /// changes.
     kv: KeyValue,
     decoded: PhantomData<fn() -> T>,
 }
 
-/// The only key of a broadcaster's log. A value there is a byte, which says what happened, and the object's own key. No cache of
-/// a program has this key; an object of one that had would be refused by what goes by keys, and not be taken for another.
+/// The only key of a broadcaster's log. Its values are a byte, which says what happened, and the
+/// object's own key. No cache of a program has this key; if one had, adapters that use keys would
+/// refuse its object, and not mistake it for another.
 pub(crate) const BROADCAST: &str = "\0watchcore-toolkit/broadcast";
 
-/// The first byte of a value of an object that was in no log: one of a watch's prefix.
+/// The first byte of the value of an object that was in no log: an object of a watch's prefix.
 pub(crate) const OF_PREFIX: u8 = b'p';
 
 impl<T: 'static> Object<T> {
-    /// Of a cache whose decoder makes nothing but `T`, and refuses nothing that is read.
+    /// Makes an object of a cache whose decoder makes only `T`, and refuses no value.
     pub(crate) fn of_decoded(kv: &KeyValue) -> Object<T> {
         Object { kv: kv.clone(), decoded: PhantomData }
     }
 
-    /// Its value in a broadcaster's log, if it is of one.
+    /// The object's value in a broadcaster's log, if it comes from one.
     pub(crate) fn broadcast(&self) -> Option<&[u8]> {
         if self.kv.key() == BROADCAST.as_bytes() { self.kv.value() } else { None }
     }
@@ -186,7 +192,7 @@ impl<T: 'static> Deref for Object<T> {
     fn deref(&self) -> &T {
         match self.kv.decoded::<T>() {
             Ok(Some(decoded)) => decoded,
-            // It was a `T` when the object was made, and what was decoded stays.
+            // The value was a `T` when the object was made, and a decoded value never changes.
             _ => unreachable!("a decoded value never changes"),
         }
     }
@@ -205,7 +211,7 @@ impl<T: fmt::Debug + 'static> fmt::Debug for Object<T> {
 }
 
 impl<T: PartialEq + 'static> PartialEq for Object<T> {
-    /// Of one key, with equal objects.
+    /// Compares keys and objects.
     fn eq(&self, other: &Object<T>) -> bool {
         self.key() == other.key() && **self == **other
     }

@@ -1,4 +1,4 @@
-//! The table "List, watch, resume" of docs/internals/toolkit.md, line by line.
+//! Tests of each line of the table "List, watch, resume" of docs/internals/toolkit.md.
 
 use super::Attempt::{List, ReadState, Watch};
 use super::*;
@@ -7,14 +7,14 @@ const LIST: Attempt = List { newest: false, whole: false };
 const NEWEST: Attempt = List { newest: true, whole: false };
 const PAUSE: u64 = 800;
 
-/// A machine, and the time that it is told.
+/// A machine and its time.
 struct Table {
     machine: Machine,
     now: Instant,
 }
 
 impl Table {
-    /// Asks for the attempt, which is the first.
+    /// Makes a machine whose first attempt is this one.
     fn new(policy: Policy, first: Attempt) -> Table {
         let mut table = Table { machine: Machine::new(policy).starting_with(first), now: Instant::now() };
         table.gives(Input::Due, Command::Try(first));
@@ -30,13 +30,13 @@ impl Table {
         Table::new(Policy::Relay { distance: Duration::from_millis(PAUSE), has_lister }, first)
     }
 
-    /// The same with its watch open.
+    /// Opens the watch.
     fn open(mut self) -> Table {
         self.gives(Input::Opened, Command::Read);
         self
     }
 
-    /// A second and more passes.
+    /// Lets a minute pass.
     fn later(mut self) -> Table {
         self.now += Duration::from_secs(60);
         self
@@ -48,7 +48,7 @@ impl Table {
         assert_eq!(self.machine.step(self.now, input), action, "{said}");
     }
 
-    /// Waits so many milliseconds, or not at all, and then asks for this.
+    /// Expects a wait of this many milliseconds, or none, and then this attempt.
     #[track_caller]
     fn asks(&mut self, input: Input, delay: Option<u64>, next: Attempt) {
         let said = format!("{input:?}");
@@ -187,7 +187,7 @@ fn watch_of_a_mirror_follows_the_table() {
         newer.gives(Input::Newer, Command::Read);
         newer.asks(input, None, Watch);
     }
-    // A newer revision, and a watch that has lived, end the row of fruitless attempts.
+    // A newer revision, and a watch that has lasted, end the series of fruitless attempts.
     for lives in [false, true] {
         let mut row = Table::mirror(Watch);
         row.asks(failed(500), Some(PAUSE), Watch);
@@ -233,7 +233,8 @@ fn watch_of_a_relay_follows_the_table() {
         let third = if has_lister { NEWEST } else { Watch };
         fruitless.asks(failed(500), Some(if has_lister { 0 } else { PAUSE }), third);
     }
-    // Behind a list no other one for half a minute, and then the next fruitless attempt leads to one.
+    // After a list no other one comes for half a minute, and then the next fruitless attempt leads
+    // to one.
     let mut calm = Table::relay(NEWEST, true);
     calm.asks(Input::Synced, None, Watch);
     (0..9).for_each(|_| calm.asks(failed(500), Some(PAUSE), Watch));

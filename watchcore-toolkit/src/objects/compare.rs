@@ -1,4 +1,4 @@
-//! The difference between what a consumer was given and what is there.
+//! The difference between the objects that a consumer has and the present state.
 
 #![forbid(unsafe_code)]
 
@@ -59,14 +59,15 @@ impl<O: FromKeyValue> Comparison<O> {
         }
     }
 
-    /// Walks one slice; whether it was the last.
+    /// Walks one slice; returns whether it was the last.
     pub(super) fn step(&mut self) -> Result<bool> {
         let rest = self.filter.clone().range(Range::between(&self.next, b""));
-        // The filter's predicates run here, before anything is taken: one that panics leaves the slice to the next poll.
+        // The filter's predicates run here, before the slice is used: if one panics, the next poll
+        // repeats the slice.
         let slice: Vec<_> = self.snapshot.filtered(&rest)?.take(SLICE).collect();
         let next = slice.get(SLICE - 1).map(|last| [last.key(), b"\0"].concat());
         for kv in slice {
-            // All of the program's conversions run in here: one that panics costs this key alone.
+            // All conversions of the program run here: a panic affects this key only.
             if let Err(panicked) = guard(Conversion::<O>::new(), || self.found.compare(&kv)) {
                 self.found.failures.push((kv.to_owned(), Conversion::<O>::refused(&panicked, kv.key())));
             }
@@ -78,7 +79,7 @@ impl<O: FromKeyValue> Comparison<O> {
 
     pub(super) fn finish(self) -> Difference<O> {
         let Found { before, after, mut puts, failures, .. } = self.found;
-        // Between keys the order is that of the changes.
+        // Objects of different keys are ordered by their revisions.
         puts.sort_by_key(|(_, new)| new.key_value().mod_revision());
         let deletes = before.into_objects().collect();
         Difference { position: self.snapshot.position(), deletes, puts, known: after, failures }
@@ -102,14 +103,15 @@ impl<O: FromKeyValue> Found<O> {
             }
             Err(error) => {
                 self.failures.push((kv.to_owned(), error));
-                // No deletion: the last value that could be decoded stays.
+                // This is not a deletion: the last value that could be decoded stays.
                 old.map(|old| self.after.insert(old));
             }
         }
     }
 }
 
-/// Whether two key-values of one key are one version. In another history a revision may be used again.
+/// Whether two key-values of one key are the same version. Another history may use a revision
+/// again.
 fn same_version(a: &KeyValue, b: &KeyValue, same_epoch: bool) -> bool {
     a.mod_revision() == b.mod_revision() && (same_epoch || a.value() == b.value())
 }

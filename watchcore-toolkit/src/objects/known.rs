@@ -1,4 +1,4 @@
-//! The table of counted objects that a consumer was given.
+//! The table of counted objects that a consumer has received.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// An object with the key that a table finds it by.
+/// An object with the key by which a table finds it.
 pub(crate) trait KeyOf {
     fn key_of(&self) -> &[u8];
 }
@@ -18,10 +18,11 @@ impl<O: FromKeyValue> KeyOf for O {
     }
 }
 
-/// The objects that a consumer has been given and not seen deleted, by key.
+/// The objects that a consumer has received and not seen deleted, by key.
 ///
-/// A pointer and a byte each: the key is in the object's own allocation. Objects are held by count, so what is kept of
-/// one is its newest given version and nothing of the log.
+/// Each entry takes a pointer and a byte, because the key is in the object's own allocation.
+/// Objects are held by count, so the table keeps an object's newest delivered version in memory and
+/// nothing of the log.
 pub(crate) struct Known<O> {
     table: HashTable<O>,
     hasher: DefaultHashBuilder,
@@ -44,7 +45,7 @@ impl<O: KeyOf> Known<O> {
         self.table.is_empty()
     }
 
-    /// Keeps an object, and gives what was kept of its key before. O(1).
+    /// Stores an object, and returns the former one of its key. O(1).
     pub(crate) fn insert(&mut self, object: O) -> Option<O> {
         let Known { table, hasher } = self;
         let hash = hasher.hash_one(object.key_of());
@@ -58,7 +59,8 @@ impl<O: KeyOf> Known<O> {
         }
     }
 
-    /// Gives what was kept of a key. The table shrinks when it has become mostly empty. O(1), amortised.
+    /// Removes and returns the object of a key. The table shrinks when it has become mostly empty.
+    /// O(1), amortised.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
         let Known { table, hasher } = self;
         let hash = hasher.hash_one(key);
@@ -70,7 +72,7 @@ impl<O: KeyOf> Known<O> {
         Some(removed)
     }
 
-    /// Every object, out of order.
+    /// All objects, unordered.
     pub(crate) fn to_vec(&self) -> Vec<O>
     where
         O: Clone,
@@ -82,7 +84,7 @@ impl<O: KeyOf> Known<O> {
         self.table.into_iter()
     }
 
-    /// The bytes that the table takes, without the objects.
+    /// The size of the table in bytes, without the objects.
     pub(crate) fn bytes(&self) -> usize {
         self.table.allocation_size()
     }

@@ -1,4 +1,4 @@
-//! From batches of the log to typed events: old values, types, positions.
+//! Converts batches of the log to typed events with old values, types and positions.
 
 #![forbid(unsafe_code)]
 
@@ -13,58 +13,62 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use watchcore::{Batch, Error, Event, KeyValue, Kind, Phase, Position, Subscription};
 
-/// Events of one poll. A batch is turned into objects at once and released, so that a consumer that stops in the middle
-/// holds no part of the log; it knows that many events more than it has handed out, at most.
+/// The number of events per poll. A batch is converted at once and released, so that a consumer
+/// that pauses in the middle keeps no part of the log in memory; `known` is at most this number of
+/// events ahead of the delivered events.
 const BATCH: usize = 128;
 
-/// A subscription, and what its consumer knows.
+/// A subscription, and the objects that its consumer knows.
 pub(super) struct LogReader<O> {
     subscription: Subscription,
-    /// The objects that were given; `None` under the policies that need not know it.
+    /// The objects that were delivered; `None` with a policy that does not need them.
     pub(super) known: Option<Known<O>>,
-    /// Under the policies that know nothing: the last good value of each key whose newest one was refused. The log has an
-    /// older value no more when the key goes.
+    /// With such a policy: the last good value of each key whose newest value was refused. When the
+    /// key is deleted, the log no longer has an older value.
     last_good: Known<O>,
-    /// Behind the last event that was made.
+    /// The position after the last event that was made.
     pub(super) position: Position,
-    /// The reader has not seen what changed up to here: it was opened behind it, or has skipped it. The consumer may have been
-    /// given objects from there which the reader does not know. `None`: it began with a state, and has seen all.
+    /// The reader has not seen the changes up to this position, after which it was opened, or which
+    /// it has skipped. The consumer may have objects from there that the reader does not know.
+    /// `None`: the reader started with a state, and has seen all changes.
     unseen: Option<Position>,
     /// Revisions that were lost before the next event.
     pub(super) lost: u64,
-    /// Whether the initial state is still coming.
+    /// Whether the initial state is still arriving.
     pub(super) in_state: bool,
-    /// Whether that state is only noted: the consumer is supposed to know it.
+    /// Whether that state is only recorded, because the consumer is assumed to know it.
     pub(super) silent: bool,
-    /// Between the marks of a resync: its changes did not happen one by one.
+    /// Between the marks of a resync, whose changes did not happen one by one.
     in_difference: bool,
-    /// Whether what the consumer is supposed to know of its start is among what is known.
+    /// Whether `known` includes the objects that the consumer is assumed to know at its start.
     pub(super) start: StartState,
-    /// Taken of the subscription, and kept while the state of the start is read: where a predicate panics there, it is not lost.
+    /// A batch that is kept while the state of the start is read, so that it is not lost if a
+    /// predicate panics there.
     held: Batch,
 }
 
-/// How much the reader knows of the state that the watch begins behind, and that its consumer is not given.
+/// How much the reader knows of the state after which the watch starts, and which is not delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartState {
-    /// All of it, or there is nothing that need be known.
+    /// Everything, or nothing needs to be known.
     Known,
-    /// Nothing: it is to come, and is read before the first event behind it is made.
+    /// Nothing yet: the state is read before the first event after it is made.
     Awaited,
-    /// Nothing: it has left. The log's own old values stand in, and no difference can be made.
+    /// Nothing: the state has left the window. The log's own old values are used, and no difference
+    /// can be made.
     Unknown,
 }
 
-/// How a poll of the log ended.
+/// The result of a poll of the log.
 pub(super) enum Polled {
-    /// Events were made, or none of a batch was for the consumer.
+    /// Events were made, or a batch had none for the consumer.
     Made,
     Failed(Error),
     Closed,
 }
 
 impl<O: FromKeyValue> LogReader<O> {
-    /// One whose consumer knows what is `known`, or of whom nothing is kept.
+    /// Makes a reader whose consumer knows `known`, or for which nothing is remembered.
     pub(super) fn new(subscription: Subscription, known: Option<Known<O>>) -> LogReader<O> {
         let position = subscription.position();
         LogReader {
@@ -82,22 +86,22 @@ impl<O: FromKeyValue> LogReader<O> {
         }
     }
 
-    /// One that begins with a state.
+    /// Makes the reader start with a state.
     pub(super) fn of_state(self) -> LogReader<O> {
         LogReader { in_state: true, unseen: None, ..self }
     }
 
-    /// One whose initial state is noted and not given.
+    /// Makes the reader record the initial state without delivering it.
     pub(super) fn silent(self) -> LogReader<O> {
         LogReader { silent: true, ..self }
     }
 
-    /// One that begins behind a state of which so much is known.
+    /// Sets how much is known of the state after which the reader starts.
     pub(super) fn behind(self, start: StartState) -> LogReader<O> {
         LogReader { start, ..self }
     }
 
-    /// So many revisions were lost, up to this one.
+    /// Records the loss of this number of revisions, up to `to`.
     pub(super) fn skip(&mut self, lost: u64, to: u64) {
         self.lost += lost;
         self.unseen = Some(Position { epoch: self.position.epoch, revision: to });
@@ -107,13 +111,13 @@ impl<O: FromKeyValue> LogReader<O> {
         &self.subscription
     }
 
-    /// Reads on from another subscription, with what is known now.
+    /// Continues with another subscription.
     pub(super) fn replace(&mut self, subscription: Subscription) {
         self.subscription = subscription;
         self.in_difference = false;
     }
 
-    /// Makes the events of the next batch. Registers the task where there is none.
+    /// Makes the events of the next batch, or registers the task if there is none.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -138,10 +142,10 @@ impl<O: FromKeyValue> LogReader<O> {
         Poll::Ready(Polled::Made)
     }
 
-    /// The next batch, or how the subscription ended.
+    /// Polls for the next batch, or the end of the subscription.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Result<Batch, Polled>> {
         Poll::Ready(match self.subscription.poll(BATCH) {
-            // Nothing there: the stream looks again and registers the waker.
+            // There is no event: the stream checks again and registers the waker.
             Ok(batch) if batch.is_empty() => {
                 self.position = settled(self.position, batch.position());
                 match ready!(Pin::new(&mut self.subscription).poll_next(context)) {
@@ -164,13 +168,14 @@ impl<O: FromKeyValue> LogReader<O> {
         for (index, event) in events.iter().enumerate() {
             match events.get(index + 1) {
                 None => self.position = batch.position(),
-                // A watch that resumes inside a revision would miss the rest of it; so it resumes before it.
+                // A watch that resumed inside a revision would miss its rest, so the position stays
+                // before the revision.
                 Some(next) if next.revision() != event.revision() && is_settled(event) && !self.in_difference => {
                     self.position.revision = event.revision();
                 }
                 Some(_) => {}
             }
-            // All of the program's conversions run in here: one that panics costs this event alone.
+            // All conversions of the program run here: a panic affects this event only.
             let made = guard(Conversion::<O>::new(), || self.make(event, refusals)).unwrap_or_else(|panicked| {
                 let refused = event.kv().or(event.prev())?;
                 refusals.report(refused, &Conversion::<O>::refused(&panicked, refused.key()));
@@ -187,19 +192,20 @@ impl<O: FromKeyValue> LogReader<O> {
         }
     }
 
-    /// Whether the consumer knows a whole state: neither a part of the initial one, nor of a difference, nor of a revision.
+    /// Whether the consumer has a whole state: it is not inside the initial state, a difference, or
+    /// a revision.
     pub(super) fn is_between_states(&self) -> bool {
         !self.in_state && !self.in_difference
     }
 
-    /// Whether the state behind an event that was taken just now is whole.
+    /// Whether the state after the event that was just taken is whole.
     fn is_whole_behind(&self, event: &Event) -> bool {
         let is_mark = matches!(event.kind(), Kind::Bookmark | Kind::Resync);
-        // The position stays below a revision of which more follows.
+        // The position stays below a revision until its last event.
         self.is_between_states() && (is_mark || event.revision() <= self.position.revision)
     }
 
-    /// Makes the typed event of an event of the log.
+    /// Converts an event of the log.
     fn make(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         let made = match event.kind() {
             Kind::Added | Kind::Modified | Kind::Put => self.put(event, refusals)?,
@@ -247,7 +253,8 @@ impl<O: FromKeyValue> LogReader<O> {
         })
     }
 
-    /// Makes the event of a deletion, with the last known value; `None` where the consumer was never given one.
+    /// Makes the event of a deletion, with the last known value; `None` if the consumer never
+    /// received one.
     fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         if let Some(known) = &mut self.known {
             let last = known.remove(event.key());
@@ -266,20 +273,21 @@ impl<O: FromKeyValue> LogReader<O> {
         }
     }
 
-    /// Whether the consumer may have been given an object of a key whose newest values were all refused. Not where the reader has
-    /// seen all of them, from the first one on.
+    /// Whether the consumer may have an object of a key whose newest values were all refused. It
+    /// has none if the reader has seen all values of the key.
     fn may_be_given(&self, last: &KeyValue) -> bool {
         self.unseen
             .is_some_and(|unseen| last.create_revision() <= unseen.revision || self.position.epoch != unseen.epoch)
     }
 
-    /// Keeps the value that the consumer was given last of a key whose new value is refused, where nothing else does.
+    /// Keeps the value that the consumer received last of a key whose new value is refused, if
+    /// nothing else keeps it.
     fn keep_last_good(&mut self, event: &Event) {
         let comes_in = event.kind() == Kind::Added;
         if self.known.is_some() || comes_in {
             return;
         }
-        // After a second refusal the value before is the refused one: what is kept stays.
+        // After a second refusal the previous value is a refused one, so the kept value stays.
         if let Some(Ok(good)) = event.prev().map(object_of::<O>) {
             self.last_good.insert(good);
         }
@@ -289,7 +297,7 @@ impl<O: FromKeyValue> LogReader<O> {
         let Some(resync) = event.resync() else { return };
         self.in_difference = resync.phase == Phase::Begin;
         if resync.phase == Phase::Begin {
-            // Of another history nobody can say how many there were: at least one.
+            // In another history the number is unknown: at least one.
             self.lost += resync.to.saturating_sub(resync.from).max(1);
         } else {
             self.position = Position { epoch: resync.epoch, revision: resync.to };
@@ -297,12 +305,12 @@ impl<O: FromKeyValue> LogReader<O> {
     }
 }
 
-/// Whether an event stands at its own revision: those of a state and of a difference do not.
+/// Whether an event's revision is the position: not for events of a state or of a difference.
 fn is_settled(event: &Event) -> bool {
     !event.is_initial_state() && !event.is_synthetic() && event.resync().is_none()
 }
 
-/// A position never goes back, except to another history.
+/// A position never goes back, except into another history.
 fn settled(before: Position, now: Position) -> Position {
     if now.epoch == before.epoch { Position { revision: now.revision.max(before.revision), ..now } } else { now }
 }

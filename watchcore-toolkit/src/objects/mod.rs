@@ -1,14 +1,16 @@
-//! The typed watch over a cache: objects with their old values, whatever was lost on the way.
+//! The typed watch over a cache delivers objects with their old values, whatever was lost in
+//! between.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `options` | how one is opened |
-//! | `log_reader` | from batches of the log to typed events |
-//! | `known` | what the consumer was given |
-//! | `compare` | the difference between that and what is there |
+//! | `options` | opening a watch |
+//! | `log_reader` | converts batches of the log to typed events |
+//! | `known` | the objects that the consumer has |
+//! | `compare` | the difference between these and the present state |
 //!
-//! The states are those of docs/internals/toolkit.md: it reads the log; overtaken, it walks a snapshot; then it hands out
-//! the difference, and reads the log again. One thread at a time polls it; others only stop it and read its figures.
+//! Its states are those of docs/internals/toolkit.md: a watch reads the log; when the window
+//! overtakes it, it walks over a snapshot, then delivers the difference, and reads the log again.
+//! One thread at a time polls it; others can stop it and read its statistics.
 
 #![forbid(unsafe_code)]
 
@@ -43,12 +45,12 @@ use watchcore::{Cache, Closer, Error, KeyValue, Lag, Position};
 
 type Refused = Box<dyn FnMut(&KeyValue, &Error) + Send>;
 
-/// A typed watch over a cache: the state, then every change, with old and new values.
+/// A typed watch over a cache delivers the state, then every change, with old and new values.
 ///
-/// `old` is what *this* consumer was given before, and a deletion has the last value that it was given; both also where
-/// the window has left it behind meanwhile, or the source was away. Types are relative to that. It keeps a pointer and a
-/// byte an object, and nothing of what it has not taken: one that is never polled costs the same after ten million
-/// events.
+/// `old` is the value that *this* consumer received before, and a deletion has the last value that
+/// it received, even if the window has overtaken the watch in between, or the source was away.
+/// Types are relative to that. The watch keeps a pointer and a byte per object, and no undelivered
+/// events: a watch that is never polled costs the same after ten million events.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,38 +75,40 @@ pub struct ObjectWatch<O: FromKeyValue> {
     options: ObjectWatchBuilder<O>,
     reader: LogReader<O>,
     state: WatchState<O>,
-    /// Made, and not yet handed out: at most a batch, or a part of a difference.
+    /// Events that were made and not delivered: at most a batch, or a part of a difference.
     pending: VecDeque<WatchStep<O>>,
     /// The position of the last [`WatchStep::Whole`].
     marked: Position,
     backlog: Backlog<O>,
-    /// Until the next resync, where one was asked for. `None` while one is handed out.
+    /// The delay until the next resync, if resyncs were requested. `None` while one is being
+    /// delivered.
     resync: Option<Delay>,
-    /// Resyncs are due at the multiples of their period behind this.
+    /// Resyncs are due at multiples of their period after this time.
     began: Instant,
     refusals: Refusals,
     handle: Arc<WatchHandle>,
     stopper: Stopper,
 }
 
-/// The answer of a watch's poll.
+/// The result of a watch's poll.
 pub(crate) enum WatchStep<O> {
     Event(WatchEvent<O>),
-    /// The events until here are a whole state, everything up to this position: no revision, difference or initial state is
-    /// given in part. Only for a watch that was asked for marks. A watch finds this out from the log; the positions of its
-    /// events do not say it, because the rest of a revision may hold no event for the consumer.
+    /// The events so far make a whole state, including everything up to this position: no revision,
+    /// difference or initial state is delivered in part. Only for a watch that requested marks. The
+    /// watch derives this from the log; the positions of its events do not suffice, because the
+    /// rest of a revision may have no event for the consumer.
     Whole(Position),
 }
 
 enum WatchState<O> {
     Reading,
-    /// The window has left it behind: a comparison is to begin.
+    /// The window has overtaken the watch: a comparison must start.
     Overtaken,
     Comparing(Box<Comparison<O>>),
     Ended,
 }
 
-/// Events that are handed out beside the log, piece by piece.
+/// Events that are delivered before the log is read further, piece by piece.
 enum Backlog<O> {
     Nothing,
     Difference { left: DifferenceLeft<O>, position: Position, synced: bool },
@@ -116,9 +120,9 @@ struct DifferenceLeft<O> {
     puts: std::vec::IntoIter<(Option<O>, O)>,
 }
 
-/// The part of a watch that other threads reach.
+/// The part of a watch that other threads use.
 pub(crate) struct WatchHandle {
-    /// Of the subscription that it reads now.
+    /// Closes the subscription that the watch reads now.
     closer: Lock<Closer>,
     given: AtomicU64,
     lost: AtomicU64,
@@ -127,7 +131,7 @@ pub(crate) struct WatchHandle {
     known: AtomicU64,
 }
 
-/// How a watch stands: its figures, from any thread.
+/// The statistics of a watch, available to any thread.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -141,21 +145,21 @@ pub(crate) struct WatchHandle {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct WatchFigures {
-    /// Events handed out, marks included.
+    /// Events delivered, including marks.
     pub given: u64,
-    /// Revisions that it did not see one by one.
+    /// Revisions that the watch did not see one by one.
     pub lost: u64,
-    /// How often the window left it behind, and a difference was made.
+    /// How often the window overtook the watch, and a difference was made.
     pub compared: u64,
     /// Values that could not be decoded.
     pub refused: u64,
-    /// Objects that it knows.
+    /// Objects that the watch knows.
     pub known: u64,
-    /// How far it is behind now.
+    /// The present lag of the watch.
     pub lag: Lag,
 }
 
-/// Values that the decoder refused: counted, and reported.
+/// Counts and reports values that the decoder refused.
 struct Refusals {
     call: Option<Refused>,
     handle: Arc<WatchHandle>,
@@ -165,7 +169,8 @@ impl Refusals {
     fn report(&mut self, kv: &KeyValue, error: &Error) {
         self.handle.refused.fetch_add(1, Ordering::Relaxed);
         match &mut self.call {
-            // A panic that came out here would take the rest of the batch with it. The guard has logged it.
+            // Without the guard, a panic here would lose the rest of the batch. The guard has
+            // logged it.
             Some(call) => drop(guard("the function for values that cannot be decoded", || call(kv, error))),
             None => tracing::warn!(key = %String::from_utf8_lossy(kv.key()), %error, "a value cannot be decoded"),
         }
@@ -177,15 +182,16 @@ impl WatchHandle {
         self.closer.lock().clone()
     }
 
-    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls this, and the watch looks at
-    /// the flag after `read_from`. So either this call finds the newer subscription, or the watch finds itself stopped. The
-    /// lock orders the two, and is released before the close, which wakes the consumer.
+    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls
+    /// this, and the watch loads the flag after `read_from`. So either this call finds the newer
+    /// subscription, or the watch finds itself stopped. The lock orders the two, and is released
+    /// before the close, which wakes the consumer.
     fn stop(&self) {
         self.closer().close();
     }
 
     fn read_from(&self, subscription: Closer) {
-        // The subscription before is closed where the watch drops it.
+        // The watch closes the former subscription when it drops it.
         drop(self.closer.replace(subscription));
     }
 
@@ -204,12 +210,12 @@ impl WatchHandle {
 }
 
 impl<O: FromKeyValue> ObjectWatch<O> {
-    /// Options of a watch.
+    /// Returns the options of a watch.
     pub fn builder(cache: &Cache) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder::new(cache)
     }
 
-    /// The state of the whole cache, and every change after it.
+    /// Opens a watch of the state of the whole cache, and every change after it.
     pub fn open(cache: &Cache) -> watchcore::Result<ObjectWatch<O>> {
         ObjectWatch::builder(cache).open()
     }
@@ -245,17 +251,19 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         }
     }
 
-    /// Behind the last event that was handed out, if nothing is pending; where a watch resumes.
+    /// The position after the last delivered event, if nothing is pending: the point where a watch
+    /// resumes.
     pub fn position(&self) -> Position {
         self.reader.position
     }
 
-    /// Its figures.
+    /// The statistics of the watch.
     pub fn figures(&self) -> WatchFigures {
         self.handle.figures()
     }
 
-    /// The bytes of what it knows, without the objects: those are the cache's, as long as it is up to date.
+    /// The memory of the known objects' table in bytes, without the objects, which belong to the
+    /// cache as long as they are current.
     pub fn known_bytes(&self) -> usize {
         self.reader.known.as_ref().map_or(0, Known::bytes)
     }
@@ -264,7 +272,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         Arc::clone(&self.handle)
     }
 
-    /// Puts the next events of the backlog into `pending`; whether there were any.
+    /// Moves the next events of the backlog into `pending`; returns whether there were any.
     fn draw(&mut self) -> bool {
         const PIECE: usize = 64;
         let now = self.reader.position;
@@ -310,13 +318,14 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         true
     }
 
-    /// Whether a resync was due: then it has begun, where there is something to give again.
+    /// Whether a resync was due. Then it has started, if there are objects to deliver again.
     ///
-    /// The time of the next one is found when this is asked again, behind the last object of this one: those that were due
-    /// meanwhile are left out, and between two resyncs the log is read, however long the consumer takes for one.
+    /// The time of the next resync is computed at the next call, after the last object of this one:
+    /// resyncs that became due meanwhile are skipped, and between two resyncs the log is read,
+    /// however long the consumer takes for one.
     fn poll_resync(&mut self, context: &mut Context<'_>) -> bool {
         let Some(period) = self.options.resync else { return false };
-        // The clock is the program's. One that panics costs the watch its resyncs, and no event.
+        // The clock is foreign code. If it panics, the watch loses its resyncs, and no event.
         let polled = guard("the clock of a watch", || {
             let delay = self.resync.get_or_insert_with(|| next_resync(&*self.options.clock, self.began, period));
             Pin::new(delay).poll(context)
@@ -330,7 +339,8 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             }
         }
         self.resync = None;
-        // Before its state is complete it is not given again, and a watch that was stopped is to find its end.
+        // An incomplete initial state is not delivered again, and a stopped watch must find its
+        // end.
         if !self.reader.in_state
             && !self.stopper.is_stopped()
             && let Some(known) = &self.reader.known
@@ -340,7 +350,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         true
     }
 
-    /// Decides what follows an error of the subscription.
+    /// Decides how to continue after an error of the subscription.
     fn fail(&mut self, error: Error) {
         if error.code() == watchcore::Code::Lagged {
             let lost = (error.lost_to() + 1).saturating_sub(error.lost_from());
@@ -356,9 +366,10 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         self.state = WatchState::Overtaken;
     }
 
-    /// Whether it has begun: not where the window has moved on, just now, once more.
+    /// Starts a comparison. Returns false if the window has just moved on again.
     fn begin_comparison(&mut self) -> watchcore::Result<bool> {
-        // Before the walk: behind the snapshot nothing is lost as long as the walk takes less than the window does.
+        // The subscription is opened before the walk, so that events after the snapshot are not
+        // lost unless the walk takes longer than the window lasts.
         let Some((snapshot, subscription)) = self.options.snapshot_and_rest()? else { return Ok(false) };
         self.handle.read_from(subscription.closer());
         self.reader.replace(subscription);
@@ -369,7 +380,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         Ok(true)
     }
 
-    /// Walks one slice; whether the comparison has come to its end.
+    /// Walks one slice; returns whether the comparison is complete.
     fn compare(&mut self) -> bool {
         let WatchState::Comparing(comparison) = &mut self.state else { return true };
         match comparison.step() {
@@ -383,8 +394,9 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         if let WatchState::Comparing(comparison) = std::mem::replace(&mut self.state, WatchState::Reading) {
             let Difference { position, deletes, mut puts, known, failures } = comparison.finish();
             if std::mem::take(&mut self.reader.silent) {
-                // What the consumer is supposed to know was not all noted when it was overtaken. What has not been noted counts as
-                // known: an Added of it would be made up, and what came meanwhile is `lost`.
+                // The state that the consumer is assumed to know was not completely recorded when
+                // the window overtook the watch. Objects that were not recorded count as known: an
+                // Added for them would be invented, and the changes meanwhile are in `lost`.
                 puts.retain(|(old, _)| old.is_some());
             }
             self.reader.known = Some(known);
@@ -407,7 +419,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         }
     }
 
-    /// The position of a sleeping watch, where it has moved without an event: a revision had none for this consumer.
+    /// The position of a waiting watch, if it has advanced without an event for this consumer.
     fn moved_on(&mut self) -> Option<Position> {
         let position = self.reader.position;
         if !self.options.marks || self.marked == position || !self.reader.is_between_states() {
@@ -417,7 +429,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         Some(position)
     }
 
-    /// Counts what is handed out.
+    /// Counts a delivered event or mark.
     fn hand_out(&mut self, step: WatchStep<O>) -> WatchStep<O> {
         let handle = &*self.handle;
         if self.pending.is_empty() {
@@ -431,7 +443,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
                 return step;
             }
         };
-        // Of one consumer: nobody else adds, so a load and a store are enough.
+        // Only the watch's consumer writes these counters, so a load and a store suffice.
         let add =
             |figure: &AtomicU64, more: u64| figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         add(&handle.given, 1);
@@ -442,7 +454,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
     }
 }
 
-/// Until the next multiple of a period.
+/// A delay until the next multiple of the period.
 fn next_resync(clock: &dyn Clock, began: Instant, period: Duration) -> Delay {
     let now = clock.now();
     let (passed, period) = (now.saturating_duration_since(began).as_nanos(), period.as_nanos().max(1));
@@ -451,7 +463,7 @@ fn next_resync(clock: &dyn Clock, began: Instant, period: Duration) -> Delay {
 }
 
 impl<O: FromKeyValue> ObjectWatch<O> {
-    /// The next event or mark.
+    /// Polls for the next event or mark.
     pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchStep<O>>> {
         loop {
             if let Some(step) = self.pending.pop_front() {
@@ -460,7 +472,8 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             match guard(Conversion::<O>::new(), || self.draw()) {
                 Ok(true) => continue,
                 Ok(false) => {}
-                // A clone that panics has lost a part of the difference: nothing would say so but the end.
+                // A clone that panics has lost a part of the difference, which nothing but the end
+                // of the watch would show.
                 Err(panicked) => {
                     self.backlog = Backlog::Nothing;
                     self.end(Some(Error::new(watchcore::Code::Panic, format!("{panicked}. Mend it."))));
@@ -469,12 +482,12 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             }
             match self.state {
                 WatchState::Ended => return Poll::Ready(None),
-                // A stop that came before the comparison has closed the subscription before it.
+                // A stop before the comparison has closed only the former subscription.
                 WatchState::Overtaken | WatchState::Comparing(_) if self.stopper.is_stopped() => self.end(None),
                 WatchState::Overtaken => match self.begin_comparison() {
                     Ok(true) => {}
                     Ok(false) => {
-                        // The writer is faster than this thread: others have their turn before the next attempt.
+                        // The writer is faster than this thread: yield before the next attempt.
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -482,7 +495,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
                 },
                 WatchState::Comparing(_) => {
                     if !self.compare() {
-                        // Between two slices others have their turn.
+                        // Yield between two slices.
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }

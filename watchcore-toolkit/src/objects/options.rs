@@ -1,4 +1,4 @@
-//! How a typed watch is opened.
+//! Options and opening of a typed watch.
 
 #![forbid(unsafe_code)]
 
@@ -43,9 +43,9 @@ pub struct ObjectWatchBuilder<O> {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) refused: Option<Refused>,
     object: PhantomData<fn() -> O>,
-    /// Whether [`ObjectWatch::poll_step`] says where the consumer knows a whole state.
+    /// Whether [`ObjectWatch::poll_step`] reports where the consumer has a whole state.
     pub(super) marks: bool,
-    /// What a writer does between a snapshot and the subscription that follows it.
+    /// For tests: runs between a snapshot and the subscription that follows it.
     #[cfg(test)]
     pub(super) between: Option<Box<dyn Fn() + Send>>,
 }
@@ -70,70 +70,77 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// Only what this filter lets pass, and what was asked before. The types of its events are relative to that.
+    /// Restricts the watch to objects that this filter and earlier ones select. The types of its
+    /// events are relative to that.
     pub fn filter(self, filter: Filter) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { filter: self.filter.and(filter), ..self }
     }
 
-    /// Where it begins; [`Start::State`] if nothing is said. With `Now` and `After` the consumer is supposed to know the
-    /// state there: that is read when the watch is opened, or as soon as it is there, O(objects), unless the policy is `Stop` or
-    /// `SkipToOldest`. One that was to come, and has left the window before it was read, is known to nobody: overtaken, the watch
-    /// ends with an Error event (410) under every policy.
+    /// The start; the default is [`Start::State`]. With `Now` and `After` the consumer is assumed
+    /// to know the state there: it is read when the watch is opened, or as soon as it is available,
+    /// O(objects), unless the policy is `Stop` or `SkipToOldest`. If a future start state has left
+    /// the window before it was read, nobody knows it: when the window overtakes the watch, it ends
+    /// with an Error event (410) with every policy.
     pub fn start(self, start: Start) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { start, ..self }
     }
 
-    /// What happens where the window has left it behind; [`OnLag::Resnapshot`] if nothing is said: the exact difference
-    /// between what it was given and what is there. `Conflate` is the same. `Stop` is an Error event (410) and the
-    /// end; `SkipToOldest` goes on with the oldest event, and is `Stop` in the initial state. These two keep only the
-    /// last good value of each key whose newest one cannot be decoded, so other old values are the log's, and absent where the
-    /// log has none. A refused value inside what `SkipToOldest` skipped is not known: the deletion behind it is not given, and is
-    /// reported as a refused value.
+    /// The policy for when the window overtakes the watch. The default, [`OnLag::Resnapshot`],
+    /// delivers the exact difference between the consumer's state and the present one. `Conflate`
+    /// is the same. `Stop` delivers an Error event (410) and ends; `SkipToOldest` continues with
+    /// the oldest event, and is `Stop` in the initial state. These two remember only the last good
+    /// value of each key whose newest value cannot be decoded, so other old values come from the
+    /// log, and are absent if the log has none. A refused value in the range that `SkipToOldest`
+    /// skipped is unknown: a deletion after it is not delivered, but reported as a refused value.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }
     }
 
-    /// What its subscription is called in the cache's lists, figures and log messages. Need not be unique.
+    /// The name of its subscription in the cache's lists, metrics and log messages. It need not be
+    /// unique.
     pub fn name(self, name: impl Into<String>) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { name: name.into(), ..self }
     }
 
-    /// How many objects it will know, about: their table is made as large at once. One that grows by itself hashes every key
-    /// again each time that it doubles.
+    /// About how many objects the watch will know: their table is allocated with this capacity. A
+    /// table that grows hashes all keys again each time it doubles.
     pub fn expect_objects(self, objects: usize) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { expected: objects, ..self }
     }
 
-    /// Bookmarks, at most one in `interval`. Without it there are none.
+    /// Requests bookmarks, at most one per `interval`. The default is none.
     pub fn bookmarks(self, interval: Duration) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { bookmarks: Some(interval), ..self }
     }
 
-    /// Every so often each object that it was given comes again, Modified with old and new the same, with
-    /// [`crate::Origin::Resync`]. At least one second; less is taken as that. A resync is due at the multiples of its period,
-    /// counted from the opening. One that is due while another is handed out is left out, and changes come in between,
-    /// however long a consumer takes for all of them.
+    /// Delivers each known object again at this interval, as Modified with the same old and new,
+    /// with [`crate::Origin::Resync`]. The minimum is one second. A resync is due at multiples of
+    /// its period, counted from the opening. A resync that becomes due while another is being
+    /// delivered is skipped, and changes are delivered in between, however long the consumer takes.
     pub fn resync_period(self, period: Duration) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { resync: Some(period.max(Duration::from_secs(1))), ..self }
     }
 
-    /// Another clock for the resync period.
+    /// Sets the clock of the resync period.
     pub fn clock(self, clock: Arc<dyn Clock>) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { clock, ..self }
     }
 
-    /// Called with each value that the decoder refused, by the consumer that polls; a panic of it is caught. Without it there
-    /// is a warning in the log (`tracing`). Either way the last value that could be decoded stays, and the error is counted.
+    /// Sets a function that is called with each value that the decoder refused, by the consumer
+    /// that polls; its panics are caught. Without it, a refused value is a warning in the log
+    /// (`tracing`). In either case the last value that could be decoded stays, and the error is
+    /// counted.
     pub fn on_refused(self, call: impl FnMut(&KeyValue, &Error) + Send + 'static) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
     }
 
-    /// Gives [`WatchStep::Whole`](super::WatchStep::Whole) too.
+    /// Requests [`WatchStep::Whole`](super::WatchStep::Whole) too.
     pub(crate) fn marks(self) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { marks: true, ..self }
     }
 
-    /// Opens it. INVALID_ARGUMENT where the filter names what the cache does not declare; CLOSED.
+    /// Opens the watch. INVALID_ARGUMENT if the filter uses labels or fields that the cache does
+    /// not declare; CLOSED.
     pub fn open(self) -> Result<ObjectWatch<O>> {
         let keeps = matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate);
         let reader = if keeps { self.seeded()? } else { LogReader::new(self.subscribe(self.start)?, None) };
@@ -141,7 +148,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         Ok(ObjectWatch::start(self, if of_state { reader.of_state() } else { reader }))
     }
 
-    /// A reader that knows what its consumer knows at the start.
+    /// Makes a reader that knows the objects which its consumer knows at the start.
     fn seeded(&self) -> Result<LogReader<O>> {
         let mut known = Known::with_capacity(self.expected);
         match self.start {
@@ -154,10 +161,10 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
                 seed(&mut known, snapshot.filtered(&self.filter)?.map(|kv| kv.to_owned()));
                 Ok(LogReader::new(subscription, Some(known)))
             }
-            // There is no state yet: the first one is what the consumer is supposed to know.
+            // There is no state yet: the consumer is assumed to know the first one.
             Start::Now => Ok(LogReader::new(self.subscribe(Start::State)?, Some(known)).silent()),
             Start::After(_) | Start::AfterIn(_) => {
-                // A start that has left is refused here.
+                // A start that has left the window is refused here.
                 let subscription = self.subscribe(self.start)?;
                 let start = self.seed_start(&mut known);
                 Ok(LogReader::new(subscription, Some(known)).behind(start))
@@ -166,7 +173,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// Takes the state that the watch begins behind, where the cache has it.
+    /// Reads the state after which the watch starts, if the cache has it.
     pub(super) fn seed_start(&self, known: &mut Known<O>) -> StartState {
         let read = match self.start {
             Start::AfterIn(position) => Read::ExactIn(position),
@@ -185,7 +192,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     }
 
     fn subscribe(&self, start: Start) -> Result<Subscription> {
-        // The difference is made here, of what this consumer was given: with values, which the core does not keep.
+        // This watch makes the difference itself, relative to this consumer and with old values,
+        // which the core does not remember.
         let on_lag = if self.on_lag == OnLag::SkipToOldest { OnLag::SkipToOldest } else { OnLag::Stop };
         let wanted = self.cache.subscribe(start).filter(self.filter.clone()).on_lag(on_lag);
         let wanted = if self.name.is_empty() { wanted } else { wanted.name(&self.name) };
@@ -195,8 +203,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// A snapshot, and a subscription to what follows it. `None`: the window has moved on between the two, or the history was
-    /// replaced; a new snapshot is needed.
+    /// Takes a snapshot, and opens a subscription after it. `None`: the window has moved on between
+    /// the two, or the history was replaced; a new snapshot is needed.
     pub(super) fn snapshot_and_rest(&self) -> Result<Option<(Snapshot, Subscription)>> {
         let snapshot = self.cache.snapshot()?;
         #[cfg(test)]
@@ -210,18 +218,18 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    /// Whether an error of the subscription is one that the difference makes good.
+    /// Whether a difference makes up for this error of the subscription.
     pub(super) fn makes_good(&self, error: &Error) -> bool {
         matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate) && error.code() == Code::Lagged
     }
 
-    /// Whether the subscription goes on by itself after it.
+    /// Whether the subscription continues by itself after this error.
     pub(super) fn skips(&self, error: &Error, in_state: bool) -> bool {
         self.on_lag == OnLag::SkipToOldest && error.code() == Code::Lagged && !in_state
     }
 }
 
-/// Takes what could be decoded of a state.
+/// Records the objects of a state that can be decoded.
 fn seed<O: FromKeyValue>(known: &mut Known<O>, state: impl Iterator<Item = KeyValue>) {
     for kv in state {
         if let Ok(object) = object_of::<O>(&kv) {
