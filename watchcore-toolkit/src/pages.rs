@@ -1,4 +1,4 @@
-//! The pages of a list, put together.
+//! Combines the pages of a list.
 
 #![forbid(unsafe_code)]
 
@@ -8,18 +8,18 @@ use crate::source::{ListAt, ListPage, ListRequest};
 use std::collections::HashSet;
 use watchcore::Position;
 
-/// Objects a page, where nothing else is said.
+/// The default number of objects per page.
 pub(crate) const PAGE: usize = 500;
-/// Pages without an object that may follow each other: a server that filters has some.
+/// How many pages without an object may follow each other: a server that filters returns some.
 const EMPTY: usize = 1000;
 
-/// What was listed so far, and the request for what follows.
+/// The objects listed so far, and the request for the next page.
 pub(crate) struct ListedPages<O> {
     pub(crate) request: ListRequest,
     pub(crate) listed: ListPage<O>,
-    /// Where the pages began: each place once, or the list has no end.
+    /// The tokens so far: a token that comes twice would make the list endless.
     tokens: HashSet<String>,
-    /// Pages without an object, since the last one that had some.
+    /// Pages without an object since the last page with objects.
     empty: usize,
 }
 
@@ -29,7 +29,7 @@ impl<O> ListedPages<O> {
         ListedPages { request, listed: ListPage::new(Position::default(), []), tokens: HashSet::new(), empty: 0 }
     }
 
-    /// Takes the answer to the request. True: there is more to ask for.
+    /// Takes the answer to the request. Returns whether there are more pages.
     pub(crate) fn take(&mut self, answer: Result<ListPage<O>, Status>) -> Result<bool, Input> {
         match answer {
             Ok(page) => self.add(page).map_err(Input::BrokenPages),
@@ -39,10 +39,11 @@ impl<O> ListedPages<O> {
         }
     }
 
-    /// An error where the pages have no end, or are not of one state: then the changes between two of them would be missing.
+    /// Adds a page. An error if the pages do not end, or belong to several states: then changes
+    /// between two of them would be missing.
     fn add(&mut self, page: ListPage<O>) -> Result<bool, Status> {
         let listed = &mut self.listed;
-        // A page that does not say its position has that of the others.
+        // A page without a position has that of the others.
         if page.position != Position::default() {
             if listed.position != Position::default() && listed.position != page.position {
                 let (first, other) = (listed.position.revision, page.position.revision);
@@ -67,7 +68,8 @@ impl<O> ListedPages<O> {
         Ok(true)
     }
 
-    /// The whole list; an error where a watch cannot begin behind it. Only an empty state at the beginning has no revision.
+    /// Returns the whole list; an error if no watch can start after it. Only an empty first state
+    /// may have no revision.
     pub(crate) fn into_listed(self, is_first: bool) -> Result<ListPage<O>, Input> {
         let listed = self.listed;
         if listed.position != Position::default() || (is_first && listed.objects.is_empty()) {

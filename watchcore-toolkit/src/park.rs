@@ -1,4 +1,4 @@
-//! The blocking face of a `poll`: a thread that parks until its waker unparks it.
+//! Blocking calls of a `poll`: the thread parks until its waker unparks it.
 
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Wakes one call of [`block_on`]. Each call has its own: a callback may wait for something else on the same thread, and
-/// what unparks that must not count for the call around it.
+/// Wakes one call of [`block_on`]. Each call has its own flag, because a callback may wait for
+/// something else on the same thread, and the wake-up of that wait must not count for the outer
+/// one.
 struct ParkedThread {
     thread: Thread,
     woken: AtomicBool,
@@ -22,14 +23,16 @@ impl Wake for ParkedThread {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release, for the Acquire of the parked thread: what was stored before the wake-up is seen by its next poll.
+        // Release pairs with the parked thread's Acquire: its next poll sees everything that was
+        // stored before the wake-up.
         if !self.woken.swap(true, Ordering::Release) {
             self.thread.unpark();
         }
     }
 }
 
-/// Polls until it is ready, and parks the thread in between. `None` after the timeout; `Duration::MAX` is without end.
+/// Polls until the result is ready, and parks the thread in between. `None` after the timeout;
+/// `Duration::MAX` never times out.
 pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
     let parked = Arc::new(ParkedThread { thread: thread::current(), woken: AtomicBool::new(false) });
     let waker = Waker::from(Arc::clone(&parked));
@@ -43,7 +46,7 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
         if time_is_up {
             return None;
         }
-        // Acquire, with the waker's Release.
+        // Acquire pairs with the waker's Release.
         while !parked.woken.swap(false, Ordering::Acquire) {
             match left(deadline) {
                 None => thread::park(),
@@ -51,13 +54,13 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
                 Some(_) => break,
             }
         }
-        // Also where nothing was waited for: a poll may wake itself each time. One more follows, for what came in the last
-        // moment.
+        // The deadline is checked even if the thread did not park, because a poll may wake itself
+        // each time. One more poll follows, for results of the last moment.
         time_is_up = left(deadline).is_some_and(|left| left.is_zero());
     }
 }
 
-/// The time left until a deadline; `None` where there is none.
+/// The time until a deadline; `None` if there is none.
 fn left(deadline: Option<Instant>) -> Option<Duration> {
     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }

@@ -1,8 +1,9 @@
-//! Events on their way from who makes them to one consumer: what the fakes, and the threads of decoders and of sources
-//! that block, are made of.
+//! A queue of events from one producer to one consumer: the basis of the fakes, and of the threads
+//! of decoders and blocking sources.
 //!
-//! A sender leaves its event in the queue and waits until it was taken, or leaves it there as long as there is room. Everything
-//! is below one lock; wakers are called behind it, so a sender may be the consumer's own task.
+//! A sender puts its event into the queue and waits until it was taken, or only puts it there while
+//! there is room. One lock protects everything; wakers are called after it, so a sender may be the
+//! consumer's own task.
 
 #![forbid(unsafe_code)]
 
@@ -12,30 +13,30 @@ use crate::sync::{Lock, LockGuard};
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-/// See the module.
+/// The queue, described in the module's documentation.
 pub(crate) struct Pipe<O> {
     state: Lock<PipeState<O>>,
 }
 
 struct PipeState<O> {
     queue: VecDeque<Sent<O>>,
-    /// The last event that has come into the queue, and the last that was taken.
+    /// The numbers of the last event that was put into the queue, and of the last that was taken.
     sent: u64,
     taken: u64,
     consumer: Option<Waker>,
-    /// Nothing comes in any more.
+    /// No event is accepted any more.
     stopped: bool,
 }
 
 struct Sent<O> {
     number: u64,
     event: WatchEvent<O>,
-    /// Of the sender, if it waits.
+    /// The waker of the event's sender, if it waits.
     sender: Option<Waker>,
     waits: bool,
 }
 
-/// Why an event was not sent.
+/// The reason why an event was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotSent {
     Stopped,
@@ -63,10 +64,11 @@ impl<O> Pipe<O> {
         number
     }
 
-    /// Leaves an event in the queue, if there are fewer than `places` in it.
+    /// Puts an event into the queue, if it has fewer than `places` events.
     pub(crate) fn try_send(&self, event: WatchEvent<O>, places: usize) -> Result<(), NotSent> {
         let state = self.lock();
-        // An event that is not sent is the caller's parameter, which is dropped behind the guard.
+        // An event that is not sent stays in the parameter, which is dropped after the lock is
+        // released.
         if state.stopped {
             return Err(NotSent::Stopped);
         }
@@ -77,19 +79,20 @@ impl<O> Pipe<O> {
         Ok(())
     }
 
-    /// Whether fewer events than `places` wait.
+    /// Whether the queue has fewer than `places` events.
     pub(crate) fn has_room(&self, places: usize) -> bool {
         self.lock().queue.len() < places
     }
 
-    /// Sends an event and waits until it was taken; `number` is the sender's own, `None` at its first poll.
+    /// Sends an event and waits until it was taken; `number` belongs to the sender, and is `None`
+    /// at its first poll.
     pub(crate) fn poll_send(
         &self,
         event: &mut Option<WatchEvent<O>>,
         number: &mut Option<u64>,
         context: &Context<'_>,
     ) -> Poll<Result<(), NotSent>> {
-        // What is declared before the guard is dropped behind it.
+        // Variables that are declared before the guard are dropped after it.
         let waker = context.waker().clone();
         let unsent = if number.is_none() { event.take() } else { None };
         let mut state = self.lock();
@@ -117,7 +120,7 @@ impl<O> Pipe<O> {
         Poll::Pending
     }
 
-    /// A sender that does not wait any more: its event goes, if it was not taken.
+    /// Handles a sender that no longer waits: its event is removed, if it was not taken.
     pub(crate) fn withdraw(&self, number: Option<u64>) {
         let Some(number) = number else { return };
         let mut state = self.lock();
@@ -127,7 +130,7 @@ impl<O> Pipe<O> {
         drop(withdrawn);
     }
 
-    /// The next event. After the stop: what was left in the queue, then the end.
+    /// Polls for the next event. After the stop: the events that are left, then the end.
     pub(crate) fn poll_take(&self, context: &Context<'_>) -> Poll<Option<WatchEvent<O>>> {
         let waker = context.waker().clone();
         let mut state = self.lock();
@@ -146,7 +149,8 @@ impl<O> Pipe<O> {
         Poll::Pending
     }
 
-    /// Ends it: senders that wait get an error and their events go; the others' events stay for the consumer.
+    /// Stops the queue: waiting senders get an error and their events are dropped; other events
+    /// stay for the consumer.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;

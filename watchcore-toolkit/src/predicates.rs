@@ -1,5 +1,6 @@
-//! The predicates that users know, and the one that all others are made of: what of an object is looked at to see whether
-//! it has changed. See [`PredicateExt::predicate_filter`](crate::PredicateExt::predicate_filter).
+//! The usual predicates, and the function from which all others are made: a predicate selects the
+//! part of an object that is compared to detect a change. See
+//! [`PredicateExt::predicate_filter`](crate::PredicateExt::predicate_filter).
 
 #![forbid(unsafe_code)]
 
@@ -7,8 +8,8 @@ use crate::keyed::Keyed;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use watchcore::KeyValue;
 
-/// What is compared between two versions of an object: a hash of it, or `None` where it has no such thing, which lets every
-/// change pass. A closure is one.
+/// Returns a hash of the part of an object that is compared between two versions, or `None` if the
+/// object has no such part, in which case every change passes. Closures implement it.
 ///
 /// ```
 /// use watchcore_toolkit::{Predicate, predicates};
@@ -25,10 +26,10 @@ use watchcore::KeyValue;
 /// assert_eq!(either.hash(&pod(Some(1), "a")), either.hash(&pod(Some(1), "a")));
 /// ```
 pub trait Predicate<O>: Send {
-    /// What of the object is looked at.
+    /// The hash of the compared part of the object.
     fn hash(&self, object: &O) -> Option<u64>;
 
-    /// A change of this or the other; where one has nothing, of the one that has.
+    /// Detects a change of either part; if an object lacks one of them, of the other.
     fn combine<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
     where
         Self: Sized,
@@ -39,7 +40,7 @@ pub trait Predicate<O>: Send {
         }
     }
 
-    /// A change of this; where an object has no such thing, of the other.
+    /// Detects a change of this part or, if an object lacks it, of the other.
     fn fallback<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
     where
         Self: Sized,
@@ -60,18 +61,19 @@ pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
     hasher.finish()
 }
 
-/// Any part of an object: its generation, labels, annotations, finalizers.
+/// Compares any part of an object: its generation, labels, annotations, finalizers.
 pub fn by<O, H: Hash>(part: impl Fn(&O) -> Option<H> + Send) -> impl Predicate<O> {
     move |object: &O| part(object).map(|part| hash_of(&part))
 }
 
-/// The revision of its last change (Kubernetes' resource version): every change, each once, also where a watch delivers one
-/// again. A source that was restored from a backup may use a revision twice: `revision().combine(value())` tells these apart.
+/// Compares the revision of the last change (Kubernetes' resource version): every change passes
+/// once, even if a watch delivers it again. A source that was restored from a backup may use a
+/// revision twice: `revision().combine(value())` distinguishes such changes.
 pub fn revision<O: Keyed>() -> impl Predicate<O> {
     by(|object: &O| Some(object.object_revision()).filter(|revision| *revision != 0))
 }
 
-/// The bytes of its value.
+/// Compares the bytes of the value.
 pub fn value() -> impl Predicate<KeyValue> {
     by(|kv: &KeyValue| kv.value().map(hash_of))
 }

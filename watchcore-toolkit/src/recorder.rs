@@ -1,4 +1,4 @@
-//! A watch that keeps a copy of what it has given.
+//! A watch that keeps a copy of its events.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 /// A watch whose events are recorded: see [`crate::WatchExt::record`].
 ///
-/// It keeps all of them, so it is for tests.
+/// It keeps all events, so it is for tests.
 ///
 /// ```
 /// use std::task::Poll;
@@ -39,7 +39,7 @@ impl<W: Watch> Recorder<W> {
         Recorder { watch, recording: Recording { events: Arc::default() } }
     }
 
-    /// What it has given until now, and will give.
+    /// The events that were delivered, and will be.
     pub fn recording(&self) -> Recording<W::Object> {
         self.recording.clone()
     }
@@ -78,7 +78,7 @@ impl<W: Watch + fmt::Debug> fmt::Debug for Recorder<W> {
     }
 }
 
-/// What a [`Recorder`] has given. Outlives it.
+/// The events that a [`Recorder`] has delivered. Outlives it.
 ///
 /// ```
 /// use watchcore_toolkit::{EmptyWatch, WatchExt};
@@ -89,7 +89,7 @@ impl<W: Watch + fmt::Debug> fmt::Debug for Recorder<W> {
 /// assert!(recording.events().is_empty());
 /// ```
 pub struct Recording<O> {
-    /// Each by a count: a copy of an object is the program's code, which does not run below the lock.
+    /// Held by counts: cloning an object is foreign code, which does not run under the lock.
     events: Arc<Lock<Vec<Arc<WatchEvent<O>>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Watches for controllers: without deletions, without marks, without changes that do not matter.
+//! Watches for controllers: without deletions, without marks, without irrelevant changes.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// What a controller makes of a watch. Every watch has these.
+/// Adapters of every watch for controllers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,20 +31,21 @@ use std::task::{Context, Poll, ready};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait PredicateExt: Watch + Sized {
-    /// Added and Modified only: what is there. An Error still ends it.
+    /// Only Added and Modified events. An Error still ends the watch.
     fn applied(self) -> Touched<Self> {
         Touched { watch: self, deletes: false, lost: 0 }
     }
 
-    /// Added, Modified and Deleted only: what concerns an object. An Error still ends it.
+    /// Only Added, Modified and Deleted events. An Error still ends the watch.
     fn touched(self) -> Touched<Self> {
         Touched { watch: self, deletes: true, lost: 0 }
     }
 
-    /// Only changes of what the predicate looks at, and all deletions. It goes by keys: at an object
-    /// without one ([`Keyed::has_own_key`]) it ends with an Error event (400). It keeps the key and 8 bytes for each object that is
-    /// there; what is deleted is forgotten, and an object that was made again is another one. `old` stays the version
-    /// directly before `new`, which may be one that was not given.
+    /// Only changes of the part that the predicate compares, and all deletions. It uses keys: at an
+    /// object without one ([`Keyed::has_own_key`]) it ends with an Error event (400). It stores the
+    /// key and 8 bytes for each present object; a deleted object is forgotten, and an object that
+    /// is created again counts as a new one. `old` stays the version directly before `new`, even if
+    /// that was not delivered.
     fn predicate_filter<P: Predicate<Self::Object>>(self, predicate: P) -> PredicateFilter<Self, P>
     where
         Self::Object: Keyed,
@@ -55,7 +56,7 @@ pub trait PredicateExt: Watch + Sized {
 
 impl<W: Watch + Sized> PredicateExt for W {}
 
-/// A watch of what concerns objects: see [`PredicateExt::applied`] and [`PredicateExt::touched`].
+/// A watch of the changes of objects: see [`PredicateExt::applied`] and [`PredicateExt::touched`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,11 +78,11 @@ impl<W: Watch + Sized> PredicateExt for W {}
 pub struct Touched<W> {
     watch: W,
     deletes: bool,
-    /// Of events that were not given.
+    /// The losses reported by events that were dropped.
     lost: u64,
 }
 
-/// How many events one poll passes over at most before it lets others run.
+/// The maximum number of events that one poll skips before it yields to other tasks.
 const BUDGET: usize = 256;
 
 impl<W: Watch> Stream for Touched<W> {
@@ -114,7 +115,7 @@ impl<W: Watch> Watch for Touched<W> {
     }
 }
 
-/// A watch of changes that matter: see [`PredicateExt::predicate_filter`].
+/// A watch of relevant changes: see [`PredicateExt::predicate_filter`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -137,22 +138,23 @@ impl<W: Watch> Watch for Touched<W> {
 pub struct PredicateFilter<W, P> {
     watch: W,
     predicate: P,
-    /// What the predicate said of the version that was last looked at, with its object's identity.
+    /// The predicate's hash of the last version, combined with its object's identity.
     seen: HashMap<Box<[u8]>, u64>,
     lost: u64,
-    /// Refused: its objects have no keys.
+    /// The watch has ended, because its objects have no keys.
     ended: bool,
 }
 
 impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
-    /// How many objects it knows.
+    /// The number of objects that it knows.
     pub fn known(&self) -> usize {
         self.seen.len()
     }
 
     fn passes(&mut self, event: &WatchEvent<W::Object>) -> bool {
         if event.lost > 0 && event.origin == Origin::Change {
-            // The watch has skipped events, deletions among them: what they would have made it forget is unknown.
+            // The watch has skipped events, possibly deletions, so it is unknown which objects to
+            // forget.
             self.seen = HashMap::new();
         }
         match &event.payload {
@@ -179,7 +181,7 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
 }
 
 impl<W, P> PredicateFilter<W, P> {
-    /// A deletion passes, and forgets the key: an object that is made again is another one.
+    /// A deletion passes, and forgets the key: an object that is created again counts as a new one.
     fn forget(&mut self, key: &[u8]) -> bool {
         self.seen.remove(key);
         if self.seen.capacity() > 4 * self.seen.len().max(64) {

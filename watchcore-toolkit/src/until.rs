@@ -1,4 +1,4 @@
-//! Waiting until something holds.
+//! Waits until conditions hold.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ type Condition<O> = Box<dyn FnMut(&WatchEvent<O>) -> Result<bool, ConditionError
 
 type Precondition = Box<dyn FnOnce(&Snapshot) -> Result<bool, ConditionError> + Send>;
 
-/// Where the last condition held.
+/// The event and the position at which the last condition held.
 ///
 /// ```
 /// use watchcore::{Cache, Change, KeyValue};
@@ -41,13 +41,13 @@ type Precondition = Box<dyn FnOnce(&Snapshot) -> Result<bool, ConditionError> + 
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Held<O> {
-    /// The event at which it held; `None` where there was no condition, or the precondition held.
+    /// The event at which it held; `None` if there was no condition, or the precondition held.
     pub event: Option<WatchEvent<O>>,
-    /// Where: the event's position, or the state's.
+    /// The position of the event, or of the state.
     pub position: Position,
 }
 
-/// Why a wait ended without its conditions.
+/// The reason why a wait ended without its conditions.
 ///
 /// ```
 /// use watchcore_toolkit::{EmptyWatch, UntilEnd, until};
@@ -61,11 +61,11 @@ pub struct Held<O> {
 pub struct UntilError<O> {
     /// The reason of the end.
     pub end: UntilEnd,
-    /// The last event that was looked at.
+    /// The last event that was checked.
     pub last: Option<Box<WatchEvent<O>>>,
     /// The condition that was waited for, from 1; 0 is the precondition.
     pub condition: usize,
-    /// How many there are.
+    /// The number of conditions.
     pub conditions: usize,
 }
 
@@ -89,11 +89,11 @@ pub enum UntilEnd {
     Ended,
     /// The watch ended with an error.
     Failed(Status),
-    /// The time was up.
+    /// The time limit was reached.
     Timeout,
-    /// A condition answered with an error.
+    /// A condition returned an error.
     Condition(Box<dyn StdError + Send + Sync>),
-    /// The state was not there: why.
+    /// The state was not available, for this reason.
     NotSynced(watchcore::Error),
 }
 
@@ -133,11 +133,12 @@ pub fn until<W: Watch>(watch: W) -> Until<W> {
     Until { watch: Some(watch), sequence: Sequence::new(), deadline: Deadline::new() }
 }
 
-/// A wait until conditions hold, one after the other: a future, which [`Until::wait`] blocks for.
+/// A wait until conditions hold, one after the other. It is a future; [`Until::wait`] blocks until
+/// it is ready.
 ///
-/// Each event is tried on the condition that is waited for. Where it holds, the same event is tried on the next one, so that
-/// one event may satisfy several. The watch is stopped when the wait is over, however it ended, and when it is dropped.
-/// Without conditions it is over at once.
+/// Each event is checked against the current condition. If that holds, the same event is checked
+/// against the next condition, so one event may satisfy several. The watch is stopped when the wait
+/// is over, however it ended, and when it is dropped. Without conditions the wait is over at once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -160,21 +161,21 @@ pub fn until<W: Watch>(watch: W) -> Until<W> {
 /// ```
 #[must_use = "nothing is waited for before it is awaited, or `wait` is called"]
 pub struct Until<W: Watch> {
-    /// Until the wait is over.
+    /// `None` when the wait is over.
     watch: Option<W>,
     sequence: Sequence<W::Object>,
     deadline: Deadline,
 }
 
-/// The conditions, and how far they hold.
+/// The conditions, and how many of them have held.
 struct Sequence<O> {
     conditions: Vec<Condition<O>>,
-    /// How many of them held.
+    /// The number of conditions that have held.
     held: usize,
     last: Option<WatchEvent<O>>,
 }
 
-/// When a wait is over: counted from its first poll.
+/// The time limit of a wait, counted from its first poll.
 struct Deadline {
     timeout: Duration,
     clock: Arc<dyn Clock>,
@@ -187,7 +188,7 @@ impl Deadline {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> bool {
-        // Zero, and what lies beyond any clock: without end.
+        // Zero, and times beyond the clock's range, mean no limit.
         if self.timeout.is_zero() || self.timeout == Duration::MAX {
             return false;
         }
@@ -206,7 +207,7 @@ impl<O> Sequence<O> {
         UntilError { end, last: self.last.take().map(Box::new), condition, conditions: self.conditions.len() }
     }
 
-    /// Takes the next event: whether all conditions hold now.
+    /// Takes the next event, and returns whether all conditions have held.
     fn take(&mut self, event: WatchEvent<O>) -> Result<bool, UntilEnd> {
         let event = self.last.insert(event);
         while let Some(condition) = self.conditions.get_mut(self.held) {
@@ -228,12 +229,13 @@ impl<O> Sequence<O> {
 }
 
 impl<W: Watch> Until<W> {
-    /// Then waits until this holds of an event. Errors of the watch are not shown to conditions: they end the wait.
+    /// Adds a condition to wait for. Conditions do not see errors of the watch, which end the wait.
     pub fn then(self, mut condition: impl FnMut(&WatchEvent<W::Object>) -> bool + Send + 'static) -> Until<W> {
         self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
     }
 
-    /// As [`Until::then`], of a condition that may fail: its error ends the wait, and comes back with the event.
+    /// [`Until::then`] with a condition that may fail: its error ends the wait, and is returned
+    /// with the event.
     pub fn then_try<E>(
         mut self,
         condition: impl FnMut(&WatchEvent<W::Object>) -> Result<bool, E> + Send + 'static,
@@ -245,19 +247,19 @@ impl<W: Watch> Until<W> {
         self
     }
 
-    /// Waits at most so long; zero (and if nothing is said) is without end.
+    /// Limits the wait; zero (the default) means no limit.
     pub fn timeout(mut self, timeout: Duration) -> Until<W> {
         self.deadline.timeout = timeout;
         self
     }
 
-    /// Takes the time from this clock.
+    /// Sets the clock of the limit.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Until<W> {
         self.deadline.clock = clock;
         self
     }
 
-    /// Blocks until it is over.
+    /// Blocks until the wait is over.
     pub fn wait(self) -> Result<Held<W::Object>, UntilError<W::Object>> {
         park::block_on_future(Duration::MAX, self).expect("a wait without end has a result")
     }
@@ -282,7 +284,8 @@ impl<W: Watch> Future for Until<W> {
         }
         for _ in 0..BUDGET {
             let Some(watch) = &mut this.watch else { return this.over(Err(UntilEnd::Ended)) };
-            // Events first: what is there when the time is up counts, as far as one poll goes.
+            // Events come first: those that are available when the time limit is reached count, as
+            // far as one poll gets.
             match Pin::new(watch).poll_next(context) {
                 Poll::Pending if this.deadline.poll(context) => return this.over(Err(UntilEnd::Timeout)),
                 Poll::Pending => return Poll::Pending,
@@ -304,7 +307,8 @@ impl<W: Watch> Future for Until<W> {
                 }
             }
         }
-        // The watch may be ready without a pause: the time is up all the same, and others run.
+        // The watch may be ready without a pause: the limit applies nevertheless, and other tasks
+        // run.
         if this.deadline.poll(context) {
             return this.over(Err(UntilEnd::Timeout));
         }
@@ -335,12 +339,13 @@ pub fn until_with_sync<O: FromKeyValue>(cache: &Cache) -> UntilWithSync<O> {
     }
 }
 
-/// A wait over a cache's state and what follows it, which survives everything but the cache's close.
+/// A wait over a cache's state and its changes, which only the end of the cache interrupts.
 ///
-/// The state comes first, as Added, then Synced, then every change. Where the cache's window leaves the wait behind, or its
-/// source was away, the difference follows: states in between may be skipped, and none that is there is missed. With
-/// a precondition the cache must have its first listing before it is asked; the watch begins not later than the state that
-/// it is asked of, so nothing happens unseen in between.
+/// The state comes first, as Added, then Synced, then every change. If the cache's window overtakes
+/// the wait, or its source was away, the difference follows: intermediate states may be skipped,
+/// but none of the present ones is missed. With a precondition, the wait first needs the cache's
+/// first listing; the watch starts not later than the state for which the precondition is called,
+/// so no change in between is missed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -375,17 +380,17 @@ pub struct UntilWithSync<O> {
 }
 
 impl<O: FromKeyValue> UntilWithSync<O> {
-    /// Which objects. The precondition sees the whole state.
+    /// Restricts the events to a filter. The precondition sees the whole state.
     pub fn filter(self, filter: Filter) -> UntilWithSync<O> {
         UntilWithSync { filter, ..self }
     }
 
-    /// Asked once, of the first state that is there: where it holds, the wait is over.
+    /// Calls this once, with the first available state: if it holds, the wait is over.
     pub fn precondition(self, precondition: impl FnOnce(&Snapshot) -> bool + Send + 'static) -> UntilWithSync<O> {
         self.precondition_try(move |state| Ok::<bool, ConditionError>(precondition(state)))
     }
 
-    /// As [`UntilWithSync::precondition`], of one that may fail.
+    /// [`UntilWithSync::precondition`] with a function that may fail.
     pub fn precondition_try<E>(
         self,
         precondition: impl FnOnce(&Snapshot) -> Result<bool, E> + Send + 'static,
@@ -413,19 +418,20 @@ impl<O: FromKeyValue> UntilWithSync<O> {
         self
     }
 
-    /// Waits at most so long, for the state and the conditions together; zero (and if nothing is said) is without end.
+    /// Limits the wait, for the state and the conditions together; zero (the default) means no
+    /// limit.
     pub fn timeout(mut self, timeout: Duration) -> UntilWithSync<O> {
         self.deadline.timeout = timeout;
         self
     }
 
-    /// Takes the time from this clock.
+    /// Sets the clock of the limit.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> UntilWithSync<O> {
         self.deadline.clock = clock;
         self
     }
 
-    /// Waits until it is over.
+    /// Waits until the conditions hold or the wait ends.
     pub async fn run(mut self) -> Result<Held<O>, UntilError<O>> {
         let precondition = self.precondition.take();
         let conditions = self.sequence.conditions.len();
@@ -441,12 +447,12 @@ impl<O: FromKeyValue> UntilWithSync<O> {
         Until { watch: Some(watch), sequence: self.sequence, deadline: self.deadline }.await
     }
 
-    /// Blocks until it is over.
+    /// Blocks until the conditions hold or the wait ends.
     pub fn wait(self) -> Result<Held<O>, UntilError<O>> {
         park::block_on_future(Duration::MAX, self.run()).expect("a wait without end has a result")
     }
 
-    /// The first state, or why there is none when the time is up.
+    /// The first state, or the reason why there is none at the time limit.
     async fn synced(&mut self) -> Result<Snapshot, UntilEnd> {
         let cache = self.cache.clone();
         let mut listed = pin!(cache.wait_ready_async(Duration::MAX));

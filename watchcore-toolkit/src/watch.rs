@@ -1,4 +1,4 @@
-//! The shape of everything that delivers events: a stream that can be stopped.
+//! The interface of everything that delivers events: a stream that can be stopped.
 
 #![forbid(unsafe_code)]
 
@@ -19,11 +19,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
-/// A stream of events that can be stopped from anywhere.
+/// A stream of events that can be stopped from any thread.
 ///
-/// After an `Error` event, after a stop and at the end of its source the stream ends, and stays ended. Dropping a watch
-/// stops it.
-/// The rules are those of docs/internals/toolkit.md.
+/// After an `Error` event, after a stop and at the end of its source the stream ends, and stays
+/// ended. Dropping a watch stops it. The rules are those of docs/internals/toolkit.md.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,10 +39,11 @@ use watchcore::{Code, Error, Result};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Watch: Stream<Item = WatchEvent<<Self as Watch>::Object>> + Unpin + Send {
-    /// What its events are about.
+    /// The type of its objects.
     type Object;
 
-    /// What stops it. May be taken at any time, and outlives the watch.
+    /// Returns a handle that stops the watch. It may be requested at any time, and outlives the
+    /// watch.
     fn stopper(&self) -> Stopper;
 }
 
@@ -55,10 +55,10 @@ impl<W: Watch + ?Sized> Watch for Box<W> {
     }
 }
 
-/// A watch of any make.
+/// A boxed watch of any type.
 pub type BoxWatch<O> = Box<dyn Watch<Object = O, Item = WatchEvent<O>>>;
 
-/// How a watch is read: both faces of one `poll`.
+/// Ways to read a watch, by blocking calls or futures over the same `poll`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -69,15 +69,15 @@ pub type BoxWatch<O> = Box<dyn Watch<Object = O, Item = WatchEvent<O>>>;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait WatchExt: Watch {
-    /// Waits for the next event, as long as the timeout says (`Duration::MAX`: without end). `None` is the end of the watch.
-    /// TIMEOUT where nothing came; nothing is lost by that.
+    /// Waits for the next event, at most for the timeout (`Duration::MAX`: for ever). `None` is the
+    /// end of the watch. TIMEOUT if no event came; no event is lost by that.
     fn recv(&mut self, timeout: Duration) -> Result<Option<WatchEvent<Self::Object>>> {
         park::block_on(timeout, |context| Pin::new(&mut *self).poll_next(context)).ok_or_else(|| {
             Error::new(Code::Timeout, format!("receive an event: none within {} ms. Ask again.", timeout.as_millis()))
         })
     }
 
-    /// The next event, if it is there. `Pending` is "not yet", `Ready(None)` the end.
+    /// Returns the next event, if it is available. `Pending` means not yet, `Ready(None)` the end.
     fn try_recv(&mut self) -> Poll<Option<WatchEvent<Self::Object>>> {
         Pin::new(self).poll_next(&mut Context::from_waker(Waker::noop()))
     }
@@ -87,14 +87,15 @@ pub trait WatchExt: Watch {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context))
     }
 
-    /// Stops it.
+    /// Stops the watch.
     fn stop(&self) {
         self.stopper().stop();
     }
 
-    /// What a function makes of each event; those of which it makes nothing are left out. What they had lost is said with
-    /// the next one. It ends with its source, and a stop of it stops the source; so does an Error that the function makes. A
-    /// function cannot keep types right where an object comes into a filter or leaves it: see [`WatchExt::filter_objects`].
+    /// Converts each event by a function; events for which it returns `None` are dropped, and the
+    /// next event reports their losses. The new watch ends with its source, and stopping it stops
+    /// the source; so does an Error that the function returns. A function cannot set the right
+    /// types when an object enters or leaves a filter: see [`WatchExt::filter_objects`].
     fn filter_events<P, F>(self, filter: F) -> FilterWatch<Self, F>
     where
         Self: Sized,
@@ -103,9 +104,10 @@ pub trait WatchExt: Watch {
         FilterWatch::new(self, filter)
     }
 
-    /// Only objects that a predicate selects, whose types are those of the selection: one that comes in is Added, one that
-    /// leaves is Deleted with its last value in it. Keeps what was given: a clone and some 8 bytes for each object that is
-    /// selected, also for one whose deletion was lost: it is for watches that lose none. It goes by keys: at an object
+    /// Only objects that a predicate selects, with types relative to the selection: an object that
+    /// enters is Added, one that leaves is Deleted with its last selected value. It stores the
+    /// delivered objects: a clone and about 8 bytes for each selected object, also for one whose
+    /// deletion was lost, so it is for watches that lose no events. It uses keys: at an object
     /// without one ([`Keyed::has_own_key`]) it ends with an Error event (400).
     fn filter_objects<P>(self, predicate: P) -> ObjectFilter<Self, P>
     where
@@ -116,7 +118,7 @@ pub trait WatchExt: Watch {
         ObjectFilter::new(self, predicate)
     }
 
-    /// The same, and a copy of all that it gives: for tests.
+    /// The same events, with a copy of each: for tests.
     fn record(self) -> Recorder<Self>
     where
         Self: Sized,
@@ -125,7 +127,7 @@ pub trait WatchExt: Watch {
         Recorder::new(self)
     }
 
-    /// The same as a watch of any make.
+    /// The watch as a boxed one.
     fn boxed(self) -> BoxWatch<Self::Object>
     where
         Self: Sized + 'static,
@@ -136,7 +138,8 @@ pub trait WatchExt: Watch {
 
 impl<W: Watch + ?Sized> WatchExt for W {}
 
-/// Stops a watch: from any thread, at any time, any number of times, also from inside a callback. Never waits.
+/// Stops a watch: from any thread, at any time, any number of times, also inside a callback. Never
+/// waits.
 ///
 /// ```
 /// use watchcore_toolkit::Stopper;
@@ -157,20 +160,22 @@ struct StopCell {
 }
 
 impl Stopper {
-    /// One that calls `action` with the first stop, on the thread that stops. It must not wait.
+    /// Makes a stopper that calls `action` at the first stop, on the stopping thread. `action` must
+    /// not wait.
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Stopper {
         Stopper { cell: Arc::new(StopCell { stopped: AtomicBool::new(false), action: Box::new(action) }) }
     }
 
     /// Stops the watch.
     pub fn stop(&self) {
-        // AcqRel with itself: who finds it stopped also sees what was stored before the first stop.
+        // AcqRel pairs with other calls of this swap: a caller that finds the watch stopped also
+        // sees what was stored before the first stop.
         if !self.cell.stopped.swap(true, Ordering::AcqRel) {
             (self.cell.action)();
         }
     }
 
-    /// Whether somebody has stopped it. A watch that ended by itself has not been stopped.
+    /// Whether `stop` was called. A watch that ended by itself has not been stopped.
     pub fn is_stopped(&self) -> bool {
         self.cell.stopped.load(Ordering::Acquire)
     }
@@ -184,8 +189,8 @@ impl fmt::Debug for Stopper {
 
 /// A flag that is raised once and wakes the one consumer that polls for it.
 ///
-/// The consumer leaves its waker before it looks at the flag, and who raises it stores the flag before it takes the
-/// waker, both below the lock: one of them sees the other.
+/// The consumer stores its waker before it loads the flag, and `raise` stores the flag before it
+/// takes the waker, both under the lock: one of them sees the other.
 #[derive(Default)]
 pub(crate) struct Signal {
     state: Lock<SignalState>,
@@ -198,7 +203,8 @@ struct SignalState {
 }
 
 impl Signal {
-    /// Raises the flag and wakes the consumer. The waker runs outside of the lock: it may do anything.
+    /// Raises the flag and wakes the consumer. The waker runs outside of the lock, because it is
+    /// foreign code.
     pub(crate) fn raise(&self) {
         let waker = {
             let mut state = self.state.lock();
@@ -208,9 +214,10 @@ impl Signal {
         wake(waker);
     }
 
-    /// Whether it was raised; otherwise the task is woken when it is.
+    /// Whether the flag was raised; otherwise the task is woken when it is.
     pub(crate) fn poll_raised(&self, context: &mut Context<'_>) -> bool {
-        // The clone, and the drop of the waker before, are the program's code: they run outside of the lock.
+        // The clone, and the drop of the former waker, are foreign code: they run outside of the
+        // lock.
         let waker = context.waker().clone();
         let mut state = self.state.lock();
         let (raised, before) = (state.raised, state.waker.replace(waker));
@@ -219,7 +226,7 @@ impl Signal {
         raised
     }
 
-    /// Whether it was raised.
+    /// Whether the flag was raised.
     pub(crate) fn is_raised(&self) -> bool {
         self.state.lock().raised
     }

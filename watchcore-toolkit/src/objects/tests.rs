@@ -1,4 +1,4 @@
-//! What may happen between the snapshot of a typed watch and the subscription that follows it.
+//! Tests of changes between the snapshot of a typed watch and the subscription that follows it.
 
 #![forbid(unsafe_code)]
 
@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use watchcore::{Cache, Change, KeyValue, Record, ResyncReason, Start, Writer};
 
-/// No wait of a test is meant to take this long: it is for loaded machines.
+/// An upper bound for loaded machines; no wait of a test is meant to take this long.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A small cache with `/a` in it, and how often its writer still acts between a snapshot and its subscription.
+/// A small cache with `/a` in it, whose writer acts this many times between a snapshot and its
+/// subscription.
 struct Between {
     cache: Cache,
     writer: Arc<Mutex<Writer>>,
@@ -53,14 +54,14 @@ fn put(writer: &mut Writer, key: &str) {
     apply(writer, Change::put(key, "1"));
 }
 
-/// Moves the whole window on.
+/// Moves the window past all earlier events.
 fn lap(writer: &mut Writer) {
     for _ in 0..200 {
         put(writer, "/z");
     }
 }
 
-/// Another history, with `/b` alone.
+/// Replaces the history by one with `/b` alone.
 fn reset(writer: &mut Writer) {
     let record = Record { key: b"/b", value: b"1", create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
     writer.resync(2, [record], ResyncReason::HistoryReset).unwrap();
@@ -75,7 +76,8 @@ fn event(name: &'static str, key: &str) -> (&'static str, Option<String>) {
     (name, Some(key.to_owned()))
 }
 
-/// The window moves on, or another history comes, between the snapshot of a comparison and its subscription: it begins again.
+/// If the window moves on, or the history is replaced, between the snapshot of a comparison and its
+/// subscription, the comparison starts again.
 #[test]
 fn comparison_outruns_a_moving_window() {
     for (act, last) in [(lap as fn(&mut Writer), "/z"), (reset, "/b")] {
@@ -96,7 +98,7 @@ fn comparison_outruns_a_moving_window() {
     }
 }
 
-/// The same where a watch from now is opened.
+/// The same race, when a watch from now is opened.
 #[test]
 fn start_now_outruns_a_moving_window() {
     for (act, key) in [(lap as fn(&mut Writer), "/a"), (reset, "/b")] {

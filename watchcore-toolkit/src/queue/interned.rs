@@ -1,13 +1,16 @@
-//! Keys of the program as handles, so that no table below a lock calls the program's `Eq` or `Hash`.
+//! Represents keys of the program by handles, so that no table under a lock calls the program's
+//! `Eq` or `Hash`.
 //!
-//! [`Interner::intern`] finds the one handle that lives for all equal keys, or makes it. It hashes the key before it takes the
-//! interner's lock, and compares it behind the lock, with one handle of the same hash after the other. It looks again until
-//! there is none left with which the key was not compared; then its own handle is entered, below the same lock. The handles that
-//! were compared are held until then, so none of them goes meanwhile and comes back as another one. From there on a
-//! handle is hashed by a number and compared by its address.
+//! [`Interner::intern`] returns the one handle for all equal keys, or makes it. It hashes the key
+//! before it takes the interner's lock, and compares the key after releasing the lock, with one
+//! handle of the same hash after the other. It repeats the search until there is no handle left
+//! with which the key was not compared; then it enters its own handle, under the same lock. It
+//! holds the handles that were compared until then, so that none of them disappears meanwhile and
+//! comes back as a new one. From then on a handle is hashed by a number and compared by its
+//! address.
 //!
-//! The interner does not keep a key alive: its entry is weak, and is swept when as many entries as there were live ones
-//! have come since the last sweep.
+//! The interner does not keep a key alive: its entries are weak, and are swept when as many entries
+//! as there were live ones have been added since the last sweep.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +21,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-/// A key: the same handle for all equal keys of an interner.
+/// A key's handle, which is the same for all equal keys of an interner.
 pub(super) struct KeyHandle<K>(Arc<HashedKey<K>>);
 
 struct HashedKey<K> {
@@ -54,24 +57,24 @@ impl<K> Deref for KeyHandle<K> {
     }
 }
 
-/// The handles that live.
+/// The table of the live handles.
 pub(super) struct Interner<K> {
     hasher: RandomState,
     entries: Lock<Entries<K>>,
 }
 
 struct Entries<K> {
-    /// By the hash of the key, which is kept beside.
+    /// Found by the hash of the key, which is stored with the entry.
     table: HashTable<(u64, Weak<HashedKey<K>>)>,
-    /// As many entries lead to a sweep.
+    /// The number of entries that triggers a sweep.
     sweep_at: usize,
 }
 
 impl<K> Entries<K> {
-    /// The fewest entries that are swept.
+    /// The minimum number of entries for a sweep.
     const FEW: usize = 64;
 
-    /// A live handle of a hash that is not among `seen`.
+    /// Finds a live handle with this hash that is not among `seen`.
     fn unseen(&self, hash: u64, seen: &[KeyHandle<K>]) -> Option<KeyHandle<K>> {
         let is_seen = |entry: &Weak<HashedKey<K>>| seen.iter().any(|handle| entry.as_ptr() == Arc::as_ptr(&handle.0));
         let mut unseen = self.table.iter_hash(hash).filter(|entry| entry.0 == hash && !is_seen(&entry.1));
@@ -95,22 +98,22 @@ impl<K: Eq + Hash> Interner<K> {
         Interner { hasher: RandomState::new(), entries: Lock::new(entries) }
     }
 
-    /// The handle of a key.
+    /// Returns the handle of a key.
     pub(super) fn intern(&self, key: K) -> KeyHandle<K> {
         let hash = self.hasher.hash_one(&key);
-        // A key that is there takes no memory.
+        // A key that has a handle needs no allocation.
         self.search(hash, &key, None).unwrap_or_else(|| {
             let made = KeyHandle(Arc::new(HashedKey { hash, key }));
             self.search(hash, &made, Some(&made)).unwrap_or(made)
         })
     }
 
-    /// The handle of a key, if there is one.
+    /// Returns the handle of a key, if there is one.
     pub(super) fn find(&self, key: &K) -> Option<KeyHandle<K>> {
         self.search(self.hasher.hash_one(key), key, None)
     }
 
-    /// The handle of an equal key. Where there is none, `new` is entered.
+    /// Returns the handle of an equal key. If there is none, it enters `new`.
     fn search(&self, hash: u64, key: &K, new: Option<&KeyHandle<K>>) -> Option<KeyHandle<K>> {
         let mut seen = Vec::new();
         loop {
@@ -134,7 +137,7 @@ impl<K: Eq + Hash> Interner<K> {
 mod tests {
     use super::*;
 
-    /// Keys of one hash.
+    /// A key whose hash equals that of all others.
     #[derive(PartialEq, Eq)]
     struct Alike(u32);
 
@@ -142,7 +145,7 @@ mod tests {
         fn hash<H: Hasher>(&self, _: &mut H) {}
     }
 
-    /// Keys that have one hash have a handle each, and a key that went is made anew.
+    /// Keys with equal hashes get separate handles, and a key that disappeared gets a new one.
     #[test]
     fn keys_of_one_hash_stay_apart() {
         let interner = Interner::new();
@@ -155,7 +158,7 @@ mod tests {
         assert!(*interner.intern(Alike(3)) == Alike(3));
     }
 
-    /// Keys that went leave no entries behind.
+    /// Keys that disappear leave no entries behind.
     #[test]
     fn entries_of_keys_that_went_are_swept() {
         let interner = Interner::new();

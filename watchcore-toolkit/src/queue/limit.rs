@@ -1,4 +1,4 @@
-//! When a key that failed may be tried again.
+//! Rate limiters decide when a key that failed may be tried again.
 
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,9 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Says how long a key waits before it is tried again. Several threads call it at a time, and none of them holds a lock of the
-/// queue, so a limiter may read the queue. A limiter with state has a lock of its own.
+/// Decides how long a key waits before it is tried again. Several threads may call it at once,
+/// without holding a lock of the queue, so a limiter may read the queue. A limiter with state needs
+/// its own lock.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -40,13 +41,13 @@ use std::time::{Duration, Instant};
 /// assert_eq!((queue.len(), queue.requeues(&7)), (1, 1));
 /// ```
 pub trait RateLimiter<K>: Send + Sync {
-    /// Counts a failure of the key, and says how long from `now` on it waits.
+    /// Counts a failure of the key, and returns how long the key waits from `now` on.
     fn delay(&self, key: &K, now: Instant) -> Duration;
 
-    /// The key has succeeded, or is given up: nothing is known of it any more.
+    /// Resets a key that has succeeded, or is given up, to one that never failed.
     fn forget(&self, key: &K);
 
-    /// How many failures of the key were counted since it was forgotten.
+    /// The number of failures of the key since `forget`.
     fn requeues(&self, key: &K) -> u32;
 }
 
@@ -64,7 +65,8 @@ impl<K, L: RateLimiter<K> + ?Sized> RateLimiter<K> for Box<L> {
     }
 }
 
-/// Twice as long with each failure of a key. Keeps a key and a number for each key that has failed and was not forgotten.
+/// Doubles the delay with each failure of a key. It stores each key that has failed and was not
+/// forgotten, with a number.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -85,12 +87,12 @@ pub struct ExponentialLimiter<K> {
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync> ExponentialLimiter<K> {
-    /// `first` after the first failure, `most` at most.
+    /// A limiter with the delay `first` after the first failure, and at most `most`.
     pub fn new(first: Duration, most: Duration) -> ExponentialLimiter<K> {
         ExponentialLimiter { first, most, keys: Interner::new(), failures: Lock::default() }
     }
 
-    /// Counts a failure: how many there were before.
+    /// Counts a failure, and returns the number of earlier ones.
     fn count(&self, key: &K) -> u32 {
         // A key that has failed before is not cloned.
         let key = self.keys.find(key).unwrap_or_else(|| self.keys.intern(key.clone()));
@@ -113,9 +115,10 @@ impl<K: Eq + Hash + Clone + Send + Sync> RateLimiter<K> for ExponentialLimiter<K
     fn forget(&self, key: &K) {
         let Some(key) = self.keys.find(key) else { return };
         let mut failures = self.failures.lock();
-        // The key is dropped behind the lock: this call has a count of it.
+        // The caller's handle keeps the key alive, so the key is dropped after the lock is
+        // released.
         failures.remove(&key);
-        // Ten thousand keys that failed together leave no room behind when they have succeeded.
+        // A burst of failed keys leaves no capacity behind after all have succeeded.
         if failures.capacity() > 4 * failures.len().max(64) {
             let room = 2 * failures.len().max(32);
             failures.shrink_to(room);
@@ -139,7 +142,8 @@ impl<K> fmt::Debug for ExponentialLimiter<K> {
     }
 }
 
-/// So many a second over all keys, after a burst. Who comes when the bucket is empty gets a place in line.
+/// Limits the rate over all keys, after a burst. A key that finds the bucket empty waits for its
+/// token.
 ///
 /// ```
 /// use std::time::Instant;
@@ -156,13 +160,14 @@ pub struct TokenBucket {
 }
 
 struct BucketLevel {
-    /// Below zero: how many wait for theirs.
+    /// Negative: the number of keys that wait for tokens.
     tokens: f64,
     filled: Option<Instant>,
 }
 
 impl TokenBucket {
-    /// `per_second` tokens a second, at most `burst` of them saved up. A rate that is no number above zero is one an hour.
+    /// `per_second` tokens a second, of which at most `burst` are saved up. A rate that is not
+    /// above zero counts as one per hour.
     pub fn new(per_second: f64, burst: u32) -> TokenBucket {
         let per_second = if per_second > 0.0 { per_second } else { 1.0 / 3600.0 };
         let level = BucketLevel { tokens: f64::from(burst), filled: None };
@@ -170,7 +175,7 @@ impl TokenBucket {
     }
 }
 
-/// What a token bucket says at most, where its rate is low or many wait.
+/// The longest delay of a token bucket, if its rate is low or many keys wait.
 const LONGEST: Duration = Duration::from_secs(86400);
 
 impl<K> RateLimiter<K> for TokenBucket {
@@ -205,7 +210,7 @@ impl fmt::Debug for TokenBucket {
     }
 }
 
-/// The longest delay that one of several limiters asks for. Each of them counts each failure.
+/// Waits for the longest delay of several limiters. Each of them counts each failure.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -219,7 +224,7 @@ impl fmt::Debug for TokenBucket {
 pub struct LongestDelay<K>(Vec<Box<dyn RateLimiter<K>>>);
 
 impl<K> LongestDelay<K> {
-    /// Of these.
+    /// Combines these limiters.
     pub fn new(limiters: impl IntoIterator<Item = Box<dyn RateLimiter<K>>>) -> LongestDelay<K> {
         LongestDelay(limiters.into_iter().collect())
     }

@@ -1,17 +1,19 @@
-//! The work queue: from an informer's handlers to the workers that reconcile.
+//! The work queue passes keys from an informer's handlers to the workers that reconcile.
 //!
-//! A handler adds keys, workers take them. A key is in the queue once, however often it was added, and two workers never
-//! have the same key. What failed comes again, later with each failure.
+//! Handlers add keys, and workers take them. A key is in the queue once, however often it was
+//! added, and two workers never have the same key. A failed key is added again, with a delay that
+//! grows with each failure.
 //!
-//! The life of a key: `add` puts it at the end of the order. `get` takes it from the front and gives a [`WorkItem`]. Added
-//! meanwhile, it is kept until the item is dropped, and goes to the end again. `retry` counts a failure: it waits until
-//! its delay is over, then it is added.
+//! The life of a key: `add` appends it to the queue. `get` takes it from the front and returns a
+//! [`WorkItem`]. If it is added meanwhile, this is remembered until the item is dropped, and the
+//! key is appended again. `retry` counts a failure: the key waits for its delay, and is then added.
 //!
 //! # Threads
 //!
-//! All keys are below one lock. No thread holds it while it waits, or while it calls the program: a waker, the limiter, the
-//! clock, a key. A queue has no thread: where
-//! keys are delayed, all who wait share one timer, and who it wakes moves what is due and sets it again before he leaves.
+//! One lock protects all keys. No thread holds it while it waits, or while it calls foreign code: a
+//! waker, the limiter, the clock, a key. A queue has no thread: all waiting workers share one timer
+//! for delayed keys, and the worker that it wakes moves due keys and sets the timer again before it
+//! leaves.
 
 #![forbid(unsafe_code)]
 
@@ -37,13 +39,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Result};
 
-/// How long a key waits whose limiter panicked: it is not lost, and not tried without a pause.
+/// The delay of a key whose limiter panicked: the key is neither lost, nor tried again without a
+/// pause.
 const UNLIMITED: Duration = Duration::from_secs(60);
 
-/// A queue of keys for workers: each key once, never two workers at one key, failed ones again after a delay.
+/// A queue of keys for workers: each key once, never two workers at one key, failed keys again
+/// after a delay.
 ///
-/// A handle: clones are of the same queue. Nothing but `get` and the drains waits. All calls are O(1), those that
-/// delay a key O(log delayed keys). Adding a key that is there already takes no memory.
+/// Clones refer to the same queue. Only `get` and the drains wait. All calls are O(1), except that
+/// delaying a key is O(log delayed keys). Adding a key that is there already allocates nothing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,11 +78,12 @@ struct QueueShared<K> {
     state: Lock<QueueState<K>>,
     keys: Interner<K>,
     limiter: Box<dyn RateLimiter<K>>,
-    /// Notified once for each key that there is to take, and by all that ends a wait for one.
+    /// Notified once for each key that can be taken, and by everything that ends a wait for one.
     came: Notify,
-    /// Notified when there may be nothing left to do.
+    /// Notified when there may be no key left.
     drained: Notify,
-    /// The one timer, for the earliest delayed key; `None` also while a thread has taken it out to poll it.
+    /// The timer for the earliest delayed key; `None` also while a thread has taken it out to poll
+    /// it.
     timer: Lock<Option<(Instant, Delay)>>,
     clock: Arc<dyn Clock>,
 }
@@ -88,7 +93,7 @@ impl<K> QueueShared<K> {
         self.state.lock()
     }
 
-    /// Calls `change` below the lock, and drops behind it the keys that have left the tables.
+    /// Calls `change` under the lock, and afterwards drops the keys that have left the tables.
     fn with<T>(&self, change: impl FnOnce(&mut QueueState<K>) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state);
@@ -99,7 +104,7 @@ impl<K> QueueShared<K> {
     }
 }
 
-/// What the timer of a queue wakes: keys are moved by whoever waits.
+/// The waker of a queue's timer, which wakes a waiting worker to move due keys.
 struct QueueTimer<K>(Weak<QueueShared<K>>);
 
 impl<K: Send + Sync> Wake for QueueTimer<K> {
@@ -110,7 +115,7 @@ impl<K: Send + Sync> Wake for QueueTimer<K> {
     }
 }
 
-/// What a queue holds and has done.
+/// The counters of a queue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -127,17 +132,19 @@ impl<K: Send + Sync> Wake for QueueTimer<K> {
 pub struct QueueStats {
     /// Keys that a worker could take now.
     pub ready: usize,
-    /// Keys that workers have.
+    /// Keys that workers have taken.
     pub processing: usize,
     /// Keys whose delay is not over.
     pub delayed: usize,
-    /// Keys that were added, without those that were there already; delayed ones count when they are due.
+    /// Keys that were added, without those that were there already; delayed keys count when they
+    /// are due.
     pub added: u64,
-    /// Failures that were counted: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
+    /// Counted failures: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait
+    /// already.
     pub retries: u64,
 }
 
-/// How a queue is made, where the defaults do not fit.
+/// Options of a queue.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -159,18 +166,18 @@ pub struct WorkQueueBuilder<K> {
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueueBuilder<K> {
-    /// How long failed keys wait. Default: 5 ms for a key's first failure, then twice as long up to 1000 s; and over all
-    /// keys 10 a second after a burst of 100.
+    /// The limiter for failed keys. Default: 5 ms for a key's first failure, doubled up to 1000 s;
+    /// and over all keys 10 a second after a burst of 100.
     pub fn limiter(self, limiter: impl RateLimiter<K> + 'static) -> WorkQueueBuilder<K> {
         WorkQueueBuilder { limiter: Box::new(limiter), ..self }
     }
 
-    /// Takes the time from this clock.
+    /// The clock of the delays.
     pub fn clock(self, clock: Arc<dyn Clock>) -> WorkQueueBuilder<K> {
         WorkQueueBuilder { clock, ..self }
     }
 
-    /// Makes it.
+    /// Makes the queue.
     pub fn build(self) -> WorkQueue<K> {
         let shared = QueueShared {
             state: Lock::new(QueueState::new()),
@@ -192,7 +199,7 @@ impl<K> fmt::Debug for WorkQueueBuilder<K> {
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
-    /// One with the defaults of [`WorkQueueBuilder`].
+    /// A queue with the defaults of [`WorkQueueBuilder`].
     pub fn new() -> WorkQueue<K> {
         WorkQueue::builder().build()
     }
@@ -204,7 +211,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         WorkQueueBuilder { limiter: Box::new(LongestDelay::new(both)), clock: Arc::new(SystemClock) }
     }
 
-    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens.
+    /// Appends a key to the queue, unless it is there. After a shut-down it does nothing.
     pub fn add(&self, key: K) {
         self.add_counted(&self.shared.keys.intern(key));
     }
@@ -215,7 +222,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Adds a key when the time has passed. A key that is delayed already keeps the earlier time.
+    /// Adds a key after a delay. A key that is delayed already keeps the earlier time.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.add_counted_after(&self.shared.keys.intern(key), delay);
     }
@@ -225,7 +232,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             return self.add_counted(key);
         }
         let now = self.shared.clock.now();
-        // What lies beyond the clock's end is as good as never.
+        // A time beyond the clock's range is as good as never.
         let at = now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(86400 * 365));
         let is_first = self.shared.with(|state| state.add_at(key, at));
         if is_first {
@@ -233,10 +240,12 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Counts a failure of the key, and adds it when the limiter lets it. Only [`WorkQueue::forget`] ends the counting.
+    /// Counts a failure of the key, and adds the key after the limiter's delay. Only
+    /// [`WorkQueue::forget`] resets the count.
     ///
-    /// A key that waits already, in the queue or since it was added so before, asks the limiter for nothing: neither a failure
-    /// is counted nor a token taken, however often it is added until a worker takes it.
+    /// For a key that waits already, in the queue or for its rate limit, the limiter is not called:
+    /// neither a failure is counted nor a token taken, however often the key is added until a
+    /// worker takes it.
     pub fn add_rate_limited(&self, key: K) {
         self.fail(&self.shared.keys.intern(key));
     }
@@ -249,18 +258,19 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         self.add_counted_after(key, delay);
     }
 
-    /// The key has succeeded, or is given up: its failures count no more. It stays in the queue if it is there.
+    /// Resets the failures of a key that has succeeded, or is given up. The key stays in the queue
+    /// if it is there.
     pub fn forget(&self, key: &K) {
         self.shared.limiter.forget(key);
     }
 
-    /// How many failures of the key were counted since it was forgotten.
+    /// The number of failures of the key since `forget`.
     pub fn requeues(&self, key: &K) -> u32 {
         self.shared.limiter.requeues(key)
     }
 
-    /// Takes the next key, and waits for one as long as the timeout says (`Duration::MAX`: without end). `None`: it was
-    /// shut down, and everything in it was taken. TIMEOUT where no key came.
+    /// Takes the next key, and waits for one at most for the timeout (`Duration::MAX`: for ever).
+    /// `None`: the queue was shut down, and all keys were taken. TIMEOUT if no key came.
     pub fn get(&self, timeout: Duration) -> Result<Option<WorkItem<K>>> {
         park::block_on_future(timeout, self.next()).ok_or_else(|| {
             Error::new(
@@ -270,7 +280,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         })
     }
 
-    /// Takes the next key, if there is one now. `Pending` is "not yet"; `Ready(None)`: shut down, and everything taken.
+    /// Takes the next key, if there is one now. `Pending` means not yet; `Ready(None)` that the
+    /// queue was shut down and all keys were taken.
     pub fn try_get(&self) -> Poll<Option<WorkItem<K>>> {
         let now = self.shared.clock.now();
         let (key, shut_down) = self.shared.with(|state| {
@@ -284,14 +295,16 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Takes the next key, and waits for one. `None`: it was shut down, and everything in it was taken. Cancel safe.
+    /// Takes the next key, and waits for one. `None`: the queue was shut down, and all keys were
+    /// taken. Cancel safe.
     pub async fn next(&self) -> Option<WorkItem<K>> {
         loop {
             if let Poll::Ready(item) = self.try_get() {
                 self.pass_on();
                 return item;
             }
-            // It listens before it looks once more: what comes in between ends this wait.
+            // Listening starts before the last check, so that no key that comes in between is
+            // missed.
             let came = self.shared.came.listen();
             if let Poll::Ready(item) = self.try_get() {
                 self.pass_on();
@@ -302,8 +315,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Somebody leaves with a key, or for good. What he was woken for may have been more than that: the time of several
-    /// keys has come at once, and the next of those to come needs the timer.
+    /// Called by a worker that leaves with a key, or for good. It may have been woken for several
+    /// keys that came at once, and the next delayed key needs the timer.
     fn pass_on(&self) {
         let state = self.shared.lock();
         let (more, delayed) = (state.ready(), state.delayed() > 0);
@@ -323,7 +336,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         loop {
             let next = self.shared.lock().next_due();
             let Some(due) = next.filter(|due| armed.is_none_or(|armed| *due < armed)) else { return };
-            // The timer is the clock's, which is the program's: it is polled outside of the lock.
+            // The timer belongs to the program's clock, so it is polled outside of the lock.
             let timer = self.shared.timer.replace(None);
             let (timer, stale) = match timer {
                 Some(timer) if timer.0 == due => (Some(timer), None),
@@ -332,17 +345,20 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             drop(stale);
             let (_, mut delay) = timer.unwrap_or_else(|| (due, self.shared.clock.delay_until(due)));
             if Pin::new(&mut delay).poll(&mut Context::from_waker(&waker)).is_ready() {
-                // Its time came meanwhile: for whoever listens, and that is at least who has called this.
+                // The delay is over meanwhile: wake a listener, of which the caller is one at
+                // least.
                 self.shared.came.notify(1);
                 return;
             }
             drop(self.set_timer((due, delay)));
-            // A key that was delayed meanwhile may be due sooner, and its own call may have seen this timer on its way.
+            // A key that was delayed meanwhile may be due sooner, and its own call may have found
+            // the timer taken out.
             armed = Some(due);
         }
     }
 
-    /// Puts a timer back, unless another thread has set one that is due sooner. The one that is left over.
+    /// Puts a timer back, unless another thread has set one that is due sooner. Returns the other
+    /// one.
     fn set_timer(&self, timer: (Instant, Delay)) -> Option<(Instant, Delay)> {
         let mut set = self.shared.timer.lock();
         match &*set {
@@ -351,7 +367,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Keys that a worker could take now.
+    /// The number of keys that a worker could take now.
     pub fn len(&self) -> usize {
         let now = self.shared.clock.now();
         self.shared.with(|state| {
@@ -365,7 +381,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         self.len() == 0
     }
 
-    /// What it holds and has done.
+    /// The counters of the queue.
     pub fn stats(&self) -> QueueStats {
         let now = self.shared.clock.now();
         self.shared.with(|state| {
@@ -380,8 +396,9 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         })
     }
 
-    /// Takes no more keys. What is in it can still be taken, then [`WorkQueue::get`] gives `None`. What is delayed is
-    /// dropped: the answer is how many. Never waits; any number of times.
+    /// Refuses new keys. The remaining keys can still be taken, then [`WorkQueue::get`] returns
+    /// `None`. Delayed keys are dropped, and their number is returned. Never waits; repeated calls
+    /// have no effect.
     pub fn shut_down(&self) -> usize {
         let now = self.shared.clock.now();
         let dropped = self.shared.with(|state| {
@@ -394,14 +411,14 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         dropped
     }
 
-    /// Whether it was shut down.
+    /// Whether the queue was shut down.
     pub fn is_shut_down(&self) -> bool {
         self.shared.lock().shut_down
     }
 
-    /// Shuts down, and waits until everything in it was taken and is done, as long as the timeout says. A key that was
-    /// added while a worker had it is processed once more. TIMEOUT says how many are left. Called by a worker that has an
-    /// item it waits for itself.
+    /// Shuts down, and waits until all keys were taken and are done, at most for the timeout. A key
+    /// that was added while a worker had it is processed once more. TIMEOUT says how many are left.
+    /// A worker must not call it while it has an item, because it would wait for itself.
     pub fn shut_down_with_drain(&self, timeout: Duration) -> Result<()> {
         park::block_on_future(timeout, self.drain()).ok_or_else(|| {
             let stats = self.stats();
@@ -417,7 +434,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         })
     }
 
-    /// Shuts down, and waits until everything in it was taken and is done. Cancel safe; it stays shut down.
+    /// Shuts down, and waits until all keys were taken and are done. Cancel safe; the queue stays
+    /// shut down.
     pub async fn drain(&self) {
         self.shut_down();
         loop {
@@ -443,7 +461,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 }
 
-/// The right of a key to ask the limiter. Dropped without [`Claim::keep`], by a limiter that panics, it is given back.
+/// Records that a key is passed to the limiter. If it is dropped without [`Claim::keep`], because
+/// the limiter panicked, the key may be passed again.
 struct Claim<'a, K: Eq + Hash + Clone + Send + Sync + 'static> {
     queue: &'a WorkQueue<K>,
     key: Option<&'a KeyHandle<K>>,
@@ -452,7 +471,7 @@ struct Claim<'a, K: Eq + Hash + Clone + Send + Sync + 'static> {
 impl<'a, K: Eq + Hash + Clone + Send + Sync + 'static> Claim<'a, K> {
     fn of(queue: &'a WorkQueue<K>, key: &'a KeyHandle<K>) -> Option<Claim<'a, K>> {
         let is_granted = queue.shared.lock().claim(key);
-        // Made only where it was granted: its drop gives the right back.
+        // The claim is made only if it was granted, because its drop gives it back.
         is_granted.then(|| Claim { queue, key: Some(key) })
     }
 
@@ -492,10 +511,11 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> fmt::Debug for WorkQueue<K> {
     }
 }
 
-/// A key that a worker has taken. Dropping it says that it is done: no other worker gets the key before.
+/// A key that a worker has taken. Dropping it marks the key as done: no other worker gets the key
+/// before.
 ///
-/// Where it is dropped by a panic the work was not done, and the key is tried again as by [`WorkItem::retry`]; after a
-/// minute, where the limiter panics, too.
+/// If a panic drops it, the work was not done, and the key is tried again as by
+/// [`WorkItem::retry`], or after a minute if the limiter panics, too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -517,24 +537,25 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> fmt::Debug for WorkQueue<K> {
 #[must_use = "a key that is dropped at once is done"]
 pub struct WorkItem<K: Eq + Hash + Clone + Send + Sync + 'static> {
     queue: WorkQueue<K>,
-    /// Taken only by drop.
+    /// `None` only during the drop.
     key: Option<KeyHandle<K>>,
 }
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkItem<K> {
-    /// Succeeded, or given up: its failures count no more. Done.
+    /// Ends the work: the key has succeeded, or is given up, and its failures are reset.
     pub fn forget(self) {
         self.queue.forget(&self);
     }
 
-    /// Failed: counts that, and tries it again when the limiter lets it. Done.
+    /// Ends the work as failed: counts the failure, and adds the key again after the limiter's
+    /// delay.
     pub fn retry(self) {
         if let Some(key) = &self.key {
             self.queue.fail(key);
         }
     }
 
-    /// To be looked at again when the time has passed, without having failed. Done.
+    /// Ends the work, and adds the key again after a delay, without counting a failure.
     pub fn retry_after(self, delay: Duration) {
         if let Some(key) = &self.key {
             self.queue.add_counted_after(key, delay);
@@ -556,10 +577,11 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Drop for WorkItem<K> {
         if !thread::panicking() {
             return self.queue.done(&key);
         }
-        // Another panic would end the process here, and what is called is foreign code: the limiter, the clock, the key's own
-        // traits. The panic under way may be the limiter's.
+        // A second panic would abort the process here, and these calls are foreign code: the
+        // limiter, the clock, the key's own traits. The panic in progress may come from the
+        // limiter.
         if guard("the limiter of a work queue", || self.queue.fail(&key)).is_err() {
-            // The guards have logged what panics here.
+            // The guards have logged any panic.
             let _ = guard("a key of a work queue", || self.queue.add_counted_after(&key, UNLIMITED));
         }
         let _ = guard("a key of a work queue", || {

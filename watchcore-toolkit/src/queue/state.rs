@@ -1,7 +1,7 @@
-//! What a queue knows of its keys: everything below its lock, without waiting and without time of its own.
+//! The tables of a queue: the state under its lock, which neither waits nor reads a clock.
 //!
-//! Keys are handles (`interned`), so that nothing of the program's runs below the lock. What leaves a table is returned, or
-//! gathered in `removed`, which the caller drops behind the lock.
+//! Keys are handles (`interned`), so that no foreign code runs under the lock. A key that leaves a
+//! table is returned, or collected in `removed`, which the caller drops after releasing the lock.
 
 #![forbid(unsafe_code)]
 
@@ -9,27 +9,28 @@ use super::interned::KeyHandle;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
-/// Where a key stands that is in the queue or has a worker.
+/// The state of a key that is in the queue or has a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeyState {
-    /// It waits in `order`.
+    /// The key waits in `order`.
     Queued,
     /// A worker has it.
     Processing,
-    /// A worker has it, and it was added since: it goes to the end of `order` when the worker is done.
+    /// A worker has the key, and it was added since: it is appended to `order` when the worker is
+    /// done.
     ProcessingAgain,
 }
 
 pub(super) struct QueueState<K> {
     keys: HashMap<KeyHandle<K>, KeyState>,
     order: VecDeque<KeyHandle<K>>,
-    /// By when it is due; the number tells apart what is due at the same time.
+    /// By due time; the number distinguishes keys that are due at the same time.
     delayed: BTreeMap<(Instant, u64), KeyHandle<K>>,
     due: HashMap<KeyHandle<K>, (Instant, u64)>,
-    /// Keys that have asked the limiter and that no worker has taken since: they wait for it already.
+    /// Keys that were passed to the limiter and that no worker has taken since: they wait already.
     limited: HashSet<KeyHandle<K>>,
     next_number: u64,
-    /// Left the tables, and is to be dropped behind the lock.
+    /// Keys that have left the tables, to be dropped after the lock is released.
     removed: Vec<KeyHandle<K>>,
     pub(super) shut_down: bool,
     processing: usize,
@@ -54,14 +55,15 @@ impl<K> QueueState<K> {
         }
     }
 
-    /// Adds a key. True: there is one more to take.
+    /// Adds a key. Returns whether there is one more to take.
     pub(super) fn add(&mut self, key: &KeyHandle<K>) -> bool {
         !self.shut_down && self.enqueue(key)
     }
 
     fn enqueue(&mut self, key: &KeyHandle<K>) -> bool {
         if let Some(state) = self.keys.get_mut(key) {
-            // Queued: once is enough. Processing: its worker may have read the object already, so it comes again after it.
+            // A queued key stays once. The worker of a processed key may have read the object
+            // already, so the key comes again afterwards.
             if *state == KeyState::Processing {
                 *state = KeyState::ProcessingAgain;
                 self.added += 1;
@@ -74,7 +76,8 @@ impl<K> QueueState<K> {
         true
     }
 
-    /// Adds a key later. A key that is delayed already keeps the earlier time. True: the earliest time has changed.
+    /// Adds a key later. A key that is delayed already keeps the earlier time. Returns whether the
+    /// earliest time has changed.
     pub(super) fn add_at(&mut self, key: &KeyHandle<K>, at: Instant) -> bool {
         if self.shut_down {
             return false;
@@ -91,24 +94,26 @@ impl<K> QueueState<K> {
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
-    /// Whether the key may ask the limiter. False: it waits already, in the queue or for what the limiter said before. A key
-    /// that is only delayed may ask, because the limiter's time may be earlier.
+    /// Whether the key may be passed to the limiter. False: it waits already, in the queue or for
+    /// the limiter's earlier delay. A key that is only delayed may be passed, because the limiter's
+    /// time may be earlier.
     pub(super) fn claim(&mut self, key: &KeyHandle<K>) -> bool {
         let is_queued = self.keys.get(key) == Some(&KeyState::Queued);
         !self.shut_down && !is_queued && self.limited.insert(key.clone())
     }
 
-    /// The limiter has not answered: the key may ask again.
+    /// The limiter has not answered: the key may be passed again.
     pub(super) fn unclaim(&mut self, key: &KeyHandle<K>) {
         self.removed.extend(self.limited.take(key));
     }
 
-    /// What has left the tables since this was asked: for the caller to drop behind the lock.
+    /// Returns the keys that have left the tables since the last call: the caller drops them after
+    /// releasing the lock.
     pub(super) fn take_removed(&mut self) -> Vec<KeyHandle<K>> {
         std::mem::take(&mut self.removed)
     }
 
-    /// Adds what is due. How many more there are to take.
+    /// Adds the keys that are due. Returns how many more there are to take.
     pub(super) fn move_due(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         while let Some(first) = self.delayed.first_entry() {
@@ -121,14 +126,14 @@ impl<K> QueueState<K> {
             self.removed.extend(due.map(|(key, _)| key));
             self.removed.push(key);
         }
-        // Room of a burst that is over is returned, at most once in as many keys as it had.
+        // Capacity from a past burst is returned, at most once per as many keys as it held.
         if self.due.capacity() > 4 * self.due.len().max(64) {
             self.due.shrink_to(2 * self.due.len().max(32));
         }
         moved
     }
 
-    /// When the next one is due.
+    /// When the next key is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.delayed.first_key_value().map(|((due, _), _)| *due)
     }
@@ -142,7 +147,7 @@ impl<K> QueueState<K> {
         Some(key)
     }
 
-    /// A worker is done with a key that it took. True: there is one more to take.
+    /// Marks a key as done. Returns whether there is one more to take.
     pub(super) fn done(&mut self, key: &KeyHandle<K>) -> bool {
         let Some(state) = self.keys.get_mut(key) else { return false };
         self.processing -= 1;
@@ -151,12 +156,12 @@ impl<K> QueueState<K> {
             self.order.push_back(key.clone());
             return true;
         }
-        // The caller has the same key: nothing is dropped here.
+        // The caller has the same key, so nothing is dropped here.
         self.keys.remove(key);
         false
     }
 
-    /// Nothing is added from now on; what is delayed goes.
+    /// Refuses new keys from now on, and drops the delayed ones.
     pub(super) fn shut_down(&mut self) -> usize {
         self.shut_down = true;
         let (due, delayed) = (std::mem::take(&mut self.due), std::mem::take(&mut self.delayed));
@@ -178,12 +183,12 @@ impl<K> QueueState<K> {
         self.delayed.len()
     }
 
-    /// Whether everything that was added has been done.
+    /// Whether all added keys are done.
     pub(super) fn is_drained(&self) -> bool {
         self.order.is_empty() && self.processing == 0
     }
 
-    /// Room of a burst that is over is returned, at most once in as many takes as it had keys.
+    /// Returns capacity from a past burst, at most once per as many takes as it held keys.
     fn shrink(&mut self) {
         if self.order.capacity() > 4 * self.order.len().max(64) {
             self.order.shrink_to(2 * self.order.len().max(32));
@@ -199,7 +204,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A burst of delayed keys that come due one by one, and are taken at once, leaves no room behind.
+    /// A burst of delayed keys that become due one by one, and are taken at once, leaves no
+    /// capacity behind.
     #[test]
     fn burst_of_delayed_keys_leaves_no_room() {
         let (mut state, keys) = (QueueState::new(), Interner::new());

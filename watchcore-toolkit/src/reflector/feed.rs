@@ -1,10 +1,11 @@
-//! From what a source says to revisions of the cache.
+//! Groups the events of a source into revisions of the cache.
 //!
-//! A revision of the cache is published whole. What changes at one revision of the source is gathered until the source says
-//! that it is complete (a position that has reached the revision), or, where positions do not say, has nothing more at hand.
-//! What is outside of the cache's prefix is part of its revision as all else, and changes nothing. What comes for a revision
-//! that was published already is a repeat, which the cache knows, or a source that broke its promise: then a list
-//! is taken, which is right whatever came before.
+//! A revision of the cache is published whole. The changes of one revision of the source are
+//! collected until the source shows that it is complete (a position that has reached the revision),
+//! or, if positions do not show that, until no further event is available. Changes outside of the
+//! cache's prefix belong to their revision, and change nothing. A change of a revision that was
+//! published already is either a repeat, which the cache has already, or the source broke its
+//! promise: then the reflector lists, which is correct whatever came before.
 
 #![forbid(unsafe_code)]
 
@@ -12,40 +13,41 @@ use crate::source::Entry;
 use std::collections::HashMap;
 use watchcore::{Change, Error, Record, ResyncReason, Writer};
 
-/// What an event is to the cache.
+/// The effect of an event on the cache.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Taken {
-    /// Gathered.
+    /// The event was collected.
     Gathered,
-    /// The cache knows it already.
+    /// The cache has the change already.
     Repeat,
-    /// It does not fit what was published: a list is due.
+    /// The event contradicts the published state: a list is due.
     Misfit,
-    /// Its key is outside of the prefix.
+    /// The key is outside of the prefix.
     Outside,
 }
 
-/// The writer of a cache, and the revision that is being gathered.
+/// The writer of a cache, and the revision that is being collected.
 pub(super) struct Feed {
     pub(super) writer: Writer,
     group: Option<RevisionGroup>,
-    /// Behind everything that was published: where a watch resumes.
+    /// The position after everything that was published, where a watch resumes.
     pub(super) resume: u64,
 }
 
-/// What was delivered of one revision.
+/// The events received of one revision.
 struct RevisionGroup {
     revision: u64,
     /// The position of its last event.
     position: u64,
-    /// An event of it had a position below the revision: the source says which event is the last.
+    /// An event of the revision had a lower position: the source marks the last event of a
+    /// revision.
     is_marked: bool,
-    /// What is inside of the prefix; `true` is a deletion.
+    /// The changes inside of the prefix; `true` is a deletion.
     changes: Vec<(Entry, bool)>,
 }
 
 impl RevisionGroup {
-    /// Everything up to here was delivered, whatever comes next.
+    /// The revision up to which everything was delivered, whatever comes next.
     fn proven(&self) -> u64 {
         match self.position == self.revision && !self.is_marked {
             true => self.revision - 1,
@@ -59,18 +61,19 @@ impl Feed {
         Feed { writer, group: None, resume: 0 }
     }
 
-    /// The newest revision that has arrived: an attempt that does not raise it has brought nothing.
+    /// The newest revision that has arrived. If an attempt does not raise it, the attempt was
+    /// fruitless.
     pub(super) fn newest(&self) -> u64 {
         self.resume.max(self.writer.position().revision)
     }
 
-    /// Whether the source has said that more of the gathered revision is to come.
+    /// Whether the source has announced more of the collected revision.
     pub(super) fn is_incomplete(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.position < group.revision)
     }
 
-    /// A watch has ended. Publishes what was gathered if it is proven whole; otherwise drops it, and the next watch brings it
-    /// again. True: it was dropped.
+    /// Handles the end of a watch: publishes the collected revision if it is known to be whole;
+    /// otherwise drops it, and the next watch repeats it. Returns whether it was dropped.
     pub(super) fn settle(&mut self) -> Result<bool, Error> {
         let is_dropped = self.group.as_ref().is_some_and(|group| group.proven() < group.revision);
         if is_dropped {
@@ -80,15 +83,16 @@ impl Feed {
         Ok(is_dropped)
     }
 
-    /// Takes a change. `position` is where a watch resumes behind it, 0 where the source does not say.
+    /// Takes a change. `position` is where a watch resumes after it, or 0 if the source does not
+    /// say.
     pub(super) fn take(&mut self, entry: Entry, deleted: bool, position: u64) -> Result<Taken, Error> {
         let revision = if entry.revision == 0 { position } else { entry.revision };
         let position = if position == 0 { revision } else { position };
         let is_outside = !entry.key.starts_with(self.writer.prefix());
         let gathered = self.group.as_ref().map_or(0, |group| group.revision);
         if revision > gathered {
-            // Nothing is missing below its position, so the revision before is complete, also where its last event was
-            // filtered out.
+            // Nothing is missing below the position, so the former revision is complete, even if
+            // its last event was filtered out.
             self.flush()?;
         }
         if revision < gathered || revision <= self.writer.position().revision {
@@ -105,7 +109,8 @@ impl Feed {
             let is_repeat = is_repeat && revision != 0 && revision >= gathered;
             return Ok(if is_repeat { Taken::Repeat } else { Taken::Misfit });
         }
-        // The revisions below this one are whole. Its own events are not published yet, whatever its position says.
+        // The revisions below this one are whole. Its own events are not published yet, whatever
+        // its position.
         self.resume = self.resume.max(position.min(revision - 1));
         let group =
             self.group.get_or_insert(RevisionGroup { revision, position, is_marked: false, changes: Vec::new() });
@@ -114,13 +119,13 @@ impl Feed {
         if is_outside {
             return Ok(Taken::Outside);
         }
-        // The last change of a key within a revision is what the revision says.
+        // The last change of a key within a revision counts.
         group.changes.retain(|(other, _)| other.key != entry.key);
         group.changes.push((entry, deleted));
         Ok(Taken::Gathered)
     }
 
-    /// Publishes what was gathered.
+    /// Publishes the collected revision.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
         let Some(group) = self.group.take() else { return Ok(()) };
         let changes = group.changes.iter().filter(|(entry, deleted)| !deleted || self.writer.get(&entry.key).is_some());
@@ -130,7 +135,7 @@ impl Feed {
         });
         let changes: Vec<Change<'_>> = changes.collect();
         if changes.is_empty() {
-            // All of it was outside, or something was deleted that had never been there.
+            // All changes were outside of the prefix, or deleted absent keys.
             let end = group.revision.max(group.position);
             if end > self.writer.position().revision {
                 self.writer.progress(end)?;
@@ -142,7 +147,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Everything up to here was delivered. What is gathered of a revision above it stays incomplete.
+    /// Everything up to this position was delivered. A collected revision above it stays
+    /// incomplete.
     pub(super) fn progress(&mut self, position: u64) -> Result<(), Error> {
         if self.group.as_ref().is_some_and(|group| position >= group.revision) {
             self.flush()?;
@@ -154,8 +160,9 @@ impl Feed {
         Ok(())
     }
 
-    /// Replaces the state: by a load the first time, then by the difference in one revision. How many entries were left
-    /// out because their keys are outside of the prefix, and whether there was a state before.
+    /// Replaces the state: by a load the first time, later by the difference, in one revision.
+    /// Returns how many entries were skipped because their keys are outside of the prefix, and
+    /// whether there was a state before.
     pub(super) fn replace(&mut self, revision: u64, entries: &[Entry]) -> Result<(u64, bool), Error> {
         self.group = None;
         let was_loaded = self.writer.is_loaded();
@@ -172,11 +179,12 @@ impl Feed {
         Ok((outside, was_loaded))
     }
 
-    /// The numbers of an entry of a list: those that the cache has where it is the same version, so that it is no change;
-    /// else those that follow from them.
+    /// The numbers of a listed entry: those of the cache if it is the same version, so that it is
+    /// no change; otherwise numbers that follow from the cache's.
     fn record<'a>(&self, entry: &'a Entry, listed: u64) -> Record<'a> {
         let (key, value) = (&entry.key[..], &entry.value[..]);
-        // Of a history that went back below its creation it is none that can be told from another.
+        // If the history went back below the key's creation, the former object cannot be identified
+        // with the listed one.
         let before = self.writer.get(key).filter(|before| before.create_revision() <= listed);
         if let Some(before) = &before {
             let is_same = match entry.revision {
@@ -196,7 +204,8 @@ impl Feed {
         }
         let mod_revision = if entry.revision == 0 { listed } else { entry.revision };
         match before {
-            // Changed while nobody looked, or deleted and made again: that cannot be seen from a list.
+            // The object has changed meanwhile, or was deleted and created again: a list does not
+            // tell.
             Some(before) if before.create_revision() <= mod_revision => Record {
                 key,
                 value,
@@ -210,7 +219,7 @@ impl Feed {
     }
 }
 
-/// The initial state of a watch, as it comes: in any order, with changes in between.
+/// The initial state of a watch as it arrives: in any order, with changes in between.
 #[derive(Default)]
 pub(super) struct Gathering {
     entries: HashMap<Vec<u8>, Entry>,
