@@ -1,4 +1,4 @@
-//! What is listed and watched: the one trait of sources, and what it is asked and answers.
+//! The trait of all sources, which can be listed and watched, with its requests and answers.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use watchcore::Position;
 
-/// A key, its value, and the revision of its last change: what a source delivers, and a cache keeps.
+/// A key, its value, and the revision of its last change, as sources deliver and caches store it.
 ///
 /// ```
 /// use watchcore_toolkit::{Entry, WatchEvent};
@@ -26,9 +26,9 @@ use watchcore::Position;
 pub struct Entry {
     /// The key: below the prefix of the cache.
     pub key: Vec<u8>,
-    /// The value. In a deletion the last one, or empty.
+    /// The value; in a deletion the last value, or empty.
     pub value: Vec<u8>,
-    /// The revision of its last change; in a deletion that of the deletion. 0: not known.
+    /// The revision of the last change; in a deletion, the deletion's. 0: unknown.
     pub revision: u64,
 }
 
@@ -50,7 +50,7 @@ impl Keyed for Entry {
 }
 
 impl fmt::Debug for Entry {
-    /// The length of the value, never its bytes.
+    /// Prints the length of the value, never its bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
             .field("key", &String::from_utf8_lossy(&self.key))
@@ -60,7 +60,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Which state a list shall be of.
+/// The state that a list shall show.
 ///
 /// ```
 /// use watchcore_toolkit::ListAt;
@@ -75,16 +75,16 @@ impl fmt::Debug for Entry {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListAt {
-    /// Any that the source has at hand: the first list.
+    /// Any state that the source has: for the first list.
     Any,
-    /// Not older than this revision: a later list does not go back in time.
+    /// A state not older than this revision, so that a later list does not go back in time.
     AtLeast(u64),
-    /// The newest of all, by the source's word: after the source has said that it does not know the revision any more, or
-    /// not yet.
+    /// The newest state according to the source, after the source has said that it does not have
+    /// the revision, any more or yet.
     Newest,
 }
 
-/// What a source is asked to list.
+/// A request to a source for a list.
 ///
 /// ```
 /// use watchcore_toolkit::{ListAt, ListRequest};
@@ -96,11 +96,11 @@ pub enum ListAt {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListRequest {
-    /// Which state. Of no meaning where there is a token, which has it inside.
+    /// The requested state. Ignored if there is a token, which includes it.
     pub at: ListAt,
-    /// At most so many objects a page; 0 is all of them. A source may give all of them whatever this says.
+    /// The maximum number of objects per page; 0 is all of them. A source may exceed it.
     pub limit: usize,
-    /// Where the page begins: what the page before said; `None` in the first.
+    /// The token of the page before; `None` for the first page.
     pub continue_token: Option<String>,
 }
 
@@ -115,13 +115,15 @@ pub struct ListRequest {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListPage<O = Entry> {
-    /// Where a watch continues behind the whole list: the same in all of its pages. Revision 0 is "not known".
+    /// The position after which a watch continues the list, the same in all pages. Revision 0 means
+    /// unknown.
     pub position: Position,
     /// The objects, each key once, in any order.
     pub objects: Vec<O>,
-    /// The keys of what is there too, and of which no object could be made: the last one that was given stays.
+    /// The keys of further objects that could not be made: consumers keep the last value that they
+    /// have.
     pub refused: Vec<Vec<u8>>,
-    /// Where the next page begins, another place each time; `None` in the last.
+    /// The token of the next page, another one each time; `None` in the last page.
     pub continue_token: Option<String>,
 }
 
@@ -132,13 +134,13 @@ impl<O> ListPage<O> {
         ListPage { position: position.into(), objects, refused: Vec::new(), continue_token: None }
     }
 
-    /// The same with pages behind it.
+    /// The page with a token for the next one.
     pub fn continued(self, token: impl Into<String>) -> ListPage<O> {
         ListPage { continue_token: Some(token.into()), ..self }
     }
 }
 
-/// What a source is asked to watch.
+/// A request to a source for a watch.
 ///
 /// ```
 /// use watchcore_toolkit::WatchRequest;
@@ -152,50 +154,51 @@ impl<O> ListPage<O> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WatchRequest {
-    /// Everything behind this. With the initial state: not older than this; revision 0 is any.
+    /// The position after which the watch starts. With the initial state: the state is not older
+    /// than this; revision 0 is any.
     pub from: Position,
-    /// The state first, as Added in any order, then Synced at its revision, then changes.
+    /// Requests the state first, as Added in any order, then Synced at its revision, then changes.
     pub initial_state: bool,
-    /// When the source shall end the watch: between 5 and 10 minutes, another each time, so that watches do not all end at
-    /// once. A reflector ends it itself half a minute later.
+    /// When the source shall end the watch: a random time between 5 and 10 minutes, so that watches
+    /// do not all end at once. A reflector ends the watch itself half a minute later.
     pub timeout: Duration,
 }
 
 impl WatchRequest {
-    /// One with a time-out of its own.
+    /// A request with a random time-out.
     pub(crate) fn new(from: Position, initial_state: bool) -> WatchRequest {
         WatchRequest { from, initial_state, timeout: Duration::from_secs(300).mul_f64(1.0 + fastrand::f64()) }
     }
 }
 
-/// A page that is being listed.
+/// A future that lists a page.
 pub type PageFuture<O = Entry> = Pin<Box<dyn Future<Output = Result<ListPage<O>, Status>> + Send>>;
 
-/// A watch that is being opened.
+/// A future that opens a watch.
 pub type Opening<W> = Pin<Box<dyn Future<Output = Result<Option<W>, Status>> + Send>>;
 
 /// The objects of a source.
 pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
 
-/// Anything that can be watched from a position, and listed: a server, a cache, or a closure that opens a watch. A
-/// [`Reflector`](crate::Reflector) takes one whose objects are [`Entry`], a [`RetryWatch`](crate::RetryWatch) any, and lists
-/// only where it is told to. With closures for both it is a [`ListWatch`], with calls that block a
-/// [`Blocking`](crate::Blocking).
+/// A source that can be watched from a position, and listed: a server, a cache, or a closure that
+/// opens a watch. A [`Reflector`](crate::Reflector) needs one whose objects are [`Entry`]; a
+/// [`RetryWatch`](crate::RetryWatch) takes any, and lists only if it is configured so.
+/// [`ListWatch`] makes a source of closures, [`Blocking`](crate::Blocking) of calls that block.
 ///
-/// # What a source promises
+/// # Requirements
 ///
-/// - Revisions rise; a change has a greater one than all before it. Where several objects change at one revision, the
-///   position of each but the last of its events lies below that revision: then all of them become one revision of the
-///   cache. A source that cannot say so delivers them one directly after the other; then the end of a watch, with nothing
-///   behind it, is no proof that the revision was whole, and a watch begins at the revision before. A source whose watches
-///   are short (a long poll) ends each with a bookmark, which is that proof.
-/// - An event's position is where a watch resumes behind it; without one it is the entry's revision. An event or a bookmark
-///   of a later position says that nothing is missing before: a source may leave out the last event of a revision.
+/// - Revisions rise: a change has a greater one than all before it. If several objects change at one revision, the
+///   position of each but the last of its events is below that revision: then all of them become one revision of the
+///   cache. A source that cannot do that delivers them directly one after the other. Then the end of a watch right
+///   after them does not prove that the revision was whole, and the next watch starts at the revision before. A source
+///   with short watches (a long poll) ends each with a bookmark as that proof.
+/// - An event's position is where a watch resumes after it; without a position it is the entry's revision. An event or a bookmark
+///   of a later position says that nothing before is missing: a source may omit the last event of a revision.
 /// - Deleted has the revision of the deletion.
-/// - 410 where the revision is gone, 504 where it is not there yet, 429 and 503 where it is to be tried again later, other
-///   numbers for all else.
+/// - Errors are 410 if the revision is gone, 504 if it is not reached yet, 429 and 503 if the request is to be repeated later, and other
+///   codes for everything else.
 ///
-/// What breaks these is found and mended by a list, and counted.
+/// A detected violation is counted, and repaired by a list.
 ///
 /// ```
 /// use std::future::ready;
@@ -217,21 +220,22 @@ pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
 /// # let _ = Fixed;
 /// ```
 pub trait ListerWatcher: Send + 'static {
-    /// The watch that it opens.
+    /// The type of watches that it opens.
     type Watch: Watch<Object: Send> + 'static;
 
-    /// Lists a page; 405 where the source cannot. The future must not need anything of the source any more; it is dropped
-    /// where it takes longer than the answer timeout of what asks
+    /// Lists a page; 405 if the source cannot. The future must not refer to the source; it is
+    /// dropped if it takes longer than the caller's answer timeout
     /// ([`Reflector::answer_timeout`](crate::Reflector::answer_timeout)).
     fn list(&mut self, _request: ListRequest) -> PageFuture<<Self::Watch as Watch>::Object> {
         Box::pin(ready(Err(Status::new(405, "this source cannot be listed"))))
     }
 
-    /// Opens a watch. `None` is an answer without a watch, and is tried again as an error is. The same bound as for a list.
+    /// Opens a watch. `None` means that there is no watch, and is retried like an error. The same
+    /// time limit applies as for a list.
     fn watch(&mut self, request: WatchRequest) -> Opening<Self::Watch>;
 }
 
-/// A closure is a source that is watched from a position, and cannot be listed.
+/// A closure is a source that can be watched from a position, and not listed.
 impl<F, Fut, W> ListerWatcher for F
 where
     F: FnMut(Position) -> Fut + Send + 'static,
@@ -245,7 +249,7 @@ where
     }
 }
 
-/// A source made of a closure that lists, and one that watches, or any other source to be watched.
+/// A source made of a closure that lists, and of another source that watches, such as a closure.
 ///
 /// ```
 /// use std::time::Duration;
@@ -266,7 +270,7 @@ pub struct ListWatch<L, W> {
 }
 
 impl<L, W> ListWatch<L, W> {
-    /// A source that lists by this closure, and is watched by this source.
+    /// Makes a source that is listed by this closure, and watched by this source.
     pub fn new<Fut>(list: L, watch: W) -> ListWatch<L, W>
     where
         W: ListerWatcher,

@@ -1,13 +1,14 @@
-//! Locks, and the synchronisation words of what loom looks at: std's, or loom's under `--cfg toolkit_loom`.
+//! The crate's locks, and the synchronisation types that loom instruments: std's, or loom's under
+//! `--cfg toolkit_loom`.
 //!
-//! [`Lock`] and [`SharedLock`] are the crate's only locks (`clippy.toml` forbids std's). They count the guards that a
-//! thread holds, and [`crate::foreign`] asserts in debug builds that it holds none where a program's code begins: a waker,
-//! a limiter, a handler, the drop of an object. Such code may call anything of this crate, so below a lock it could wait
-//! for itself.
+//! [`Lock`] and [`SharedLock`] are the crate's only locks (`clippy.toml` forbids std's). They count
+//! the guards that a thread holds, and [`crate::foreign`] asserts in debug builds that the thread
+//! holds none when it calls foreign code: a waker, a limiter, a handler, the drop of an object.
+//! Such code may call anything of this crate, so under a lock it could deadlock.
 //!
-//! A cfg of the crate's own, because tokio, which the tests use, does not build under `--cfg loom`: with this one only the
-//! types here are loom's. The steps that a model must find missing have names ([`weak::Site`]): under loom a test leaves one of
-//! them out, and must then fail.
+//! The cfg has its own name, because tokio, which the tests use, does not build under `--cfg loom`:
+//! with this one only the types here are loom's. The steps whose absence a model must detect have
+//! names ([`weak::Site`]): a loom test leaves one of them out, and must then fail.
 
 #![allow(clippy::disallowed_types)]
 
@@ -25,33 +26,33 @@ use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Takes a lock that loom looks at, with the rule of [`Lock`].
+/// Locks a mutex that loom instruments, with the rule of [`Lock`].
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> HeldLock<MutexGuard<'_, T>> {
     HeldLock::new(mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 thread_local! {
-    /// Guards of this crate's locks that the thread holds.
+    /// The number of guards of this crate's locks that the thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Panics in a debug build where the calling thread holds a lock of this crate. `what` names the foreign code that was
-/// about to be called.
+/// Panics in a debug build if the calling thread holds a lock of this crate. `what` names the
+/// foreign code that is about to be called.
 #[inline]
 pub(crate) fn assert_unlocked(what: &dyn std::fmt::Display) {
     if cfg!(debug_assertions) {
-        // A thread that ends has no count any more, and no guard.
+        // A thread that is ending has no counter any more, and no guard.
         let held = HELD.try_with(Cell::get).unwrap_or(0);
         assert!(held == 0, "{what} is called below a lock of the toolkit");
     }
 }
 
-/// One guard in the count of its thread.
+/// Counts one guard of its thread.
 struct Counted(());
 
 impl Counted {
     fn new() -> Counted {
-        // All threads of a loom model are one thread of the system: there nothing is counted.
+        // All threads of a loom model run on one thread of the system, so nothing is counted there.
         if cfg!(all(debug_assertions, not(toolkit_loom))) {
             HELD.try_with(|held| held.set(held.get() + 1)).ok();
         }
@@ -67,7 +68,8 @@ impl Drop for Counted {
     }
 }
 
-/// A mutex below which no foreign code runs. A poisoned one is used as it is: a panic below it is a fault of this crate.
+/// A mutex under which no foreign code runs. Poisoning is ignored, because a panic under it is a
+/// bug of this crate.
 #[derive(Default)]
 pub(crate) struct Lock<T>(std::sync::Mutex<T>);
 
@@ -109,7 +111,8 @@ impl<T> Lock<T> {
         HeldLock::new(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a value in, and gives the one before: the caller drops it behind the lock.
+    /// Stores a value, and returns the former one, which the caller drops after the lock is
+    /// released.
     pub(crate) fn replace(&self, value: T) -> T {
         std::mem::replace(&mut *self.lock(), value)
     }
@@ -132,7 +135,7 @@ impl<T> SharedLock<T> {
     }
 }
 
-/// A step that a model may leave out, or take in another way.
+/// A step that a loom test may leave out, or take in another way.
 #[cfg(not(toolkit_loom))]
 macro_rules! step {
     ($site:ident, $step:expr, $instead:block) => {
@@ -147,29 +150,30 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-/// Leaves one named step out, for a loom test that must fail then.
+/// Leaves one named step out, for a loom test that must then fail.
 #[cfg(toolkit_loom)]
 pub(crate) mod weak {
     use std::cell::Cell;
 
-    /// The names.
+    /// The names of the steps.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Site {
         Nothing,
         /// A watcher swaps its word; weakened, it loads and stores it.
         TakeInOneStep,
-        /// A publisher marks a seat and gets its number; weakened, the number is older than the mark.
+        /// A publisher marks a seat and gets its number; weakened, the number is older than the
+        /// mark.
         MarkInOneStep,
-        /// Who leaves the line passes on what it was woken for.
+        /// A publisher that leaves the line passes its wake-up on.
         LeaveLine,
-        /// A seat that goes lets the publisher go on.
+        /// The removal of a seat lets the publisher continue.
         SeatGone,
-        /// Who has published looks for the next in the line.
+        /// A publisher that has published wakes the next in the line.
         NextInLine,
     }
 
     thread_local! {
-        // One test runs on one thread of the system, all threads of its model included.
+        // One test runs on one thread of the system, including all threads of its model.
         static CHOSEN: Cell<Site> = const { Cell::new(Site::Nothing) };
     }
 
@@ -189,7 +193,7 @@ mod tests {
     use crate::foreign::guard;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Foreign code that is called below a lock of the crate fails the test that comes this way.
+    /// Calling foreign code under a lock of the crate fails the test that does it.
     #[test]
     fn foreign_code_below_a_lock_is_found() {
         let (lock, shared) = (Lock::new(1), SharedLock::new(2));

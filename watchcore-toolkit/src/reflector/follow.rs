@@ -1,4 +1,4 @@
-//! Following a watch: event by event into the cache.
+//! Following a watch: applies its events to the cache one by one.
 
 #![forbid(unsafe_code)]
 
@@ -18,9 +18,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::SourceState;
 
-/// How long after its time-out a silent watch is given up.
+/// A silent watch is abandoned this long after its time-out.
 const MARGIN: Duration = Duration::from_secs(30);
-/// Events that are taken at most before others run.
+/// The maximum number of events that are taken before other tasks run.
 pub(super) const BUDGET: u64 = 256;
 
 impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
@@ -32,7 +32,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         let mut asking = Asking::default();
         let mut events = 0u64;
         let (from, newest) = (self.feed.resume, self.feed.newest());
-        // The newest revision that this watch has said to be there.
+        // The newest revision that this watch has shown.
         let mut reached = from;
         let failure = loop {
             let event = poll_fn(|context| self.poll_input(&mut watch, &mut asking, &mut quiet, context));
@@ -43,7 +43,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
                 break Some(failure);
             }
             if events.is_multiple_of(BUDGET) {
-                // A source that is always ready: others run too.
+                // The source may always be ready, so other tasks get to run here.
                 yield_now().await;
             }
         };
@@ -53,13 +53,13 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             (Some(failure), _) => failure,
             (None, Err(error)) => Input::Failed(error.into()),
             (None, Ok(true)) => Input::Cut(Status::new(503, "the watch ended inside a revision")),
-            // It began inside a revision, which had to come again.
+            // The watch started inside a revision, which should have come again.
             (None, Ok(false)) if reached < newest => Input::WentBack(went_back(newest, reached)),
             (None, Ok(false)) => Input::Ended,
         })
     }
 
-    /// The next event of a watch; `None` is its end, or that it has been quiet for too long.
+    /// The next event of a watch; `None` if it ended, or has been silent for too long.
     fn poll_input(
         &mut self,
         watch: &mut L::Watch,
@@ -75,7 +75,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             quiet.since = self.options.clock.now();
             return Poll::Ready(Ok(event));
         }
-        // Nothing more at hand: what is gathered is whole, unless the source has said that it is not.
+        // No further event is available: the collected revision is whole, unless the source has
+        // said otherwise.
         if !self.feed.is_incomplete() {
             if let Err(error) = self.feed.flush() {
                 return Poll::Ready(Ok(Some(WatchEvent::error(error))));
@@ -85,7 +86,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         quiet.poll(&self.options.clock, context).map(|()| Ok(None))
     }
 
-    /// Takes an event of a watch that was opened behind `from`; what is returned ends that watch.
+    /// Takes an event of a watch that was opened after `from`; a returned input ends that watch.
     fn take(&mut self, event: WatchEvent<Entry>, from: u64) -> Option<Input> {
         let position = event.position.revision;
         let name = event.name();
@@ -94,7 +95,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             Payload::Added(entry) | Payload::Modified { new: entry, .. } => self.feed.take(entry, false, position),
             Payload::Deleted(entry) => self.feed.take(entry, true, position),
             Payload::DeletedUnknown(key) => self.feed.take(Entry::new(key, "", 0), true, position),
-            // A state was not asked for, so Synced is a bookmark, where it has a revision.
+            // No initial state was requested, so Synced counts as a bookmark if it has a revision.
             Payload::Synced if position == 0 => return None,
             Payload::Bookmark if position == 0 => return unplaced(),
             Payload::Bookmark | Payload::Synced if position < from => {
@@ -121,8 +122,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         }
     }
 
-    /// Answers who asks the cache for a consistent read: by the revision of the newest state of the source. Who asks while
-    /// the source is asked is answered by the next question.
+    /// Answers consistent reads of the cache: by the revision of the source's newest state.
+    /// Requests that arrive while the source is being asked are answered by the next request to it.
     fn answer(&mut self, asking: &mut Asking, context: &mut Context<'_>) {
         loop {
             if let Some((ticket, page)) = &mut asking.page {
@@ -131,7 +132,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
                 asking.page = None;
                 match page {
                     Ok(page) => self.feed.writer.serve_consistent(ticket, page.position.revision),
-                    // Who waits has a bound of his own; it is not asked again for him.
+                    // The waiting readers have time limits of their own; the source is not asked
+                    // again for them.
                     Err(status) => {
                         asking.failed = ticket;
                         self.links.status.update(|all| all.last_error = Some(status));
@@ -150,21 +152,22 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     }
 }
 
-/// A restored backup that lets a watch begin in its future: nothing would come until it is there.
+/// The error for a server restored from a backup that accepts a watch in its future, on which no
+/// event would come until it gets there.
 fn went_back(known: u64, reached: u64) -> Status {
     Status::new(410, format!("revision {known} was seen, and the source says that it is at {reached}"))
 }
 
-/// The question for the newest revision, where somebody wants to read at it.
+/// The request for the newest revision, for readers that wait for it.
 #[derive(Default)]
 struct Asking {
-    /// The ticket that it is for.
+    /// The ticket that the request answers.
     page: Option<(u64, PageFuture)>,
-    /// The highest ticket whose question has failed.
+    /// The highest ticket whose request has failed.
     failed: u64,
 }
 
-/// How long a watch has been quiet.
+/// Measures how long a watch has been silent.
 struct Silence {
     since: Instant,
     most: Duration,
@@ -172,10 +175,11 @@ struct Silence {
 }
 
 impl Silence {
-    /// Ready where it has been for too long. One delay for many events: what is left is looked at when it is over.
+    /// Ready if the watch has been silent for too long. One delay serves many events: when it is
+    /// over, the remaining time is checked.
     fn poll(&mut self, clock: &Arc<dyn Clock>, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            // What lies beyond the clock's end never comes.
+            // A time beyond the clock's range never comes.
             let Some(over) = self.since.checked_add(self.most) else { return Poll::Pending };
             if over <= clock.now() {
                 return Poll::Ready(());
@@ -189,7 +193,7 @@ impl Silence {
     }
 }
 
-/// Lets others of the runtime run.
+/// Yields to the other tasks of the runtime.
 pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

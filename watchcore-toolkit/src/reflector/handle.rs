@@ -1,4 +1,4 @@
-//! A reflector as others see it: its status, its end, its thread.
+//! The handles of a reflector: its status, its end, its thread.
 
 #![forbid(unsafe_code)]
 
@@ -14,13 +14,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Result, Source};
 
-/// What others do to a reflector: stop it, wake it, look at it.
+/// The connections by which others stop a reflector, wake it, and read its status.
 pub(super) struct Links {
     pub(super) stop: Arc<Signal>,
     pub(super) nudge: Arc<Nudge>,
     pub(super) status: StatusCell,
     pub(super) clock: Lock<Arc<dyn Clock>>,
-    /// Notified when it has ended.
+    /// Notified when the reflector has ended.
     pub(super) ended: Notify,
 }
 
@@ -35,12 +35,12 @@ impl Links {
     }
 }
 
-/// The cache's word to its source: it was closed, or somebody asks for news.
+/// Wakes the reflector's task when the cache was closed, or when a reader needs a newer revision.
 #[derive(Default)]
 pub(super) struct Nudge(Lock<Option<Waker>>);
 
 impl Nudge {
-    /// The task that is to be woken.
+    /// Sets the task that is woken.
     pub(super) fn register(&self, context: &Context<'_>) {
         drop(self.0.replace(Some(context.waker().clone())));
     }
@@ -52,7 +52,7 @@ impl Source for Nudge {
     }
 }
 
-/// A look at a reflector from elsewhere: cheap to clone, outlives it.
+/// A handle on a reflector for its status: cheap to clone, outlives it.
 ///
 /// ```
 /// use watchcore_toolkit::{ListerWatcher, Reflector, ReflectorHandle};
@@ -70,12 +70,12 @@ pub struct ReflectorHandle {
 }
 
 impl ReflectorHandle {
-    /// What it does, and what keeps it from being ready.
+    /// The reflector's state, and what keeps it from being ready.
     pub fn status(&self) -> ReflectorStatus {
         self.links.status()
     }
 
-    /// What stops it. The cache is closed when it has ended.
+    /// Returns a handle that stops the reflector. The cache is closed when the reflector has ended.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for ReflectorHandle {
     }
 }
 
-/// A reflector on a thread of its own. Dropping it stops the reflector, and does not wait.
+/// A reflector on its own thread. Dropping it stops the reflector, without waiting.
 ///
 /// ```
 /// use std::time::Duration;
@@ -113,7 +113,8 @@ impl ReflectorThread {
         self.handle.stopper()
     }
 
-    /// Stops it, and waits until its thread has ended. TIMEOUT where the source is still busy then: it ends by itself.
+    /// Stops the reflector, and waits until its thread has ended. TIMEOUT if the source is still
+    /// busy; the thread then ends by itself.
     pub fn stop(mut self, timeout: Duration) -> Result<()> {
         self.handle.stopper.stop();
         let links = &self.handle.links;

@@ -1,4 +1,5 @@
-//! The reflector: what fills an embedded cache from anything that can list and watch. It is the driver of a mirror's [`Machine`].
+//! The reflector fills an embedded cache from anything that can be listed and watched. It is the
+//! driver of a mirror's [`Machine`].
 
 #![forbid(unsafe_code)]
 
@@ -33,14 +34,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use watchcore::{Backoff, Code, Error, Position, Result, Source, SourceState, Writer};
 
-/// How often a missing end mark is reported.
+/// The interval at which a missing end mark is reported.
 const MARK_REPORT: Duration = Duration::from_secs(10);
 
 /// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
 ///
-/// It owns the cache's writer, so nobody else changes the cache. Everything that reads a cache (subscriptions, informers,
-/// typed watches, listers) is the same over this one as over one that follows etcd. It runs as a future on any runtime ([`Reflector::run`]), or on a thread of its own
-/// ([`Reflector::spawn`]). When it ends the cache is closed.
+/// It owns the cache's writer, so nothing else changes the cache. Subscriptions, informers, typed
+/// watches and listers work over this cache as over one that follows etcd. The reflector runs as a
+/// future on any runtime ([`Reflector::run`]), or on its own thread ([`Reflector::spawn`]). When it
+/// ends, the cache is closed.
 ///
 /// ```
 /// use std::future::ready;
@@ -70,19 +72,20 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// # What follows an error
+/// # Reactions to errors
 ///
 /// | error of a watch | next |
 /// | --- | --- |
-/// | 410, events that do not fit, a bookmark below what is known | a list, whose difference reaches the readers as a resync; at once, where none came so in the last half minute |
+/// | 410, events that do not fit, a bookmark below the known revision | a list, whose difference reaches the readers as a resync; at once, if none came so in the last half minute |
 /// | 429, 503, no answer in time | the backoff, then the watch; never a list |
 /// | any other 5xx, a panic of the source, an answer without a watch, an end inside a revision, or within a second without a newer one | the backoff, then the watch; after the third in a row a list |
 /// | any other error, an event without a revision | the backoff, then a list |
-/// | half a minute of silence behind the time-out of the watch | as its end: the watch again |
+/// | half a minute of silence after the time-out of the watch | like its end: the watch again |
 ///
-/// A list that fails is made again after the backoff: of the newest state at once where the revision that it asked for is gone (410) or
-/// not there yet (504), and without pages at once where a later page is gone or the pages have no end.
-/// A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
+/// A list that fails is repeated after the backoff: at once for the newest state if the requested
+/// revision is gone (410) or not reached yet (504), and at once without pages if a later page is
+/// gone or the pages do not end. A list of the whole state is the most expensive request for a
+/// server, so no error leads to one if another watch can mend it.
 #[must_use = "a reflector does nothing before it runs"]
 pub struct Reflector<L: ListerWatcher> {
     source: L,
@@ -100,14 +103,14 @@ struct ReflectorOptions {
     clock: Arc<dyn Clock>,
 }
 
-/// Why the reflector ends.
+/// The reflector was stopped, or the cache was closed.
 struct Over;
 
 type Outcome<T> = std::result::Result<T, Over>;
 
 impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
-    /// A reflector that fills the cache of this writer. BUSY where subscriptions of a cache that was born empty are open:
-    /// make it with `expect_load`.
+    /// Makes a reflector that fills the cache of this writer. BUSY if a cache that was made without
+    /// `expect_load` has open subscriptions.
     pub fn new(mut writer: Writer, source: L) -> Result<Reflector<L>> {
         let nudge = Arc::new(Nudge::default());
         writer.attach(Arc::clone(&nudge) as Arc<dyn Source>)?;
@@ -134,45 +137,47 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper })
     }
 
-    /// Entries a page: 500 if nothing is said, 0 is a list without pages.
+    /// The number of entries per page: the default is 500, 0 is a list without pages.
     pub fn page_size(mut self, entries: usize) -> Reflector<L> {
         self.options.page_size = entries;
         self
     }
 
-    /// Reads the initial state from a watch that ends it with Synced, instead of from a list. A source that cannot is
-    /// listed.
+    /// Reads the initial state from a watch that ends it with Synced, instead of from a list. A
+    /// source that does not support that is listed.
     pub fn initial_watch(mut self, watch: bool) -> Reflector<L> {
         self.options.initial_watch = watch;
         self
     }
 
-    /// How long a page of a list, or the opening of a watch, is waited for: ten and a half minutes if nothing is said, as
-    /// long as a watch may be silent at most. What has not come then is dropped, and counts as an error 503.
+    /// The time limit for a page of a list, or for opening a watch: the default is ten and a half
+    /// minutes, the longest time for which a watch may be silent. A late answer is dropped, and
+    /// counts as an error 503.
     pub fn answer_timeout(mut self, timeout: Duration) -> Reflector<L> {
         self.options.answer_timeout = timeout;
         self
     }
 
-    /// How long it waits after failures, if not as [`Backoff::default`].
+    /// The delays after failures; the default is [`Backoff::default`].
     pub fn backoff(mut self, backoff: Backoff) -> Reflector<L> {
         self.options.backoff = backoff;
         self
     }
 
-    /// Takes the time from this clock.
+    /// Sets the clock of all delays.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Reflector<L> {
         drop(self.links.clock.replace(Arc::clone(&clock)));
         self.options.clock = clock;
         self
     }
 
-    /// A look at it from elsewhere.
+    /// Returns a handle for the reflector's status.
     pub fn handle(&self) -> ReflectorHandle {
         ReflectorHandle { links: Arc::clone(&self.links), stopper: self.stopper.clone() }
     }
 
-    /// Runs it on a thread of its own, `watchcore-reflect`. RESOURCE_EXHAUSTED where the system starts no thread.
+    /// Runs the reflector on its own thread, `watchcore-reflect`. RESOURCE_EXHAUSTED if the system
+    /// cannot start a thread.
     pub fn spawn(self) -> Result<ReflectorThread> {
         let handle = self.handle();
         let body = move || {
@@ -186,7 +191,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         Ok(ReflectorThread { handle, thread: Some(thread) })
     }
 
-    /// Runs until it is stopped or the cache is closed. Dropping the future ends it too; the cache is closed then.
+    /// Runs until the reflector is stopped or the cache is closed. Dropping the future also ends
+    /// it, and closes the cache.
     pub async fn run(self) {
         struct Ended(Arc<Links>);
         impl Drop for Ended {
@@ -200,7 +206,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             }
         }
         let _ended = Ended(Arc::clone(&self.links));
-        // Dropped before the end is reported: a stop waits for no destructor of the source behind it.
+        // The reflector is dropped before its end is reported, so that `stop` also waits for the
+        // source's destructor.
         let mut this = self;
         let by_watch = this.options.initial_watch;
         let mut machine = Machine::new(Policy::Mirror { backoff: this.options.backoff.clone(), by_watch });
@@ -252,7 +259,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         self.links.status.enter(state, self.options.clock.now());
     }
 
-    /// Waits for a future, unless it is stopped or the cache is closed.
+    /// Waits for a future, unless the reflector is stopped or the cache is closed.
     async fn unless_over<T>(&mut self, future: impl Future<Output = T>) -> Outcome<T> {
         let mut future = pin!(future);
         poll_fn(|context| match self.is_over(context) {
@@ -262,7 +269,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         .await
     }
 
-    /// Waits for an answer of the source as long as it may take.
+    /// Waits for an answer of the source, up to its time limit.
     async fn answered<T>(&mut self, answer: Answer<T>) -> Outcome<std::result::Result<T, Status>> {
         let answer = Awaited::new(answer, &self.options.clock, self.options.answer_timeout);
         self.unless_over(answer).await
@@ -273,7 +280,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         self.links.stop.poll_raised(context) || self.feed.writer.is_closed()
     }
 
-    /// Reports a failure, and waits: from `now`, because a caller who hears of it may move the clock.
+    /// Reports a failure, and waits from `now`: a test that sees the report may advance the clock.
     async fn wait(&mut self, what: &str, now: Instant, delay: Option<Duration>, status: Option<Status>) -> Outcome<()> {
         self.links.status.update(|all| all.pending = 0);
         if let Some(status) = status {
@@ -285,7 +292,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         self.unless_over(delay).await
     }
 
-    /// Without a delay another answer of the source is asked for at once, and the cache is not stale yet.
+    /// Without a delay another request follows at once, and the cache is not stale yet.
     fn failed(&mut self, what: &str, status: Status, delay: Option<Duration>) {
         let cache = self.feed.writer.cache_name();
         let Some(delay) = delay else {
@@ -295,13 +302,14 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         tracing::warn!(cache, %status, "reflector: {what} failed, next try in {} ms", delay.as_millis());
         let error =
             status.error().cloned().unwrap_or_else(|| Error::new(code_of(&status), format!("{what}: {status}")));
-        // Never Failed, which ends those who wait for the first listing: it is tried again, and access may be granted. Who
-        // reads meanwhile is answered NOT_READY with this error's words.
+        // The state is never Failed, which would end the waits for the first listing: the source is
+        // tried again, and access may be granted. Readers get NOT_READY with this error's text
+        // meanwhile.
         self.feed.writer.set_state(SourceState::Stale(error));
         self.links.status.update(|all| all.last_error = Some(status));
     }
 
-    /// The state is in the cache.
+    /// Records that the state is in the cache.
     fn synced(&mut self, revision: u64, outside: u64, was_loaded: bool) {
         self.feed.writer.set_state(SourceState::Fresh);
         self.links.status.update(|all| {
@@ -313,7 +321,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         });
     }
 
-    /// Lists all pages of a state, and puts it into the cache: none that is older than what readers have seen.
+    /// Lists all pages of a state, and stores it in the cache. The state is not older than the one
+    /// that readers have seen.
     async fn list(&mut self, newest: bool, whole: bool) -> Outcome<Input> {
         self.enter(ReflectorState::Listing);
         self.links.status.update(|all| (all.lists, all.pending) = (all.lists + 1, 0));
@@ -328,7 +337,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             let taken = pages.take(self.answered(page).await?);
             self.links.status.update(|all| all.pending = pages.listed.objects.len());
             match taken {
-                // A source that is always ready: others run too.
+                // The source may always be ready, so other tasks get to run here.
                 Ok(true) => yield_now().await,
                 Ok(false) => return Ok(self.listed(pages).unwrap_or_else(|failed| failed)),
                 Err(failed) => return Ok(failed),
@@ -336,20 +345,21 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         }
     }
 
-    /// Puts a list into the cache, which refuses one that has a key twice, or an object above its own revision.
+    /// Stores a list in the cache, which refuses a list that has a key twice, or an object above
+    /// its own revision.
     fn listed(&mut self, pages: ListedPages<Entry>) -> std::result::Result<Input, Input> {
         let ListPage { position, objects, .. } = pages.into_listed(self.feed.newest() == 0)?;
         self.replace(position.revision, &objects).map_err(Input::Failed)
     }
 
-    /// Puts a state into the cache.
+    /// Stores a state in the cache.
     fn replace(&mut self, revision: u64, entries: &[Entry]) -> std::result::Result<Input, Status> {
         let (outside, was_loaded) = self.feed.replace(revision, entries)?;
         self.synced(revision, outside, was_loaded);
         Ok(Input::Synced)
     }
 
-    /// Opens a watch behind a revision, or of the state at it.
+    /// Opens a watch after a revision, or of the state at it.
     async fn open(
         &mut self,
         state: ReflectorState,
@@ -371,7 +381,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         })
     }
 
-    /// Gathers the initial state beside the cache until its mark.
+    /// Collects the initial state outside of the cache until its end mark.
     async fn gather(&mut self, watch: &mut L::Watch) -> Outcome<Input> {
         let mut gathering = Gathering::default();
         let mut report = self.options.clock.delay(MARK_REPORT);
@@ -388,7 +398,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
                         return Poll::Ready(Ok(Some(event)));
                     }
                 } else {
-                    // A source that is always ready: others run too, and the report is looked at.
+                    // The source may always be ready, so other tasks get to run here, and the
+                    // report's timer is checked.
                     context.waker().wake_by_ref();
                 }
                 taken = 0;
@@ -424,7 +435,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     }
 }
 
-/// The code that a status of HTTP has in the cache's own numbers.
+/// The cache's error code for an HTTP status.
 fn code_of(status: &Status) -> Code {
     match status.code() {
         401 => Code::Unauthenticated,

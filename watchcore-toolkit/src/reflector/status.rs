@@ -1,4 +1,4 @@
-//! What a reflector says of itself.
+//! The status of a reflector.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a reflector does now.
+/// The activity of a reflector.
 ///
 /// ```
 /// use watchcore_toolkit::ReflectorState;
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum ReflectorState {
-    /// It has not begun: nobody polls it, or its thread has not started.
+    /// The reflector has not started: it is not polled yet, or its thread has not started.
     #[default]
     New,
-    /// It lists.
+    /// It is listing.
     Listing,
-    /// It reads the initial state from a watch, and waits for the mark that ends it.
+    /// It is reading the initial state from a watch, and waits for the end mark.
     ReadingState,
-    /// It opens a watch.
+    /// It is opening a watch.
     Opening,
-    /// It follows a watch.
+    /// It is following a watch.
     Watching,
-    /// It waits before the next try, after an error.
+    /// It waits before the next attempt, after an error.
     Waiting,
     /// It has ended: it was stopped, or the cache was closed.
     Ended,
@@ -49,7 +49,7 @@ impl fmt::Display for ReflectorState {
     }
 }
 
-/// A reflector at a glance. Printed, it says what keeps it from being ready.
+/// The status of a reflector. Its text says what keeps the reflector from being ready.
 ///
 /// ```
 /// use watchcore_toolkit::ReflectorStatus;
@@ -60,25 +60,26 @@ impl fmt::Display for ReflectorState {
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct ReflectorStatus {
-    /// What it does now.
+    /// What the reflector is doing.
     pub state: ReflectorState,
-    /// For how long it has been doing that.
+    /// How long it has been doing that.
     pub since: Duration,
-    /// Whether the cache has its state: since then reads answer.
+    /// Whether the cache has its first state, after which reads succeed.
     pub ready: bool,
-    /// The newest revision that has arrived. A watch resumes there, or inside it where nothing proves yet that it is whole.
+    /// The newest revision that has arrived. A watch resumes there, or inside it if the revision is
+    /// not known to be whole.
     pub revision: u64,
-    /// Entries that came of the state which is being read, and are not in the cache yet.
+    /// Entries of the state that is being read, which are not in the cache yet.
     pub pending: usize,
-    /// Lists that were begun.
+    /// Lists that were started.
     pub lists: u64,
-    /// Watches that were asked for.
+    /// Watches that were requested.
     pub watches: u64,
-    /// States that replaced one before them.
+    /// States that replaced an earlier one.
     pub resyncs: u64,
-    /// Events and entries that were left out because their keys are outside of the cache's prefix.
+    /// Events and entries that were skipped because their keys are outside of the cache's prefix.
     pub outside: u64,
-    /// The last error of the source, or of the cache that refused what it said.
+    /// The last error of the source, or of the cache that refused the source's data.
     pub last_error: Option<Status>,
 }
 
@@ -101,7 +102,7 @@ impl fmt::Display for ReflectorStatus {
     }
 }
 
-/// What the reflector writes and others read.
+/// The status that the reflector writes and others read.
 #[derive(Clone)]
 pub(super) struct StatusCell(Arc<Lock<(ReflectorStatus, Option<Instant>)>>);
 

@@ -1,4 +1,4 @@
-//! A cache as something that can be watched and listed.
+//! A cache as a source that can be listed and watched.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,9 @@ use std::future::ready;
 use std::marker::PhantomData;
 use watchcore::{Cache, Filter, OnLag, Start};
 
-/// A cache as a source: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with 410 (or lists) where the
-/// cache's window has left it behind, and never skips. A list is the newest state, in one page. Cheap to clone.
+/// A cache as a source: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with
+/// 410 (or lists) if the cache's window overtakes it, and never skips an event. A list is the
+/// newest state, in one page. Cheap to clone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,12 +36,12 @@ pub struct CacheSource<O> {
 }
 
 impl<O: FromKeyValue> CacheSource<O> {
-    /// Everything in the cache.
+    /// A source of the whole cache.
     pub fn new(cache: &Cache) -> CacheSource<O> {
         CacheSource { cache: cache.clone(), filter: Filter::any(), object: PhantomData }
     }
 
-    /// Only what this filter lets pass.
+    /// Restricts the source to what this filter selects.
     pub fn filter(self, filter: Filter) -> CacheSource<O> {
         CacheSource { filter, ..self }
     }
@@ -51,7 +52,7 @@ impl<O: FromKeyValue> CacheSource<O> {
         for kv in snapshot.filtered(&self.filter)? {
             match object_of::<O>(&kv.to_owned()) {
                 Ok(object) => page.objects.push(object),
-                // As in a watch: a value that cannot be decoded is left out, and reported.
+                // As in a watch, a value that cannot be decoded is skipped, and reported.
                 Err(error) => {
                     tracing::warn!(
                         cache = self.cache.name(), key = %String::from_utf8_lossy(kv.key()), %error,

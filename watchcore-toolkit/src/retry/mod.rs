@@ -27,16 +27,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use watchcore::{Code, Error, Position, Result};
 
-/// How many inputs one poll takes at most that make no event, before it lets others run.
+/// The maximum number of inputs without an event that one poll takes before it lets other tasks
+/// run.
 const BUDGET: usize = 64;
 
-/// A watch over a [`ListerWatcher`] that opens it again where it was.
+/// A watch over a [`ListerWatcher`] that reopens itself at its position.
 ///
-/// It gives each event once, in order, and ends with an Error where it cannot go on: access was refused (401, 403), the
-/// history is gone (410) and it has no lister, or an event has no revision. All other errors are waited out; see
-/// [`RetryWatch::last_status`]. With a lister it gives the difference with what it has given, and goes on. The events of a
-/// revision that a connection has cut in two come again behind the cut: with a lister those that were given are left out,
-/// without one they are given twice.
+/// It delivers each event once, in order, and ends with an Error if it cannot continue: access was
+/// refused (401, 403), the history is gone (410) and it has no lister, or an event has no revision.
+/// After all other errors it waits and tries again; see [`RetryWatch::last_status`]. With a lister
+/// it delivers the difference to the consumer's state, and continues. If a connection ends inside a
+/// revision, the next one repeats that revision's events: with a lister those that were delivered
+/// are skipped, without one they are delivered twice.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +55,7 @@ const BUDGET: usize = 64;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// # What follows an error
+/// # Reactions to errors
 ///
 /// | error | without a lister | with one |
 /// | --- | --- | --- |
@@ -64,10 +66,11 @@ const BUDGET: usize = 64;
 /// | any other, an answer without a watch, an end within a second without a newer revision | opened again, also not before its Retry-After | the same; after the third in a row a list, at most every half minute |
 /// | a list that fails otherwise | | listed again |
 ///
-/// **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
-/// that fails hot once in `min_restart_delay`. A list after a 410 comes at once, the next one not before the delay. So
-/// neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it has just listed,
-/// is asked more often than once in a delay.
+/// **The delay** counts from the *start* of the last attempt: a watch that lasted longer is
+/// reopened at once, and one that fails at once is tried once per `min_restart_delay`. A list after
+/// a 410 comes at once, the next one not before the delay. So neither a server that answers 410 to
+/// every revision, nor one that answers 410 to the revision that it has just listed, is asked more
+/// often than once per delay.
 #[must_use = "dropping a watch ends it"]
 pub struct RetryWatch<S: ListerWatcher> {
     source: S,
@@ -76,15 +79,17 @@ pub struct RetryWatch<S: ListerWatcher> {
     answer_timeout: Duration,
     machine: Machine,
     state: RetryState<S>,
-    /// Of the list that is under way.
+    /// The pages of the list in progress.
     pages: ListedPages<ObjectOf<S>>,
-    /// To be given before anything else is done.
+    /// Events to be delivered before anything else is done.
     ready: VecDeque<WatchEvent<ObjectOf<S>>>,
-    /// Behind the last event that was given: where it is opened again.
+    /// The position after the last delivered event, where the watch is reopened.
     resume: Position,
-    /// Lost before the next event that is given: by what was not given, and by differences that were empty.
+    /// Lost before the next delivered event: reported by events that were skipped, and by empty
+    /// differences.
     lost: u64,
-    /// The resume point of the last attempt to open: one that has not moved it has brought nothing.
+    /// The resume point at the last attempt to open a watch: if it is the same at the end, the
+    /// attempt delivered nothing new.
     opened_behind: Position,
     opens: u64,
     lists: u64,
@@ -94,7 +99,7 @@ pub struct RetryWatch<S: ListerWatcher> {
 }
 
 enum RetryState<S: ListerWatcher> {
-    /// Without a delay: at once.
+    /// `None` waits without a delay.
     Waiting(Option<Delay>),
     Opening(Awaited<Option<S::Watch>>),
     Reading(S::Watch),
@@ -102,7 +107,7 @@ enum RetryState<S: ListerWatcher> {
     Ended,
 }
 
-/// A stop ends the wait of the consumer, and the watch below.
+/// A stop ends the wait of the consumer, and the source's watch.
 #[derive(Default)]
 struct RetryStop {
     signal: Signal,
@@ -110,7 +115,8 @@ struct RetryStop {
 }
 
 impl RetryStop {
-    /// Raised before it takes, while who opens stores before it looks: one of them stops the new watch.
+    /// The signal is raised before the watch's stopper is taken, and an opening stores the stopper
+    /// before it checks the signal: one of the two stops the new watch.
     fn stop(&self) {
         self.signal.raise();
         let below = self.below.replace(None);
@@ -155,12 +161,13 @@ pub struct RetryWatchBuilder<S: ListerWatcher> {
 }
 
 impl<S: ListerWatcher> RetryWatchBuilder<S> {
-    /// Policy after a 410: list, give the difference with what was given, and go on behind it. It keeps what was given, by
-    /// a clone an object. What it was not given itself, because `from` lies behind it, is not known to it: objects of the
-    /// listing come as Added then. With a lister `from` may be 0: the watch begins with the listed state and Synced. A source
-    /// that cannot be listed (405) ends it.
+    /// Lists after a 410, delivers the difference to the consumer's state, and continues. The watch
+    /// stores the delivered objects, by a clone per object. Objects older than `from` were never
+    /// delivered and are unknown to it, so a listing delivers them as Added. With a lister `from`
+    /// may be 0: the watch starts with the listed state and Synced. A source that cannot be listed
+    /// (405) ends the watch.
     ///
-    /// Without this (policy Stop) a 410 is given as an Error, and ends the watch.
+    /// Without this, a 410 is delivered as an Error, and ends the watch.
     pub fn relist(self) -> RetryWatchBuilder<S>
     where
         <S::Watch as Watch>::Object: Keyed + Clone + Send + 'static,
@@ -168,23 +175,25 @@ impl<S: ListerWatcher> RetryWatchBuilder<S> {
         RetryWatchBuilder { relist: Some(Box::new(Relisting::new())), ..self }
     }
 
-    /// How far apart attempts begin at least: 1 s if nothing is said.
+    /// The minimum time between the starts of attempts; the default is 1 s.
     pub fn min_restart_delay(self, delay: Duration) -> RetryWatchBuilder<S> {
         RetryWatchBuilder { min_restart_delay: delay, ..self }
     }
 
-    /// How long the opening of a watch, or a list, is waited for: ten and a half minutes if nothing is said. What has not
-    /// come then is dropped, and counts as an error 503. A watch that is open may be silent for any time.
+    /// The time limit for opening a watch, or for a page of a list; the default is ten and a half
+    /// minutes. A late answer is dropped, and counts as an error 503. An open watch may be silent
+    /// for any time.
     pub fn answer_timeout(self, timeout: Duration) -> RetryWatchBuilder<S> {
         RetryWatchBuilder { answer_timeout: timeout, ..self }
     }
 
-    /// Takes the time from this clock.
+    /// Sets the clock of all delays.
     pub fn clock(self, clock: Arc<dyn Clock>) -> RetryWatchBuilder<S> {
         RetryWatchBuilder { clock, ..self }
     }
 
-    /// Makes the watch; the source is asked by its first poll. INVALID_ARGUMENT where it shall begin at 0 without a lister.
+    /// Makes the watch; its first poll calls the source. INVALID_ARGUMENT if it shall start at 0
+    /// without a lister.
     pub fn open(mut self) -> Result<RetryWatch<S>> {
         if self.from == Position::default() && self.relist.is_none() {
             return Err(Error::new(
@@ -234,39 +243,40 @@ impl<S: ListerWatcher> fmt::Debug for RetryWatchBuilder<S> {
 }
 
 impl<S: ListerWatcher> RetryWatch<S> {
-    /// A watch of everything behind `from`. INVALID_ARGUMENT for revision 0.
+    /// Opens a watch of everything after `from`. INVALID_ARGUMENT for revision 0.
     pub fn open(source: S, from: impl Into<Position>) -> Result<RetryWatch<S>> {
         RetryWatch::builder(source, from).open()
     }
 
-    /// Options of a watch of everything behind `from`.
+    /// Returns the options of a watch of everything after `from`.
     pub fn builder(source: S, from: impl Into<Position>) -> RetryWatchBuilder<S> {
         let (from, clock) = (from.into(), Arc::new(SystemClock));
         let min_restart_delay = Duration::from_secs(1);
         RetryWatchBuilder { source, from, relist: None, clock, min_restart_delay, answer_timeout: ANSWER }
     }
 
-    /// Behind the last event that was given, or the last bookmark: where it is opened again.
+    /// The position after the last delivered event, or of the last bookmark, where the watch is
+    /// reopened.
     pub fn position(&self) -> Position {
         self.resume
     }
 
-    /// How often the source was asked for a watch.
+    /// The number of requests for a watch.
     pub fn opens(&self) -> u64 {
         self.opens
     }
 
-    /// How often the lister was asked.
+    /// The number of lists.
     pub fn lists(&self) -> u64 {
         self.lists
     }
 
-    /// Why it is not watching now, or was not the last time.
+    /// The last failure, which explains why the source is not being watched, or was not.
     pub fn last_status(&self) -> Option<&Status> {
         self.last_status.as_ref()
     }
 
-    /// Says to the machine what has happened, and begins what it says is next.
+    /// Gives the machine an input, and starts its next command.
     fn say(&mut self, input: Input) {
         let now = self.clock.now();
         match self.machine.step(now, input) {
@@ -296,13 +306,13 @@ impl<S: ListerWatcher> RetryWatch<S> {
         }
     }
 
-    /// Asks for a page of a list.
+    /// Requests a page of a list.
     fn list(&mut self) {
         let page = asked("a list of the source", || self.source.list(self.pages.request.clone()));
         self.state = RetryState::Listing(Awaited::new(page, &self.clock, self.answer_timeout));
     }
 
-    /// The watch is over.
+    /// Handles the end of the source's watch.
     fn over(&mut self, input: Input) {
         if self.resume != self.opened_behind {
             self.say(Input::Newer);
@@ -310,7 +320,7 @@ impl<S: ListerWatcher> RetryWatch<S> {
         self.say(input);
     }
 
-    /// One step: `Ready` where something has changed.
+    /// Makes one step: `Ready` if something has changed.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
             RetryState::Waiting(delay) => {
@@ -349,14 +359,15 @@ impl<S: ListerWatcher> RetryWatch<S> {
     }
 
     fn read(&mut self, event: WatchEvent<ObjectOf<S>>) {
-        // Of whatever event it is, and whether it is given or not: the next one that is given says it.
+        // The next delivered event reports the loss, whether this event is delivered or not.
         self.lost = self.lost.saturating_add(event.lost);
         let event = event.with_lost(0);
         match event.payload {
             Payload::Error(status) => self.over(Input::Failed(status)),
-            // A state was not asked for: it is a bookmark, where it has a revision.
+            // No initial state was requested, so this is a bookmark if it has a revision.
             Payload::Synced if event.position == Position::default() => {}
-            // Behind an empty state of revision 0 the position stays 0 inside of the first revision.
+            // After an empty state of revision 0, the position stays 0 inside of the first
+            // revision.
             _ if event.position == Position::default() && !self.is_of_first_revision(&event) => {
                 let what = format!("an event {} without a revision: a watch cannot be resumed behind it", event.name());
                 self.over(Input::Unplaced(Status::new(500, what)));
@@ -404,14 +415,14 @@ impl<S: ListerWatcher> RetryWatch<S> {
         self.say(Input::Synced);
     }
 
-    /// Ends it, and the watch below.
+    /// Ends this watch, and the source's watch.
     fn end(&mut self) {
         self.state = RetryState::Ended;
         self.ready.clear();
     }
 }
 
-/// How many revisions a list has skipped. In another history that is not known, and something is.
+/// The number of revisions that a list has skipped. In another history it is unknown, but not 0.
 fn lost_between(resumed: Position, listed: Position) -> u64 {
     if relist::is_another_history(resumed, listed) {
         return 1;
@@ -432,7 +443,7 @@ impl<S: ListerWatcher> Stream for RetryWatch<S> {
                 return Poll::Ready(None);
             }
             if let Some(event) = this.ready.pop_front() {
-                // Given: only now may it be resumed behind it.
+                // Only now that the event is delivered may the watch resume after it.
                 if event.position != Position::default() {
                     this.resume = event.position;
                 }
@@ -444,7 +455,7 @@ impl<S: ListerWatcher> Stream for RetryWatch<S> {
             }
             ready!(this.step(context));
         }
-        // A source that is always ready: others shall run, and a stop shall be seen.
+        // The source may always be ready: let other tasks run, and a stop take effect.
         context.waker().wake_by_ref();
         Poll::Pending
     }

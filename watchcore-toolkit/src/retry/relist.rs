@@ -1,4 +1,4 @@
-//! From a listing to the difference with what was given.
+//! The difference between a listing and the delivered objects.
 
 #![forbid(unsafe_code)]
 
@@ -8,37 +8,40 @@ use crate::source::ListPage;
 use std::collections::{HashSet, VecDeque};
 use watchcore::Position;
 
-/// Whether a listing is of another history than the position before it: a restored backup, which may use revisions again.
+/// Whether a listing belongs to another history than the position: a restored backup, which may use
+/// revisions again.
 pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
     resumed.epoch == listed.epoch && listed.revision < resumed.revision
 }
 
-/// The policy to list, with its object type erased.
+/// The policy to list after a 410; a trait object hides the object type.
 pub(super) trait Relist<O>: Send {
-    /// The watch begins with a list.
+    /// Makes the watch start with a list.
     fn begin(&mut self);
 
-    /// Whether nothing was listed yet, and the next list is the initial state.
+    /// Whether nothing was listed yet, so that the next list is the initial state.
     fn is_first(&self) -> bool;
 
-    /// The revision of the last change of an event's object; 0 where that is not known.
+    /// The revision of the last change of an event's object; 0 if unknown.
     fn own_revision(&self, event: &WatchEvent<O>) -> u64;
 
-    /// Makes an event relative to what was given; `None` where the consumer was given it already.
+    /// Makes an event relative to the delivered objects; `None` if it was delivered already.
     fn give(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>>;
 
-    /// The events that lead from what was given to the listing: deletes first, then puts in the order of their revisions.
-    /// `resumed` is the position that the last event was given at; it stays until the last of these.
+    /// The events that lead from the delivered objects to the listing: deletions first, then the
+    /// others in the order of their revisions. `resumed` is the position of the last delivered
+    /// event; all but the last of these events keep it.
     fn difference(&mut self, listing: ListPage<O>, resumed: Position) -> VecDeque<WatchEvent<O>>;
 }
 
-/// What the consumer was given: a counted object a key.
+/// The delivered objects by key, each with a count.
 pub(super) struct Relisting<O> {
     given: KeyedTable<O>,
-    /// Deletions that were given at one position, by key: inside a revision a watch that resumes there brings them again.
+    /// The keys deleted at one position: a watch that resumes inside that revision repeats the
+    /// deletions.
     deleted: HashSet<Vec<u8>>,
     deleted_at: Position,
-    /// The watch begins with a list, and that has not come.
+    /// The watch starts with a list, which has not come yet.
     is_first: bool,
     /// A list has come, so `given` has every object that the consumer has.
     is_whole: bool,
@@ -83,7 +86,8 @@ impl<O: Keyed + Clone + Send> Relist<O> for Relisting<O> {
                     Some(old) if old.is_same(&new) => return None,
                     Some(old) => Payload::Modified { old: Some(old), new },
                     None if self.is_whole => Payload::Added(new),
-                    // The consumer may have it from before: the source's own word is all that is known.
+                    // The consumer may have the object from before: only the source's event is
+                    // known.
                     None => event.payload,
                 }
             }
@@ -104,7 +108,7 @@ impl<O: Keyed + Clone + Send> Relist<O> for Relisting<O> {
     }
 
     fn difference(&mut self, listing: ListPage<O>, resumed: Position) -> VecDeque<WatchEvent<O>> {
-        // Revisions of two histories say nothing about each other.
+        // Revisions of two histories cannot be compared.
         let another = is_another_history(resumed, listing.position);
         let mut state = KeyedTable::new();
         let mut puts = Vec::new();
@@ -118,7 +122,7 @@ impl<O: Keyed + Clone + Send> Relist<O> for Relisting<O> {
             state.insert(object);
         }
         puts.sort_by_key(|(revision, _)| *revision);
-        // No deletion of what is there and cannot be decoded: the last good one stays.
+        // An object that cannot be decoded is not deleted: its last good value stays.
         for last in listing.refused.iter().filter_map(|key| self.given.get(key)) {
             if state.get(&last.object_key()).is_none() {
                 state.insert(last.clone());
