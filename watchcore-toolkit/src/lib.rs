@@ -60,8 +60,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
-mod asked;
-mod awaited;
+mod answer_timeout;
 mod blocking;
 mod broadcaster;
 mod clock;
@@ -71,6 +70,7 @@ mod event;
 mod fake;
 mod filter;
 mod foreign;
+mod guarded_source;
 mod informer;
 mod keyed;
 mod machine;

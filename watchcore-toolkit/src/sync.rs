@@ -161,13 +161,13 @@ pub(crate) mod weak {
         Nothing,
         /// A watcher swaps its word; weakened, it loads and stores it.
         TakeInOneStep,
-        /// A publisher marks a seat and gets its number; weakened, the number is older than the
+        /// A publisher marks a member and gets its number; weakened, the number is older than the
         /// mark.
         MarkInOneStep,
         /// A publisher that leaves the line passes its wake-up on.
         LeaveLine,
-        /// The removal of a seat lets the publisher continue.
-        SeatGone,
+        /// The removal of a member lets the publisher continue.
+        MemberGone,
         /// A publisher that has published wakes the next in the line.
         NextInLine,
     }

@@ -1,24 +1,24 @@
-//! The gate admits publishers one after the other, and none further ahead than the slowest seat
+//! The gate admits publishers one after the other, and none further ahead than the slowest member
 //! allows.
 //!
-//! A [`Gate`] numbers the publications: 1, 2, 3. A [`Seat`] is a watcher for which publishers wait;
+//! A [`Gate`] numbers the publications: 1, 2, 3. A [`Member`] is a watcher for which publishers wait;
 //! it stores up to which number it has taken, and number n may be published while `taken +
-//! allowance >= n` for every seat. A lock protects everything except the word of a seat, because a
+//! allowance >= n` for every member. A lock protects everything except the word of a member, because a
 //! watcher takes without locking.
 //!
 //! A publisher that finds the line empty and its number at or below `free_until` publishes at once.
-//! Above `free_until` it walks over the seats, which happens once per as many numbers as the
-//! slowest seat is away from its limit. If a seat is full, the publisher joins the line (a ticket
-//! and its waker) and marks the seat as wanted. The watcher that takes next finds the mark, and
-//! under the lock continues the walk where it stopped: it marks the next full seat, or wakes the
+//! Above `free_until` it walks over the members, which happens once per as many numbers as the
+//! slowest member is away from its limit. If a member is full, the publisher joins the line (a ticket
+//! and its waker) and marks the member as wanted. The watcher that takes next finds the mark, and
+//! under the lock continues the walk where it stopped: it marks the next full member, or wakes the
 //! first in line. So a publisher is woken when it can continue, and not by each of a thousand
-//! seats.
+//! members.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | a watcher swaps its word for the new number, unmarked | a publisher marks the word (`fetch_or`) | AcqRel: both are read-modify-writes of one word, so one comes first. If it is the swap, the publisher reads the new number; if it is the mark, the watcher gets it and continues the walk |
 //! | the same swap | a publisher's load or `fetch_or` of the word | Release / Acquire: the publisher of n + allowance + 1 sees everything that a consumer did before it took n |
-//! | tickets, seats, the number, the end | the same fields | the lock |
+//! | tickets, members, the number, the end | the same fields | the lock |
 //!
 //! Only the first in line makes the gate walk: a later publisher is woken by the one before it,
 //! when that has published or given up. No foreign code runs under the lock: wakers are called
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A watcher for which publishers wait.
-pub(super) struct Seat {
+pub(super) struct Member {
     /// Twice the number up to which it has taken everything, plus one if the first in line waits
     /// for it.
     word: AtomicU64,
@@ -46,9 +46,9 @@ pub(super) struct Seat {
     index: usize,
 }
 
-impl Seat {
+impl Member {
     /// Records that everything up to `number` was taken. Returns whether a publisher waits for
-    /// that: then call [`Gate::seat_moved`].
+    /// that: then call [`Gate::member_moved`].
     #[must_use]
     pub(super) fn take(&self, number: u64) -> bool {
         let before = step!(TakeInOneStep, self.word.swap(number << 1, AcqRel), {
@@ -59,7 +59,7 @@ impl Seat {
         before & 1 == 1
     }
 
-    /// The highest number that this seat allows.
+    /// The highest number that this member allows.
     fn limit(&self) -> u64 {
         self.limit_of(self.word.load(Acquire))
     }
@@ -92,11 +92,11 @@ pub(super) struct Line<S> {
     pub(super) last: u64,
     /// True after [`Gate::close`].
     closed: bool,
-    /// All seats are known to allow numbers up to this one.
+    /// All members are known to allow numbers up to this one.
     free_until: u64,
-    seats: Vec<Option<Arc<Seat>>>,
+    members: Vec<Option<Arc<Member>>>,
     vacant: Vec<usize>,
-    /// The seat at which the last walk stopped, or 0.
+    /// The member at which the last walk stopped, or 0.
     walk_from: usize,
     /// The waiting publishers, in order.
     waiting: BTreeMap<u64, Waker>,
@@ -104,16 +104,16 @@ pub(super) struct Line<S> {
 }
 
 impl<S> Line<S> {
-    /// Adds a seat for a watcher that has taken everything up to `taken`.
-    pub(super) fn add_seat(&mut self, taken: u64, allowance: u64) -> Arc<Seat> {
-        let index = self.vacant.pop().unwrap_or(self.seats.len());
-        let seat = Arc::new(Seat { word: AtomicU64::new(taken << 1), allowance, index });
-        if index == self.seats.len() {
-            self.seats.push(None);
+    /// Adds a member for a watcher that has taken everything up to `taken`.
+    pub(super) fn add_member(&mut self, taken: u64, allowance: u64) -> Arc<Member> {
+        let index = self.vacant.pop().unwrap_or(self.members.len());
+        let member = Arc::new(Member { word: AtomicU64::new(taken << 1), allowance, index });
+        if index == self.members.len() {
+            self.members.push(None);
         }
-        self.free_until = self.free_until.min(seat.limit());
-        self.seats[index] = Some(Arc::clone(&seat));
-        seat
+        self.free_until = self.free_until.min(member.limit());
+        self.members[index] = Some(Arc::clone(&member));
+        member
     }
 
     /// Whether publishing has ended.
@@ -121,20 +121,20 @@ impl<S> Line<S> {
         self.closed
     }
 
-    /// Whether the next number may be published. If not, `arm` marks the seat that blocks it.
+    /// Whether the next number may be published. If not, `arm` marks the member that blocks it.
     fn has_place(&mut self, arm: bool) -> bool {
         let next = self.last + 1;
         if next <= self.free_until {
             return true;
         }
-        let (count, from) = (self.seats.len(), self.walk_from);
+        let (count, from) = (self.members.len(), self.walk_from);
         let mut free_until = u64::MAX;
         for step in 0..count {
             let index = if from + step < count { from + step } else { from + step - count };
-            let Some(seat) = &self.seats[index] else { continue };
-            let mut limit = seat.limit();
+            let Some(member) = &self.members[index] else { continue };
+            let mut limit = member.limit();
             if limit < next && arm {
-                limit = seat.mark();
+                limit = member.mark();
             }
             if limit < next {
                 self.walk_from = index;
@@ -148,7 +148,7 @@ impl<S> Line<S> {
     }
 
     /// Returns the waker of the first in line if the next number may be published; otherwise marks
-    /// the seat that blocks it.
+    /// the member that blocks it.
     #[must_use]
     fn next_in_line(&mut self) -> Option<Waker> {
         if self.waiting.is_empty() || !self.has_place(true) {
@@ -174,7 +174,7 @@ pub(super) struct Ticket(Option<u64>);
 pub(super) enum Entered<R, E> {
     /// The number was published, or refused.
     Done(Result<R, E>),
-    /// A seat blocks the number now.
+    /// A member blocks the number now.
     Full,
     /// Publishing has ended.
     Closed,
@@ -188,7 +188,7 @@ impl<S> Gate<S> {
                 last: 0,
                 closed: false,
                 free_until: u64::MAX,
-                seats: Vec::new(),
+                members: Vec::new(),
                 vacant: Vec::new(),
                 walk_from: 0,
                 waiting: BTreeMap::new(),
@@ -203,7 +203,7 @@ impl<S> Gate<S> {
         lock(&self.line)
     }
 
-    /// Publishes the next number if no seat blocks it and no publisher is in line.
+    /// Publishes the next number if no member blocks it and no publisher is in line.
     pub(super) fn try_enter<R, E>(&self, publish: impl FnOnce(&mut S, u64) -> Result<R, E>) -> Entered<R, E> {
         let mut line = self.lock();
         if line.closed {
@@ -215,7 +215,7 @@ impl<S> Gate<S> {
         Entered::Done(line.publish(publish))
     }
 
-    /// Publishes the next number when no seat blocks it and all earlier publishers in the line have
+    /// Publishes the next number when no member blocks it and all earlier publishers in the line have
     /// published. `None`: publishing has ended.
     pub(super) fn poll_enter<R, E>(
         &self,
@@ -234,7 +234,7 @@ impl<S> Gate<S> {
             (Some((first, _)), Some(own)) => *first == own,
             (Some(_), None) => false,
         };
-        // No seat is marked here: that happens below, after the waker is stored.
+        // No member is marked here: that happens below, after the waker is stored.
         if is_first && line.has_place(false) {
             let left = ticket.0.take().and_then(|own| line.waiting.remove(&own));
             let result = line.publish(publish);
@@ -252,7 +252,7 @@ impl<S> Gate<S> {
         let next = if is_first { line.next_in_line() } else { None };
         drop(line);
         drop(before);
-        // A seat may have moved between the two checks: then this publisher itself is woken and
+        // A member may have moved between the two checks: then this publisher itself is woken and
         // polled again.
         wake(next);
         Poll::Pending
@@ -269,25 +269,25 @@ impl<S> Gate<S> {
         wake(next);
     }
 
-    /// Handles a move of a seat for which a publisher waited.
+    /// Handles a move of a member for which a publisher waited.
     #[cold]
-    pub(super) fn seat_moved(&self) {
+    pub(super) fn member_moved(&self) {
         let mut line = self.lock();
         let next = line.next_in_line();
         drop(line);
         wake(next);
     }
 
-    /// Removes a seat, so that publishers no longer wait for it. Repeated calls have no effect.
-    pub(super) fn remove_seat(&self, seat: &Arc<Seat>) {
+    /// Removes a member, so that publishers no longer wait for it. Repeated calls have no effect.
+    pub(super) fn remove_member(&self, member: &Arc<Member>) {
         let mut line = self.lock();
-        let index = seat.index;
-        if !line.seats[index].as_ref().is_some_and(|other| Arc::ptr_eq(other, seat)) {
+        let index = member.index;
+        if !line.members[index].as_ref().is_some_and(|other| Arc::ptr_eq(other, member)) {
             return;
         }
-        line.seats[index] = None;
+        line.members[index] = None;
         line.vacant.push(index);
-        let next = step!(SeatGone, line.next_in_line(), { None });
+        let next = step!(MemberGone, line.next_in_line(), { None });
         drop(line);
         wake(next);
     }

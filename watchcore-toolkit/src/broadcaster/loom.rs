@@ -1,9 +1,9 @@
-//! Models of the gate: publishers that wait, seats that move and are removed, the end. A missed
+//! Models of the gate: publishers that wait, members that move and are removed, the end. A missed
 //! wake-up is a deadlock, which loom reports; the tests that leave a step out expect it.
 
 #![forbid(unsafe_code)]
 
-use super::gate::{Entered, Gate, Seat, Ticket};
+use super::gate::{Entered, Gate, Member, Ticket};
 use crate::sync::{lock, weak};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
@@ -58,17 +58,17 @@ fn publish(gate: &Published, name: char) -> Option<u64> {
     }
 }
 
-fn take(gate: &Published, seat: &Seat, number: u64) {
-    if seat.take(number) {
-        gate.seat_moved();
+fn take(gate: &Published, member: &Member, number: u64) {
+    if member.take(number) {
+        gate.member_moved();
     }
 }
 
-/// A gate with `SEATS` seats that allow one number each.
-fn gate<const SEATS: usize>() -> (Arc<Published>, [Arc<Seat>; SEATS]) {
+/// A gate with `MEMBERS` members that allow one number each.
+fn gate<const MEMBERS: usize>() -> (Arc<Published>, [Arc<Member>; MEMBERS]) {
     let gate = Arc::new(Gate::new(Vec::new()));
-    let seats = std::array::from_fn(|_| gate.lock().add_seat(0, 1));
-    (gate, seats)
+    let members = std::array::from_fn(|_| gate.lock().add_member(0, 1));
+    (gate, members)
 }
 
 fn without(site: Site, model: fn()) {
@@ -76,43 +76,43 @@ fn without(site: Site, model: fn()) {
     loom::model(model);
 }
 
-/// One publisher, one seat: number 2 waits until 1 was taken.
-fn one_seat() {
-    let (gate, [seat]) = gate();
+/// One publisher, one member: number 2 waits until 1 was taken.
+fn one_member() {
+    let (gate, [member]) = gate();
     let publisher = thread::spawn({
         let gate = gate.clone();
         move || [publish(&gate, 'a'), publish(&gate, 'a')]
     });
-    take(&gate, &seat, 1);
+    take(&gate, &member, 1);
     assert_eq!(publisher.join().unwrap(), [Some(1), Some(2)]);
 }
 
 #[test]
-fn loom_gate_one_seat() {
-    loom::model(one_seat);
+fn loom_gate_one_member() {
+    loom::model(one_member);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn loom_gate_take_in_two_steps() {
-    without(Site::TakeInOneStep, one_seat);
+    without(Site::TakeInOneStep, one_member);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn loom_gate_mark_in_two_steps() {
-    without(Site::MarkInOneStep, one_seat);
+    without(Site::MarkInOneStep, one_member);
 }
 
-/// Two seats move on two threads: the walk continues where it stopped.
+/// Two members move on two threads: the walk continues where it stopped.
 #[test]
-fn loom_gate_two_seats() {
+fn loom_gate_two_members() {
     loom::model(|| {
         let (gate, [first, second]) = gate();
         publish(&gate, 'a');
-        let takers = [first, second].map(|seat| {
+        let takers = [first, second].map(|member| {
             let gate = gate.clone();
-            thread::spawn(move || take(&gate, &seat, 1))
+            thread::spawn(move || take(&gate, &member, 1))
         });
         assert_eq!(publish(&gate, 'a'), Some(2));
         for taker in takers {
@@ -123,14 +123,14 @@ fn loom_gate_two_seats() {
 
 /// Two publishers in line, admitted one after the other.
 fn two_publishers() {
-    let (gate, [seat]) = gate();
+    let (gate, [member]) = gate();
     publish(&gate, 'a');
     let publishers = ['b', 'c'].map(|name| {
         let gate = gate.clone();
         thread::spawn(move || publish(&gate, name).is_some())
     });
-    take(&gate, &seat, 2);
-    gate.remove_seat(&seat);
+    take(&gate, &member, 2);
+    gate.remove_member(&member);
     for publisher in publishers {
         assert!(publisher.join().unwrap());
     }
@@ -149,33 +149,33 @@ fn loom_gate_publisher_leaves_the_next_asleep() {
     without(Site::NextInLine, two_publishers);
 }
 
-/// A seat is removed while a publisher waits for it.
-fn seat_goes() {
-    let (gate, [seat]) = gate();
+/// A member is removed while a publisher waits for it.
+fn member_goes() {
+    let (gate, [member]) = gate();
     publish(&gate, 'a');
     let publisher = thread::spawn({
         let gate = gate.clone();
         move || publish(&gate, 'b')
     });
-    gate.remove_seat(&seat);
-    gate.remove_seat(&seat);
+    gate.remove_member(&member);
+    gate.remove_member(&member);
     assert_eq!(publisher.join().unwrap(), Some(2));
 }
 
 #[test]
-fn loom_gate_seat_goes() {
-    loom::model(seat_goes);
+fn loom_gate_member_goes() {
+    loom::model(member_goes);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn loom_gate_seat_goes_unnoticed() {
-    without(Site::SeatGone, seat_goes);
+fn loom_gate_member_goes_unnoticed() {
+    without(Site::MemberGone, member_goes);
 }
 
 /// The first in line gives up, perhaps after it was woken: the second publishes.
 fn first_gives_up() {
-    let (gate, [seat]) = gate();
+    let (gate, [member]) = gate();
     publish(&gate, 'a');
     let (_sleeper, waker) = sleeper();
     let mut ticket = Ticket::default();
@@ -186,7 +186,7 @@ fn first_gives_up() {
     });
     let taker = thread::spawn({
         let gate = gate.clone();
-        move || take(&gate, &seat, 1)
+        move || take(&gate, &member, 1)
     });
     gate.leave(&mut ticket);
     assert_eq!(publisher.join().unwrap(), Some(2));
@@ -208,7 +208,7 @@ fn loom_gate_leaves_without_a_word() {
 #[test]
 fn loom_gate_end_beside_publishers() {
     loom::model(|| {
-        let (gate, [_seat]) = gate();
+        let (gate, [_member]) = gate();
         publish(&gate, 'a');
         let publisher = thread::spawn({
             let gate = gate.clone();
@@ -221,10 +221,10 @@ fn loom_gate_end_beside_publishers() {
     });
 }
 
-/// A seat is added concurrently with a publisher: the bound holds from the number on at which the
-/// seat starts.
+/// A member is added concurrently with a publisher: the bound holds from the number on at which the
+/// member starts.
 #[test]
-fn loom_gate_seat_comes() {
+fn loom_gate_member_comes() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(Vec::new()));
         let publisher = thread::spawn({
@@ -237,7 +237,7 @@ fn loom_gate_seat_comes() {
         });
         let mut line = gate.lock();
         let began = line.last;
-        line.add_seat(began, 1);
+        line.add_member(began, 1);
         drop(line);
         let second = publisher.join().unwrap();
         assert_eq!(second == Entered::Full, began == 0, "began at {began}: {second:?}");

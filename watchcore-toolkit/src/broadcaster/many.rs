@@ -144,10 +144,10 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         // All events are taken before the first call, because a `visit` that publishes would
         // otherwise wait for itself.
         (self.taken, self.next) = (events[until - 1].revision(), until);
-        if let Rule::Wait(seat) = &self.rule
-            && seat.take(self.taken)
+        if let Rule::Wait(member) = &self.rule
+            && member.take(self.taken)
         {
-            self.shared.gate.seat_moved();
+            self.shared.gate.member_moved();
         }
         let epoch = self.shared.epoch;
         for event in &self.batch.events()[begin..until] {

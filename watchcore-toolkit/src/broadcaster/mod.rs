@@ -207,9 +207,9 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         }
         let start = after.map_or(Start::Now, Start::AfterIn);
         let subscription = log.cache().subscribe(start).on_lag(OnLag::SkipToOldest).open()?;
-        let seat = options.waits().then(|| line.add_seat(taken, options.allowance()));
+        let member = options.waits().then(|| line.add_member(taken, options.allowance()));
         drop(line);
-        Ok(BroadcastWatch::new(&self.shared, subscription, seat, options, taken..last, prefix))
+        Ok(BroadcastWatch::new(&self.shared, subscription, member, options, taken..last, prefix))
     }
 
     /// Publishes an object, and returns its revision. Waits while a [`WhenFull::Wait`] watcher is

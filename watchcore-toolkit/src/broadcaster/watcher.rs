@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::gate::Seat;
+use super::gate::Member;
 use super::log::{ends, payload_of};
 use super::queue::DropQueue;
 use super::{Shared, WatchOptions};
@@ -56,7 +56,7 @@ pub struct BroadcastWatch<T> {
 
 /// The rule for new events where the watcher is behind.
 pub(super) enum Rule {
-    Wait(Arc<Seat>),
+    Wait(Arc<Member>),
     Drop(DropQueue),
 }
 
@@ -64,14 +64,14 @@ pub(super) enum Rule {
 struct Ends<T> {
     shared: Arc<Shared<T>>,
     closer: Closer,
-    seat: Option<Arc<Seat>>,
+    member: Option<Arc<Member>>,
 }
 
 impl<T> Ends<T> {
     fn leave(&self) {
         self.closer.close();
-        if let Some(seat) = &self.seat {
-            self.shared.gate.remove_seat(seat);
+        if let Some(member) = &self.member {
+            self.shared.gate.remove_member(member);
         }
     }
 }
@@ -81,20 +81,20 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     pub(super) fn new(
         shared: &Arc<Shared<T>>,
         subscription: Subscription,
-        seat: Option<Arc<Seat>>,
+        member: Option<Arc<Member>>,
         options: WatchOptions,
         asked: Range<u64>,
         prefix: Vec<WatchEvent<Object<T>>>,
     ) -> BroadcastWatch<T> {
-        let ends = Arc::new(Ends { shared: Arc::clone(shared), closer: subscription.closer(), seat: seat.clone() });
+        let ends = Arc::new(Ends { shared: Arc::clone(shared), closer: subscription.closer(), member: member.clone() });
         let weak: Weak<Ends<T>> = Arc::downgrade(&ends);
         let stopper = Stopper::new(move || {
             if let Some(ends) = weak.upgrade() {
                 ends.leave();
             }
         });
-        let rule = match seat {
-            Some(seat) => Rule::Wait(seat),
+        let rule = match member {
+            Some(member) => Rule::Wait(member),
             None => Rule::Drop(DropQueue::new(options.queue(), prefix.len() as u64, asked.start + 1, asked.end + 1)),
         };
         shared.watchers.fetch_add(1, Ordering::Relaxed);
@@ -151,9 +151,9 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             self.batch = Batch::default();
         }
         match &mut self.rule {
-            Rule::Wait(seat) => {
-                if seat.take(number) {
-                    self.shared.gate.seat_moved();
+            Rule::Wait(member) => {
+                if member.take(number) {
+                    self.shared.gate.member_moved();
                 }
             }
             Rule::Drop(queue) => queue.take(),

@@ -4,19 +4,19 @@
 //! | --- | --- |
 //! | `handler` | the trait with the callbacks |
 //! | `run` | runs one handler |
-//! | `turn` | whether a call may start, and waits for its end |
+//! | `calls` | whether a call may start, and waits for its end |
 //! | `registration` | the program's handle on a handler |
 //! | `index` | indexes by function |
 //! | `lister` | reads |
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod handler;
 mod index;
 mod lister;
 mod registration;
 mod run;
-mod turn;
 
 pub use handler::{Handler, HandlerFns, HandlerOptions};
 pub use index::IndexStatus;
@@ -32,6 +32,7 @@ use crate::objects::{ObjectWatch, ObjectWatchBuilder};
 use crate::park;
 use crate::sync::Lock;
 use crate::watch::{Stopper, Watch};
+use calls::Calls;
 use futures_core::Stream;
 use index::{IndexFn, Indexes, Keeper, left};
 use registration::{Owners, RegistrationShared};
@@ -42,7 +43,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
-use turn::Turn;
 use watchcore::{Cache, Code, Error, Filter, Range, Result};
 
 /// Handlers, listers and indexes over a cache, or over the part of it that a filter selects.
@@ -314,7 +314,7 @@ impl<O: FromKeyValue> Informer<O> {
         let shared = Arc::new(RegistrationShared {
             id: self.shared.next_id.fetch_add(1, Ordering::Relaxed),
             name: options.name,
-            turn: Turn::new(),
+            calls: Calls::new(),
             stopper: watch.stopper(),
             watch: watch.handle(),
             cache: self.shared.cache.clone(),
@@ -402,7 +402,7 @@ impl<O: FromKeyValue> Informer<O> {
         }
         self.standing().iter().try_for_each(|handler| match handler.wait_synced(left(begin, timeout)) {
             // The handler was removed before its sync: there is nothing to wait for.
-            Err(_) if handler.turn.view().removed => Ok(()),
+            Err(_) if handler.calls.view().removed => Ok(()),
             waited => waited,
         })
     }

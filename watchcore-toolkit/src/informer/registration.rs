@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::turn::{Turn, TurnView};
+use super::calls::{Calls, CallsView};
 use crate::foreign::guard;
 use crate::objects::{WatchFigures, WatchHandle};
 use crate::sync::Lock;
@@ -40,7 +40,7 @@ pub struct Registration {
 pub(super) struct RegistrationShared {
     pub(super) id: u64,
     pub(super) name: String,
-    pub(super) turn: Turn,
+    pub(super) calls: Calls,
     pub(super) stopper: Stopper,
     pub(super) watch: Arc<WatchHandle>,
     pub(super) cache: Cache,
@@ -165,7 +165,7 @@ impl RegistrationShared {
     }
 
     pub(super) fn remove(&self) {
-        self.turn.remove();
+        self.calls.remove();
         self.stopper.stop();
     }
 
@@ -178,7 +178,7 @@ impl RegistrationShared {
     }
 
     pub(super) fn status(&self) -> HandlerStatus {
-        let TurnView { removed, synced, ended, call } = self.turn.view();
+        let CallsView { removed, synced, ended, call } = self.calls.view();
         let state = match (ended, call) {
             (Some(reason), _) => HandlerState::Ended(reason),
             (None, Some(call)) => HandlerState::Handling {
@@ -200,13 +200,13 @@ impl RegistrationShared {
     }
 
     pub(super) fn wait_synced(&self, timeout: Duration) -> Result<()> {
-        self.turn.wait_synced(timeout);
+        self.calls.wait_synced(timeout);
         self.synced_or_why(timeout)
     }
 
     /// Returns Ok if the handler is synced, otherwise the reason.
     fn synced_or_why(&self, timeout: Duration) -> Result<()> {
-        let view = self.turn.view();
+        let view = self.calls.view();
         if view.synced {
             return Ok(());
         }
@@ -254,7 +254,7 @@ impl Registration {
 
     /// Whether every object of its initial state was handled, and `synced` has returned.
     pub fn has_synced(&self) -> bool {
-        self.shared.turn.is_synced()
+        self.shared.calls.is_synced()
     }
 
     /// Waits until the handler is synced. TIMEOUT with the reason; CLOSED if it was removed, or has
@@ -265,7 +265,7 @@ impl Registration {
 
     /// [`Registration::wait_synced`] as a future, without a timeout. Cancel safe.
     pub async fn synced(&self) -> Result<()> {
-        self.shared.turn.synced_async().await;
+        self.shared.calls.synced_async().await;
         self.shared.synced_or_why(Duration::MAX)
     }
 
@@ -285,7 +285,7 @@ impl Registration {
     /// which cannot return before this does: nothing is removed; call [`Registration::remove`] there.
     pub fn remove_and_wait(&self, timeout: Duration) -> Result<()> {
         self.remove_from_outside()?;
-        if self.shared.turn.wait_quiet(timeout) {
+        if self.shared.calls.wait_quiet(timeout) {
             return Ok(());
         }
         Err(Error::new(
@@ -303,12 +303,12 @@ impl Registration {
     /// is removed at the first poll.
     pub async fn removed_and_quiet(&self) -> Result<()> {
         self.remove_from_outside()?;
-        self.shared.turn.quiet_async().await;
+        self.shared.calls.quiet_async().await;
         Ok(())
     }
 
     fn remove_from_outside(&self) -> Result<()> {
-        if self.shared.turn.is_own_call() {
+        if self.shared.calls.is_own_call() {
             return Err(Error::new(
                 Code::Busy,
                 format!(

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The number of calls after which a handler yields to other tasks of its runtime.
-const TURN: usize = 64;
+const CALLS_PER_POLL: usize = 64;
 
 /// A running handler, as a future: the program's executor runs the calls. Dropping it ends the
 /// handler.
@@ -86,7 +86,7 @@ impl<H> Work<H> {
                 break;
             }
             calls += 1;
-            if calls % TURN == 0 {
+            if calls % CALLS_PER_POLL == 0 {
                 yield_now().await;
             }
         }
@@ -113,11 +113,11 @@ impl<H> Work<H> {
             Payload::Deleted(last) => self.call(Some(last), |handler| handler.deleted(last, origin)),
             Payload::DeletedUnknown(key) => self.call(None, |handler| handler.deleted_unknown(key, origin)),
             Payload::Synced => {
-                if !self.shared.turn.begin(None) {
+                if !self.shared.calls.begin(None) {
                     return false;
                 }
                 self.guard(|handler| handler.synced());
-                self.shared.turn.end(true);
+                self.shared.calls.end(true);
                 true
             }
             Payload::Bookmark | Payload::Error(_) => true,
@@ -128,11 +128,11 @@ impl<H> Work<H> {
     where
         H: Handler<O>,
     {
-        if !self.shared.turn.begin(object.map(O::key_value)) {
+        if !self.shared.calls.begin(object.map(O::key_value)) {
             return false;
         }
         self.guard(call);
-        self.shared.turn.end(false);
+        self.shared.calls.end(false);
         self.shared.count_handled(object.is_some());
         true
     }
@@ -146,9 +146,9 @@ impl<H> Work<H> {
     where
         H: Handler<O>,
     {
-        if self.shared.turn.begin(None) {
+        if self.shared.calls.begin(None) {
             self.guard(|handler| handler.ended(error));
-            self.shared.turn.end(false);
+            self.shared.calls.end(false);
         }
         self.reason = error.map(ToString::to_string);
     }
@@ -159,7 +159,7 @@ impl<H> Drop for Work<H> {
         // The handler is foreign code, so its drop may panic, too.
         let handler = self.handler.take();
         self.shared.guard(|| drop(handler));
-        self.shared.turn.finish(self.reason.take());
+        self.shared.calls.finish(self.reason.take());
     }
 }
 

@@ -5,9 +5,9 @@
 use super::feed::Taken;
 use super::status::ReflectorState;
 use super::{Outcome, Over, Reflector};
-use crate::asked::{asked, poll_watch};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
+use crate::guarded_source::{guarded_answer, poll_watch};
 use crate::machine::Input;
 use crate::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
 use crate::watch::Watch;
@@ -144,7 +144,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
                 ticket if ticket <= asking.failed => return,
                 ticket => {
                     let request = ListRequest { at: ListAt::Newest, limit: 1, continue_token: None };
-                    let page = asked("a list of the source", || self.source.list(request));
+                    let page = guarded_answer("a list of the source", || self.source.list(request));
                     asking.page = Some((ticket, page));
                 }
             }

@@ -11,11 +11,11 @@ mod status;
 pub use handle::{ReflectorHandle, ReflectorThread};
 pub use status::{ReflectorState, ReflectorStatus};
 
-use crate::asked::{Answer, asked, poll_watch};
-use crate::awaited::{ANSWER, Awaited};
+use crate::answer_timeout::{AnswerTimeout, DEFAULT_ANSWER_TIMEOUT};
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
 use crate::foreign::Notify;
+use crate::guarded_source::{Answer, guarded_answer, poll_watch};
 use crate::machine::{Attempt, Command, Input, Machine, Policy};
 use crate::pages::{ListedPages, PAGE};
 use crate::park;
@@ -130,7 +130,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         let options = ReflectorOptions {
             page_size: PAGE,
             initial_watch: false,
-            answer_timeout: ANSWER,
+            answer_timeout: DEFAULT_ANSWER_TIMEOUT,
             backoff: Backoff::default(),
             clock,
         };
@@ -271,7 +271,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
 
     /// Waits for an answer of the source, up to its time limit.
     async fn answered<T>(&mut self, answer: Answer<T>) -> Outcome<std::result::Result<T, Status>> {
-        let answer = Awaited::new(answer, &self.options.clock, self.options.answer_timeout);
+        let answer = AnswerTimeout::new(answer, &self.options.clock, self.options.answer_timeout);
         self.unless_over(answer).await
     }
 
@@ -333,7 +333,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         };
         let mut pages = ListedPages::new(at, if whole { 0 } else { self.options.page_size });
         loop {
-            let page = asked("a list of the source", || self.source.list(pages.request.clone()));
+            let page = guarded_answer("a list of the source", || self.source.list(pages.request.clone()));
             let taken = pages.take(self.answered(page).await?);
             self.links.status.update(|all| all.pending = pages.listed.objects.len());
             match taken {
@@ -370,7 +370,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         self.links.status.update(|all| all.watches += 1);
         let request = WatchRequest::new(from.into(), state == ReflectorState::ReadingState);
         let timeout = request.timeout;
-        let opening = asked("the source, asked for a watch,", || self.source.watch(request));
+        let opening = guarded_answer("the source, asked for a watch,", || self.source.watch(request));
         Ok(match self.answered(opening).await? {
             Ok(Some(opened)) => {
                 *watch = Some((opened, timeout));

@@ -7,10 +7,10 @@ mod relist;
 
 pub use cache_source::CacheSource;
 
-use crate::asked::{asked, poll_watch};
-use crate::awaited::{ANSWER, Awaited};
+use crate::answer_timeout::{AnswerTimeout, DEFAULT_ANSWER_TIMEOUT};
 use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
+use crate::guarded_source::{guarded_answer, poll_watch};
 use crate::keyed::Keyed;
 use crate::machine::{Attempt, Command, Input, Machine, Policy};
 use crate::pages::{ListedPages, PAGE};
@@ -101,9 +101,9 @@ pub struct RetryWatch<S: ListerWatcher> {
 enum RetryState<S: ListerWatcher> {
     /// `None` waits without a delay.
     Waiting(Option<Delay>),
-    Opening(Awaited<Option<S::Watch>>),
+    Opening(AnswerTimeout<Option<S::Watch>>),
     Reading(S::Watch),
-    Listing(Awaited<ListPage<ObjectOf<S>>>),
+    Listing(AnswerTimeout<ListPage<ObjectOf<S>>>),
     Ended,
 }
 
@@ -252,7 +252,14 @@ impl<S: ListerWatcher> RetryWatch<S> {
     pub fn builder(source: S, from: impl Into<Position>) -> RetryWatchBuilder<S> {
         let (from, clock) = (from.into(), Arc::new(SystemClock));
         let min_restart_delay = Duration::from_secs(1);
-        RetryWatchBuilder { source, from, relist: None, clock, min_restart_delay, answer_timeout: ANSWER }
+        RetryWatchBuilder {
+            source,
+            from,
+            relist: None,
+            clock,
+            min_restart_delay,
+            answer_timeout: DEFAULT_ANSWER_TIMEOUT,
+        }
     }
 
     /// The position after the last delivered event, or of the last bookmark, where the watch is
@@ -294,8 +301,8 @@ impl<S: ListerWatcher> RetryWatch<S> {
                 self.opens += 1;
                 self.opened_behind = self.resume;
                 let request = WatchRequest::new(self.resume, false);
-                let opening = asked("the source, asked for a watch,", || self.source.watch(request));
-                self.state = RetryState::Opening(Awaited::new(opening, &self.clock, self.answer_timeout));
+                let opening = guarded_answer("the source, asked for a watch,", || self.source.watch(request));
+                self.state = RetryState::Opening(AnswerTimeout::new(opening, &self.clock, self.answer_timeout));
             }
             Command::Gather | Command::Read => {}
             Command::End(status) => {
@@ -308,8 +315,8 @@ impl<S: ListerWatcher> RetryWatch<S> {
 
     /// Requests a page of a list.
     fn list(&mut self) {
-        let page = asked("a list of the source", || self.source.list(self.pages.request.clone()));
-        self.state = RetryState::Listing(Awaited::new(page, &self.clock, self.answer_timeout));
+        let page = guarded_answer("a list of the source", || self.source.list(self.pages.request.clone()));
+        self.state = RetryState::Listing(AnswerTimeout::new(page, &self.clock, self.answer_timeout));
     }
 
     /// Handles the end of the source's watch.

@@ -10,24 +10,24 @@ use watchcore::KeyValue;
 
 /// The state of a handler's calls. One lock protects it, so that a call has either started when its
 /// handler is removed, and is waited for, or never starts.
-pub(super) struct Turn {
-    state: Lock<TurnState>,
+pub(super) struct Calls {
+    state: Lock<CallsState>,
     /// Notified when a call has ended after a removal, when the initial state was handled, and at the end.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct TurnState {
+struct CallsState {
     removed: bool,
     synced: bool,
     /// Set when the handler has ended, with the reason if there is one.
     ended: Option<Option<String>>,
-    call: Option<CallUnderWay>,
+    call: Option<RunningCall>,
 }
 
 /// A call that has started and not returned.
 #[derive(Clone)]
-pub(super) struct CallUnderWay {
+pub(super) struct RunningCall {
     thread: ThreadId,
     /// The object of the call; `None` for `synced`, `lost` and `ended`.
     pub(super) object: Option<KeyValue>,
@@ -35,25 +35,25 @@ pub(super) struct CallUnderWay {
 }
 
 /// The part of the state that is shown to others.
-pub(super) struct TurnView {
+pub(super) struct CallsView {
     pub(super) removed: bool,
     pub(super) synced: bool,
     pub(super) ended: Option<Option<String>>,
-    pub(super) call: Option<CallUnderWay>,
+    pub(super) call: Option<RunningCall>,
 }
 
-impl Turn {
-    pub(super) fn new() -> Turn {
-        Turn { state: Lock::default(), changed: Notify::new() }
+impl Calls {
+    pub(super) fn new() -> Calls {
+        Calls { state: Lock::default(), changed: Notify::new() }
     }
 
-    fn lock(&self) -> LockGuard<'_, TurnState> {
+    fn lock(&self) -> LockGuard<'_, CallsState> {
         self.state.lock()
     }
 
     /// Records the start of a call. Returns false after a removal.
     pub(super) fn begin(&self, object: Option<&KeyValue>) -> bool {
-        let call = CallUnderWay { thread: thread::current().id(), object: object.cloned(), since: Instant::now() };
+        let call = RunningCall { thread: thread::current().id(), object: object.cloned(), since: Instant::now() };
         let mut state = self.lock();
         // If the call may not start, its object is dropped after the lock is released.
         let begins = !state.removed;
@@ -94,9 +94,9 @@ impl Turn {
         self.changed.notify(usize::MAX);
     }
 
-    pub(super) fn view(&self) -> TurnView {
+    pub(super) fn view(&self) -> CallsView {
         let state = self.lock();
-        TurnView { removed: state.removed, synced: state.synced, ended: state.ended.clone(), call: state.call.clone() }
+        CallsView { removed: state.removed, synced: state.synced, ended: state.ended.clone(), call: state.call.clone() }
     }
 
     pub(super) fn is_synced(&self) -> bool {
@@ -128,7 +128,7 @@ impl Turn {
         }
     }
 
-    /// [`Turn::wait_quiet`] as a future, without a timeout.
+    /// [`Calls::wait_quiet`] as a future, without a timeout.
     pub(super) async fn quiet_async(&self) {
         loop {
             let changed = self.changed.listen();
@@ -153,7 +153,7 @@ impl Turn {
         }
     }
 
-    /// [`Turn::wait_synced`] as a future, without a timeout.
+    /// [`Calls::wait_synced`] as a future, without a timeout.
     pub(super) async fn synced_async(&self) {
         loop {
             let changed = self.changed.listen();

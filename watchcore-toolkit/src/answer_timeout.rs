@@ -11,11 +11,11 @@ use std::time::Duration;
 
 /// The default time limit of an answer: the longest time for which a reflector's watch may be
 /// silent, because a server may answer the request for a watch only with its first event.
-pub(crate) const ANSWER: Duration = Duration::from_secs(630);
+pub(crate) const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(630);
 
 /// Waits for an answer for a limited time. After that the answer is an error 503, as of an
 /// unreachable server.
-pub(crate) struct Awaited<T> {
+pub(crate) struct AnswerTimeout<T> {
     answer: Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>,
     clock: Arc<dyn Clock>,
     most: Duration,
@@ -23,17 +23,17 @@ pub(crate) struct Awaited<T> {
     over: Option<Delay>,
 }
 
-impl<T> Awaited<T> {
+impl<T> AnswerTimeout<T> {
     pub(crate) fn new(
         answer: Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>,
         clock: &Arc<dyn Clock>,
         most: Duration,
-    ) -> Awaited<T> {
-        Awaited { answer, clock: Arc::clone(clock), most, over: None }
+    ) -> AnswerTimeout<T> {
+        AnswerTimeout { answer, clock: Arc::clone(clock), most, over: None }
     }
 }
 
-impl<T> Future for Awaited<T> {
+impl<T> Future for AnswerTimeout<T> {
     type Output = Result<T, Status>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Status>> {

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
 /// Calls a source; `what` names the request in messages.
-pub(crate) fn asked<T: Send + 'static>(what: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
+pub(crate) fn guarded_answer<T: Send + 'static>(what: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
     match guard(what, ask) {
         Ok(answer) => Box::pin(GuardedAnswer { what, answer: Some(answer) }),
         Err(panicked) => Box::pin(ready(Err(panicked.into()))),
