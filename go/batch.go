@@ -51,8 +51,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(rawBatch{}.owner)-unsafe.Offsetof(C.watchcore_batch{}.owner)]
 )
 
-// words converts the pointer for C to one without Go pointers behind it, so that cgo does not check
-// them.
+// words converts the pointer for C to one without Go pointers behind it, so that cgo does not check them.
 func (r *rawBatch) words() *C.uint64_t {
 	return (*C.uint64_t)(unsafe.Pointer(r))
 }
@@ -117,10 +116,9 @@ func (b *Batch) borrowed() *borrow {
 // of the batch must not be used any more, and its methods and those of its events panic, except
 // Position, Continues and the methods of clones.
 //
-// The memory of the newest batch of a subscription (at most four segments of the log; with
-// WholeRevisions, all segments of its revision) is freed by the subscription's next Poll or Next,
-// or when the subscription ends. The memory of an initial state, and of any older batch, is freed
-// at once.
+// The memory of the newest batch of a subscription (at most four segments of the log; with WholeRevisions,
+// all segments of its revision) is freed by the subscription's next Poll or Next, or when the subscription
+// ends. The memory of an initial state, and of any older batch, is freed at once.
 //
 // A batch that is never released is freed by the garbage collector after the batch and its events
 // have become unreachable. If a view was taken, the collector cannot know who still reads it: the

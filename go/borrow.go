@@ -141,8 +141,7 @@ func (l *borrow) end(generation generation) {
 	}
 }
 
-// isKept reports whether the borrow is kept and not released. Such a borrow is not counted as
-// unreleased.
+// isKept reports whether the borrow is kept and not released. Such a borrow is not counted as unreleased.
 func (l *borrow) isKept() bool { return l.gate.state.Load()&(gateClosed|borrowKept) == borrowKept }
 
 // detach stops keeping the borrow. If it was released, detach returns the resource that the caller
@@ -172,9 +171,8 @@ func (l *borrow) detach() (what uintptr, again bool) {
 	}
 }
 
-// catch adds a finalizer, by which the garbage collector frees the memory unless a view may still
-// be in use. catch costs several allocations, so it is called only where Release may be missing. The
-// caller is inside.
+// catch adds a finalizer, by which the garbage collector frees the memory unless a view may still be in use.
+// catch costs several allocations, so it is called only where Release may be missing. The caller is inside.
 func (l *borrow) catch() {
 	n := &finalizer{}
 	n.cleanup = runtime.AddCleanup(l, unreachable.end, unreachable{resource{state: l.state, what: l.what, kind: l.kind}, l.taken, n})

@@ -22,9 +22,8 @@ import (
 	"unsafe"
 )
 
-// Cache is the log and the store of one key range. Cache may be used from many goroutines at once.
-// Close it when it is no longer needed; the garbage collector closes an unreachable cache some time
-// later.
+// Cache is the log and the store of one key range. Cache may be used from many goroutines at once. Close it
+// when it is no longer needed; the garbage collector closes an unreachable cache some time later.
 type Cache struct {
 	core    *cacheCore
 	cleanup runtime.Cleanup
@@ -120,9 +119,8 @@ func New(config Config) (*Cache, error) {
 }
 
 // StartFeeder makes a cache of New follow etcd, as Open does at once. StartFeeder is for subscriptions that
-// must exist before the first listing, such as EtcdConfig.Pace. Make the cache with ExpectLoad:
-// without it StartFeeder returns ErrBusy for a cache that has subscriptions, because they would
-// miss the listing.
+// must exist before the first listing, such as EtcdConfig.Pace. Make the cache with ExpectLoad: without it
+// StartFeeder returns ErrBusy for a cache that has subscriptions, because they would miss the listing.
 //
 // StartFeeder returns at once; see WaitReady. The feeder takes the cache's writer: the error is
 // ErrBusy while somebody else has the writer, and while a feeder runs. A cache has at most one
@@ -166,11 +164,10 @@ func (c *Cache) StartFeeder(etcd EtcdConfig) error {
 	return nil
 }
 
-// StopFeeder stops the feeder for good: no call to etcd is made after StopFeeder has returned,
-// which takes at most 2 s. The cache's content can still be read, and its state is StateClosed.
-// Subscriptions deliver the remaining events and then end; a wait for anything that has not arrived
-// ends with ErrClosed. StopFeeder is idempotent, may be called from any goroutine, and returns
-// ErrUnsupported for a cache without a feeder.
+// StopFeeder stops the feeder for good: no call to etcd is made after StopFeeder has returned, which takes at
+// most 2 s. The cache's content can still be read, and its state is StateClosed. Subscriptions deliver the
+// remaining events and then end; a wait for anything that has not arrived ends with ErrClosed. StopFeeder is
+// idempotent, may be called from any goroutine, and returns ErrUnsupported for a cache without a feeder.
 func (c *Cache) StopFeeder() error {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("stop the feeder")
@@ -243,17 +240,15 @@ func (c *Cache) RequestResync() error {
 	return failed(C.wc_feeder_request_resync((*C.watchcore_feeder)(f.pointer)))
 }
 
-// Compact discards the log's events up to and including a revision, as Writer.Compact does, in a
-// cache that a feeder fills. Compact is for a program that compacts etcd itself, or learns of
-// compactions first, and does not want to wait for EtcdConfig.FollowCompaction. The state at the
-// revision stays readable: ReadExact and StartAfter succeed at it, and fail with ErrCompacted below
-// it.
+// Compact discards the log's events up to and including a revision, as Writer.Compact does, in a cache that a
+// feeder fills. Compact is for a program that compacts etcd itself, or learns of compactions first, and does
+// not want to wait for EtcdConfig.FollowCompaction. The state at the revision stays readable: ReadExact and
+// StartAfter succeed at it, and fail with ErrCompacted below it.
 //
-// Compact returns at once. Events that the cache has already are discarded soon; a revision that
-// the cache has not reached yet is compacted when it arrives. A pending request is dropped if the
-// history is replaced in the meantime, and a request below the window does nothing. Compact may be
-// called from any goroutine. Compact returns ErrUnsupported for a cache without a feeder: use its
-// Writer.
+// Compact returns at once. Events that the cache has already are discarded soon; a revision that the cache
+// has not reached yet is compacted when it arrives. A pending request is dropped if the history is replaced
+// in the meantime, and a request below the window does nothing. Compact may be called from any goroutine.
+// Compact returns ErrUnsupported for a cache without a feeder: use its Writer.
 func (c *Cache) Compact(revision uint64) error {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("compact")

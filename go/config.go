@@ -64,11 +64,10 @@ type Attribute struct {
 	protobuf      []uint32
 }
 
-// AttributeJSON is the scalar at an RFC 6901 pointer of a JSON value, such as "/spec/nodeName". A
-// string is taken as it is, a number or a boolean as its JSON text; arrays, objects and null count
-// as absent. protobufPath is the path of field numbers to the same attribute in Kubernetes'
-// protobuf storage form: a pod's spec.nodeName is 2, 10. Without it, only "/metadata/name" and
-// "/metadata/namespace" are found there.
+// AttributeJSON is the scalar at an RFC 6901 pointer of a JSON value, such as "/spec/nodeName". A string is
+// taken as it is, a number or a boolean as its JSON text; arrays, objects and null count as absent.
+// protobufPath is the path of field numbers to the same attribute in Kubernetes' protobuf storage form: a
+// pod's spec.nodeName is 2, 10. Without it, only "/metadata/name" and "/metadata/namespace" are found there.
 func AttributeJSON(name, pointer string, protobufPath ...uint32) Attribute {
 	return Attribute{kind: C.WATCHCORE_ATTRIBUTE_JSON, name: name, pointer: pointer, protobuf: slices.Clone(protobufPath)}
 }
@@ -161,8 +160,7 @@ type EtcdConfig struct {
 	// the window still exists (15 s is a good value); if it was compacted, the cache compacts it
 	// too. 0 is never. Programs that learn of compactions by themselves call Cache.Compact.
 	FollowCompaction time.Duration
-	// ProgressInterval is the time without messages after which the feeder requests progress. 0 is
-	// 1 s.
+	// ProgressInterval is the time without messages after which the feeder requests progress. 0 is 1 s.
 	ProgressInterval time.Duration
 	// NoProgressRequests disables progress requests.
 	NoProgressRequests bool
@@ -230,8 +228,7 @@ func (c *checker) size(name string, number int64) C.uint64_t {
 	return C.uint64_t(number)
 }
 
-// duration refuses a negative duration. 0 selects the default, so a fraction of a millisecond is
-// rounded up.
+// duration refuses a negative duration. 0 selects the default, so a fraction of a millisecond is rounded up.
 func (c *checker) duration(name string, d time.Duration) C.int64_t {
 	if d < 0 {
 		c.refuse("%s is %v: it cannot be negative. Give 0 for the default", name, d)

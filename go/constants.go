@@ -3,8 +3,7 @@ package watchcore
 // #include "abi.h"
 import "C"
 
-// These lines compare the exported constants with those of the C interface: a difference does not
-// compile.
+// These lines compare the exported constants with those of the C interface: a difference does not compile.
 var (
 	_ = [1]struct{}{}[ErrInvalidArgument-C.WATCHCORE_INVALID_ARGUMENT]
 	_ = [1]struct{}{}[MaxRevision-C.WATCHCORE_REVISION_MAX]

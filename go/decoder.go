@@ -12,10 +12,9 @@ import (
 // of the same value get the same result, from whichever subscription, page or snapshot the value
 // came. Decoder may be used from many goroutines at once.
 //
-// Results are kept in a table of a fixed size, which drops the oldest first; a dropped value is
-// decoded again on demand. A value is identified by its key, its revision and its bytes, because
-// after a history was replaced another value can have the same key and revision. Results are
-// shared: do not modify them.
+// Results are kept in a table of a fixed size, which drops the oldest first; a dropped value is decoded again
+// on demand. A value is identified by its key, its revision and its bytes, because after a history was
+// replaced another value can have the same key and revision. Results are shared: do not modify them.
 type Decoder[T any] struct {
 	decode func(key, value []byte) (T, error)
 	seed   maphash.Seed

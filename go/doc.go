@@ -31,16 +31,14 @@
 //
 // # Waiting
 //
-// A goroutine that waits for events, for a revision or for the first listing is parked by Go's
-// scheduler and costs no thread. (Where the system cannot poll the library's descriptor, one thread
-// waits for all of them.) Three functions do block a thread, for at most 2 s, until no call to etcd
-// is in progress: [Cache.Close] and [Cache.StopFeeder] of a cache that etcd feeds, and [Open] when
-// it fails.
+// A goroutine that waits for events, for a revision or for the first listing is parked by Go's scheduler and
+// costs no thread. (Where the system cannot poll the library's descriptor, one thread waits for all of them.)
+// Three functions do block a thread, for at most 2 s, until no call to etcd is in progress: [Cache.Close] and
+// [Cache.StopFeeder] of a cache that etcd feeds, and [Open] when it fails.
 //
-// A cancelled context ends a wait at once, without losing events, and the error is the context's. A
-// read with [ReadAtLeast] or [ReadExact] waits for its revision until its context is done or
-// ReadOptions.WaitTimeout is over: then the error is [ErrFutureRevision], with the requested
-// revision and the cache's revision.
+// A cancelled context ends a wait at once, without losing events, and the error is the context's. A read with
+// [ReadAtLeast] or [ReadExact] waits for its revision until its context is done or ReadOptions.WaitTimeout is
+// over: then the error is [ErrFutureRevision], with the requested revision and the cache's revision.
 //
 // # Options
 //
@@ -62,22 +60,19 @@
 //
 // # Closing and releasing
 //
-// Close caches, subscriptions, snapshots and writers, and release batches and pages. The garbage
-// collector releases a forgotten one some time after its last use, except a batch or page of which
-// a view was taken: the collector cannot see whether the view is still used. [Stats] counts
-// forgotten and leaked ones; the log reports leaks, with the stack that took the memory in a build
-// with the tag debug.
+// Close caches, subscriptions, snapshots and writers, and release batches and pages. The garbage collector
+// releases a forgotten one some time after its last use, except a batch or page of which a view was taken:
+// the collector cannot see whether the view is still used. [Stats] counts forgotten and leaked ones; the log
+// reports leaks, with the stack that took the memory in a build with the tag debug.
 //
-// A program whose caches and subscriptions are closed runs no goroutine of this package: the
-// goroutines that wake and log end soon after the last Close, and start again with the next cache.
-// Tests with goleak need no exception for them. [Shutdown] waits for that, and also ends the
-// library's threads.
+// A program whose caches and subscriptions are closed runs no goroutine of this package: the goroutines that
+// wake and log end soon after the last Close, and start again with the next cache. Tests with goleak need no
+// exception for them. [Shutdown] waits for that, and also ends the library's threads.
 //
 // # Building
 //
-// The package uses cgo. It links the static library inside the module, where `make lib` puts the
-// machine's own and `make go-dist` those of other platforms, so that the module can be copied and
-// vendored and the program needs no shared library except C's own. With the build tag
-// watchcore_system it links the library that pkg-config finds under the name watchcore after `make
-// install`, and the module contains no library.
+// The package uses cgo. It links the static library inside the module, where `make lib` puts the machine's
+// own and `make go-dist` those of other platforms, so that the module can be copied and vendored and the
+// program needs no shared library except C's own. With the build tag watchcore_system it links the library
+// that pkg-config finds under the name watchcore after `make install`, and the module contains no library.
 package watchcore

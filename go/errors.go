@@ -29,8 +29,7 @@ import (
 // returns ErrFutureRevision at once; writing at it returns ErrInvalidArgument.
 const MaxRevision uint64 = 1<<52 - 1
 
-// Code is the kind of an [Error]. Code is an error itself, for errors.Is(err,
-// watchcore.ErrCompacted).
+// Code is the kind of an [Error]. Code is an error itself, for errors.Is(err, watchcore.ErrCompacted).
 type Code int32
 
 // The codes have the same numbers in every language.
@@ -45,8 +44,7 @@ const (
 	ErrTimeout Code = 4
 	// ErrClosed means that the cache, the subscription or the feeder was closed.
 	ErrClosed Code = 5
-	// ErrBusy means that another goroutine is inside a method for one goroutine at a time, or has
-	// the writer.
+	// ErrBusy means that another goroutine is inside a method for one goroutine at a time, or has the writer.
 	ErrBusy Code = 6
 	// ErrUnsupported means that this build, a forked child or an embedded cache cannot do it.
 	ErrUnsupported Code = 7

@@ -143,8 +143,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.lease)-unsafe.Offsetof(C.watchcore_key_value{}.lease)]
 )
 
-// view returns nil if the bytes are absent (NULL, of length 0), and an empty non-nil slice if they
-// are empty.
+// view returns nil if the bytes are absent (NULL, of length 0), and an empty non-nil slice if they are empty.
 func view(bytes unsafe.Pointer, length uint32) []byte {
 	return unsafe.Slice((*byte)(bytes), length)
 }
@@ -364,9 +363,8 @@ func (r ResyncReason) String() string {
 	return "ResyncReason(" + strconv.FormatUint(uint64(r), 10) + ")"
 }
 
-// ResyncMark is the content of an event of type EventResync. Between the marks ResyncBegin and
-// ResyncEnd the subscription gets the difference between the former and the new state, as one
-// revision To in a new epoch.
+// ResyncMark is the content of an event of type EventResync. Between the marks ResyncBegin and ResyncEnd the
+// subscription gets the difference between the former and the new state, as one revision To in a new epoch.
 type ResyncMark struct {
 	Phase  ResyncPhase
 	Reason ResyncReason
@@ -403,9 +401,8 @@ func (e Event) Clone() Event {
 // cloneEvents copies events into one allocation: first space for the caller (zeroed), then the
 // events, their key-values, their bytes.
 //
-// All pointers in the allocation point into the allocation itself, so the collector need not scan
-// it: any pointer to it keeps all of it. Do not store other pointers in it, because the collector
-// would not see them.
+// All pointers in the allocation point into the allocation itself, so the collector need not scan it: any
+// pointer to it keeps all of it. Do not store other pointers in it, because the collector would not see them.
 func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies []rawEvent, bytes []byte) {
 	length, count := 0, 0
 	for i := range events {

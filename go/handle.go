@@ -57,8 +57,7 @@ func (g *gate) closeInside() (first, only bool) {
 
 func (g *gate) closed() bool { return g.state.Load()&gateClosed != 0 }
 
-// left reports whether the gate is closed and empty, and this caller is the first to see that: it
-// must free.
+// left reports whether the gate is closed and empty, and this caller is the first to see that: it must free.
 func (g *gate) left(state int64) bool {
 	return state&^(borrowViewed|generationBits) == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
 }
@@ -92,8 +91,7 @@ func (g *gate) enterAlone() entry {
 
 func (g *gate) leaveAlone() bool { return g.left(g.state.Add(-gateAlone - gateCalling)) }
 
-// lock waits for other exclusive calls, which are short. The caller must know that the object is
-// not freed.
+// lock waits for other exclusive calls, which are short. The caller must know that the object is not freed.
 func (g *gate) lock() {
 	for spins := 0; g.state.Or(gateCalling)&gateCalling != 0; {
 		pause(&spins)
@@ -153,8 +151,7 @@ func (h *handle) close() {
 	}
 }
 
-// enterAlone admits one goroutine at a time to a handle; the caller must call leaveAlone after
-// success.
+// enterAlone admits one goroutine at a time to a handle; the caller must call leaveAlone after success.
 func (h *handle) enterAlone(what string) error {
 	switch h.gate.enterAlone() {
 	case refused:

@@ -49,9 +49,8 @@ func (l *Loading) Add(listing ...KeyValue) error {
 	})
 }
 
-// Finish publishes the listing and makes the cache ready. A refused listing, for example with a key
-// twice, or a second one, has not changed the cache. Finish closes the loading, except if it
-// returns ErrBusy.
+// Finish publishes the listing and makes the cache ready. A refused listing, for example with a key twice, or
+// a second one, has not changed the cache. Finish closes the loading, except if it returns ErrBusy.
 func (l *Loading) Finish() error {
 	err := l.with(func(p *C.watchcore_loading, writer *C.watchcore_writer) error {
 		return failed(C.wc_loading_finish(p, writer))

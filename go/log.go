@@ -61,8 +61,7 @@ import (
 	"watchcore/internal/goroutine"
 )
 
-// LevelTrace is the level of the library's most detailed messages; its other levels are those of
-// slog.
+// LevelTrace is the level of the library's most detailed messages; its other levels are those of slog.
 const LevelTrace = slog.LevelDebug - 4
 
 // levels maps the library's level numbers to levels of slog; 0 is off.
@@ -143,8 +142,7 @@ func mostOf(logger *slog.Logger) C.uint32_t {
 // set replaces the logger of the process. set returns the bridge to the former one; the caller must
 // wait for its end without the lock.
 func (l *logging) set(p *process, logger *slog.Logger, most C.uint32_t) (before *bridge, err error) {
-	// A bridge is made even without users, so that an error is returned here and not by the next
-	// New.
+	// A bridge is made even without users, so that an error is returned here and not by the next New.
 	next, err := newBridge(p, logger, most)
 	if err != nil {
 		return nil, err
@@ -159,9 +157,8 @@ func (l *logging) set(p *process, logger *slog.Logger, most C.uint32_t) (before 
 	return before, nil
 }
 
-// begin is called for the first user. most is the level of slog.Default(), which is used if the
-// program has set no logger: errors should be visible, but if logging is impossible the cache works
-// without it.
+// begin is called for the first user. most is the level of slog.Default(), which is used if the program has
+// set no logger: errors should be visible, but if logging is impossible the cache works without it.
 func (l *logging) begin(p *process, most C.uint32_t) error {
 	if !l.chosen {
 		l.most = most

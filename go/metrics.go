@@ -23,11 +23,10 @@ type MetricsOptions struct {
 // WriteMetrics writes all metrics of these caches, of their feeders, and of the library as text for
 // Prometheus: the values of Status, Stats, Subscriptions and Counters.
 //
-// Pass all caches of a program in one call, so that each metric has its HELP and TYPE once; the
-// second of two caches with equal names becomes name#2. The text may be combined in one answer with
-// other metrics. A closed cache is skipped. WriteMetrics costs O(open subscriptions) and delays
-// neither writers nor consumers. It may be called from any goroutine. docs/OPERATIONS.md has a
-// table of the metrics, and which of them to alert on.
+// Pass all caches of a program in one call, so that each metric has its HELP and TYPE once; the second of two
+// caches with equal names becomes name#2. The text may be combined in one answer with other metrics. A closed
+// cache is skipped. WriteMetrics costs O(open subscriptions) and delays neither writers nor consumers. It may
+// be called from any goroutine. docs/OPERATIONS.md has a table of the metrics, and which of them to alert on.
 //
 //	http.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
 //		w.Header().Set("Content-Type", watchcore.MetricsContentType)
@@ -54,8 +53,7 @@ func WriteMetrics(w io.Writer, options MetricsOptions, caches ...*Cache) error {
 	if err := failed(C.wc_metrics(first, C.size_t(len(open)), &given, &text)); err != nil {
 		return err
 	}
-	// The bytes are copied, because the writer may keep them longer than the library's memory
-	// lives.
+	// The bytes are copied, because the writer may keep them longer than the library's memory lives.
 	bytes := C.watchcore_text_get(text)
 	written := C.GoBytes(bytes.data, C.int(bytes.length))
 	C.watchcore_text_free(text)

@@ -100,13 +100,11 @@ func (p *Page) lend(yield func(KeyValueRef, error) bool) bool {
 	return true
 }
 
-// More reports whether keys of the range remain after this page, whether the selectors select them
-// or not.
+// More reports whether keys of the range remain after this page, whether the selectors select them or not.
 func (p *Page) More() bool { return p != nil && p.more }
 
-// Continue returns the token of the next page, for ListOptions.Continue, or "" if there is none.
-// The token can be stored, and is also valid in another process while the page's revision is in the
-// window there.
+// Continue returns the token of the next page, for ListOptions.Continue, or "" if there is none. The token
+// can be stored, and is also valid in another process while the page's revision is in the window there.
 func (p *Page) Continue() string {
 	if p == nil {
 		return ""

@@ -32,8 +32,7 @@ func RangePrefix(prefix string) Range { return Range{kind: C.WATCHCORE_RANGE_PRE
 // "/a/foo/x", not "/a/foobar".
 func RangePath(path string) Range { return Range{kind: C.WATCHCORE_RANGE_PATH, from: path} }
 
-// RangeBetween returns the range of the keys from one (inclusive) to another (exclusive; "" is the
-// end).
+// RangeBetween returns the range of the keys from one (inclusive) to another (exclusive; "" is the end).
 func RangeBetween(from, to string) Range {
 	return Range{kind: C.WATCHCORE_RANGE_BETWEEN, from: from, to: to}
 }
@@ -56,8 +55,7 @@ func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
 	}
 }
 
-// first returns the range's first key, which may be empty but not NULL, unless the range is
-// RangeAll.
+// first returns the range's first key, which may be empty but not NULL, unless the range is RangeAll.
 func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
 	if r.kind == C.WATCHCORE_RANGE_ALL {
 		return C.watchcore_bytes{}

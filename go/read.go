@@ -78,9 +78,8 @@ type ListOptions struct {
 	LabelSelector, FieldSelector string
 	// Limit is the maximum number of items of a page; 0 is all.
 	Limit int
-	// Continue starts after the page that returned this token (Page.Continue), at the same
-	// revision. The range and the selectors must be the same, and Read must be ReadAny. "" starts
-	// at the beginning.
+	// Continue starts after the page that returned this token (Page.Continue), at the same revision. The
+	// range and the selectors must be the same, and Read must be ReadAny. "" starts at the beginning.
 	Continue string
 }
 
@@ -158,8 +157,7 @@ func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, in
 // GetView reports whether there was such a key-value; if not, view is not called. It allocates
 // nothing, whatever the size of the value.
 //
-// view is called on this goroutine, without any lock: it may take long, call the cache, close it,
-// or panic.
+// view is called on this goroutine, without any lock: it may take long, call the cache, close it, or panic.
 //
 //	var parsed error
 //	found, revision, err := cache.GetView(ctx, key, watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
@@ -215,9 +213,8 @@ func (f *found) release() {
 	}
 }
 
-// find makes one cgo call. The value is in buffer if it fits, otherwise in the library's memory
-// until release. A read of the present state does not wait, so it skips the preparations for a
-// wait.
+// find makes one cgo call. The value is in buffer if it fits, otherwise in the library's memory until
+// release. A read of the present state does not wait, so it skips the preparations for a wait.
 func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, buffer []byte) (value []byte, err error) {
 	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(buffer)))
 	if *options != (ReadOptions{}) {
@@ -346,11 +343,10 @@ func (c *Cache) Count(ctx context.Context, keys Range, options ReadOptions) (cou
 	return uint64(number), uint64(at), nil
 }
 
-// Diff returns the net changes from the state at one position to the state at another: at most one
-// event per key, in key order, added, modified or deleted relative to the state at from, with the
-// revision of the key's newest change; PrevValue is the value at from. Diff never waits: the error
-// is ErrCompacted below the window, and ErrFutureRevision above the cache's revision. An Epoch of 0
-// is unchecked. Release the batch.
+// Diff returns the net changes from the state at one position to the state at another: at most one event per
+// key, in key order, added, modified or deleted relative to the state at from, with the revision of the key's
+// newest change; PrevValue is the value at from. Diff never waits: the error is ErrCompacted below the
+// window, and ErrFutureRevision above the cache's revision. An Epoch of 0 is unchecked. Release the batch.
 func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 	defer runtime.KeepAlive(c)
 	var pin runtime.Pinner
@@ -430,10 +426,9 @@ func isFuture(err error) bool {
 	return errors.Is(err, ErrFutureRevision) || errors.Is(err, ErrTimeout)
 }
 
-// KeyValueRef is a key-value of a page or a snapshot. Key and Value return copies, which belong to
-// the program. A KeyValueRef keeps its page reachable, and its methods panic after the page was
-// released or the loop over the snapshot has ended: Clone it to keep it longer. The zero
-// KeyValueRef is empty.
+// KeyValueRef is a key-value of a page or a snapshot. Key and Value return copies, which belong to the
+// program. A KeyValueRef keeps its page reachable, and its methods panic after the page was released or the
+// loop over the snapshot has ended: Clone it to keep it longer. The zero KeyValueRef is empty.
 type KeyValueRef struct {
 	kv     *keyValue
 	borrow *borrow

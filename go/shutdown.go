@@ -25,12 +25,11 @@ import (
 // waits for calls of other goroutines that are still inside closed objects. Batches may remain:
 // they stay valid until they are released.
 //
-// Shutdown waits until the log handler has returned from the last message and the library's threads
-// have ended, or the context is done. The error is then the context's, everything that was shut
-// down starts again on demand, and Shutdown may be called again. A cache can be made at any time,
-// also afterwards: it starts what it needs, and the logger stays set. A second call has nothing to
-// do. While another goroutine is inside Shutdown, and inside the log handler, the error is ErrBusy;
-// in a forked child it is ErrUnsupported.
+// Shutdown waits until the log handler has returned from the last message and the library's threads have
+// ended, or the context is done. The error is then the context's, everything that was shut down starts again
+// on demand, and Shutdown may be called again. A cache can be made at any time, also afterwards: it starts
+// what it needs, and the logger stays set. A second call has nothing to do. While another goroutine is inside
+// Shutdown, and inside the log handler, the error is ErrBusy; in a forked child it is ErrUnsupported.
 func Shutdown(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

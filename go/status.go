@@ -111,9 +111,8 @@ func (c *Cache) Oldest() uint64 {
 	return oldest
 }
 
-// Ready reports whether the first listing is complete and the cache open, so that reads succeed and
-// WaitReady returns at once. Ready stays true while etcd is unreachable, which Status shows. Ready takes
-// O(1).
+// Ready reports whether the first listing is complete and the cache open, so that reads succeed and WaitReady
+// returns at once. Ready stays true while etcd is unreachable, which Status shows. Ready takes O(1).
 func (c *Cache) Ready() bool {
 	core := c.core
 	if !core.cache.acquire() {

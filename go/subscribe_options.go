@@ -34,8 +34,7 @@ type SubscribeOptions struct {
 	// names are those of Config.Fields; a missing field counts as the empty string. "" selects
 	// everything. Errors are as for LabelSelector.
 	FieldSelector string
-	// Types selects the types of events; nil is all. Bookmarks and resync marks are always
-	// delivered.
+	// Types selects the types of events; nil is all. Bookmarks and resync marks are always delivered.
 	Types []EventType
 
 	// RawTypes delivers etcd's types, EventPut and EventDelete.
@@ -53,9 +52,8 @@ type SubscribeOptions struct {
 
 	// OnLag says what happens when events were lost; the zero LagPolicy is LagStop.
 	OnLag LagPolicy
-	// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, when it is more than
-	// this number of events behind. 0 is no limit. Each poll checks the limit, and a timer four
-	// times a second.
+	// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, when it is more than this
+	// number of events behind. 0 is no limit. Each poll checks the limit, and a timer four times a second.
 	MaxLagEvents uint64
 	// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, when it has been behind
 	// for this time. 0 is no limit. The limit is checked four times a second.
@@ -88,8 +86,7 @@ func StartAfter(revision uint64) Start {
 	return Start{C.WATCHCORE_START_AFTER, Position{Revision: revision}}
 }
 
-// StartAfterPosition starts after a saved position, and detects that the history was replaced in
-// between.
+// StartAfterPosition starts after a saved position, and detects that the history was replaced in between.
 func StartAfterPosition(position Position) Start {
 	return Start{C.WATCHCORE_START_AFTER, position}
 }

@@ -29,10 +29,9 @@ type Subscription struct {
 	cleanup runtime.Cleanup
 }
 
-// Subscribe opens a subscription; with the zero options it starts with the state. The start
-// position is fixed when Subscribe returns, without waiting; a subscription that is opened before
-// the first listing starts with that listing. When the context is done the subscription ends with
-// the context's error.
+// Subscribe opens a subscription; with the zero options it starts with the state. The start position is fixed
+// when Subscribe returns, without waiting; a subscription that is opened before the first listing starts with
+// that listing. When the context is done the subscription ends with the context's error.
 func (c *Cache) Subscribe(ctx context.Context, options SubscribeOptions) (*Subscription, error) {
 	defer runtime.KeepAlive(c)
 	if err := ctx.Err(); err != nil {
@@ -130,9 +129,8 @@ func continues(err error) bool {
 	return errors.Is(err, ErrLagged) || errors.Is(err, ErrResynced)
 }
 
-// Position returns the subscription's position: everything that matches up to and including its
-// revision was delivered; 0 during the initial state. Save it for a restart with
-// StartAfterPosition.
+// Position returns the subscription's position: everything that matches up to and including its revision was
+// delivered; 0 during the initial state. Save it for a restart with StartAfterPosition.
 func (s *Subscription) Position() Position {
 	defer runtime.KeepAlive(s)
 	return s.core.where()
@@ -193,8 +191,7 @@ type SubscriptionStats struct {
 	DeliveredBytes uint64   // memory of these keys, in bytes
 }
 
-// Stats returns the subscription's statistics; zero after Close. Stats may be called from any
-// goroutine.
+// Stats returns the subscription's statistics; zero after Close. Stats may be called from any goroutine.
 func (s *Subscription) Stats() SubscriptionStats {
 	defer runtime.KeepAlive(s)
 	c := s.core

@@ -283,8 +283,7 @@ func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
 	}
 }
 
-// sleep waits until awake has a token, or the context is done. sleep releases the lock meanwhile, for
-// Stats.
+// sleep waits until awake has a token, or the context is done. sleep releases the lock meanwhile, for Stats.
 func (c *subscriptionCore) sleep(ctx context.Context) {
 	c.gate.unlock()
 	if done := ctx.Done(); done == nil {

@@ -35,11 +35,10 @@ func (c *Cache) WaitUntilPosition(ctx context.Context, position Position) error 
 	return err
 }
 
-// ConsistentRevision returns a revision at which the cache has every change of its keys that was
-// complete before this call: one linearizable read of etcd serves all concurrent calls; an embedded
-// cache returns its present revision. Pass it to ReadAtLeast. If a proxy drops etcd's progress
-// notifications, the result is the cache's position, after a comparison has shown that its state
-// equals etcd's.
+// ConsistentRevision returns a revision at which the cache has every change of its keys that was complete
+// before this call: one linearizable read of etcd serves all concurrent calls; an embedded cache returns its
+// present revision. Pass it to ReadAtLeast. If a proxy drops etcd's progress notifications, the result is the
+// cache's position, after a comparison has shown that its state equals etcd's.
 func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
 	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, Position{})
 	return position.Revision, err

@@ -99,8 +99,7 @@ func (p *process) quit(tag uint32) {
 	unused.end()
 }
 
-// wake gives a token to the holder of the tag. The caller must prevent that the tag is freed
-// meanwhile.
+// wake gives a token to the holder of the tag. The caller must prevent that the tag is freed meanwhile.
 func (p *process) wake(tag uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +163,7 @@ func (l *wakeLoop) take() bool {
 	return l.count != 0
 }
 
-// must is for calls that fail only if the library is broken: without them no goroutine would be
-// woken again.
+// must is for calls that fail only if the library is broken: without them no goroutine would be woken again.
 func must(e *C.watchcore_error) {
 	if e != nil {
 		panic(taken(e))

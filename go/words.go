@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// The library writes its messages for C: they name C's functions, constants and fields. Every
-// message that reaches a Go program as an error or in a status passes through inGo, which replaces
-// these names by Go's. A test checks this for every text of the C interface. Log lines do not pass
-// through it: the C interface makes none of them (the same test), and they repeat the program's
-// names without quotes.
+// The library writes its messages for C: they name C's functions, constants and fields. Every message that
+// reaches a Go program as an error or in a status passes through inGo, which replaces these names by Go's. A
+// test checks this for every text of the C interface. Log lines do not pass through it: the C interface makes
+// none of them (the same test), and they repeat the program's names without quotes.
 
 // foreignNames matches names that Go does not have: of a function or type, of constants (only the
 // first of several is complete, the others lack their beginning), of a field.
@@ -112,8 +111,7 @@ func inGo(message string) string {
 	return said.String()
 }
 
-// goName translates a name: watchcore_writer_apply becomes Writer.Apply, WATCHCORE_READ_ANY becomes
-// ReadAny.
+// goName translates a name: watchcore_writer_apply becomes Writer.Apply, WATCHCORE_READ_ANY becomes ReadAny.
 func goName(name string) string {
 	if known, ok := goNames[name]; ok {
 		return known

@@ -18,8 +18,7 @@ import (
 	"unsafe"
 )
 
-// KeyValue is a key-value that owns its bytes: Get returns it, and Load, Resync and PutExact take
-// it.
+// KeyValue is a key-value that owns its bytes: Get returns it, and Load, Resync and PutExact take it.
 type KeyValue struct {
 	Key            []byte
 	Value          []byte
@@ -64,8 +63,7 @@ type Writer struct {
 	arena  *arena // used by the goroutine inside, freed with the handle
 }
 
-// Writer takes the cache's writer. The error is ErrBusy until a writer that was taken before is
-// closed.
+// Writer takes the cache's writer. The error is ErrBusy until a writer that was taken before is closed.
 func (c *Cache) Writer() (*Writer, error) {
 	defer runtime.KeepAlive(c)
 	if err := c.core.enter(); err != nil {
@@ -135,8 +133,7 @@ func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_
 		C.uint64_t(kv.CreateRevision), C.uint64_t(kv.ModRevision), C.uint64_t(kv.Version), C.int64_t(kv.Lease))
 }
 
-// borrowedBytes passes bytes to C without copying them. The pointer is not NULL even if there are
-// no bytes.
+// borrowedBytes passes bytes to C without copying them. The pointer is not NULL even if there are no bytes.
 func borrowedBytes(bytes []byte) *C.char {
 	if len(bytes) == 0 {
 		return (*C.char)(unsafe.Pointer(&nothing))
@@ -144,9 +141,8 @@ func borrowedBytes(bytes []byte) *C.char {
 	return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes)))
 }
 
-// Resync replaces the state by a new listing: the difference becomes one atomic revision between
-// two resync marks, in a new epoch. The revision may be lower than the last one. Resync returns the
-// position after it.
+// Resync replaces the state by a new listing: the difference becomes one atomic revision between two resync
+// marks, in a new epoch. The revision may be lower than the last one. Resync returns the position after it.
 func (w *Writer) Resync(revision uint64, listing []KeyValue, reason ResyncReason) (Position, error) {
 	if reason < ReasonCompacted || reason > ReasonRequested {
 		return Position{}, newError(ErrInvalidArgument, "resync: the reason %v is none of a writer. Give one of ReasonCompacted to ReasonRequested", reason)

@@ -179,8 +179,7 @@ func (c *cursor[T]) compare() {
 }
 
 // moved sets the position to the end of the list's state. moved stores the length of the list first: a
-// goroutine that sees the new position then also sees the list, so the lag never looks like zero in
-// between.
+// goroutine that sees the new position then also sees the list, so the lag never looks like zero in between.
 func (c *cursor[T]) moved() {
 	c.remaining.Store(int64(len(c.list)))
 	c.next.Store(c.to.next)

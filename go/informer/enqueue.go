@@ -1,8 +1,7 @@
 package informer
 
 // EnqueueKeys returns a handler that adds the key of each change to a queue, such as a
-// workqueue.Queue[string]. The worker then reads the current object from the lister. A resync adds
-// all keys.
+// workqueue.Queue[string]. The worker then reads the current object from the lister. A resync adds all keys.
 func EnqueueKeys[T any](queue interface{ Add(key string) }) Handler[T] {
 	return HandlerFuncs[T]{
 		Add:    func(object *Object[T], _ bool) { queue.Add(object.Key) },

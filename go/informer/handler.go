@@ -57,21 +57,19 @@ type HandlerOptions struct {
 	// Name is used in messages and metrics. "" is "handler N". If another handler of the informer
 	// has the name, it becomes "NAME 2" and so on.
 	Name string
-	// ResyncPeriod is the interval, counted from AddHandler, at which the handler receives every
-	// object that it knows again, as an update with the same old and new. A resync never asks the
-	// source. 0 is never. If the previous resync is still running, the next one is skipped; between
-	// two resyncs a pending change is delivered, so even a very short period does not hold back
-	// changes.
+	// ResyncPeriod is the interval, counted from AddHandler, at which the handler receives every object that
+	// it knows again, as an update with the same old and new. A resync never asks the source. 0 is never. If
+	// the previous resync is still running, the next one is skipped; between two resyncs a pending change is
+	// delivered, so even a very short period does not hold back changes.
 	ResyncPeriod time.Duration
 	// OnLag says what happens if the informer's window overtakes the handler; the zero OnLag is
 	// Resnapshot.
 	OnLag OnLag
 }
 
-// AddHandler adds a handler, which receives the state first, then the changes, without a gap or a
-// duplicate. Any number of handlers may be added, at any time, also from inside a callback.
-// AddHandler returns at once; the callbacks run on the handler's own goroutine. The error is
-// ErrClosed if the informer has ended.
+// AddHandler adds a handler, which receives the state first, then the changes, without a gap or a duplicate.
+// Any number of handlers may be added, at any time, also from inside a callback. AddHandler returns at once;
+// the callbacks run on the handler's own goroutine. The error is ErrClosed if the informer has ended.
 func (in *Informer[T]) AddHandler(handler Handler[T], options HandlerOptions) (*Registration, error) {
 	if handler == nil {
 		return nil, invalid("AddHandler of informer %q without a handler", in.name)
@@ -226,8 +224,7 @@ func (h *runner[T]) sleep(something <-chan struct{}) {
 	}
 }
 
-// rearm marks a resync as due, unless one is running, and sets the timer for the next multiple of
-// the period.
+// rearm marks a resync as due, unless one is running, and sets the timer for the next multiple of the period.
 func (h *runner[T]) rearm() {
 	h.due = h.started && (h.list == nil || h.from != resync)
 	missed := max(h.in.clock.Now().Sub(h.tick), 0) / h.period

@@ -22,9 +22,8 @@ type Indexers[T any] map[string]IndexFunc[T]
 // NamespaceIndex is the name of the index that Lister.Namespace uses.
 const NamespaceIndex = "namespace"
 
-// ByKeySegment indexes by a segment of the key. The key is split at '/', and a leading '/' is
-// ignored: segment 2 of "/registry/pods/ns/name" is "ns". Keys without the segment are not in the
-// index.
+// ByKeySegment indexes by a segment of the key. The key is split at '/', and a leading '/' is ignored:
+// segment 2 of "/registry/pods/ns/name" is "ns". Keys without the segment are not in the index.
 func ByKeySegment[T any](segment int) IndexFunc[T] {
 	return func(object *Object[T]) []string {
 		if value, found := keySegment(object.Key, segment); found {

@@ -41,23 +41,20 @@ type Options[T any] struct {
 	// NamespaceSegment is the segment of a key that is its namespace, for Lister.Namespace: see
 	// ByKeySegment. 0 is 2, the namespace of "/registry/pods/ns/name".
 	NamespaceSegment int
-	// PageSize is the number of items per page of a list, and Backoff the delays after failures.
-	// They are only for an informer of NewFromSource. 0 is DefaultPageSize; a negative PageSize
-	// disables pages.
+	// PageSize is the number of items per page of a list, and Backoff the delays after failures. They are
+	// only for an informer of NewFromSource. 0 is DefaultPageSize; a negative PageSize disables pages.
 	PageSize int
 	Backoff  Backoff
-	// OnError is called for each error that does not end the informer: a refused value, a callback
-	// that panicked, a source that failed. Several goroutines may call it; it should return
-	// quickly.
+	// OnError is called for each error that does not end the informer: a refused value, a callback that
+	// panicked, a source that failed. Several goroutines may call it; it should return quickly.
 	OnError func(error)
 	// Clock is for tests. nil is the system's clock.
 	Clock watch.Clock
 }
 
-// Informer keeps the decoded objects of a cache, or of another source that can be listed and
-// watched, and calls handlers for changes. Each value is decoded once and held once, whatever the
-// number of handlers and listers. All methods may be called from any goroutine. Stop it when it is
-// no longer needed.
+// Informer keeps the decoded objects of a cache, or of another source that can be listed and watched, and
+// calls handlers for changes. Each value is decoded once and held once, whatever the number of handlers and
+// listers. All methods may be called from any goroutine. Stop it when it is no longer needed.
 type Informer[T any] struct {
 	name      string
 	clock     watch.Clock
@@ -162,8 +159,7 @@ func (in *Informer[T]) start(s source) {
 	go in.follow()
 }
 
-// follow is the source's goroutine. If the program's decoder ends the goroutine, follow starts
-// another.
+// follow is the source's goroutine. If the program's decoder ends the goroutine, follow starts another.
 func (in *Informer[T]) follow() {
 	in.goroutine.Store(goroutine.ID())
 	through := false
@@ -209,8 +205,7 @@ func (in *Informer[T]) StopAndWait(ctx context.Context) error {
 	return nil
 }
 
-// Done returns a channel that is closed when the informer has ended: it was stopped, or its cache
-// was closed.
+// Done returns a channel that is closed when the informer has ended: it was stopped, or its cache was closed.
 func (in *Informer[T]) Done() <-chan struct{} { return in.over }
 
 // HasSynced reports whether the initial state is complete. Handlers may still be processing it:

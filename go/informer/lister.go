@@ -11,10 +11,9 @@ import (
 	"watchcore/internal/trie"
 )
 
-// Lister reads an informer's objects without a lock and without waiting, so no reader delays the
-// informer. Each call answers from one revision: a Lister of Informer.Lister from the newest
-// revision at the moment of the call, a Lister of Informer.Current or At always from the same. It
-// may be used from any goroutine.
+// Lister reads an informer's objects without a lock and without waiting, so no reader delays the informer.
+// Each call answers from one revision: a Lister of Informer.Lister from the newest revision at the moment of
+// the call, a Lister of Informer.Current or At always from the same. It may be used from any goroutine.
 //
 // Lists are in no particular order. Their objects are shared: do not modify them.
 type Lister[T any] struct {
@@ -108,9 +107,8 @@ func (r *reader[T]) selected(ctx context.Context, now *state[T], selector string
 	return list, nil
 }
 
-// ByIndex returns the objects that an index has under a value, in O(objects found), or in O(n) if
-// the lister's state is older than the index. The error is ErrInvalidArgument if no index has the
-// name.
+// ByIndex returns the objects that an index has under a value, in O(objects found), or in O(n) if the
+// lister's state is older than the index. The error is ErrInvalidArgument if no index has the name.
 func (l *Lister[T]) ByIndex(name, value string) ([]*Object[T], error) {
 	index, err := l.index(name)
 	if err != nil {
@@ -155,9 +153,8 @@ func (l *Lister[T]) index(name string) (trie.Map[bucket[T]], error) {
 	return l.in.store.indexed(goroutine.ID(), newest.indexers[n], now.objects)
 }
 
-// Namespace returns the objects whose keys have the given namespace segment
-// (Options.NamespaceSegment). With an index named NamespaceIndex, such as ByKeySegment(2), it takes
-// O(objects found), otherwise O(n).
+// Namespace returns the objects whose keys have the given namespace segment (Options.NamespaceSegment). With
+// an index named NamespaceIndex, such as ByKeySegment(2), it takes O(objects found), otherwise O(n).
 func (l *Lister[T]) Namespace(namespace string) []*Object[T] {
 	now := l.state()
 	if n := now.indexer(NamespaceIndex); n >= 0 {

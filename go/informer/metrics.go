@@ -14,10 +14,9 @@ type Reporter interface {
 }
 
 // WriteMetrics writes the status of informers and their handlers as text for Prometheus
-// (watchcore.MetricsContentType). Pass all informers of a program in one call, so that each metric
-// has its HELP and TYPE once. If several informers have the same name, such as that of their cache,
-// the later ones become "NAME 2" and so on in the order of the arguments, so give them names. It
-// costs O(handlers).
+// (watchcore.MetricsContentType). Pass all informers of a program in one call, so that each metric has its
+// HELP and TYPE once. If several informers have the same name, such as that of their cache, the later ones
+// become "NAME 2" and so on in the order of the arguments, so give them names. It costs O(handlers).
 //
 //	| name, after watchcore_informer_     | is                                                            |
 //	| ----------------------------------- | ------------------------------------------------------------- |

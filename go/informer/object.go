@@ -5,9 +5,8 @@ import (
 	"watchcore/internal/trie"
 )
 
-// Object is one decoded value with its key. Listers, indexes and the handlers of an informer share
-// one pointer, so do not modify the object, nor anything that its Value points to. An update makes
-// a new Object.
+// Object is one decoded value with its key. Listers, indexes and the handlers of an informer share one
+// pointer, so do not modify the object, nor anything that its Value points to. An update makes a new Object.
 type Object[T any] struct {
 	Key   string
 	Value T // the decoder's result

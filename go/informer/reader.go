@@ -10,11 +10,10 @@ import (
 	"watchcore"
 )
 
-// New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls
-// decode once for each value. The slice is the cache's memory: it is valid only during the call and
-// must not be modified, so decode must copy the parts that it keeps. A value that decode refuses,
-// by an error or a panic, is not a deletion: the object's last good value stays, and the error is
-// reported and counted.
+// New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls decode once
+// for each value. The slice is the cache's memory: it is valid only during the call and must not be modified,
+// so decode must copy the parts that it keeps. A value that decode refuses, by an error or a panic, is not a
+// deletion: the object's last good value stays, and the error is reported and counted.
 //
 // The informer may be made before the cache has its first listing. The informer ends with the cache, after
 // the handlers have received all remaining events. If the subscription cannot be made, for example
@@ -45,9 +44,8 @@ func New[T any](cache *watchcore.Cache, decode func(key string, value []byte) (T
 	return in, nil
 }
 
-// reader reads a cache's subscription into a store. All of its state is in this struct and not on
-// the stack, because the decoder may end its goroutine: then a new goroutine continues after the
-// value that was refused.
+// reader reads a cache's subscription into a store. All of its state is in this struct and not on the stack,
+// because the decoder may end its goroutine: then a new goroutine continues after the value that was refused.
 type reader[T any] struct {
 	in     *Informer[T]
 	cache  *watchcore.Cache

@@ -35,12 +35,11 @@ const DefaultPageSize = listwatch.PageSize
 // no proof by itself, so if a watch ends there, the next watch starts at the revision before:
 // events that were delivered already come again and are ignored.
 //
-// Each failure is reported to Options.OnError. If the source, its watch or key panics or ends the
-// goroutine that calls it, that counts as an error 500. A list that has a key twice, or an object
-// above the list's revision, counts as failed. WaitUntil reaches a revision when a bookmark or a
-// change of the source does. A revision is published whole if the source sets Event.ObjectRevision.
-// If several events have the same Revision without it, the first one already shows that revision,
-// and the others follow.
+// Each failure is reported to Options.OnError. If the source, its watch or key panics or ends the goroutine
+// that calls it, that counts as an error 500. A list that has a key twice, or an object above the list's
+// revision, counts as failed. WaitUntil reaches a revision when a bookmark or a change of the source does. A
+// revision is published whole if the source sets Event.ObjectRevision. If several events have the same
+// Revision without it, the first one already shows that revision, and the others follow.
 //
 // An event that is not newer than the stored object changes nothing. If a source sets no
 // ObjectRevision, an event at the revision of the stored object may still be a change, and is
@@ -66,8 +65,7 @@ func NewFromSource[T any](source watch.ListerWatcher[T], key func(T) string, opt
 	return in, nil
 }
 
-// reflector fills a store from a ListerWatcher. Fields that mu does not protect belong to its
-// goroutine.
+// reflector fills a store from a ListerWatcher. Fields that mu does not protect belong to its goroutine.
 type reflector[T any] struct {
 	in      *Informer[T]
 	source  watch.ListerWatcher[T]
@@ -163,9 +161,8 @@ func (r *reflector[T]) run() error {
 	return r.in.stopped()
 }
 
-// step gives the machine the result of its last action. step is called before the error is reported,
-// because OnError may end this goroutine, and a test that sees the report may then advance the
-// clock.
+// step gives the machine the result of its last action. step is called before the error is reported, because
+// OnError may end this goroutine, and a test that sees the report may then advance the clock.
 func (r *reflector[T]) step(in listwatch.Input) {
 	doing := "watch"
 	if r.machine.Attempt() == listwatch.List {
@@ -273,8 +270,7 @@ func (r *reflector[T]) replace(listed map[string]*Object[T], refused map[string]
 	for _, o := range slices.SortedFunc(maps.Values(listed), byRevision) {
 		hash := s.kinds.objects.Hash(o.Key)
 		old := s.known(hash, o.Key)
-		// Revisions of two histories cannot be compared. After this list all objects are of one
-		// history.
+		// Revisions of two histories cannot be compared. After this list all objects are of one history.
 		if old != nil && !another && (old.Revision == o.Revision || o.Revision == 0 && isEqual(&old.Value, &o.Value)) {
 			continue
 		}
@@ -422,8 +418,7 @@ func (r *reflector[T]) prove(h *held[T]) {
 	}
 }
 
-// misfit returns an error 410, upon which the machine lists: a list is correct whatever came
-// before.
+// misfit returns an error 410, upon which the machine lists: a list is correct whatever came before.
 func misfit(format string, args ...any) error {
 	return &watch.Status{Code: http.StatusGone, Message: fmt.Sprintf(format, args...)}
 }

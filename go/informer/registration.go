@@ -81,8 +81,7 @@ func (r *Registration) finish(why error) {
 	close(r.done)
 }
 
-// HasSynced reports whether the callbacks for every object of the handler's initial state have
-// returned.
+// HasSynced reports whether the callbacks for every object of the handler's initial state have returned.
 func (r *Registration) HasSynced() bool {
 	select {
 	case <-r.synced:
@@ -96,13 +95,12 @@ func (r *Registration) HasSynced() bool {
 // ends before that.
 func (r *Registration) Synced() <-chan struct{} { return r.synced }
 
-// Done returns a channel that is closed when the handler has ended: no callback runs, and none will
-// start.
+// Done returns a channel that is closed when the handler has ended: no callback runs, and none will start.
 func (r *Registration) Done() <-chan struct{} { return r.done }
 
-// WaitSynced waits until HasSynced. The error gives the reason, for example the key whose callback
-// is running and for how long, and wraps the context's error, or ErrClosed if the handler was removed or ended
-// before it was synced.
+// WaitSynced waits until HasSynced. The error gives the reason, for example the key whose callback is running
+// and for how long, and wraps the context's error, or ErrClosed if the handler was removed or ended before it
+// was synced.
 func (r *Registration) WaitSynced(ctx context.Context) error {
 	if !firstOf(ctx, r.synced, r.stop, r.done) {
 		return fmt.Errorf("handler %q is not synced: %s: %w", r.name, r.notSynced(), context.Cause(ctx))

@@ -15,8 +15,7 @@ import (
 
 // SourceOptions says what a [CacheSource] watches. The zero value is every key of the cache.
 type SourceOptions struct {
-	// Name, Range, LabelSelector and FieldSelector have the same meaning as in
-	// watchcore.SubscribeOptions.
+	// Name, Range, LabelSelector and FieldSelector have the same meaning as in watchcore.SubscribeOptions.
 	Name          string
 	Range         watchcore.Range
 	LabelSelector string
@@ -39,8 +38,7 @@ type SourceOptions struct {
 //
 //	watch.RelistOnGone(func(pod *informer.Object[*Pod]) string { return pod.Key })
 //
-// A value that decode refuses, by an error or a panic, is reported and skipped, and is not a
-// deletion.
+// A value that decode refuses, by an error or a panic, is reported and skipped, and is not a deletion.
 type CacheSource[T any] struct {
 	cache   *watchcore.Cache
 	decoder func(key string, value []byte) (T, error)
@@ -83,9 +81,8 @@ func (s *CacheSource[T]) Watch(ctx context.Context, after uint64) (watch.Interfa
 	return w, nil
 }
 
-// List waits for the cache's first listing and returns its present state in one page.
-// ListPage.Refused has the keys of values that decode refused. A revision that the cache has not
-// reached yields a Status 504.
+// List waits for the cache's first listing and returns its present state in one page. ListPage.Refused has
+// the keys of values that decode refused. A revision that the cache has not reached yields a Status 504.
 func (s *CacheSource[T]) List(ctx context.Context, request watch.ListRequest) (listing watch.ListPage[*Object[T]], err error) {
 	if err := s.cache.WaitReady(ctx); err != nil {
 		return listing, err
@@ -230,8 +227,7 @@ func (w *sourceWatch[T]) event(e watchcore.Event) (given watch.Event[*Object[T]]
 		}
 		return given, !w.source.decode(o, e.Value())
 	}
-	// A deletion is delivered even if its last value was refused: the consumer may have an earlier
-	// value.
+	// A deletion is delivered even if its last value was refused: the consumer may have an earlier value.
 	given.Type = watch.Deleted
 	if value := e.PrevValue(); value != nil && w.source.decode(o, value) {
 		given.Old, given.HasOld = o, true

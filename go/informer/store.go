@@ -13,11 +13,10 @@ import (
 
 // store is an informer's data. The goroutine of its source changes it; any goroutine reads it.
 //
-// A change passes through it in these steps. The source decodes values and calls put or remove,
-// which makes states that no reader sees yet. At the end of a revision, commit publishes the newest
-// state and then appends the changes to the journal. So the lister shows a change before a handler
-// receives it, and never shows a part of a revision, as far as the source knows where the revision
-// ends.
+// A change passes through it in these steps. The source decodes values and calls put or remove, which makes
+// states that no reader sees yet. At the end of a revision, commit publishes the newest state and then
+// appends the changes to the journal. So the lister shows a change before a handler receives it, and never
+// shows a part of a revision, as far as the source knows where the revision ends.
 type store[T any] struct {
 	kinds   kinds[T]
 	log     *journal.Journal[entry[T]]

@@ -8,11 +8,10 @@ import (
 	"watchcore/watch"
 )
 
-// Watch returns a watch of the informer: the present objects as Added events, then Synced, then the
-// changes, each with its old value; a deletion has the last value. The watch ends with the context,
-// by its Stop, or after the last change of an informer that has ended. Watch does not wait. The
-// watch starts with the state at the time of the call, or with the first state if there is none
-// yet.
+// Watch returns a watch of the informer: the present objects as Added events, then Synced, then the changes,
+// each with its old value; a deletion has the last value. The watch ends with the context, by its Stop, or
+// after the last change of an informer that has ended. Watch does not wait. The watch starts with the state
+// at the time of the call, or with the first state if there is none yet.
 //
 // The result is a watch.Puller: Next costs no goroutine. The watch has its own position, as a handler has,
 // and if the window overtakes it, it delivers a difference, whose first event says in Event.Lost

@@ -155,8 +155,7 @@ func metadataAttributes(object runtime.Object) (labels.Set, fields.Set, error) {
 	return m.GetLabels(), fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}, nil
 }
 
-// sharedObject gets its resourceVersion from the first request; all requests for it have the same
-// revision.
+// sharedObject gets its resourceVersion from the first request; all requests for it have the same revision.
 type sharedObject struct {
 	version sync.Once
 	object  runtime.Object
@@ -196,8 +195,7 @@ func (l *ListWatch) attributes(object runtime.Object) (byLabel labels.Set, byFie
 	return byLabel, byField, err
 }
 
-// refused reports a value that cannot be decoded. If it returns an error, the list or the watch
-// ends with it.
+// refused reports a value that cannot be decoded. If it returns an error, the list or the watch ends with it.
 func (l *ListWatch) refused(key string, revision uint64, why error) error {
 	if l.config.Undecodable == nil {
 		return errCorrupt(key, revision, why)

@@ -30,13 +30,12 @@
 // costs nothing more, delays nobody, and gets 410 Expired when the log's window has passed it: then
 // a reflector lists again, as it does with a server.
 //
-// The cache evaluates selectors whose labels and fields it has declared (watchcore.Config.Labels
-// and Fields), and objects that do not match are never decoded. Other selectors are evaluated on
-// the decoded object, with the same results except for values that the cache cannot parse, which
-// have no attributes in the cache (Stats.ExtractFailures counts them). An object whose value
-// becomes broken leaves a selector such as "app=a" as Deleted, without being decoded. If a broken
-// value must become a status 500, or be reported, in every watch, leave its attributes undeclared,
-// so that this package evaluates all selectors.
+// The cache evaluates selectors whose labels and fields it has declared (watchcore.Config.Labels and Fields),
+// and objects that do not match are never decoded. Other selectors are evaluated on the decoded object, with
+// the same results except for values that the cache cannot parse, which have no attributes in the cache
+// (Stats.ExtractFailures counts them). An object whose value becomes broken leaves a selector such as "app=a"
+// as Deleted, without being decoded. If a broken value must become a status 500, or be reported, in every
+// watch, leave its attributes undeclared, so that this package evaluates all selectors.
 //
 // A revision that has left the window is an event of the watch, and not an error of opening it,
 // because a RetryWatcher ends at the former and repeats the latter for ever.
@@ -45,8 +44,7 @@
 //
 // When the cache has listed its source anew (watchcore.EventResync), watches end with 410 and the
 // reflectors list from the cache, so that handlers get the difference: deletions come as
-// DeletedFinalStateUnknown with the last value that the informer had. After a restored backup
-// revisions are lower than before. A request for a revision that does not arrive gets 504 with the
-// cause ResourceVersionTooLarge after Config.WaitTimeout, and client-go then retries without a
-// revision.
+// DeletedFinalStateUnknown with the last value that the informer had. After a restored backup revisions are
+// lower than before. A request for a revision that does not arrive gets 504 with the cause
+// ResourceVersionTooLarge after Config.WaitTimeout, and client-go then retries without a revision.
 package kubernetes

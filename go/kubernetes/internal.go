@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// OptionsOf converts the options of apimachinery's internal version, which the handlers of an API
-// server (rest.Lister, rest.Watcher of k8s.io/apiserver) receive, for ListWithContext and
-// WatchWithContext:
+// OptionsOf converts the options of apimachinery's internal version, which the handlers of an API server
+// (rest.Lister, rest.Watcher of k8s.io/apiserver) receive, for ListWithContext and WatchWithContext:
 //
 //	func (r *storage) List(ctx context.Context, o *metainternalversion.ListOptions) (runtime.Object, error) {
 //		options, err := kubernetes.OptionsOf(o)

@@ -24,12 +24,11 @@ func (l *ListWatch) List(options metav1.ListOptions) (runtime.Object, error) {
 // is the list's resourceVersion: a watch from there misses nothing. ListWithContext costs O(objects), and
 // decodes each object (with Config.Share, once).
 //
-// The listed state follows Kubernetes' API: resourceVersion unset is as new as the source now, "0"
-// is the cache's present state, N is at least N (exactly N with resourceVersionMatch=Exact, or with
-// a limit). The call waits for a revision and for the cache's first listing at most
-// Config.WaitTimeout. With a limit, the list's continue is the token of the next page of the same
-// revision. If that revision has left the window, the error is 410 Expired, with a token that
-// continues in the newest state.
+// The listed state follows Kubernetes' API: resourceVersion unset is as new as the source now, "0" is the
+// cache's present state, N is at least N (exactly N with resourceVersionMatch=Exact, or with a limit). The
+// call waits for a revision and for the cache's first listing at most Config.WaitTimeout. With a limit, the
+// list's continue is the token of the next page of the same revision. If that revision has left the window,
+// the error is 410 Expired, with a token that continues in the newest state.
 //
 // Errors are *apierrors.StatusError (see StatusError), except that a context that is done returns
 // its own error.

@@ -13,8 +13,7 @@ import (
 	"watchcore"
 )
 
-// errPreviousLost reports a deletion without the last value. Watches that a ListWatch opens never
-// have it.
+// errPreviousLost reports a deletion without the last value. Watches that a ListWatch opens never have it.
 var errPreviousLost = &watchcore.Error{
 	Code:    watchcore.ErrLagged,
 	Message: "the last value of a deleted key has left the window. List again",
@@ -30,15 +29,13 @@ func errNotKnown(key string) error {
 	}
 }
 
-// StatusError converts an error of this package or of watchcore into the status with which an API
-// server would answer, so that apierrors.IsResourceExpired and the like, and client-go's
-// reflectors, recognize it. An error that is already a status stays unchanged; nil stays nil. The
-// message is the error's.
+// StatusError converts an error of this package or of watchcore into the status with which an API server
+// would answer, so that apierrors.IsResourceExpired and the like, and client-go's reflectors, recognize it.
+// An error that is already a status stays unchanged; nil stays nil. The message is the error's.
 //
-// The status, the reason and the seconds to wait are those of the code
-// ([watchcore.Code.HTTPStatus], [watchcore.Code.Reason], [watchcore.Code.RetryAfter]). For
-// COMPACTED, the metadata has a list's token to continue; for FUTURE_REVISION, the cause is
-// ResourceVersionTooLarge. Any other error is 500 InternalError.
+// The status, the reason and the seconds to wait are those of the code ([watchcore.Code.HTTPStatus],
+// [watchcore.Code.Reason], [watchcore.Code.RetryAfter]). For COMPACTED, the metadata has a list's token to
+// continue; for FUTURE_REVISION, the cause is ResourceVersionTooLarge. Any other error is 500 InternalError.
 //
 // A context that is done is 504 after its deadline, and 500 after its cancellation.
 func StatusError(err error) *apierrors.StatusError {

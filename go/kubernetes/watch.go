@@ -26,29 +26,25 @@ func (l *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), options)
 }
 
-// WatchWithContext watches the objects that the selectors select, in the order of their revisions.
-// The start follows Kubernetes' API and is fixed when the call returns: resourceVersion unset or
-// "0" delivers the state and then the changes; N starts after N; sendInitialEvents requests the
-// state, which a bookmark with the annotation k8s.io/initial-events-end ends, or suppresses it.
-// Only sendInitialEvents without a resourceVersion makes the call wait, for the source's newest
-// revision, at most for Config.WaitTimeout.
+// WatchWithContext watches the objects that the selectors select, in the order of their revisions. The start
+// follows Kubernetes' API and is fixed when the call returns: resourceVersion unset or "0" delivers the state
+// and then the changes; N starts after N; sendInitialEvents requests the state, which a bookmark with the
+// annotation k8s.io/initial-events-end ends, or suppresses it. Only sendInitialEvents without a
+// resourceVersion makes the call wait, for the source's newest revision, at most for Config.WaitTimeout.
 //
-// Events are Added, Modified and Deleted with respect to the selectors: an object that leaves them
-// is Deleted. A Deleted event has the last value, with the deletion's revision as resourceVersion.
-// With allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval if the position has
-// advanced without an event, and when timeoutSeconds ends the watch after everything before was
-// delivered.
+// Events are Added, Modified and Deleted with respect to the selectors: an object that leaves them is
+// Deleted. A Deleted event has the last value, with the deletion's revision as resourceVersion. With
+// allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval if the position has advanced without an
+// event, and when timeoutSeconds ends the watch after everything before was delivered.
 //
-// An error in the options is the error of this call. Every other failure, also one that depends on
-// the cache, is an event of type Error with a *metav1.Status (see StatusError), which ends the
-// watch: 410 if the revision has left the window, the consumer fell behind the window, or the
-// history was replaced; then list again. Stop, the context and timeoutSeconds end the watch without
-// an Error event.
+// An error in the options is the error of this call. Every other failure, also one that depends on the cache,
+// is an event of type Error with a *metav1.Status (see StatusError), which ends the watch: 410 if the
+// revision has left the window, the consumer fell behind the window, or the history was replaced; then list
+// again. Stop, the context and timeoutSeconds end the watch without an Error event.
 //
-// Stop the watch, or cancel the context: it has a goroutine from the first ResultChan on, and a
-// subscription from the start. Stop returns at once, and may be called more than once and from any
-// goroutine. The channel is closed soon after, even if nobody reads it. A consumer that does not
-// read delays nobody.
+// Stop the watch, or cancel the context: it has a goroutine from the first ResultChan on, and a subscription
+// from the start. Stop returns at once, and may be called more than once and from any goroutine. The channel
+// is closed soon after, even if nobody reads it. A consumer that does not read delays nobody.
 func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	if err := valid(&options, true); err != nil {
 		return nil, err
@@ -101,11 +97,10 @@ func (s *stream) subscribe(options *metav1.ListOptions) error {
 	return err
 }
 
-// Over makes a watch of a subscription of the cache, for programs that choose its options
-// themselves. The watch takes the subscription over: Stop closes it, and nobody else may read it. A
-// resync ends the watch with 410, even if the subscription would continue: objects of a resync do
-// not come in the order of their revisions, so a consumer that resumed from the last one would miss
-// others.
+// Over makes a watch of a subscription of the cache, for programs that choose its options themselves. The
+// watch takes the subscription over: Stop closes it, and nobody else may read it. A resync ends the watch
+// with 410, even if the subscription would continue: objects of a resync do not come in the order of their
+// revisions, so a consumer that resumed from the last one would miss others.
 func (l *ListWatch) Over(sub *watchcore.Subscription) watch.Interface {
 	s := l.stream(context.Background(), 0)
 	s.sub, s.bookmarks, s.endMark = sub, true, true
@@ -212,8 +207,7 @@ func (s *stream) forward() error {
 	}
 }
 
-// event converts one event of the cache. The result has type "" if the consumer gets nothing for
-// it.
+// event converts one event of the cache. The result has type "" if the consumer gets nothing for it.
 func (s *stream) event(e watchcore.Event) (watch.Event, error) {
 	switch e.Type {
 	case watchcore.EventResync:

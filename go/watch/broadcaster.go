@@ -32,8 +32,7 @@ var ErrBroadcasterStopped = errors.New("broadcaster already stopped")
 // for. If many watchers sleep, a separate goroutine wakes them. An unread watcher costs no work per
 // event, unless it has a channel, whose goroutine checks each event.
 //
-// An event's Revision is its number in the broadcaster, from 1. All methods may be called from any
-// goroutine.
+// An event's Revision is its number in the broadcaster, from 1. All methods may be called from any goroutine.
 type Broadcaster[T any] struct {
 	queue    Queue
 	incoming int
@@ -191,8 +190,7 @@ func (b *Broadcaster[T]) leaveLine() {
 	b.inLine--
 }
 
-// pass publishes if no publisher waits and the gate is open. Otherwise it counts this publisher as
-// waiting.
+// pass publishes if no publisher waits and the gate is open. Otherwise it counts this publisher as waiting.
 func (b *Broadcaster[T]) pass(e Event[T]) (done bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -321,8 +319,7 @@ func (b *Broadcaster[T]) WatchWithOptions(options WatchOptions[T]) (*Watcher[T],
 func (b *Broadcaster[T]) capacity(queue Queue, prefix, backlog int) (int, error) {
 	places := queue.length
 	if queue.behavior == DropIfChannelFull {
-		// With a queue of length 0 a watcher would get only events that are published while it
-		// waits.
+		// With a queue of length 0 a watcher would get only events that are published while it waits.
 		places = max(places, 1)
 	}
 	if prefix > 0 {
@@ -345,8 +342,7 @@ func (b *Broadcaster[T]) capacity(queue Queue, prefix, backlog int) (int, error)
 	return max(places, longer), nil
 }
 
-// took counts events that a Wait watcher has taken, and opens the gate if a publisher waits for
-// them.
+// took counts events that a Wait watcher has taken, and opens the gate if a publisher waits for them.
 func (b *Broadcaster[T]) took(m *member, n uint64) {
 	m.taken.Add(n)
 	if m.awaited.Load() && m.awaited.Swap(false) {

@@ -7,10 +7,9 @@ const channelBatch = 16
 // the available events into it, and starts a goroutine for the rest unless the watch has ended. The
 // goroutine ends with the watch: after the last event, or at Stop.
 //
-// With the policy Drop this goroutine reads the log soon after an event was published, not at the
-// moment when the consumer takes one: if the consumer takes events in between, there is more room,
-// so the channel may deliver more than its queue promises, and never less as long as the log still
-// has the events.
+// With the policy Drop this goroutine reads the log soon after an event was published, not at the moment when
+// the consumer takes one: if the consumer takes events in between, there is more room, so the channel may
+// deliver more than its queue promises, and never less as long as the log still has the events.
 func (w *Watcher[T]) ResultChan() <-chan Event[T] {
 	if c := w.channel.Load(); c != nil {
 		return *c
@@ -105,8 +104,7 @@ func (f *feed[T]) fill(head uint64) {
 	}
 }
 
-// push moves all events below the head, and waits for free slots. push returns false if Stop ended
-// the wait.
+// push moves all events below the head, and waits for free slots. push returns false if Stop ended the wait.
 func (f *feed[T]) push(head uint64) bool {
 	var batch [channelBatch]Event[T]
 	for {
@@ -129,15 +127,13 @@ func (f *feed[T]) push(head uint64) bool {
 	}
 }
 
-// offer implements the policy Drop: events that find a free slot are sent, others are lost and
-// counted.
+// offer implements the policy Drop: events that find a free slot are sent, others are lost and counted.
 func (f *feed[T]) offer(head uint64) {
 	w, q := f.w, &f.w.queue
 	var batch [channelBatch]Event[T]
 	for q.seen < head {
 		if len(f.c) == cap(f.c) && cap(f.c) > 0 {
-			// The channel has been full since the last event was sent, because only this goroutine
-			// sends.
+			// The channel has been full since the last event was sent, because only this goroutine sends.
 			w.lose(head)
 			return
 		}

@@ -23,9 +23,8 @@
 //     waits for this consumer, and stops the watches from which the watch was made.
 //   - After Stop the consumer may read the remaining events up to the end, but need not.
 //
-// The watches of this package also have the interface [Puller]: Next(ctx) takes one event. It needs
-// no goroutine and no channel. The function [Next] takes an event from any watch, [All] loops over
-// one.
+// The watches of this package also have the interface [Puller]: Next(ctx) takes one event. It needs no
+// goroutine and no channel. The function [Next] takes an event from any watch, [All] loops over one.
 //
 // # Slow watchers
 //

@@ -23,8 +23,7 @@ const (
 	// Synced means that all objects that existed when the watch started have been delivered. Synced has
 	// no object.
 	Synced EventType = "SYNCED"
-	// Bookmark carries only a position. A watch that starts after it neither repeats nor misses an
-	// event.
+	// Bookmark carries only a position. A watch that starts after it neither repeats nor misses an event.
 	Bookmark EventType = "BOOKMARK"
 	// Error ends the watch. Event.Err is the reason, usually a *Status.
 	Error EventType = "ERROR"
@@ -39,9 +38,8 @@ type Event[T any] struct {
 	// Old is the previous state if HasOld is set.
 	Old    T
 	HasOld bool
-	// FinalStateUnknown is set in a Deleted event whose last state is unknown, because its value
-	// could not be decoded: Object has only its key. It corresponds to client-go's
-	// DeletedFinalStateUnknown.
+	// FinalStateUnknown is set in a Deleted event whose last state is unknown, because its value could not be
+	// decoded: Object has only its key. It corresponds to client-go's DeletedFinalStateUnknown.
 	FinalStateUnknown bool
 	// Revision is the position after this event: a watch that starts after it continues with the
 	// next event. 0 if the source has no positions.
@@ -63,8 +61,7 @@ func (e *Event[T]) hasObject() bool {
 	return e.Type == Added || e.Type == Modified || e.Type == Deleted
 }
 
-// String returns the type, the revision, the number of lost events, and the object as fmt prints
-// it.
+// String returns the type, the revision, the number of lost events, and the object as fmt prints it.
 func (e Event[T]) String() string {
 	text := fmt.Sprintf("%s@%d", e.Type, e.Revision)
 	if e.Lost > 0 {

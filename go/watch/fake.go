@@ -96,8 +96,7 @@ func (f *FakeWatcher[T]) Stop() { f.outlet().stop() }
 // IsStopped reports whether Stop was called since the last Reset.
 func (f *FakeWatcher[T]) IsStopped() bool { return f.outlet().isStopped() }
 
-// Reset gives the fake a new channel of the same size. Readers of the former channel find it
-// closed.
+// Reset gives the fake a new channel of the same size. Readers of the former channel find it closed.
 func (f *FakeWatcher[T]) Reset() {
 	f.mu.Lock()
 	former := f.out

@@ -44,8 +44,7 @@ func FilterByKey[T any, K comparable](w Interface[T], key func(T) K, f FilterFun
 	return newDerived(w, &keyedFilter[T, K]{f: f, key: key, given: make(map[K]T)})
 }
 
-// step is the operation of a derived watch on an event with an object. One goroutine at a time
-// calls it.
+// step is the operation of a derived watch on an event with an object. One goroutine at a time calls it.
 type step[T any] interface {
 	apply(in Event[T]) (out Event[T], keep bool)
 }
@@ -151,14 +150,12 @@ type derived[T any] struct {
 
 func newDerived[T any](w Interface[T], s step[T]) *derived[T] {
 	d := &derived[T]{source: w, step: s, gone: make(chan struct{}), turn: make(chan struct{}, 1)}
-	// The capacity of 1 keeps an event that was taken from the source before a Stop for the
-	// consumer.
+	// The capacity of 1 keeps an event that was taken from the source before a Stop for the consumer.
 	d.pump = pump.New(d.pull, 1)
 	return d
 }
 
-// Stop stops the source, and ends the waits of this watch, even if the source does not close its
-// channel.
+// Stop stops the source, and ends the waits of this watch, even if the source does not close its channel.
 func (d *derived[T]) Stop() {
 	d.stop.Do(func() {
 		close(d.gone)
@@ -169,8 +166,7 @@ func (d *derived[T]) Stop() {
 
 func (d *derived[T]) ResultChan() <-chan Event[T] { return d.pump.Results() }
 
-// Next takes from the channel if ResultChan was called, because its goroutine then reads the
-// source.
+// Next takes from the channel if ResultChan was called, because its goroutine then reads the source.
 func (d *derived[T]) Next(ctx context.Context) (Event[T], error) {
 	if c := d.pump.Started(); c != nil {
 		return receive(ctx, c)

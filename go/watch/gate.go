@@ -31,12 +31,11 @@ func (m *member) limit() uint64 {
 // gate admits publishers: it knows the Wait watchers, and how far the publishers may go without
 // checking them. Its methods are called under the broadcaster's lock.
 //
-// A publisher that finds the gate shut marks the watcher that blocks it (awaited), checks once
-// more, and sleeps on opened. A watcher that takes an event stores its count, then loads the mark.
-// One of the two sees the other, because the atomics are sequentially consistent. A watcher that
-// was marked continues the walk where the publisher stopped: it marks the next watcher that blocks,
-// or opens the gate. So the publisher is woken when it can continue, and not by each of a thousand
-// watchers.
+// A publisher that finds the gate shut marks the watcher that blocks it (awaited), checks once more, and
+// sleeps on opened. A watcher that takes an event stores its count, then loads the mark. One of the two sees
+// the other, because the atomics are sequentially consistent. A watcher that was marked continues the walk
+// where the publisher stopped: it marks the next watcher that blocks, or opens the gate. So the publisher is
+// woken when it can continue, and not by each of a thousand watchers.
 type gate struct {
 	freeUntil uint64 // sequence numbers below it may be published
 	members   []*member
@@ -68,9 +67,8 @@ func (g *gate) remove(m *member) {
 	g.checked = min(g.checked, i)
 }
 
-// shutFor returns a watcher that has no room for the event with this number; nil if all have. It
-// walks over the members once per as many events as the fullest queue has free slots, and continues
-// where it stopped.
+// shutFor returns a watcher that has no room for the event with this number; nil if all have. It walks over
+// the members once per as many events as the fullest queue has free slots, and continues where it stopped.
 func (g *gate) shutFor(head uint64) *member {
 	if head < g.freeUntil {
 		return nil

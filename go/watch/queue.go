@@ -128,8 +128,7 @@ func (a *accepted) pop() {
 	}
 }
 
-// forget marks accepted events below oldest, which have left the log, as lost. forget returns their
-// number.
+// forget marks accepted events below oldest, which have left the log, as lost. forget returns their number.
 func (a *accepted) forget(oldest uint64) (gone uint64) {
 	var lost uint64
 	for len(a.runs) > 0 {

@@ -24,10 +24,9 @@ func StopOnGone[T any]() GonePolicy[T] { return GonePolicy[T]{} }
 // revisions were not delivered one by one. The position (Event.Revision) advances with the last
 // one, because before that the consumer's state is incomplete.
 //
-// An object with the revision that was delivered is unchanged, and not delivered again. A listing
-// below the position belongs to another history, which may use revisions again: then all its
-// objects are delivered. If another history has passed the position, its numbers do not tell it
-// from the former one.
+// An object with the revision that was delivered is unchanged, and not delivered again. A listing below the
+// position belongs to another history, which may use revisions again: then all its objects are delivered. If
+// another history has passed the position, its numbers do not tell it from the former one.
 //
 // A listing without a revision is a failed attempt, except an empty one at the start, after which
 // all events follow.

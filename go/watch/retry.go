@@ -15,8 +15,7 @@ import (
 	"watchcore/internal/listwatch"
 )
 
-// DefaultMinRestartDelay is the minimum time between the starts of two attempts of a
-// [RetryWatcher].
+// DefaultMinRestartDelay is the minimum time between the starts of two attempts of a [RetryWatcher].
 const DefaultMinRestartDelay = time.Second
 
 // RetryWatcher is a watch that survives its connections: when one ends, it opens the next, after
@@ -24,11 +23,10 @@ const DefaultMinRestartDelay = time.Second
 // it, or makes it list, by [RetryOptions].OnGone. The section "List, watch, resume" of
 // docs/internals/toolkit.md has the reaction to each error (there the RetryWatcher is a relay).
 //
-// Added, Modified and Deleted are delivered, and then the resume point advances; Bookmark and
-// Synced advance it, and are not delivered. An event without a revision, or of an unknown type, is
-// delivered as an Error 500, and ends the watch. A revision below the resume point counts as 410,
-// because the source has another history. A panic of the source, or of its watch, counts as an
-// error 500 of theirs.
+// Added, Modified and Deleted are delivered, and then the resume point advances; Bookmark and Synced advance
+// it, and are not delivered. An event without a revision, or of an unknown type, is delivered as an Error
+// 500, and ends the watch. A revision below the resume point counts as 410, because the source has another
+// history. A panic of the source, or of its watch, counts as an error 500 of theirs.
 //
 // If a connection ends inside a revision, the next one repeats that revision's events: with
 // RelistOnGone, those that were delivered are skipped (for Added and Modified only if they have
@@ -40,9 +38,8 @@ const DefaultMinRestartDelay = time.Second
 // from list to list: the first one after a 410 comes at once, and a server that rejects the
 // revision which it has just listed is asked once a second.
 //
-// The watch has a goroutine from the first Next or ResultChan on, which ends with the watch. Stop
-// ends it even if the source has not returned from opening a watch: that watch is stopped when it
-// arrives.
+// The watch has a goroutine from the first Next or ResultChan on, which ends with the watch. Stop ends it
+// even if the source has not returned from opening a watch: that watch is stopped when it arrives.
 type RetryWatcher[T any] struct {
 	source  ListerWatcher[T]
 	options RetryOptions[T]
@@ -102,9 +99,8 @@ func NewRetryWatcherWithContext[T any](ctx context.Context, initialRevision stri
 	return NewRetryWatcherWithOptions(ctx, after, source, RetryOptions[T]{})
 }
 
-// NewRetryWatcherWithOptions watches after a revision. With RelistOnGone the revision may be 0:
-// then the watch starts with a list, whose objects come as Added, followed by Synced. Otherwise 0
-// is refused.
+// NewRetryWatcherWithOptions watches after a revision. With RelistOnGone the revision may be 0: then the
+// watch starts with a list, whose objects come as Added, followed by Synced. Otherwise 0 is refused.
 func NewRetryWatcherWithOptions[T any](ctx context.Context, after uint64, source ListerWatcher[T], options RetryOptions[T]) (*RetryWatcher[T], error) {
 	if after == 0 && options.OnGone.key == nil {
 		return nil, errors.New(`initial RV "0" is not supported due to issues with underlying WATCH`)

@@ -39,8 +39,7 @@ func (s *Status) Error() string {
 	return text
 }
 
-// HTTPStatus returns the code. Other errors with such a method count as a Status, too: see
-// [StatusOf].
+// HTTPStatus returns the code. Other errors with such a method count as a Status, too: see [StatusOf].
 func (s *Status) HTTPStatus() int {
 	if s == nil {
 		return 0
@@ -86,8 +85,7 @@ func isCode(err error, codes ...int) bool {
 	return slices.Contains(codes, listwatch.CodeOf(err))
 }
 
-// IsGone reports whether the revision is older than the server's history (410). Start again from a
-// list.
+// IsGone reports whether the revision is older than the server's history (410). Start again from a list.
 func IsGone(err error) bool { return isCode(err, http.StatusGone) }
 
 // IsRefused reports whether the server rejects the client (401) or the request (403). Trying again

@@ -135,8 +135,7 @@ func (s *StreamWatcher[T]) ended(err error) {
 	s.err = err
 }
 
-// next calls decode and returns a panic as an error: server data caused it, and must not end the
-// program.
+// next calls decode and returns a panic as an error: server data caused it, and must not end the program.
 func (s *StreamWatcher[T]) next() (e Event[T], err error) {
 	defer func() {
 		if p := recover(); p != nil {

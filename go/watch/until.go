@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// ErrWatchClosed is returned by Until and its relatives if the watch ended before the conditions
-// held.
+// ErrWatchClosed is returned by Until and its relatives if the watch ended before the conditions held.
 var ErrWatchClosed = errors.New("watch closed before UntilWithoutRetry timeout")
 
 // interrupted is returned if the context ended the wait.
@@ -31,10 +30,9 @@ type ConditionFunc[T any] func(event Event[T]) (bool, error)
 // The event for which a condition held is also passed to the next condition. The result is the last
 // event that was checked: if all conditions held, its Revision is the position at which they did.
 //
-// The error is that of a condition, [ErrWatchClosed] if w ended, or one for which [Interrupted] is
-// true if the context ended the wait. The last event is returned with each of them, nil if there
-// was none. The conditions get every event, including Synced, Bookmark and Error. w is stopped in
-// any case.
+// The error is that of a condition, [ErrWatchClosed] if w ended, or one for which [Interrupted] is true if
+// the context ended the wait. The last event is returned with each of them, nil if there was none. The
+// conditions get every event, including Synced, Bookmark and Error. w is stopped in any case.
 func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	defer w.Stop()
 	var last *Event[T]
@@ -87,18 +85,15 @@ type SyncedSource[T, S any] interface {
 	Store() S
 }
 
-// PreconditionFunc reports, from the state, whether the wait is unnecessary. An error ends the
-// wait.
+// PreconditionFunc reports, from the state, whether the wait is unnecessary. An error ends the wait.
 type PreconditionFunc[S any] func(store S) (bool, error)
 
-// UntilWithSync waits for the conditions over the state of an informer and its changes. It survives
-// all interruptions that the informer survives; of several changes of one object it may get only
-// the last.
+// UntilWithSync waits for the conditions over the state of an informer and its changes. It survives all
+// interruptions that the informer survives; of several changes of one object it may get only the last.
 //
-// With a precondition it first waits until the state is complete and calls the precondition: if
-// that returns true, the result is (nil, nil) at once. The watch is opened before, so that no
-// change between the two is missed. The errors are those of UntilWithoutRetry, and that of the
-// precondition.
+// With a precondition it first waits until the state is complete and calls the precondition: if that returns
+// true, the result is (nil, nil) at once. The watch is opened before, so that no change between the two is
+// missed. The errors are those of UntilWithoutRetry, and that of the precondition.
 func UntilWithSync[T, S any](ctx context.Context, source SyncedSource[T, S], precondition PreconditionFunc[S], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	w, err := source.Watch(ctx)
 	if err != nil {

@@ -72,9 +72,8 @@ func (w *Watcher[T]) Dropped() uint64 {
 	return w.dropped.Load()
 }
 
-// Next takes the next event, and waits for it if necessary; see [Puller]. After ResultChan it takes
-// from the channel. Next needs no goroutine, and its cost does not depend on the number of other
-// watchers.
+// Next takes the next event, and waits for it if necessary; see [Puller]. After ResultChan it takes from the
+// channel. Next needs no goroutine, and its cost does not depend on the number of other watchers.
 func (w *Watcher[T]) Next(ctx context.Context) (Event[T], error) {
 	var one [1]Event[T]
 	_, err := w.NextBatch(ctx, one[:])
@@ -218,9 +217,8 @@ func (w *Watcher[T]) take(into []Event[T], waited uint64) (n int, head uint64, o
 	return n, head, over
 }
 
-// fetch copies the next events, and consume takes as many of them as it is told. There may be more
-// events than fetch copies: call it until it returns 0. Both belong to the owner of prefix and
-// queue.
+// fetch copies the next events, and consume takes as many of them as it is told. There may be more events
+// than fetch copies: call it until it returns 0. Both belong to the owner of prefix and queue.
 func (w *Watcher[T]) fetch(into []Event[T], head uint64) int {
 	switch {
 	case len(w.prefix) > 0:

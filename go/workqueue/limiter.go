@@ -8,8 +8,7 @@ import (
 	"watchcore/watch"
 )
 
-// RateLimiter says how long a key that failed must wait. Its methods may be called from any
-// goroutine.
+// RateLimiter says how long a key that failed must wait. Its methods may be called from any goroutine.
 type RateLimiter[K comparable] interface {
 	// When counts a failure of a key, and returns how long the key must wait.
 	When(key K) time.Duration
@@ -19,9 +18,8 @@ type RateLimiter[K comparable] interface {
 	NumRequeues(key K) int
 }
 
-// DefaultRateLimiter is the usual limiter of controllers: 5 ms, doubled with each failure of a key,
-// up to 1000 s, and for all keys together 10 a second after a burst of 100; the longer wait
-// applies.
+// DefaultRateLimiter is the usual limiter of controllers: 5 ms, doubled with each failure of a key, up to
+// 1000 s, and for all keys together 10 a second after a burst of 100; the longer wait applies.
 func DefaultRateLimiter[K comparable](clock watch.Clock) RateLimiter[K] {
 	return MaxOf[K](Exponential[K](5*time.Millisecond, 1000*time.Second), TokenBucket[K](10, 100, clock))
 }

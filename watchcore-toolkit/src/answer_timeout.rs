@@ -13,8 +13,7 @@ use std::time::Duration;
 /// silent, because a server may answer the request for a watch only with its first event.
 pub(crate) const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(630);
 
-/// Waits for an answer for a limited time. After that the answer is an error 503, as of an
-/// unreachable server.
+/// Waits for an answer for a limited time. After that the answer is an error 503, as of an unreachable server.
 pub(crate) struct AnswerTimeout<T> {
     answer: Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>,
     clock: Arc<dyn Clock>,

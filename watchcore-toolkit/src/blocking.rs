@@ -1,5 +1,4 @@
-//! A source whose calls block, wrapped as a source that is polled: each call runs on its own
-//! thread.
+//! A source whose calls block, wrapped as a source that is polled: each call runs on its own thread.
 
 #![forbid(unsafe_code)]
 
@@ -20,15 +19,13 @@ use std::time::Duration;
 /// The maximum number of events that a watch's thread reads ahead.
 const AHEAD: usize = 128;
 
-/// A source made of two functions that block: one lists a page, and one opens a watch, whose events
-/// are an iterator: `next` blocks for an event, and `None` is the end. Each call runs on its own
-/// thread, `watchcore-block`.
+/// A source made of two functions that block: one lists a page, and one opens a watch, whose events are an iterator:
+/// `next` blocks for an event, and `None` is the end. Each call runs on its own thread, `watchcore-block`.
 ///
-/// A stopped watch ends for its reader after the events that were read ahead. Its thread ends when
-/// the source's next event or its end arrives: a source should end its watches after the requested
-/// time-out. A call that panics counts as an error 500. A call that takes longer than
-/// [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is repeated, and keeps its
-/// thread until it returns: a source should limit its calls.
+/// A stopped watch ends for its reader after the events that were read ahead. Its thread ends when the source's next
+/// event or its end arrives: a source should end its watches after the requested time-out. A call that panics counts as
+/// an error 500. A call that takes longer than [`Reflector::answer_timeout`](crate::Reflector::answer_timeout) is
+/// repeated, and keeps its thread until it returns: a source should limit its calls.
 ///
 /// ```
 /// use std::time::Duration;

@@ -31,9 +31,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// A future that is ready after a duration. Needs no runtime.
     fn delay(&self, duration: Duration) -> Delay;
 
-    /// A future that is ready at a point of time, or at once if that has passed. A manual clock
-    /// should implement this itself: the default reads the time first, and would be late if the
-    /// clock advanced before it makes the delay.
+    /// A future that is ready at a point of time, or at once if that has passed. A manual clock should implement this
+    /// itself: the default reads the time first, and would be late if the clock advanced before it makes the delay.
     fn delay_until(&self, at: Instant) -> Delay {
         self.delay(at.saturating_duration_since(self.now()))
     }
@@ -182,8 +181,7 @@ impl ManualClock {
         sleepers.waiting.keys().next().map(|(due, _)| *due - sleepers.now)
     }
 
-    /// Blocks until `count` delays are waited for; returns whether that happened within the (real)
-    /// timeout.
+    /// Blocks until `count` delays are waited for; returns whether that happened within the (real) timeout.
     pub fn wait_for_sleepers(&self, count: usize, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         loop {

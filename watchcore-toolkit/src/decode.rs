@@ -60,9 +60,8 @@ pub trait Decoder: Send + 'static {
     /// Returns the next event; blocks until there is one. `None` is the end.
     fn decode(&mut self) -> std::result::Result<Option<WatchEvent<Self::Object>>, DecodeError>;
 
-    /// Returns a function that makes a blocked `decode` return, and each later one return at once.
-    /// It is requested before the first `decode`, and the stop calls it on any thread. The function
-    /// must not wait.
+    /// Returns a function that makes a blocked `decode` return, and each later one return at once. It is requested
+    /// before the first `decode`, and the stop calls it on any thread. The function must not wait.
     fn closer(&self) -> Box<dyn Fn() + Send + Sync>;
 }
 
@@ -122,8 +121,7 @@ fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
     Some(reporter.status(error))
 }
 
-/// A watch of a decoder's events, without a buffer: the decoder may be one event ahead of the
-/// consumer.
+/// A watch of a decoder's events, without a buffer: the decoder may be one event ahead of the consumer.
 ///
 /// ```
 /// use std::time::Duration;

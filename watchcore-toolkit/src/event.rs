@@ -28,8 +28,7 @@ pub struct WatchEvent<O> {
     /// The position after this event, at which a watch resumes without repeating or missing one.
     /// Revision 0 means unknown.
     pub position: Position,
-    /// The number of revisions directly before this event that this consumer did not see one by
-    /// one; normally 0.
+    /// The number of revisions directly before this event that this consumer did not see one by one; normally 0.
     pub lost: u64,
     /// Why the event is delivered.
     pub origin: Origin,
@@ -195,8 +194,7 @@ impl<O> WatchEvent<O> {
 
 /// An error of a watch, with an HTTP status code.
 ///
-/// Sources other than caches (a server, a test) have only such codes; an error of a cache is kept
-/// whole.
+/// Sources other than caches (a server, a test) have only such codes; an error of a cache is kept whole.
 ///
 /// ```
 /// use std::time::Duration;

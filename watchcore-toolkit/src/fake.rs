@@ -22,9 +22,8 @@ fn stopped() -> Error {
 
 /// Sends the events of a [`FakeWatch`]. Clones belong to the same watch.
 ///
-/// Each method waits until the consumer has taken its event, so a test knows the consumer's
-/// progress. After a stop they return CLOSED (apimachinery's panic), and an event that was waiting
-/// is not delivered.
+/// Each method waits until the consumer has taken its event, so a test knows the consumer's progress. After a stop they
+/// return CLOSED (apimachinery's panic), and an event that was waiting is not delivered.
 ///
 /// ```
 /// use std::thread;
@@ -56,8 +55,7 @@ impl<O> Clone for FakeSource<O> {
     }
 }
 
-/// An event that is being sent. If this is dropped before the event was taken, the event is not
-/// delivered.
+/// An event that is being sent. If this is dropped before the event was taken, the event is not delivered.
 struct Sending<'a, O> {
     pipe: &'a Pipe<O>,
     number: Option<u64>,
@@ -87,8 +85,7 @@ impl<O> FakeSource<O> {
         sent.unwrap_or_else(|| unreachable!("there is no timeout")).map_err(|_| stopped())
     }
 
-    /// [`FakeSource::send`] as a future. If it is dropped before its event was taken, the event is
-    /// not sent.
+    /// [`FakeSource::send`] as a future. If it is dropped before its event was taken, the event is not sent.
     pub async fn send_async(&self, event: WatchEvent<O>) -> Result<()> {
         let pipe = self.now();
         send(&pipe, event).await.map_err(|_| stopped())
@@ -142,8 +139,7 @@ impl<O> fmt::Debug for FakeSource<O> {
     }
 }
 
-/// A watch whose events a test sends: see [`FakeSource`], and [`RaceFreeFakeSource`] for a source
-/// that never blocks.
+/// A watch whose events a test sends: see [`FakeSource`], and [`RaceFreeFakeSource`] for a source that never blocks.
 ///
 /// ```
 /// use std::task::Poll;

@@ -96,8 +96,7 @@ impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
     }
 }
 
-/// A watch of only the objects that a predicate selects, with the right types: see
-/// [`crate::WatchExt::filter_objects`].
+/// A watch of only the objects that a predicate selects, with the right types: see [`crate::WatchExt::filter_objects`].
 ///
 /// ```
 /// use std::time::Duration;

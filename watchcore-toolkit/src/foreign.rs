@@ -1,11 +1,9 @@
-//! Foreign code is everything of the program that this crate calls or drops: wakers, limiters,
-//! decoders ([`FromKeyValue`](crate::FromKeyValue)), index functions, handlers, sources, and the
-//! values that the program stored.
+//! Foreign code is everything of the program that this crate calls or drops: wakers, limiters, decoders
+//! ([`FromKeyValue`](crate::FromKeyValue)), index functions, handlers, sources, and the values that the program stored.
 //!
-//! [`guard`] is the only way to call it. In debug builds it asserts that the thread holds no lock
-//! of this crate ([`crate::sync`]). It catches a panic, logs it with the name of the code that
-//! panicked, and returns it as a value. So a panic affects only the one call. `clippy.toml` forbids
-//! `catch_unwind` elsewhere.
+//! [`guard`] is the only way to call it. In debug builds it asserts that the thread holds no lock of this crate
+//! ([`crate::sync`]). It catches a panic, logs it with the name of the code that panicked, and returns it as a value.
+//! So a panic affects only the one call. `clippy.toml` forbids `catch_unwind` elsewhere.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // This is the only place that may use them.
@@ -80,14 +78,12 @@ pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 thread_local! {
-    /// The wakers that the present notification of this thread has reached; `None` outside of a
-    /// notification.
+    /// The wakers that the present notification of this thread has reached; `None` outside of a notification.
     static REACHED: RefCell<Option<Vec<Arc<GuardedWaker>>>> = const { RefCell::new(None) };
 }
 
-/// Runs a call that notifies listeners. `event-listener` calls their wakers under its own lock,
-/// where a waker that listens or notifies would deadlock: so here the wakers only enter a list, and
-/// are called after the call.
+/// Runs a call that notifies listeners. `event-listener` calls their wakers under its own lock, where a waker that
+/// listens or notifies would deadlock: so here the wakers only enter a list, and are called after the call.
 fn notifying<T>(call: impl FnOnce() -> T) -> T {
     // A thread that is ending has no list any more: then wakers are called at once.
     let begins = REACHED.try_with(|reached| {
@@ -104,8 +100,7 @@ fn notifying<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// An event that wakes its listeners, made of `event-listener`'s; their wakers run outside of every
-/// lock.
+/// An event that wakes its listeners, made of `event-listener`'s; their wakers run outside of every lock.
 pub(crate) struct Notify(Event);
 
 impl Notify {

@@ -42,9 +42,8 @@ pub trait Keyed {
         0
     }
 
-    /// Whether the key distinguishes the object from others. It does not for the objects of a
-    /// [`crate::Broadcaster`] without [`keys`](crate::BroadcasterBuilder::keys): adapters that use
-    /// keys end with an error there.
+    /// Whether the key distinguishes the object from others. It does not for the objects of a [`crate::Broadcaster`]
+    /// without [`keys`](crate::BroadcasterBuilder::keys): adapters that use keys end with an error there.
     fn has_own_key(&self) -> bool {
         true
     }

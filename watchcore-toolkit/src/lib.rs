@@ -1,10 +1,9 @@
 //! The watch toolkit provides the layers between a subscription of [`watchcore`] and a controller.
 //!
-//! A subscription delivers batches of key-values. The toolkit adds a broadcaster for events that a
-//! program makes itself, filters and fakes for tests, "wait until", a watch that survives its
-//! server, informers with handlers and indexes, and a work queue. Everything that delivers events
-//! is a [`Watch`]: a `Stream` of [`WatchEvent`] that can be stopped, which can be read by blocking
-//! calls as well as in futures. No runtime is needed.
+//! A subscription delivers batches of key-values. The toolkit adds a broadcaster for events that a program makes
+//! itself, filters and fakes for tests, "wait until", a watch that survives its server, informers with handlers and
+//! indexes, and a work queue. Everything that delivers events is a [`Watch`]: a `Stream` of [`WatchEvent`] that can be
+//! stopped, which can be read by blocking calls as well as in futures. No runtime is needed.
 //!
 //! A slow consumer delays nobody and lets no queue grow: it is a cursor that falls behind, and the
 //! next event that it gets reports its loss.

@@ -18,8 +18,7 @@ use watchcore::{Backoff, Error};
 /// A watch that ended within this time and delivered nothing new is a fruitless attempt.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A list after a 410, or after fruitless attempts of a relay, comes at once if none came so within
-/// this time.
+/// A list after a 410, or after fruitless attempts of a relay, comes at once if none came so within this time.
 const RELIST_CALM: Duration = Duration::from_secs(30);
 
 /// This number of fruitless attempts in a row leads to a list: whatever prevents the source from
@@ -31,8 +30,7 @@ const MOST: u32 = 3;
 enum Verdict {
     /// 410: the revision has left the source's window, so no watch can start there.
     Gone,
-    /// 429, 503, and no answer in time: says nothing about the revision. The same request is made
-    /// again later.
+    /// 429, 503, and no answer in time: says nothing about the revision. The same request is made again later.
     Busy,
     /// Any other 5xx: the server or a gateway has failed, and another watch may succeed. 504 may
     /// also mean that the revision has not been reached yet, as after a restored backup.
@@ -59,8 +57,7 @@ impl Status {
         self.error().is_some_and(Error::is_fatal)
     }
 
-    /// Whether a list at a revision failed because the source does not have that revision, any more
-    /// or yet.
+    /// Whether a list at a revision failed because the source does not have that revision, any more or yet.
     fn lacks_revision(&self) -> bool {
         matches!(self.code(), 410 | 504)
     }
@@ -79,8 +76,7 @@ pub(crate) enum Input {
     Newer,
     /// The list, the request for a watch, or the watch has failed.
     Failed(Status),
-    /// A page other than the first is gone, the pages do not end, or they belong to several
-    /// revisions.
+    /// A page other than the first is gone, the pages do not end, or they belong to several revisions.
     BrokenPages(Status),
     /// The watch delivered an event without a revision, from which it cannot be resumed.
     Unplaced(Status),
@@ -110,8 +106,7 @@ pub(crate) enum Command {
 /// A request to the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attempt {
-    /// A list: of the newest state, or of one not older than the known one; in one page, or in
-    /// several.
+    /// A list: of the newest state, or of one not older than the known one; in one page, or in several.
     List { newest: bool, whole: bool },
     /// A watch that starts with the state: any state, or one not older than the known one.
     ReadState { any: bool },
@@ -148,8 +143,7 @@ pub(crate) struct Machine {
     fruitless: u32,
     /// The present watch has delivered a newer revision.
     is_newer: bool,
-    /// The source lacks the revision of the resume point: lists request the newest state until one
-    /// succeeds.
+    /// The source lacks the revision of the resume point: lists request the newest state until one succeeds.
     wants_newest: bool,
     /// A state was stored: later states must not be older.
     has_state: bool,
@@ -250,8 +244,7 @@ impl Machine {
         Command::Wait(None, status)
     }
 
-    /// Makes the attempt after the backoff, or when its distance is kept; after an error, not
-    /// before its Retry-After.
+    /// Makes the attempt after the backoff, or when its distance is kept; after an error, not before its Retry-After.
     fn pause(&mut self, now: Instant, attempt: Attempt, status: Option<Status>) -> Command {
         self.state = State::Waiting(attempt);
         let least = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
@@ -351,8 +344,7 @@ impl Machine {
                 self.relisted_at = Some(now);
                 self.at_once(attempt, Some(status))
             }
-            // Without a pause, a source that rejects what it has just listed would be listed in a
-            // loop.
+            // Without a pause, a source that rejects what it has just listed would be listed in a loop.
             Policy::Mirror { .. } => {
                 let action = self.pause(now, attempt, Some(status));
                 if let Command::Wait(Some(delay), _) = &action {

@@ -8,8 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use watchcore::{Code, Error, KeyValue, Result};
 
-/// The conversion of a typed watch: from a key-value to itself, or to an [`Object`] of the cache's
-/// decoder.
+/// The conversion of a typed watch: from a key-value to itself, or to an [`Object`] of the cache's decoder.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Read};
@@ -23,10 +22,9 @@ use watchcore::{Code, Error, KeyValue, Result};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
-    /// Makes the object of a key-value. It increments a count and copies no bytes. INVALID_ARGUMENT
-    /// if the decoder refuses the value, or makes another type; PANIC if it panicked. A panic of
-    /// this method itself counts as a value that cannot be decoded, in watches, handlers, indexes
-    /// and lists alike.
+    /// Makes the object of a key-value. It increments a count and copies no bytes. INVALID_ARGUMENT if the decoder
+    /// refuses the value, or makes another type; PANIC if it panicked. A panic of this method itself counts as a value
+    /// that cannot be decoded, in watches, handlers, indexes and lists alike.
     fn from_key_value(kv: &KeyValue) -> Result<Self>;
 
     /// The key-value from which the object was made.
@@ -35,8 +33,7 @@ pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
     /// The type that is read without keeping it: the key-value itself, or the decoder's value.
     type View: ?Sized;
 
-    /// The view of a key-value, without incrementing a count. Errors are those of
-    /// [`FromKeyValue::from_key_value`].
+    /// The view of a key-value, without incrementing a count. Errors are those of [`FromKeyValue::from_key_value`].
     fn view(kv: &KeyValue) -> Result<&Self::View>;
 }
 
@@ -111,13 +108,11 @@ impl FromKeyValue for KeyValue {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 ///
-/// An object of a [`crate::Broadcaster`] has the key that the broadcaster's
-/// [`keys`](crate::BroadcasterBuilder::keys) returned, and the number of its event as its revision.
-/// Without such a function it has no key of its own: `key` is `/` for all of them, and adapters
-/// that use keys refuse it.
+/// An object of a [`crate::Broadcaster`] has the key that the broadcaster's [`keys`](crate::BroadcasterBuilder::keys)
+/// returned, and the number of its event as its revision. Without such a function it has no key of its own: `key` is
+/// `/` for all of them, and adapters that use keys refuse it.
 pub struct Object<T> {
-    /// Its decoder made a `T`: this was checked when the object was made, and a decoded value never
-    /// changes.
+    /// Its decoder made a `T`: this was checked when the object was made, and a decoded value never changes.
     kv: KeyValue,
     decoded: PhantomData<fn() -> T>,
 }

@@ -68,8 +68,7 @@ impl<O> ListedPages<O> {
         Ok(true)
     }
 
-    /// Returns the whole list; an error if no watch can start after it. Only an empty first state
-    /// may have no revision.
+    /// Returns the whole list; an error if no watch can start after it. Only an empty first state may have no revision.
     pub(crate) fn into_listed(self, is_first: bool) -> Result<ListPage<O>, Input> {
         let listed = self.listed;
         if listed.position != Position::default() || (is_first && listed.objects.is_empty()) {

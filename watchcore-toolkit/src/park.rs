@@ -9,9 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Wakes one call of [`block_on`]. Each call has its own flag, because a callback may wait for
-/// something else on the same thread, and the wake-up of that wait must not count for the outer
-/// one.
+/// Wakes one call of [`block_on`]. Each call has its own flag, because a callback may wait for something else on the
+/// same thread, and the wake-up of that wait must not count for the outer one.
 struct ParkedThread {
     thread: Thread,
     woken: AtomicBool,

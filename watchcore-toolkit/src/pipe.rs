@@ -1,9 +1,8 @@
 //! A queue of events from one producer to one consumer: the basis of the fakes, and of the threads
 //! of decoders and blocking sources.
 //!
-//! A sender puts its event into the queue and waits until it was taken, or only puts it there while
-//! there is room. One lock protects everything; wakers are called after it, so a sender may be the
-//! consumer's own task.
+//! A sender puts its event into the queue and waits until it was taken, or only puts it there while there is room. One
+//! lock protects everything; wakers are called after it, so a sender may be the consumer's own task.
 
 #![forbid(unsafe_code)]
 
@@ -67,8 +66,7 @@ impl<O> Pipe<O> {
     /// Puts an event into the queue, if it has fewer than `places` events.
     pub(crate) fn try_send(&self, event: WatchEvent<O>, places: usize) -> Result<(), NotSent> {
         let state = self.lock();
-        // An event that is not sent stays in the parameter, which is dropped after the lock is
-        // released.
+        // An event that is not sent stays in the parameter, which is dropped after the lock is released.
         if state.stopped {
             return Err(NotSent::Stopped);
         }
@@ -84,8 +82,7 @@ impl<O> Pipe<O> {
         self.lock().queue.len() < places
     }
 
-    /// Sends an event and waits until it was taken; `number` belongs to the sender, and is `None`
-    /// at its first poll.
+    /// Sends an event and waits until it was taken; `number` belongs to the sender, and is `None` at its first poll.
     pub(crate) fn poll_send(
         &self,
         event: &mut Option<WatchEvent<O>>,
@@ -149,8 +146,7 @@ impl<O> Pipe<O> {
         Poll::Pending
     }
 
-    /// Stops the queue: waiting senders get an error and their events are dropped; other events
-    /// stay for the consumer.
+    /// Stops the queue: waiting senders get an error and their events are dropped; other events stay for the consumer.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;

@@ -1,6 +1,5 @@
-//! The usual predicates, and the function from which all others are made: a predicate selects the
-//! part of an object that is compared to detect a change. See
-//! [`PredicateExt::predicate_filter`](crate::PredicateExt::predicate_filter).
+//! The usual predicates, and the function from which all others are made: a predicate selects the part of an object
+//! that is compared to detect a change. See [`PredicateExt::predicate_filter`](crate::PredicateExt::predicate_filter).
 
 #![forbid(unsafe_code)]
 

@@ -115,13 +115,11 @@ pub struct ListRequest {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListPage<O = Entry> {
-    /// The position after which a watch continues the list, the same in all pages. Revision 0 means
-    /// unknown.
+    /// The position after which a watch continues the list, the same in all pages. Revision 0 means unknown.
     pub position: Position,
     /// The objects, each key once, in any order.
     pub objects: Vec<O>,
-    /// The keys of further objects that could not be made: consumers keep the last value that they
-    /// have.
+    /// The keys of further objects that could not be made: consumers keep the last value that they have.
     pub refused: Vec<Vec<u8>>,
     /// The token of the next page, another one each time; `None` in the last page.
     pub continue_token: Option<String>,

@@ -1,5 +1,4 @@
-//! The crate's locks, and the synchronisation types that loom instruments: std's, or loom's under
-//! `--cfg toolkit_loom`.
+//! The crate's locks, and the synchronisation types that loom instruments: std's, or loom's under `--cfg toolkit_loom`.
 //!
 //! [`Lock`] and [`SharedLock`] are the crate's only locks (`clippy.toml` forbids std's). They count
 //! the guards that a thread holds, and [`crate::foreign`] asserts in debug builds that the thread
@@ -68,8 +67,7 @@ impl Drop for Counted {
     }
 }
 
-/// A mutex under which no foreign code runs. Poisoning is ignored, because a panic under it is a
-/// bug of this crate.
+/// A mutex under which no foreign code runs. Poisoning is ignored, because a panic under it is a bug of this crate.
 #[derive(Default)]
 pub(crate) struct Lock<T>(std::sync::Mutex<T>);
 
@@ -111,8 +109,7 @@ impl<T> Lock<T> {
         HeldLock::new(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Stores a value, and returns the former one, which the caller drops after the lock is
-    /// released.
+    /// Stores a value, and returns the former one, which the caller drops after the lock is released.
     pub(crate) fn replace(&self, value: T) -> T {
         std::mem::replace(&mut *self.lock(), value)
     }
@@ -161,8 +158,7 @@ pub(crate) mod weak {
         Nothing,
         /// A watcher swaps its word; weakened, it loads and stores it.
         TakeInOneStep,
-        /// A publisher marks a member and gets its number; weakened, the number is older than the
-        /// mark.
+        /// A publisher marks a member and gets its number; weakened, the number is older than the mark.
         MarkInOneStep,
         /// A publisher that leaves the line passes its wake-up on.
         LeaveLine,

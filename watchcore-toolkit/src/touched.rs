@@ -41,11 +41,10 @@ pub trait PredicateExt: Watch + Sized {
         Touched { watch: self, deletes: true, lost: 0 }
     }
 
-    /// Only changes of the part that the predicate compares, and all deletions. It uses keys: at an
-    /// object without one ([`Keyed::has_own_key`]) it ends with an Error event (400). It stores the
-    /// key and 8 bytes for each present object; a deleted object is forgotten, and an object that
-    /// is created again counts as a new one. `old` stays the version directly before `new`, even if
-    /// that was not delivered.
+    /// Only changes of the part that the predicate compares, and all deletions. It uses keys: at an object without one
+    /// ([`Keyed::has_own_key`]) it ends with an Error event (400). It stores the key and 8 bytes for each present
+    /// object; a deleted object is forgotten, and an object that is created again counts as a new one. `old` stays the
+    /// version directly before `new`, even if that was not delivered.
     fn predicate_filter<P: Predicate<Self::Object>>(self, predicate: P) -> PredicateFilter<Self, P>
     where
         Self::Object: Keyed,
@@ -153,8 +152,7 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
 
     fn passes(&mut self, event: &WatchEvent<W::Object>) -> bool {
         if event.lost > 0 && event.origin == Origin::Change {
-            // The watch has skipped events, possibly deletions, so it is unknown which objects to
-            // forget.
+            // The watch has skipped events, possibly deletions, so it is unknown which objects to forget.
             self.seen = HashMap::new();
         }
         match &event.payload {

@@ -133,8 +133,7 @@ pub fn until<W: Watch>(watch: W) -> Until<W> {
     Until { watch: Some(watch), sequence: Sequence::new(), deadline: Deadline::new() }
 }
 
-/// A wait until conditions hold, one after the other. It is a future; [`Until::wait`] blocks until
-/// it is ready.
+/// A wait until conditions hold, one after the other. It is a future; [`Until::wait`] blocks until it is ready.
 ///
 /// Each event is checked against the current condition. If that holds, the same event is checked
 /// against the next condition, so one event may satisfy several. The watch is stopped when the wait
@@ -234,8 +233,7 @@ impl<W: Watch> Until<W> {
         self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
     }
 
-    /// [`Until::then`] with a condition that may fail: its error ends the wait, and is returned
-    /// with the event.
+    /// [`Until::then`] with a condition that may fail: its error ends the wait, and is returned with the event.
     pub fn then_try<E>(
         mut self,
         condition: impl FnMut(&WatchEvent<W::Object>) -> Result<bool, E> + Send + 'static,
@@ -307,8 +305,7 @@ impl<W: Watch> Future for Until<W> {
                 }
             }
         }
-        // The watch may be ready without a pause: the limit applies nevertheless, and other tasks
-        // run.
+        // The watch may be ready without a pause: the limit applies nevertheless, and other tasks run.
         if this.deadline.poll(context) {
             return this.over(Err(UntilEnd::Timeout));
         }
@@ -341,11 +338,10 @@ pub fn until_with_sync<O: FromKeyValue>(cache: &Cache) -> UntilWithSync<O> {
 
 /// A wait over a cache's state and its changes, which only the end of the cache interrupts.
 ///
-/// The state comes first, as Added, then Synced, then every change. If the cache's window overtakes
-/// the wait, or its source was away, the difference follows: intermediate states may be skipped,
-/// but none of the present ones is missed. With a precondition, the wait first needs the cache's
-/// first listing; the watch starts not later than the state for which the precondition is called,
-/// so no change in between is missed.
+/// The state comes first, as Added, then Synced, then every change. If the cache's window overtakes the wait, or its
+/// source was away, the difference follows: intermediate states may be skipped, but none of the present ones is missed.
+/// With a precondition, the wait first needs the cache's first listing; the watch starts not later than the state for
+/// which the precondition is called, so no change in between is missed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -418,8 +414,7 @@ impl<O: FromKeyValue> UntilWithSync<O> {
         self
     }
 
-    /// Limits the wait, for the state and the conditions together; zero (the default) means no
-    /// limit.
+    /// Limits the wait, for the state and the conditions together; zero (the default) means no limit.
     pub fn timeout(mut self, timeout: Duration) -> UntilWithSync<O> {
         self.deadline.timeout = timeout;
         self

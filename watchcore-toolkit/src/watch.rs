@@ -42,8 +42,7 @@ pub trait Watch: Stream<Item = WatchEvent<<Self as Watch>::Object>> + Unpin + Se
     /// The type of its objects.
     type Object;
 
-    /// Returns a handle that stops the watch. It may be requested at any time, and outlives the
-    /// watch.
+    /// Returns a handle that stops the watch. It may be requested at any time, and outlives the watch.
     fn stopper(&self) -> Stopper;
 }
 
@@ -138,8 +137,7 @@ pub trait WatchExt: Watch {
 
 impl<W: Watch + ?Sized> WatchExt for W {}
 
-/// Stops a watch: from any thread, at any time, any number of times, also inside a callback. Never
-/// waits.
+/// Stops a watch: from any thread, at any time, any number of times, also inside a callback. Never waits.
 ///
 /// ```
 /// use watchcore_toolkit::Stopper;
@@ -160,8 +158,7 @@ struct StopCell {
 }
 
 impl Stopper {
-    /// Makes a stopper that calls `action` at the first stop, on the stopping thread. `action` must
-    /// not wait.
+    /// Makes a stopper that calls `action` at the first stop, on the stopping thread. `action` must not wait.
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Stopper {
         Stopper { cell: Arc::new(StopCell { stopped: AtomicBool::new(false), action: Box::new(action) }) }
     }
@@ -203,8 +200,7 @@ struct SignalState {
 }
 
 impl Signal {
-    /// Raises the flag and wakes the consumer. The waker runs outside of the lock, because it is
-    /// foreign code.
+    /// Raises the flag and wakes the consumer. The waker runs outside of the lock, because it is foreign code.
     pub(crate) fn raise(&self) {
         let waker = {
             let mut state = self.state.lock();
@@ -216,8 +212,7 @@ impl Signal {
 
     /// Whether the flag was raised; otherwise the task is woken when it is.
     pub(crate) fn poll_raised(&self, context: &mut Context<'_>) -> bool {
-        // The clone, and the drop of the former waker, are foreign code: they run outside of the
-        // lock.
+        // The clone, and the drop of the former waker, are foreign code: they run outside of the lock.
         let waker = context.waker().clone();
         let mut state = self.state.lock();
         let (raised, before) = (state.raised, state.waker.replace(waker));

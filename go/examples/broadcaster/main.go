@@ -56,16 +56,14 @@ func run(ctx context.Context, out io.Writer) error {
 	published := make(chan error, 1)
 	go func() { published <- publish(b) }()
 	seen, lost := count(ctx, waits)
-	// Stop in any case, also after the end of the context: the publisher must not wait for an
-	// unread watcher.
+	// Stop in any case, also after the end of the context: the publisher must not wait for an unread watcher.
 	waits.Stop()
 	if err := <-published; err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "waits: saw %d jobs, lost %d\n", seen, lost)
 
-	// The late watcher starts in the middle. After Shutdown, watchers can still read earlier
-	// events.
+	// The late watcher starts in the middle. After Shutdown, watchers can still read earlier events.
 	late, err := b.WatchAfter(jobs / 2)
 	if err != nil {
 		return err

@@ -88,8 +88,7 @@ func (c *controller) watch(ctx context.Context) error {
 	return informer.WaitForSync(ctx, c.apps, c.pods, ofApps, ofPods)
 }
 
-// compare returns how many instances of an application are wanted and which exist, both at one
-// revision.
+// compare returns how many instances of an application are wanted and which exist, both at one revision.
 func (c *controller) compare(ctx context.Context, name string) (wanted int, there []string, err error) {
 	now, err := informer.SameRevision(ctx, c.apps, c.pods)
 	if err != nil {

@@ -69,8 +69,7 @@ func service(key string) string {
 	return name
 }
 
-// resolve returns the addresses of a service's healthy instances, without a request and without a
-// lock.
+// resolve returns the addresses of a service's healthy instances, without a request and without a lock.
 func (r *resolver) resolve(name string) ([]string, error) {
 	found, err := r.instances.Lister().ByIndex(byService, name)
 	if err != nil {

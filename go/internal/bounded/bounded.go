@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// Bound is how long anything in a test may take before it counts as hanging. No test waits for it
-// to pass.
+// Bound is how long anything in a test may take before it counts as hanging. No test waits for it to pass.
 const Bound = 60 * time.Second
 
 // Context returns a context that is done when the test ends, or Bound has passed.
@@ -35,8 +34,7 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Receive returns the next value of a channel. It fails the test if neither a value nor a close
-// comes.
+// Receive returns the next value of a channel. It fails the test if neither a value nor a close comes.
 func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {

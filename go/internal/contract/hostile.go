@@ -210,8 +210,7 @@ func (h *Hostile) Drive(t testing.TB, clock *handclock.Clock, poll func(), holds
 		if holds() {
 			return true
 		}
-		// The server ends its watches, so that a watch that started inside a vanished revision
-		// finds out.
+		// The server ends its watches, so that a watch that started inside a vanished revision finds out.
 		_, first := clock.Timers()
 		clock.Advance(max(first, 2*time.Second))
 		h.mu.Lock()

@@ -1,6 +1,5 @@
-// Package contract drives the machines under the rows of contract/toolkit, for the tests of several
-// packages: over a source that a row feeds, or over a hostile server. contract/README.md explains
-// the words of a row.
+// Package contract drives the machines under the rows of contract/toolkit, for the tests of several packages:
+// over a source that a row feeds, or over a hostile server. contract/README.md explains the words of a row.
 package contract
 
 import (

@@ -1,5 +1,4 @@
-// Package handclock is a clock for tests: the test advances it, and can ask how many timers are
-// armed.
+// Package handclock is a clock for tests: the test advances it, and can ask how many timers are armed.
 package handclock
 
 import (

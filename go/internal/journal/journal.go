@@ -1,12 +1,11 @@
 // Package journal is an append-only log of values in Go's heap: one appender, any number of
 // readers, and a window that drops old values.
 //
-// [Journal] is the main type. Each value has a sequence number: the first one 0, the next 1.
-// [Journal.Append] writes a value, and [Journal.Read] copies values from a given number on. When as
-// many newer values follow as the window holds, a segment leaves the directory and the garbage
-// collector frees it. The journal does not know its readers. They name a number, copy, and keep no
-// reference into it: a reader that sleeps for a day holds no memory, and finds out with one
-// comparison that its position has left the window.
+// [Journal] is the main type. Each value has a sequence number: the first one 0, the next 1. [Journal.Append]
+// writes a value, and [Journal.Read] copies values from a given number on. When as many newer values follow
+// as the window holds, a segment leaves the directory and the garbage collector frees it. The journal does
+// not know its readers. They name a number, copy, and keep no reference into it: a reader that sleeps for a
+// day holds no memory, and finds out with one comparison that its position has left the window.
 //
 // # Life of a value
 //
@@ -53,8 +52,7 @@ const (
 	largestWindow = 1 << 40
 )
 
-// segment is a run of values. Its number times the segment size is the sequence number of its first
-// value.
+// segment is a run of values. Its number times the segment size is the sequence number of its first value.
 type segment[T any] struct {
 	number uint64
 	values []T
@@ -80,9 +78,8 @@ type notice struct {
 	waiters atomic.Int64
 }
 
-// fewWaiters is the number of waiters up to which the appender itself wakes them. The runtime wakes
-// one after the other, so a separate goroutine wakes larger numbers
-// (BenchmarkJournalAppendBesideSleepers).
+// fewWaiters is the number of waiters up to which the appender itself wakes them. The runtime wakes one after
+// the other, so a separate goroutine wakes larger numbers (BenchmarkJournalAppendBesideSleepers).
 const fewWaiters = 16
 
 // happened is the closed channel that Wait returns when there is no need to wait.
@@ -197,8 +194,7 @@ func (j *Journal[T]) Close() {
 	j.wake()
 }
 
-// Closed reports whether the journal was closed. A head that is loaded after Closed returned true
-// is the end.
+// Closed reports whether the journal was closed. A head that is loaded after Closed returned true is the end.
 func (j *Journal[T]) Closed() bool { return j.closed.Load() }
 
 // Head returns the sequence number of the next value, which is the number of values so far.

@@ -47,8 +47,7 @@ func isFatal(err error) bool {
 	return errors.As(err, &fatal) && fatal.Fatal()
 }
 
-// CodeOf returns the HTTP status of an error such as a watch.Status or a watchcore.Error; 0 if it
-// has none.
+// CodeOf returns the HTTP status of an error such as a watch.Status or a watchcore.Error; 0 if it has none.
 func CodeOf(err error) int {
 	var coded interface {
 		error

@@ -215,8 +215,7 @@ func (m *Machine) fruitlessWatch(now time.Time, in Input) Action {
 	return m.pause(now, Watch, in)
 }
 
-// pause waits for the backoff or for the rest of the distance, and for the delay that the source
-// requests.
+// pause waits for the backoff or for the rest of the distance, and for the delay that the source requests.
 func (m *Machine) pause(now time.Time, next Do, in Input) Action {
 	if !m.isRelay() {
 		return m.wait(next, now.Add(m.backoff.next(now, in.RetryAfter)), in.Err)

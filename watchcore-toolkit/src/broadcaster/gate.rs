@@ -1,17 +1,14 @@
-//! The gate admits publishers one after the other, and none further ahead than the slowest member
-//! allows.
+//! The gate admits publishers one after the other, and none further ahead than the slowest member allows.
 //!
-//! A [`Gate`] numbers the publications: 1, 2, 3. A [`Member`] is a watcher for which publishers wait;
-//! it stores up to which number it has taken, and number n may be published while `taken +
-//! allowance >= n` for every member. A lock protects everything except the word of a member, because a
-//! watcher takes without locking.
+//! A [`Gate`] numbers the publications: 1, 2, 3. A [`Member`] is a watcher for which publishers wait; it stores up to
+//! which number it has taken, and number n may be published while `taken + allowance >= n` for every member. A lock
+//! protects everything except the word of a member, because a watcher takes without locking.
 //!
-//! A publisher that finds the line empty and its number at or below `free_until` publishes at once.
-//! Above `free_until` it walks over the members, which happens once per as many numbers as the
-//! slowest member is away from its limit. If a member is full, the publisher joins the line (a ticket
-//! and its waker) and marks the member as wanted. The watcher that takes next finds the mark, and
-//! under the lock continues the walk where it stopped: it marks the next full member, or wakes the
-//! first in line. So a publisher is woken when it can continue, and not by each of a thousand
+//! A publisher that finds the line empty and its number at or below `free_until` publishes at once. Above `free_until`
+//! it walks over the members, which happens once per as many numbers as the slowest member is away from its limit. If a
+//! member is full, the publisher joins the line (a ticket and its waker) and marks the member as wanted. The watcher
+//! that takes next finds the mark, and under the lock continues the walk where it stopped: it marks the next full
+//! member, or wakes the first in line. So a publisher is woken when it can continue, and not by each of a thousand
 //! members.
 //!
 //! | step | partner | order |
@@ -20,9 +17,8 @@
 //! | the same swap | a publisher's load or `fetch_or` of the word | Release / Acquire: the publisher of n + allowance + 1 sees everything that a consumer did before it took n |
 //! | tickets, members, the number, the end | the same fields | the lock |
 //!
-//! Only the first in line makes the gate walk: a later publisher is woken by the one before it,
-//! when that has published or given up. No foreign code runs under the lock: wakers are called
-//! after it.
+//! Only the first in line makes the gate walk: a later publisher is woken by the one before it, when that has published
+//! or given up. No foreign code runs under the lock: wakers are called after it.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types)] // Loom instruments this mutex, and `sync::lock` counts its guards.
@@ -37,8 +33,7 @@ use std::task::{Context, Poll, Waker};
 
 /// A watcher for which publishers wait.
 pub(super) struct Member {
-    /// Twice the number up to which it has taken everything, plus one if the first in line waits
-    /// for it.
+    /// Twice the number up to which it has taken everything, plus one if the first in line waits for it.
     word: AtomicU64,
     /// The number of publications that it may be behind.
     allowance: u64,
@@ -197,8 +192,7 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Locks the gate, so that nothing is published. The lock is held for one publication at most,
-    /// never during a wait.
+    /// Locks the gate, so that nothing is published. The lock is held for one publication at most, never during a wait.
     pub(super) fn lock(&self) -> HeldLock<MutexGuard<'_, Line<S>>> {
         lock(&self.line)
     }
@@ -252,8 +246,7 @@ impl<S> Gate<S> {
         let next = if is_first { line.next_in_line() } else { None };
         drop(line);
         drop(before);
-        // A member may have moved between the two checks: then this publisher itself is woken and
-        // polled again.
+        // A member may have moved between the two checks: then this publisher itself is woken and polled again.
         wake(next);
         Poll::Pending
     }
@@ -292,8 +285,7 @@ impl<S> Gate<S> {
         wake(next);
     }
 
-    /// Ends publishing, after one last step, and wakes all waiting publishers. `None`: it had ended
-    /// before.
+    /// Ends publishing, after one last step, and wakes all waiting publishers. `None`: it had ended before.
     pub(super) fn close<R>(&self, last: impl FnOnce(&mut S, u64) -> R) -> Option<R> {
         let mut line = self.lock();
         if line.closed {

@@ -1,16 +1,14 @@
 //! Objects in the log of an embedded cache.
 //!
-//! A cache's values are bytes, from which a decoder makes objects. Here the first byte says what
-//! happened to the object; its key follows if the broadcaster has a function for keys. The log
-//! itself has a single key: with many keys, the newest object of each would stay in the cache's
-//! state for ever.
+//! A cache's values are bytes, from which a decoder makes objects. Here the first byte says what happened to the
+//! object; its key follows if the broadcaster has a function for keys. The log itself has a single key: with many keys,
+//! the newest object of each would stay in the cache's state for ever.
 //!
-//! The object itself is passed in a slot beside the log. The publisher puts it there, writes the
-//! revision, and has it decoded before it returns; the decoder takes the object from the slot. A
-//! faster reader decodes it on its own thread and gets the same object, because the slot is filled
-//! for one revision at a time and a version is decoded once. From then on the version owns the
-//! object: it is shared by count, and dropped by the thread that frees versions when it has left
-//! the log and nobody uses it.
+//! The object itself is passed in a slot beside the log. The publisher puts it there, writes the revision, and has it
+//! decoded before it returns; the decoder takes the object from the slot. A faster reader decodes it on its own thread
+//! and gets the same object, because the slot is filled for one revision at a time and a version is decoded once. From
+//! then on the version owns the object: it is shared by count, and dropped by the thread that frees versions when it
+//! has left the log and nobody uses it.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_types)] // Loom instruments this mutex, and `sync::lock` counts its guards.
@@ -160,8 +158,7 @@ impl<T> ObjectLog<T> {
     }
 }
 
-/// Makes objects outside of a broadcaster's log: in a temporary log, whose objects live on by their
-/// counts.
+/// Makes objects outside of a broadcaster's log: in a temporary log, whose objects live on by their counts.
 pub(super) fn objects_of<T: Send + Sync + 'static>(
     events: impl IntoIterator<Item = WatchEvent<T>>,
     keys: Option<&Keys<T>>,
@@ -224,8 +221,7 @@ pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<Payl
     })
 }
 
-/// Borrows the action and the object of a revision without incrementing a count; `None` is the end,
-/// too.
+/// Borrows the action and the object of a revision without incrementing a count; `None` is the end, too.
 pub(super) fn action_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<(Action, &T)> {
     let action = match kv.value()?.first()? {
         b'm' => Action::Modified,

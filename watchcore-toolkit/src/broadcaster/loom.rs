@@ -221,8 +221,7 @@ fn loom_gate_end_beside_publishers() {
     });
 }
 
-/// A member is added concurrently with a publisher: the bound holds from the number on at which the
-/// member starts.
+/// A member is added concurrently with a publisher: the bound holds from the number on at which the member starts.
 #[test]
 fn loom_gate_member_comes() {
     loom::model(|| {

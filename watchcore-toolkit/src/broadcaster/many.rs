@@ -41,11 +41,10 @@ pub struct BroadcastEvent<'a, T> {
 }
 
 impl<T: Send + Sync + 'static> BroadcastWatch<T> {
-    /// Waits for events, at most for the timeout (`Duration::MAX`: for ever), and calls `visit`
-    /// with some available events, at most `max`. A call does not mix events of the prefix with
-    /// those of the log. Returns the number of events; 0 is the end of the watch, or an event that
-    /// says how it ended: the next [`crate::WatchExt::recv`] returns that. TIMEOUT if no event
-    /// came; INVALID_ARGUMENT for a `max` of 0.
+    /// Waits for events, at most for the timeout (`Duration::MAX`: for ever), and calls `visit` with some available
+    /// events, at most `max`. A call does not mix events of the prefix with those of the log. Returns the number of
+    /// events; 0 is the end of the watch, or an event that says how it ended: the next [`crate::WatchExt::recv`]
+    /// returns that. TIMEOUT if no event came; INVALID_ARGUMENT for a `max` of 0.
     ///
     /// This is for watches with many events: no object's count is incremented, and a waiting
     /// publisher is checked once per call, not once per event. So all events of a call count as
@@ -64,8 +63,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         })
     }
 
-    /// [`BroadcastWatch::recv_many`] as a future, without a timeout. Cancel safe. `max` 0 returns
-    /// 0.
+    /// [`BroadcastWatch::recv_many`] as a future, without a timeout. Cancel safe. `max` 0 returns 0.
     pub async fn next_many(&mut self, max: usize, mut visit: impl FnMut(BroadcastEvent<'_, T>) + Send) -> usize {
         poll_fn(|context| self.poll_many(context, max, &mut visit)).await
     }
@@ -141,8 +139,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         if until <= begin {
             return 0;
         }
-        // All events are taken before the first call, because a `visit` that publishes would
-        // otherwise wait for itself.
+        // All events are taken before the first call, because a `visit` that publishes would otherwise wait for itself.
         (self.taken, self.next) = (events[until - 1].revision(), until);
         if let Rule::Wait(member) = &self.rule
             && member.take(self.taken)
@@ -159,8 +156,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         until - begin
     }
 
-    /// Releases a batch of which everything was taken: a batch keeps a segment of the log in
-    /// memory.
+    /// Releases a batch of which everything was taken: a batch keeps a segment of the log in memory.
     fn release_if_taken(&mut self) {
         if self.next == self.batch.len() {
             (self.batch, self.next) = (watchcore::Batch::default(), 0);
@@ -169,8 +165,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
 
     /// Polls for the next batch; false: the watch has ended, which the stream reports.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        // The rest of the former batch was lost, and would keep a segment of the log during the
-        // wait.
+        // The rest of the former batch was lost, and would keep a segment of the log during the wait.
         (self.batch, self.next) = (watchcore::Batch::default(), 0);
         match Pin::new(&mut self.subscription).poll_next(context) {
             Poll::Pending => Poll::Pending,

@@ -1,10 +1,9 @@
 //! A broadcaster distributes objects that the program publishes to many watchers.
 //!
-//! It is the log of an embedded cache with one key. Publishing an object writes one revision,
-//! however many watchers there are; a watcher is a cursor in that log, and objects are shared by
-//! count. The watcher that takes computes the effect of its `queue` (`queue.rs`), and the two sides
-//! interact only if a publisher has to wait (`gate.rs`). The crate's documentation compares the
-//! names with apimachinery's.
+//! It is the log of an embedded cache with one key. Publishing an object writes one revision, however many watchers
+//! there are; a watcher is a cursor in that log, and objects are shared by count. The watcher that takes computes the
+//! effect of its `queue` (`queue.rs`), and the two sides interact only if a publisher has to wait (`gate.rs`). The
+//! crate's documentation compares the names with apimachinery's.
 
 #![forbid(unsafe_code)]
 
@@ -44,9 +43,8 @@ const INCOMING: u64 = 26;
 /// Share it between threads in an `Arc`. Publishers are served one after the other, in order.
 /// Dropping it shuts it down.
 ///
-/// An object is shared, not cloned, and lives until it has left the log (whose window is at least
-/// four times the queue, and at least 96 events) and nobody uses it; then a thread of the library
-/// drops it, so its `Drop` should not wait.
+/// An object is shared, not cloned, and lives until it has left the log (whose window is at least four times the queue,
+/// and at least 96 events) and nobody uses it; then a thread of the library drops it, so its `Drop` should not wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -126,8 +124,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
 
     fn with(name: &str, defaults: WatchOptions, history: usize, keys: Option<Keys<T>>) -> Result<Broadcaster<T>> {
         let window = options::window(&defaults, history)?;
-        // Segments are evicted as a whole, and the newest may be empty: at least 3/4 of the
-        // capacity stay.
+        // Segments are evicted as a whole, and the newest may be empty: at least 3/4 of the capacity stay.
         let log = ObjectLog::new(name, (window / 3 * 4 + 4).max(128))?;
         let epoch = log.position().epoch;
         let shared = Shared {
@@ -215,10 +212,9 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
     /// Publishes an object, and returns its revision. Waits while a [`WhenFull::Wait`] watcher is
     /// behind by its queue and 26 more.
     ///
-    /// CLOSED after the shutdown, also during the wait. Blocks the thread; on threads that run
-    /// tasks, use [`Broadcaster::action_async`]. A watcher's consumer may call it, too, because the
-    /// event that it handles counts as taken. O(1), and once per `queue` events
-    /// O([`WhenFull::Wait`] watchers).
+    /// CLOSED after the shutdown, also during the wait. Blocks the thread; on threads that run tasks, use
+    /// [`Broadcaster::action_async`]. A watcher's consumer may call it, too, because the event that it handles counts
+    /// as taken. O(1), and once per `queue` events O([`WhenFull::Wait`] watchers).
     pub fn action(&self, action: Action, object: T) -> Result<u64> {
         let mut publication = self.publication(action, object)?;
         match self.try_publish(&mut publication) {
@@ -277,8 +273,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         self.shared.watchers.load(Ordering::Relaxed)
     }
 
-    /// The position of the last event: a watch opened by [`Broadcaster::after`] with it receives
-    /// the following events.
+    /// The position of the last event: a watch opened by [`Broadcaster::after`] with it receives the following events.
     pub fn position(&self) -> Position {
         Position { epoch: self.shared.epoch, revision: self.shared.gate.lock().last }
     }

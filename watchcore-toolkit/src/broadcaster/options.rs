@@ -31,8 +31,7 @@ use watchcore::{Code, Error, Result};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WhenFull {
-    /// Publishers wait until the watcher has taken an event. They may run 26 events further ahead
-    /// than the queue.
+    /// Publishers wait until the watcher has taken an event. They may run 26 events further ahead than the queue.
     #[default]
     Wait,
     /// The watcher loses new events, which are counted and reported with the next event that it

@@ -1,10 +1,9 @@
 //! The queue of a watcher that drops emulates a bounded channel: the reader computes which events a
 //! channel of this capacity would have accepted.
 //!
-//! Between two takes of its consumer a channel only fills up: of the events published meanwhile,
-//! the first ones find the free slots, the others find the channel full. So three numbers suffice:
-//! the head at the last look, the head now, and the number of accepted events that were not taken.
-//! `docs/internals/toolkit.md` has an example in numbers.
+//! Between two takes of its consumer a channel only fills up: of the events published meanwhile, the first ones find
+//! the free slots, the others find the channel full. So three numbers suffice: the head at the last look, the head now,
+//! and the number of accepted events that were not taken. `docs/internals/toolkit.md` has an example in numbers.
 
 #![forbid(unsafe_code)]
 
@@ -162,8 +161,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever is published and taken in whatever order, the queue takes the same events as a
-        /// channel.
+        /// Whatever is published and taken in whatever order, the queue takes the same events as a channel.
         #[test]
         fn arithmetic_equals_a_channel(
             places in 1..6u64,

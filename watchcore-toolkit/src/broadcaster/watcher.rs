@@ -161,8 +161,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         Some(WatchEvent { position: self.position(), lost, origin: Origin::Change, payload })
     }
 
-    /// Handles an error of the subscription: lost events (`None`), or the error that ends the
-    /// watch.
+    /// Handles an error of the subscription: lost events (`None`), or the error that ends the watch.
     pub(super) fn lose(&mut self, error: Error) -> Option<Error> {
         if error.code() != Code::Lagged {
             return Some(error);
@@ -212,8 +211,7 @@ impl<T> BroadcastWatch<T> {
         }
     }
 
-    /// The position of the last event that was taken: a watch that starts after it receives the
-    /// following events.
+    /// The position of the last event that was taken: a watch that starts after it receives the following events.
     pub fn position(&self) -> Position {
         Position { epoch: self.shared.epoch, revision: self.taken }
     }

@@ -67,8 +67,7 @@ pub trait Handler<O>: Send + 'static {
     /// Every object of the initial state has been handled. Called once.
     fn synced(&mut self) {}
 
-    /// This number of revisions before the next call was not seen one by one: the difference
-    /// follows.
+    /// This number of revisions before the next call was not seen one by one: the difference follows.
     fn lost(&mut self, revisions: u64) {
         let _ = revisions;
     }
@@ -203,8 +202,7 @@ impl HandlerOptions {
         HandlerOptions { name: name.into(), ..self }
     }
 
-    /// The policy for when the window overtakes the handler: see
-    /// [`crate::ObjectWatchBuilder::on_lag`].
+    /// The policy for when the window overtakes the handler: see [`crate::ObjectWatchBuilder::on_lag`].
     pub fn on_lag(self, on_lag: OnLag) -> HandlerOptions {
         HandlerOptions { on_lag, ..self }
     }

@@ -2,17 +2,15 @@
 //!
 //! # One state
 //!
-//! [`IndexState`] answers every question: it has the sets, the position that they show, whether
-//! that state is complete, and why the indexes stopped following the cache, if they did. It changes
-//! in one step under one lock, by one whole state of the watch at a time ([`WatchStep::Whole`]). So
-//! an answer carries the exact position of its content.
+//! [`IndexState`] answers every question: it has the sets, the position that they show, whether that state is complete,
+//! and why the indexes stopped following the cache, if they did. It changes in one step under one lock, by one whole
+//! state of the watch at a time ([`WatchStep::Whole`]). So an answer carries the exact position of its content.
 //!
 //! # Values are remembered
 //!
-//! A function runs once for each version of an object, when the object is put. The [`IndexEntry`]
-//! of the object keeps the values, and a removal takes the object out of these sets without calling
-//! the function again: a function that would now return other values, or panics, leaves nothing
-//! behind. The life of an entry:
+//! A function runs once for each version of an object, when the object is put. The [`IndexEntry`] of the object keeps
+//! the values, and a removal takes the object out of these sets without calling the function again: a function that
+//! would now return other values, or panics, leaves nothing behind. The life of an entry:
 //!
 //! 1. The keeper takes an event and calls the functions, with no lock held ([`Keeper::gather`]).
 //! 2. At the next whole state it links the new entries into the sets, takes the old ones out, and stores the position
@@ -70,15 +68,13 @@ pub struct IndexStatus {
     pub failure: Option<String>,
 }
 
-/// The function indexes of an informer. The thread that maintains them is a consumer like any
-/// handler.
+/// The function indexes of an informer. The thread that maintains them is a consumer like any handler.
 pub(super) struct Indexes<O> {
     functions: Vec<(String, IndexFn<O>)>,
     state: SharedLock<IndexState<O>>,
     /// Notified when the position has moved, and at the end.
     moved: Notify,
-    /// Wakes the keeper to check its position, which also advances at a revision without a matching
-    /// event.
+    /// Wakes the keeper to check its position, which also advances at a revision without a matching event.
     keeper: Lock<Option<Waker>>,
     panics: AtomicU64,
 }
@@ -88,8 +84,7 @@ struct IndexState<O> {
     position: Position,
     synced: bool,
     ended: bool,
-    /// Why the indexes ended, unless they were stopped or the cache was closed: they no longer
-    /// follow the cache.
+    /// Why the indexes ended, unless they were stopped or the cache was closed: they no longer follow the cache.
     failure: Option<String>,
     /// One per function.
     sets: Vec<SetsByValue<O>>,
@@ -101,8 +96,7 @@ type SetsByValue<O> = HashMap<Arc<str>, Known<Arc<IndexEntry<O>>>>;
 /// An object in the indexes.
 struct IndexEntry<O> {
     object: O,
-    /// The key-value by which the tables hash and compare: no method of the program's type is
-    /// called under the lock.
+    /// The key-value by which the tables hash and compare: no method of the program's type is called under the lock.
     kv: KeyValue,
     /// The numbers of the functions, and the values that each returned for this object.
     values: Box<[(usize, Arc<str>)]>,
@@ -132,8 +126,7 @@ impl<O> IndexState<O> {
         Ok(())
     }
 
-    /// Removes the old entry from its sets and puts the new one into its own. The caller holds a
-    /// count of both.
+    /// Removes the old entry from its sets and puts the new one into its own. The caller holds a count of both.
     fn change(&mut self, old: Option<&Arc<IndexEntry<O>>>, new: Option<&Arc<IndexEntry<O>>>) {
         let (before, after) = (old.map_or(&[][..], |old| &old.values), new.map_or(&[][..], |new| &new.values));
         for value in before.iter().filter(|value| !after.contains(value)) {
@@ -241,8 +234,7 @@ impl<O: FromKeyValue> Indexes<O> {
         let kv = guard(Conversion::<O>::new(), || object.key_value().clone()).ok()?;
         let given: Vec<Vec<String>> = (0..self.functions.len()).map(|number| self.values_of(number, &object)).collect();
         let values = {
-            // If there is a set for the value already, its key is used, so that objects of one
-            // value share it.
+            // If there is a set for the value already, its key is used, so that objects of one value share it.
             let state = self.state.read();
             let shared = |number: usize, value: String| {
                 let set = state.sets[number].get_key_value(value.as_str());
@@ -390,8 +382,7 @@ impl<O: FromKeyValue> Keeper<O> {
 
     /// Records the effect of an event.
     fn gather(&mut self, payload: Payload<O>) {
-        /// The number of changes per step of the initial state, which is not read before it is
-        /// complete.
+        /// The number of changes per step of the initial state, which is not read before it is complete.
         const PIECE: usize = 1024;
         let change = match payload {
             Payload::Added(new) | Payload::Modified { new, .. } => self.indexes.entry(new).map(|entry| {

@@ -44,8 +44,7 @@ impl<O> Clone for Lister<O> {
     }
 }
 
-/// The result of a read of several objects: all of one revision, in key order. It dereferences to a
-/// slice of objects.
+/// The result of a read of several objects: all of one revision, in key order. It dereferences to a slice of objects.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -104,9 +103,8 @@ impl<O: FromKeyValue> Lister<O> {
         Lister { shared }
     }
 
-    /// The object of a key; `None` if it is absent, or excluded by the informer's filter. NOT_READY
-    /// before the first listing; INVALID_ARGUMENT if it cannot be decoded. O(log n), without a
-    /// lock.
+    /// The object of a key; `None` if it is absent, or excluded by the informer's filter. NOT_READY before the first
+    /// listing; INVALID_ARGUMENT if it cannot be decoded. O(log n), without a lock.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<O>> {
         let answer = match &self.shared.filter {
             None => self.shared.cache.get(key, Read::Any)?,
@@ -125,8 +123,7 @@ impl<O: FromKeyValue> Lister<O> {
         self.read(range, None)
     }
 
-    /// The objects of a namespace: those with keys like `PREFIX/NAMESPACE/NAME`, where PREFIX is
-    /// the cache's.
+    /// The objects of a namespace: those with keys like `PREFIX/NAMESPACE/NAME`, where PREFIX is the cache's.
     pub fn namespace(&self, namespace: &str) -> Result<Listed<O>> {
         self.read(&self.shared.namespace(namespace), None)
     }
@@ -150,10 +147,9 @@ impl<O: FromKeyValue> Lister<O> {
         self.shared.cache.list_with(range, &options)
     }
 
-    /// Calls `visit` with each object of a range, in key order, at one revision, which is returned.
-    /// It neither counts nor keeps objects, which suits reads of little from many objects. A value
-    /// that cannot be decoded is passed as its error. The visited objects stay in memory until the
-    /// last call has returned.
+    /// Calls `visit` with each object of a range, in key order, at one revision, which is returned. It neither counts
+    /// nor keeps objects, which suits reads of little from many objects. A value that cannot be decoded is passed as
+    /// its error. The visited objects stay in memory until the last call has returned.
     ///
     /// ```
     /// use watchcore::{Cache, Change, KeyValue, Range};
@@ -173,24 +169,21 @@ impl<O: FromKeyValue> Lister<O> {
         Ok(page.position())
     }
 
-    /// The objects that a function index has under a value, in key order, at the index's own
-    /// position: see [`Lister::wait_until`]. NOT_READY before the index is complete;
-    /// INVALID_ARGUMENT if there is no such index; CLOSED if it has failed. O(found), under a lock
-    /// that otherwise only the thread which maintains the index takes.
+    /// The objects that a function index has under a value, in key order, at the index's own position: see
+    /// [`Lister::wait_until`]. NOT_READY before the index is complete; INVALID_ARGUMENT if there is no such index;
+    /// CLOSED if it has failed. O(found), under a lock that otherwise only the thread which maintains the index takes.
     pub fn by_index(&self, index: &str, value: &str) -> Result<Listed<O>> {
         let (position, objects) = self.shared.indexes(index)?.objects(index, value)?;
         Ok(Listed { position, objects, refused: Vec::new() })
     }
 
-    /// The values of an index under which there is an object, in order. CLOSED as for
-    /// [`Lister::by_index`].
+    /// The values of an index under which there is an object, in order. CLOSED as for [`Lister::by_index`].
     pub fn index_values(&self, index: &str) -> Result<Vec<String>> {
         self.shared.indexes(index)?.values(index)
     }
 
-    /// Waits until reads, also those by index, show a revision: read your own writes.
-    /// FUTURE_REVISION after the timeout; CLOSED if the cache, the informer or its indexes have
-    /// ended.
+    /// Waits until reads, also those by index, show a revision: read your own writes. FUTURE_REVISION after the
+    /// timeout; CLOSED if the cache, the informer or its indexes have ended.
     pub fn wait_until(&self, revision: u64, timeout: Duration) -> Result<Position> {
         let begin = Instant::now();
         let position = self.shared.cache.wait_until(revision, timeout)?;
@@ -264,8 +257,7 @@ impl<O> fmt::Debug for Lister<O> {
     }
 }
 
-/// An informer's objects in a snapshot. It keeps the log in memory as the snapshot does: do not
-/// hold it for long.
+/// An informer's objects in a snapshot. It keeps the log in memory as the snapshot does: do not hold it for long.
 ///
 /// ```
 /// use watchcore::{Cache, Change, KeyValue};

@@ -47,12 +47,11 @@ use watchcore::{Cache, Code, Error, Filter, Range, Result};
 
 /// Handlers, listers and indexes over a cache, or over the part of it that a filter selects.
 ///
-/// An informer by itself has no thread, no copy and no queue. Each handler is a cursor over the
-/// cache's log, so a slow handler lags alone, and costs the same however long it stalls. A handler
-/// keeps a count of each object that it received: 10 to 21 bytes per object
-/// ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects). A handler with `Stop` or
-/// `SkipToOldest` keeps none. Clones are the same informer; when the last of them and the last
-/// lister are dropped, its detached handlers end.
+/// An informer by itself has no thread, no copy and no queue. Each handler is a cursor over the cache's log, so a slow
+/// handler lags alone, and costs the same however long it stalls. A handler keeps a count of each object that it
+/// received: 10 to 21 bytes per object ([`ObjectWatch::known_bytes`]; 2.4 MB at 150,000 objects). A handler with `Stop`
+/// or `SkipToOldest` keeps none. Clones are the same informer; when the last of them and the last lister are dropped,
+/// its detached handlers end.
 ///
 /// ```
 /// use std::time::Duration;
@@ -95,9 +94,8 @@ pub(crate) struct InformerShared<O> {
     handlers: Lock<Vec<Weak<RegistrationShared>>>,
     next_id: AtomicU64,
     stopped: AtomicBool,
-    /// The number of objects when the first handler was added, if the cache was ready: later tables
-    /// start with this capacity. It is read only once, because the cache computes it by a walk over
-    /// its subscriptions.
+    /// The number of objects when the first handler was added, if the cache was ready: later tables start with this
+    /// capacity. It is read only once, because the cache computes it by a walk over its subscriptions.
     expected: OnceLock<usize>,
 }
 
@@ -133,11 +131,10 @@ impl<O: FromKeyValue> InformerBuilder<O> {
         InformerBuilder { filter: Some(filter), ..self }
     }
 
-    /// Adds an index by function: [`Lister::by_index`] finds an object under each value that
-    /// `values` returns for it. The function is called once for each version of an object, when the
-    /// version arrives; its values are kept until the next version or the deletion. If it panics,
-    /// the version has no values. One thread maintains all indexes of the informer; they take about
-    /// 200 bytes per object, and 50 for each value after the first.
+    /// Adds an index by function: [`Lister::by_index`] finds an object under each value that `values` returns for it.
+    /// The function is called once for each version of an object, when the version arrives; its values are kept until
+    /// the next version or the deletion. If it panics, the version has no values. One thread maintains all indexes of
+    /// the informer; they take about 200 bytes per object, and 50 for each value after the first.
     pub fn index<F>(mut self, name: impl Into<String>, values: F) -> InformerBuilder<O>
     where
         F: Fn(&O) -> Vec<String> + Send + Sync + 'static,
@@ -205,8 +202,7 @@ fn poll_guarded<T>(poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<std::result::
     }
 }
 
-/// Polls for the next event of a watch of the informer; the last event is an error if the watch
-/// failed.
+/// Polls for the next event of a watch of the informer; the last event is an error if the watch failed.
 fn poll_event<O: FromKeyValue>(watch: &mut ObjectWatch<O>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
     poll_guarded(|| Pin::new(watch).poll_next(context))
         .map(|polled| polled.unwrap_or_else(|status| Some(WatchEvent::error(status))))
@@ -264,8 +260,7 @@ impl<O> InformerShared<O> {
 
 impl<O> Drop for InformerShared<O> {
     fn drop(&mut self) {
-        // Only the informer could end detached handlers, with their threads and their cache, so it
-        // does so here.
+        // Only the informer could end detached handlers, with their threads and their cache, so it does so here.
         let handlers = std::mem::take(&mut *self.handlers.lock());
         handlers.iter().filter_map(Weak::upgrade).for_each(|handler| handler.informer_dropped());
         if let Some(stopper) = &self.index_stopper {
@@ -285,9 +280,8 @@ impl<O: FromKeyValue> Informer<O> {
         InformerBuilder { cache: cache.clone(), filter: None, clock: Arc::new(SystemClock), functions: Vec::new() }
     }
 
-    /// Adds a handler, which receives the state and then every change, on its own thread. At any
-    /// time, from any thread, also from inside a callback. CLOSED after `stop`; RESOURCE_EXHAUSTED
-    /// without a thread.
+    /// Adds a handler, which receives the state and then every change, on its own thread. At any time, from any thread,
+    /// also from inside a callback. CLOSED after `stop`; RESOURCE_EXHAUSTED without a thread.
     pub fn add_handler(&self, handler: impl Handler<O>) -> Result<Registration> {
         self.add_handler_with(handler, HandlerOptions::new())
     }
@@ -299,8 +293,7 @@ impl<O: FromKeyValue> Informer<O> {
         Ok(registration)
     }
 
-    /// Adds a handler whose calls run inside the returned future, so that ten thousand handlers
-    /// need no thread each.
+    /// Adds a handler whose calls run inside the returned future, so that ten thousand handlers need no thread each.
     pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
         let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
         let mut wanted = wanted.on_lag(options.on_lag).name(&options.name).clock(Arc::clone(&self.shared.clock));
@@ -335,8 +328,7 @@ impl<O: FromKeyValue> Informer<O> {
         Ok((Registration::new(Arc::clone(&shared)), HandlerRun::new(watch, handler, shared)))
     }
 
-    /// The informer's objects as a watch, for programs that pull events instead of registering
-    /// callbacks.
+    /// The informer's objects as a watch, for programs that pull events instead of registering callbacks.
     pub fn watch(&self) -> ObjectWatchBuilder<O> {
         typed(&self.shared.cache, self.shared.filter.as_ref()).clock(Arc::clone(&self.shared.clock))
     }
@@ -386,9 +378,8 @@ impl<O: FromKeyValue> Informer<O> {
         self.shared.indexes.as_ref().map_or(0, |indexes| indexes.panics())
     }
 
-    /// Waits until the cache is ready, the indexes are complete, and every present handler is
-    /// synced or removed. The error says what is not, and why. Do not call it inside a callback,
-    /// for which it would wait.
+    /// Waits until the cache is ready, the indexes are complete, and every present handler is synced or removed. The
+    /// error says what is not, and why. Do not call it inside a callback, for which it would wait.
     pub fn wait_synced(&self, timeout: Duration) -> Result<()> {
         let begin = Instant::now();
         self.shared.cache.wait_ready(timeout)?;

@@ -144,8 +144,7 @@ impl RegistrationShared {
         self.handled.store(self.handled.load(Ordering::Relaxed) + u64::from(is_event), Ordering::Relaxed);
     }
 
-    /// Calls the handler's code. A panic is logged and counted; the handler is called again with
-    /// the next event.
+    /// Calls the handler's code. A panic is logged and counted; the handler is called again with the next event.
     pub(super) fn guard(&self, call: impl FnOnce()) {
         if guard(CallsOf(self), call).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
@@ -280,9 +279,9 @@ impl Registration {
         self.shared.remove();
     }
 
-    /// Removes the handler and waits: after Ok no callback runs. TIMEOUT if a callback did not
-    /// return in time; the handler is removed nevertheless. BUSY inside the handler's own callback,
-    /// which cannot return before this does: nothing is removed; call [`Registration::remove`] there.
+    /// Removes the handler and waits: after Ok no callback runs. TIMEOUT if a callback did not return in time; the
+    /// handler is removed nevertheless. BUSY inside the handler's own callback, which cannot return before this does:
+    /// nothing is removed; call [`Registration::remove`] there.
     pub fn remove_and_wait(&self, timeout: Duration) -> Result<()> {
         self.remove_from_outside()?;
         if self.shared.calls.wait_quiet(timeout) {
@@ -322,9 +321,8 @@ impl Registration {
         Ok(())
     }
 
-    /// Keeps the handler running until the informer is stopped, its last clone and its last lister
-    /// are dropped, or the cache is closed;
-    /// [`Informer::remove_handler`](crate::Informer::remove_handler) ends it alone.
+    /// Keeps the handler running until the informer is stopped, its last clone and its last lister are dropped, or the
+    /// cache is closed; [`Informer::remove_handler`](crate::Informer::remove_handler) ends it alone.
     pub fn detach(mut self) {
         let has_informer = {
             let mut owners = self.shared.owners.lock();

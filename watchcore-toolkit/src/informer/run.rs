@@ -17,8 +17,7 @@ use std::task::{Context, Poll};
 /// The number of calls after which a handler yields to other tasks of its runtime.
 const CALLS_PER_POLL: usize = 64;
 
-/// A running handler, as a future: the program's executor runs the calls. Dropping it ends the
-/// handler.
+/// A running handler, as a future: the program's executor runs the calls. Dropping it ends the handler.
 ///
 /// ```
 /// use watchcore::{Cache, KeyValue};
@@ -61,8 +60,7 @@ impl HandlerRun {
     }
 }
 
-/// A handler with the state of its calls. Its end is reported however it comes, also when the
-/// future is dropped.
+/// A handler with the state of its calls. Its end is reported however it comes, also when the future is dropped.
 struct Work<H> {
     handler: Option<H>,
     shared: Arc<RegistrationShared>,

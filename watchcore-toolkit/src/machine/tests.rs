@@ -233,8 +233,7 @@ fn watch_of_a_relay_follows_the_table() {
         let third = if has_lister { NEWEST } else { Watch };
         fruitless.asks(failed(500), Some(if has_lister { 0 } else { PAUSE }), third);
     }
-    // After a list no other one comes for half a minute, and then the next fruitless attempt leads
-    // to one.
+    // After a list no other one comes for half a minute, and then the next fruitless attempt leads to one.
     let mut calm = Table::relay(NEWEST, true);
     calm.asks(Input::Synced, None, Watch);
     (0..9).for_each(|_| calm.asks(failed(500), Some(PAUSE), Watch));

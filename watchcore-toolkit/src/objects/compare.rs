@@ -62,8 +62,7 @@ impl<O: FromKeyValue> Comparison<O> {
     /// Walks one slice; returns whether it was the last.
     pub(super) fn step(&mut self) -> Result<bool> {
         let rest = self.filter.clone().range(Range::between(&self.next, b""));
-        // The filter's predicates run here, before the slice is used: if one panics, the next poll
-        // repeats the slice.
+        // The filter's predicates run here, before the slice is used: if one panics, the next poll repeats the slice.
         let slice: Vec<_> = self.snapshot.filtered(&rest)?.take(SLICE).collect();
         let next = slice.get(SLICE - 1).map(|last| [last.key(), b"\0"].concat());
         for kv in slice {
@@ -110,8 +109,7 @@ impl<O: FromKeyValue> Found<O> {
     }
 }
 
-/// Whether two key-values of one key are the same version. Another history may use a revision
-/// again.
+/// Whether two key-values of one key are the same version. Another history may use a revision again.
 fn same_version(a: &KeyValue, b: &KeyValue, same_epoch: bool) -> bool {
     a.mod_revision() == b.mod_revision() && (same_epoch || a.value() == b.value())
 }

@@ -20,9 +20,8 @@ impl<O: FromKeyValue> KeyOf for O {
 
 /// The objects that a consumer has received and not seen deleted, by key.
 ///
-/// Each entry takes a pointer and a byte, because the key is in the object's own allocation.
-/// Objects are held by count, so the table keeps an object's newest delivered version in memory and
-/// nothing of the log.
+/// Each entry takes a pointer and a byte, because the key is in the object's own allocation. Objects are held by count,
+/// so the table keeps an object's newest delivered version in memory and nothing of the log.
 pub(crate) struct Known<O> {
     table: HashTable<O>,
     hasher: DefaultHashBuilder,
@@ -59,8 +58,7 @@ impl<O: KeyOf> Known<O> {
         }
     }
 
-    /// Removes and returns the object of a key. The table shrinks when it has become mostly empty.
-    /// O(1), amortised.
+    /// Removes and returns the object of a key. The table shrinks when it has become mostly empty. O(1), amortised.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
         let Known { table, hasher } = self;
         let hash = hasher.hash_one(key);

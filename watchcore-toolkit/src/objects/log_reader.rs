@@ -13,9 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use watchcore::{Batch, Error, Event, KeyValue, Kind, Phase, Position, Subscription};
 
-/// The number of events per poll. A batch is converted at once and released, so that a consumer
-/// that pauses in the middle keeps no part of the log in memory; `known` is at most this number of
-/// events ahead of the delivered events.
+/// The number of events per poll. A batch is converted at once and released, so that a consumer that pauses in the
+/// middle keeps no part of the log in memory; `known` is at most this number of events ahead of the delivered events.
 const BATCH: usize = 128;
 
 /// A subscription, and the objects that its consumer knows.
@@ -42,8 +41,7 @@ pub(super) struct LogReader<O> {
     in_difference: bool,
     /// Whether `known` includes the objects that the consumer is assumed to know at its start.
     pub(super) start: StartState,
-    /// A batch that is kept while the state of the start is read, so that it is not lost if a
-    /// predicate panics there.
+    /// A batch that is kept while the state of the start is read, so that it is not lost if a predicate panics there.
     held: Batch,
 }
 
@@ -54,8 +52,7 @@ pub(super) enum StartState {
     Known,
     /// Nothing yet: the state is read before the first event after it is made.
     Awaited,
-    /// Nothing: the state has left the window. The log's own old values are used, and no difference
-    /// can be made.
+    /// Nothing: the state has left the window. The log's own old values are used, and no difference can be made.
     Unknown,
 }
 
@@ -192,8 +189,7 @@ impl<O: FromKeyValue> LogReader<O> {
         }
     }
 
-    /// Whether the consumer has a whole state: it is not inside the initial state, a difference, or
-    /// a revision.
+    /// Whether the consumer has a whole state: it is not inside the initial state, a difference, or a revision.
     pub(super) fn is_between_states(&self) -> bool {
         !self.in_state && !self.in_difference
     }
@@ -253,8 +249,7 @@ impl<O: FromKeyValue> LogReader<O> {
         })
     }
 
-    /// Makes the event of a deletion, with the last known value; `None` if the consumer never
-    /// received one.
+    /// Makes the event of a deletion, with the last known value; `None` if the consumer never received one.
     fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
         if let Some(known) = &mut self.known {
             let last = known.remove(event.key());
@@ -280,8 +275,7 @@ impl<O: FromKeyValue> LogReader<O> {
             .is_some_and(|unseen| last.create_revision() <= unseen.revision || self.position.epoch != unseen.epoch)
     }
 
-    /// Keeps the value that the consumer received last of a key whose new value is refused, if
-    /// nothing else keeps it.
+    /// Keeps the value that the consumer received last of a key whose new value is refused, if nothing else keeps it.
     fn keep_last_good(&mut self, event: &Event) {
         let comes_in = event.kind() == Kind::Added;
         if self.known.is_some() || comes_in {

@@ -1,5 +1,4 @@
-//! The typed watch over a cache delivers objects with their old values, whatever was lost in
-//! between.
+//! The typed watch over a cache delivers objects with their old values, whatever was lost in between.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -80,8 +79,7 @@ pub struct ObjectWatch<O: FromKeyValue> {
     /// The position of the last [`WatchStep::Whole`].
     marked: Position,
     backlog: Backlog<O>,
-    /// The delay until the next resync, if resyncs were requested. `None` while one is being
-    /// delivered.
+    /// The delay until the next resync, if resyncs were requested. `None` while one is being delivered.
     resync: Option<Delay>,
     /// Resyncs are due at multiples of their period after this time.
     began: Instant,
@@ -93,10 +91,9 @@ pub struct ObjectWatch<O: FromKeyValue> {
 /// The result of a watch's poll.
 pub(crate) enum WatchStep<O> {
     Event(WatchEvent<O>),
-    /// The events so far make a whole state, including everything up to this position: no revision,
-    /// difference or initial state is delivered in part. Only for a watch that requested marks. The
-    /// watch derives this from the log; the positions of its events do not suffice, because the
-    /// rest of a revision may have no event for the consumer.
+    /// The events so far make a whole state, including everything up to this position: no revision, difference or
+    /// initial state is delivered in part. Only for a watch that requested marks. The watch derives this from the log;
+    /// the positions of its events do not suffice, because the rest of a revision may have no event for the consumer.
     Whole(Position),
 }
 
@@ -169,8 +166,7 @@ impl Refusals {
     fn report(&mut self, kv: &KeyValue, error: &Error) {
         self.handle.refused.fetch_add(1, Ordering::Relaxed);
         match &mut self.call {
-            // Without the guard, a panic here would lose the rest of the batch. The guard has
-            // logged it.
+            // Without the guard, a panic here would lose the rest of the batch. The guard has logged it.
             Some(call) => drop(guard("the function for values that cannot be decoded", || call(kv, error))),
             None => tracing::warn!(key = %String::from_utf8_lossy(kv.key()), %error, "a value cannot be decoded"),
         }
@@ -182,10 +178,9 @@ impl WatchHandle {
         self.closer.lock().clone()
     }
 
-    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls
-    /// this, and the watch loads the flag after `read_from`. So either this call finds the newer
-    /// subscription, or the watch finds itself stopped. The lock orders the two, and is released
-    /// before the close, which wakes the consumer.
+    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls this, and the watch
+    /// loads the flag after `read_from`. So either this call finds the newer subscription, or the watch finds itself
+    /// stopped. The lock orders the two, and is released before the close, which wakes the consumer.
     fn stop(&self) {
         self.closer().close();
     }
@@ -251,8 +246,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         }
     }
 
-    /// The position after the last delivered event, if nothing is pending: the point where a watch
-    /// resumes.
+    /// The position after the last delivered event, if nothing is pending: the point where a watch resumes.
     pub fn position(&self) -> Position {
         self.reader.position
     }
@@ -320,9 +314,8 @@ impl<O: FromKeyValue> ObjectWatch<O> {
 
     /// Whether a resync was due. Then it has started, if there are objects to deliver again.
     ///
-    /// The time of the next resync is computed at the next call, after the last object of this one:
-    /// resyncs that became due meanwhile are skipped, and between two resyncs the log is read,
-    /// however long the consumer takes for one.
+    /// The time of the next resync is computed at the next call, after the last object of this one: resyncs that became
+    /// due meanwhile are skipped, and between two resyncs the log is read, however long the consumer takes for one.
     fn poll_resync(&mut self, context: &mut Context<'_>) -> bool {
         let Some(period) = self.options.resync else { return false };
         // The clock is foreign code. If it panics, the watch loses its resyncs, and no event.
@@ -339,8 +332,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
             }
         }
         self.resync = None;
-        // An incomplete initial state is not delivered again, and a stopped watch must find its
-        // end.
+        // An incomplete initial state is not delivered again, and a stopped watch must find its end.
         if !self.reader.in_state
             && !self.stopper.is_stopped()
             && let Some(known) = &self.reader.known

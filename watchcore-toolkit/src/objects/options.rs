@@ -76,28 +76,25 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { filter: self.filter.and(filter), ..self }
     }
 
-    /// The start; the default is [`Start::State`]. With `Now` and `After` the consumer is assumed
-    /// to know the state there: it is read when the watch is opened, or as soon as it is available,
-    /// O(objects), unless the policy is `Stop` or `SkipToOldest`. If a future start state has left
-    /// the window before it was read, nobody knows it: when the window overtakes the watch, it ends
-    /// with an Error event (410) with every policy.
+    /// The start; the default is [`Start::State`]. With `Now` and `After` the consumer is assumed to know the state
+    /// there: it is read when the watch is opened, or as soon as it is available, O(objects), unless the policy is
+    /// `Stop` or `SkipToOldest`. If a future start state has left the window before it was read, nobody knows it: when
+    /// the window overtakes the watch, it ends with an Error event (410) with every policy.
     pub fn start(self, start: Start) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { start, ..self }
     }
 
-    /// The policy for when the window overtakes the watch. The default, [`OnLag::Resnapshot`],
-    /// delivers the exact difference between the consumer's state and the present one. `Conflate`
-    /// is the same. `Stop` delivers an Error event (410) and ends; `SkipToOldest` continues with
-    /// the oldest event, and is `Stop` in the initial state. These two remember only the last good
-    /// value of each key whose newest value cannot be decoded, so other old values come from the
-    /// log, and are absent if the log has none. A refused value in the range that `SkipToOldest`
-    /// skipped is unknown: a deletion after it is not delivered, but reported as a refused value.
+    /// The policy for when the window overtakes the watch. The default, [`OnLag::Resnapshot`], delivers the exact
+    /// difference between the consumer's state and the present one. `Conflate` is the same. `Stop` delivers an Error
+    /// event (410) and ends; `SkipToOldest` continues with the oldest event, and is `Stop` in the initial state. These
+    /// two remember only the last good value of each key whose newest value cannot be decoded, so other old values come
+    /// from the log, and are absent if the log has none. A refused value in the range that `SkipToOldest` skipped is
+    /// unknown: a deletion after it is not delivered, but reported as a refused value.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }
     }
 
-    /// The name of its subscription in the cache's lists, metrics and log messages. It need not be
-    /// unique.
+    /// The name of its subscription in the cache's lists, metrics and log messages. It need not be unique.
     pub fn name(self, name: impl Into<String>) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { name: name.into(), ..self }
     }
@@ -126,10 +123,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { clock, ..self }
     }
 
-    /// Sets a function that is called with each value that the decoder refused, by the consumer
-    /// that polls; its panics are caught. Without it, a refused value is a warning in the log
-    /// (`tracing`). In either case the last value that could be decoded stays, and the error is
-    /// counted.
+    /// Sets a function that is called with each value that the decoder refused, by the consumer that polls; its panics
+    /// are caught. Without it, a refused value is a warning in the log (`tracing`). In either case the last value that
+    /// could be decoded stays, and the error is counted.
     pub fn on_refused(self, call: impl FnMut(&KeyValue, &Error) + Send + 'static) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
     }
@@ -139,8 +135,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { marks: true, ..self }
     }
 
-    /// Opens the watch. INVALID_ARGUMENT if the filter uses labels or fields that the cache does
-    /// not declare; CLOSED.
+    /// Opens the watch. INVALID_ARGUMENT if the filter uses labels or fields that the cache does not declare; CLOSED.
     pub fn open(self) -> Result<ObjectWatch<O>> {
         let keeps = matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate);
         let reader = if keeps { self.seeded()? } else { LogReader::new(self.subscribe(self.start)?, None) };

@@ -12,8 +12,7 @@ use watchcore::{Cache, Change, KeyValue, Record, ResyncReason, Start, Writer};
 /// An upper bound for loaded machines; no wait of a test is meant to take this long.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// A small cache with `/a` in it, whose writer acts this many times between a snapshot and its
-/// subscription.
+/// A small cache with `/a` in it, whose writer acts this many times between a snapshot and its subscription.
 struct Between {
     cache: Cache,
     writer: Arc<Mutex<Writer>>,

@@ -1,13 +1,10 @@
-//! Represents keys of the program by handles, so that no table under a lock calls the program's
-//! `Eq` or `Hash`.
+//! Represents keys of the program by handles, so that no table under a lock calls the program's `Eq` or `Hash`.
 //!
-//! [`Interner::intern`] returns the one handle for all equal keys, or makes it. It hashes the key
-//! before it takes the interner's lock, and compares the key after releasing the lock, with one
-//! handle of the same hash after the other. It repeats the search until there is no handle left
-//! with which the key was not compared; then it enters its own handle, under the same lock. It
-//! holds the handles that were compared until then, so that none of them disappears meanwhile and
-//! comes back as a new one. From then on a handle is hashed by a number and compared by its
-//! address.
+//! [`Interner::intern`] returns the one handle for all equal keys, or makes it. It hashes the key before it takes the
+//! interner's lock, and compares the key after releasing the lock, with one handle of the same hash after the other. It
+//! repeats the search until there is no handle left with which the key was not compared; then it enters its own handle,
+//! under the same lock. It holds the handles that were compared until then, so that none of them disappears meanwhile
+//! and comes back as a new one. From then on a handle is hashed by a number and compared by its address.
 //!
 //! The interner does not keep a key alive: its entries are weak, and are swept when as many entries
 //! as there were live ones have been added since the last sweep.

@@ -9,9 +9,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Decides how long a key waits before it is tried again. Several threads may call it at once,
-/// without holding a lock of the queue, so a limiter may read the queue. A limiter with state needs
-/// its own lock.
+/// Decides how long a key waits before it is tried again. Several threads may call it at once, without holding a lock
+/// of the queue, so a limiter may read the queue. A limiter with state needs its own lock.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -115,8 +114,7 @@ impl<K: Eq + Hash + Clone + Send + Sync> RateLimiter<K> for ExponentialLimiter<K
     fn forget(&self, key: &K) {
         let Some(key) = self.keys.find(key) else { return };
         let mut failures = self.failures.lock();
-        // The caller's handle keeps the key alive, so the key is dropped after the lock is
-        // released.
+        // The caller's handle keeps the key alive, so the key is dropped after the lock is released.
         failures.remove(&key);
         // A burst of failed keys leaves no capacity behind after all have succeeded.
         if failures.capacity() > 4 * failures.len().max(64) {
@@ -142,8 +140,7 @@ impl<K> fmt::Debug for ExponentialLimiter<K> {
     }
 }
 
-/// Limits the rate over all keys, after a burst. A key that finds the bucket empty waits for its
-/// token.
+/// Limits the rate over all keys, after a burst. A key that finds the bucket empty waits for its token.
 ///
 /// ```
 /// use std::time::Instant;

@@ -1,8 +1,7 @@
 //! The work queue passes keys from an informer's handlers to the workers that reconcile.
 //!
-//! Handlers add keys, and workers take them. A key is in the queue once, however often it was
-//! added, and two workers never have the same key. A failed key is added again, with a delay that
-//! grows with each failure.
+//! Handlers add keys, and workers take them. A key is in the queue once, however often it was added, and two workers
+//! never have the same key. A failed key is added again, with a delay that grows with each failure.
 //!
 //! The life of a key: `add` appends it to the queue. `get` takes it from the front and returns a
 //! [`WorkItem`]. If it is added meanwhile, this is remembered until the item is dropped, and the
@@ -10,10 +9,9 @@
 //!
 //! # Threads
 //!
-//! One lock protects all keys. No thread holds it while it waits, or while it calls foreign code: a
-//! waker, the limiter, the clock, a key. A queue has no thread: all waiting workers share one timer
-//! for delayed keys, and the worker that it wakes moves due keys and sets the timer again before it
-//! leaves.
+//! One lock protects all keys. No thread holds it while it waits, or while it calls foreign code: a waker, the limiter,
+//! the clock, a key. A queue has no thread: all waiting workers share one timer for delayed keys, and the worker that
+//! it wakes moves due keys and sets the timer again before it leaves.
 
 #![forbid(unsafe_code)]
 
@@ -39,12 +37,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::{Code, Error, Result};
 
-/// The delay of a key whose limiter panicked: the key is neither lost, nor tried again without a
-/// pause.
+/// The delay of a key whose limiter panicked: the key is neither lost, nor tried again without a pause.
 const UNLIMITED: Duration = Duration::from_secs(60);
 
-/// A queue of keys for workers: each key once, never two workers at one key, failed keys again
-/// after a delay.
+/// A queue of keys for workers: each key once, never two workers at one key, failed keys again after a delay.
 ///
 /// Clones refer to the same queue. Only `get` and the drains wait. All calls are O(1), except that
 /// delaying a key is O(log delayed keys). Adding a key that is there already allocates nothing.
@@ -82,8 +78,7 @@ struct QueueShared<K> {
     came: Notify,
     /// Notified when there may be no key left.
     drained: Notify,
-    /// The timer for the earliest delayed key; `None` also while a thread has taken it out to poll
-    /// it.
+    /// The timer for the earliest delayed key; `None` also while a thread has taken it out to poll it.
     timer: Lock<Option<(Instant, Delay)>>,
     clock: Arc<dyn Clock>,
 }
@@ -136,11 +131,9 @@ pub struct QueueStats {
     pub processing: usize,
     /// Keys whose delay is not over.
     pub delayed: usize,
-    /// Keys that were added, without those that were there already; delayed keys count when they
-    /// are due.
+    /// Keys that were added, without those that were there already; delayed keys count when they are due.
     pub added: u64,
-    /// Counted failures: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait
-    /// already.
+    /// Counted failures: calls of [`WorkQueue::add_rate_limited`] for keys that did not wait already.
     pub retries: u64,
 }
 
@@ -243,9 +236,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     /// Counts a failure of the key, and adds the key after the limiter's delay. Only
     /// [`WorkQueue::forget`] resets the count.
     ///
-    /// For a key that waits already, in the queue or for its rate limit, the limiter is not called:
-    /// neither a failure is counted nor a token taken, however often the key is added until a
-    /// worker takes it.
+    /// For a key that waits already, in the queue or for its rate limit, the limiter is not called: neither a failure
+    /// is counted nor a token taken, however often the key is added until a worker takes it.
     pub fn add_rate_limited(&self, key: K) {
         self.fail(&self.shared.keys.intern(key));
     }
@@ -258,8 +250,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         self.add_counted_after(key, delay);
     }
 
-    /// Resets the failures of a key that has succeeded, or is given up. The key stays in the queue
-    /// if it is there.
+    /// Resets the failures of a key that has succeeded, or is given up. The key stays in the queue if it is there.
     pub fn forget(&self, key: &K) {
         self.shared.limiter.forget(key);
     }
@@ -295,16 +286,14 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
     }
 
-    /// Takes the next key, and waits for one. `None`: the queue was shut down, and all keys were
-    /// taken. Cancel safe.
+    /// Takes the next key, and waits for one. `None`: the queue was shut down, and all keys were taken. Cancel safe.
     pub async fn next(&self) -> Option<WorkItem<K>> {
         loop {
             if let Poll::Ready(item) = self.try_get() {
                 self.pass_on();
                 return item;
             }
-            // Listening starts before the last check, so that no key that comes in between is
-            // missed.
+            // Listening starts before the last check, so that no key that comes in between is missed.
             let came = self.shared.came.listen();
             if let Poll::Ready(item) = self.try_get() {
                 self.pass_on();
@@ -345,20 +334,17 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             drop(stale);
             let (_, mut delay) = timer.unwrap_or_else(|| (due, self.shared.clock.delay_until(due)));
             if Pin::new(&mut delay).poll(&mut Context::from_waker(&waker)).is_ready() {
-                // The delay is over meanwhile: wake a listener, of which the caller is one at
-                // least.
+                // The delay is over meanwhile: wake a listener, of which the caller is one at least.
                 self.shared.came.notify(1);
                 return;
             }
             drop(self.set_timer((due, delay)));
-            // A key that was delayed meanwhile may be due sooner, and its own call may have found
-            // the timer taken out.
+            // A key that was delayed meanwhile may be due sooner, and its own call may have found the timer taken out.
             armed = Some(due);
         }
     }
 
-    /// Puts a timer back, unless another thread has set one that is due sooner. Returns the other
-    /// one.
+    /// Puts a timer back, unless another thread has set one that is due sooner. Returns the other one.
     fn set_timer(&self, timer: (Instant, Delay)) -> Option<(Instant, Delay)> {
         let mut set = self.shared.timer.lock();
         match &*set {
@@ -396,9 +382,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         })
     }
 
-    /// Refuses new keys. The remaining keys can still be taken, then [`WorkQueue::get`] returns
-    /// `None`. Delayed keys are dropped, and their number is returned. Never waits; repeated calls
-    /// have no effect.
+    /// Refuses new keys. The remaining keys can still be taken, then [`WorkQueue::get`] returns `None`. Delayed keys
+    /// are dropped, and their number is returned. Never waits; repeated calls have no effect.
     pub fn shut_down(&self) -> usize {
         let now = self.shared.clock.now();
         let dropped = self.shared.with(|state| {
@@ -434,8 +419,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         })
     }
 
-    /// Shuts down, and waits until all keys were taken and are done. Cancel safe; the queue stays
-    /// shut down.
+    /// Shuts down, and waits until all keys were taken and are done. Cancel safe; the queue stays shut down.
     pub async fn drain(&self) {
         self.shut_down();
         loop {
@@ -511,8 +495,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> fmt::Debug for WorkQueue<K> {
     }
 }
 
-/// A key that a worker has taken. Dropping it marks the key as done: no other worker gets the key
-/// before.
+/// A key that a worker has taken. Dropping it marks the key as done: no other worker gets the key before.
 ///
 /// If a panic drops it, the work was not done, and the key is tried again as by
 /// [`WorkItem::retry`], or after a minute if the limiter panics, too.
@@ -547,8 +530,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkItem<K> {
         self.queue.forget(&self);
     }
 
-    /// Ends the work as failed: counts the failure, and adds the key again after the limiter's
-    /// delay.
+    /// Ends the work as failed: counts the failure, and adds the key again after the limiter's delay.
     pub fn retry(self) {
         if let Some(key) = &self.key {
             self.queue.fail(key);
@@ -577,9 +559,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> Drop for WorkItem<K> {
         if !thread::panicking() {
             return self.queue.done(&key);
         }
-        // A second panic would abort the process here, and these calls are foreign code: the
-        // limiter, the clock, the key's own traits. The panic in progress may come from the
-        // limiter.
+        // A second panic would abort the process here, and these calls are foreign code: the limiter, the clock, the
+        // key's own traits. The panic in progress may come from the limiter.
         if guard("the limiter of a work queue", || self.queue.fail(&key)).is_err() {
             // The guards have logged any panic.
             let _ = guard("a key of a work queue", || self.queue.add_counted_after(&key, UNLIMITED));

@@ -16,8 +16,7 @@ enum KeyState {
     Queued,
     /// A worker has it.
     Processing,
-    /// A worker has the key, and it was added since: it is appended to `order` when the worker is
-    /// done.
+    /// A worker has the key, and it was added since: it is appended to `order` when the worker is done.
     ProcessingAgain,
 }
 
@@ -94,9 +93,8 @@ impl<K> QueueState<K> {
         self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
     }
 
-    /// Whether the key may be passed to the limiter. False: it waits already, in the queue or for
-    /// the limiter's earlier delay. A key that is only delayed may be passed, because the limiter's
-    /// time may be earlier.
+    /// Whether the key may be passed to the limiter. False: it waits already, in the queue or for the limiter's earlier
+    /// delay. A key that is only delayed may be passed, because the limiter's time may be earlier.
     pub(super) fn claim(&mut self, key: &KeyHandle<K>) -> bool {
         let is_queued = self.keys.get(key) == Some(&KeyState::Queued);
         !self.shut_down && !is_queued && self.limited.insert(key.clone())
@@ -107,8 +105,7 @@ impl<K> QueueState<K> {
         self.removed.extend(self.limited.take(key));
     }
 
-    /// Returns the keys that have left the tables since the last call: the caller drops them after
-    /// releasing the lock.
+    /// Returns the keys that have left the tables since the last call: the caller drops them after releasing the lock.
     pub(super) fn take_removed(&mut self) -> Vec<KeyHandle<K>> {
         std::mem::take(&mut self.removed)
     }
@@ -204,8 +201,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A burst of delayed keys that become due one by one, and are taken at once, leaves no
-    /// capacity behind.
+    /// A burst of delayed keys that become due one by one, and are taken at once, leaves no capacity behind.
     #[test]
     fn burst_of_delayed_keys_leaves_no_room() {
         let (mut state, keys) = (QueueState::new(), Interner::new());

@@ -1,11 +1,10 @@
 //! Groups the events of a source into revisions of the cache.
 //!
-//! A revision of the cache is published whole. The changes of one revision of the source are
-//! collected until the source shows that it is complete (a position that has reached the revision),
-//! or, if positions do not show that, until no further event is available. Changes outside of the
-//! cache's prefix belong to their revision, and change nothing. A change of a revision that was
-//! published already is either a repeat, which the cache has already, or the source broke its
-//! promise: then the reflector lists, which is correct whatever came before.
+//! A revision of the cache is published whole. The changes of one revision of the source are collected until the source
+//! shows that it is complete (a position that has reached the revision), or, if positions do not show that, until no
+//! further event is available. Changes outside of the cache's prefix belong to their revision, and change nothing. A
+//! change of a revision that was published already is either a repeat, which the cache has already, or the source broke
+//! its promise: then the reflector lists, which is correct whatever came before.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +38,7 @@ struct RevisionGroup {
     revision: u64,
     /// The position of its last event.
     position: u64,
-    /// An event of the revision had a lower position: the source marks the last event of a
-    /// revision.
+    /// An event of the revision had a lower position: the source marks the last event of a revision.
     is_marked: bool,
     /// The changes inside of the prefix; `true` is a deletion.
     changes: Vec<(Entry, bool)>,
@@ -61,8 +59,7 @@ impl Feed {
         Feed { writer, group: None, resume: 0 }
     }
 
-    /// The newest revision that has arrived. If an attempt does not raise it, the attempt was
-    /// fruitless.
+    /// The newest revision that has arrived. If an attempt does not raise it, the attempt was fruitless.
     pub(super) fn newest(&self) -> u64 {
         self.resume.max(self.writer.position().revision)
     }
@@ -83,8 +80,7 @@ impl Feed {
         Ok(is_dropped)
     }
 
-    /// Takes a change. `position` is where a watch resumes after it, or 0 if the source does not
-    /// say.
+    /// Takes a change. `position` is where a watch resumes after it, or 0 if the source does not say.
     pub(super) fn take(&mut self, entry: Entry, deleted: bool, position: u64) -> Result<Taken, Error> {
         let revision = if entry.revision == 0 { position } else { entry.revision };
         let position = if position == 0 { revision } else { position };
@@ -109,8 +105,7 @@ impl Feed {
             let is_repeat = is_repeat && revision != 0 && revision >= gathered;
             return Ok(if is_repeat { Taken::Repeat } else { Taken::Misfit });
         }
-        // The revisions below this one are whole. Its own events are not published yet, whatever
-        // its position.
+        // The revisions below this one are whole. Its own events are not published yet, whatever its position.
         self.resume = self.resume.max(position.min(revision - 1));
         let group =
             self.group.get_or_insert(RevisionGroup { revision, position, is_marked: false, changes: Vec::new() });
@@ -147,8 +142,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Everything up to this position was delivered. A collected revision above it stays
-    /// incomplete.
+    /// Everything up to this position was delivered. A collected revision above it stays incomplete.
     pub(super) fn progress(&mut self, position: u64) -> Result<(), Error> {
         if self.group.as_ref().is_some_and(|group| position >= group.revision) {
             self.flush()?;
@@ -160,9 +154,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Replaces the state: by a load the first time, later by the difference, in one revision.
-    /// Returns how many entries were skipped because their keys are outside of the prefix, and
-    /// whether there was a state before.
+    /// Replaces the state: by a load the first time, later by the difference, in one revision. Returns how many entries
+    /// were skipped because their keys are outside of the prefix, and whether there was a state before.
     pub(super) fn replace(&mut self, revision: u64, entries: &[Entry]) -> Result<(u64, bool), Error> {
         self.group = None;
         let was_loaded = self.writer.is_loaded();
@@ -204,8 +197,7 @@ impl Feed {
         }
         let mod_revision = if entry.revision == 0 { listed } else { entry.revision };
         match before {
-            // The object has changed meanwhile, or was deleted and created again: a list does not
-            // tell.
+            // The object has changed meanwhile, or was deleted and created again: a list does not tell.
             Some(before) if before.create_revision() <= mod_revision => Record {
                 key,
                 value,

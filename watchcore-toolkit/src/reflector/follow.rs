@@ -75,8 +75,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             quiet.since = self.options.clock.now();
             return Poll::Ready(Ok(event));
         }
-        // No further event is available: the collected revision is whole, unless the source has
-        // said otherwise.
+        // No further event is available: the collected revision is whole, unless the source has said otherwise.
         if !self.feed.is_incomplete() {
             if let Err(error) = self.feed.flush() {
                 return Poll::Ready(Ok(Some(WatchEvent::error(error))));
@@ -132,8 +131,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
                 asking.page = None;
                 match page {
                     Ok(page) => self.feed.writer.serve_consistent(ticket, page.position.revision),
-                    // The waiting readers have time limits of their own; the source is not asked
-                    // again for them.
+                    // The waiting readers have time limits of their own; the source is not asked again for them.
                     Err(status) => {
                         asking.failed = ticket;
                         self.links.status.update(|all| all.last_error = Some(status));

@@ -39,10 +39,9 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 
 /// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
 ///
-/// It owns the cache's writer, so nothing else changes the cache. Subscriptions, informers, typed
-/// watches and listers work over this cache as over one that follows etcd. The reflector runs as a
-/// future on any runtime ([`Reflector::run`]), or on its own thread ([`Reflector::spawn`]). When it
-/// ends, the cache is closed.
+/// It owns the cache's writer, so nothing else changes the cache. Subscriptions, informers, typed watches and listers
+/// work over this cache as over one that follows etcd. The reflector runs as a future on any runtime
+/// ([`Reflector::run`]), or on its own thread ([`Reflector::spawn`]). When it ends, the cache is closed.
 ///
 /// ```
 /// use std::future::ready;
@@ -82,10 +81,9 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// | any other error, an event without a revision | the backoff, then a list |
 /// | half a minute of silence after the time-out of the watch | like its end: the watch again |
 ///
-/// A list that fails is repeated after the backoff: at once for the newest state if the requested
-/// revision is gone (410) or not reached yet (504), and at once without pages if a later page is
-/// gone or the pages do not end. A list of the whole state is the most expensive request for a
-/// server, so no error leads to one if another watch can mend it.
+/// A list that fails is repeated after the backoff: at once for the newest state if the requested revision is gone
+/// (410) or not reached yet (504), and at once without pages if a later page is gone or the pages do not end. A list of
+/// the whole state is the most expensive request for a server, so no error leads to one if another watch can mend it.
 #[must_use = "a reflector does nothing before it runs"]
 pub struct Reflector<L: ListerWatcher> {
     source: L,
@@ -150,9 +148,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         self
     }
 
-    /// The time limit for a page of a list, or for opening a watch: the default is ten and a half
-    /// minutes, the longest time for which a watch may be silent. A late answer is dropped, and
-    /// counts as an error 503.
+    /// The time limit for a page of a list, or for opening a watch: the default is ten and a half minutes, the longest
+    /// time for which a watch may be silent. A late answer is dropped, and counts as an error 503.
     pub fn answer_timeout(mut self, timeout: Duration) -> Reflector<L> {
         self.options.answer_timeout = timeout;
         self
@@ -206,8 +203,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
             }
         }
         let _ended = Ended(Arc::clone(&self.links));
-        // The reflector is dropped before its end is reported, so that `stop` also waits for the
-        // source's destructor.
+        // The reflector is dropped before its end is reported, so that `stop` also waits for the source's destructor.
         let mut this = self;
         let by_watch = this.options.initial_watch;
         let mut machine = Machine::new(Policy::Mirror { backoff: this.options.backoff.clone(), by_watch });
@@ -302,9 +298,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         tracing::warn!(cache, %status, "reflector: {what} failed, next try in {} ms", delay.as_millis());
         let error =
             status.error().cloned().unwrap_or_else(|| Error::new(code_of(&status), format!("{what}: {status}")));
-        // The state is never Failed, which would end the waits for the first listing: the source is
-        // tried again, and access may be granted. Readers get NOT_READY with this error's text
-        // meanwhile.
+        // The state is never Failed, which would end the waits for the first listing: the source is tried again, and
+        // access may be granted. Readers get NOT_READY with this error's text meanwhile.
         self.feed.writer.set_state(SourceState::Stale(error));
         self.links.status.update(|all| all.last_error = Some(status));
     }
@@ -345,8 +340,7 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
         }
     }
 
-    /// Stores a list in the cache, which refuses a list that has a key twice, or an object above
-    /// its own revision.
+    /// Stores a list in the cache, which refuses a list that has a key twice, or an object above its own revision.
     fn listed(&mut self, pages: ListedPages<Entry>) -> std::result::Result<Input, Input> {
         let ListPage { position, objects, .. } = pages.into_listed(self.feed.newest() == 0)?;
         self.replace(position.revision, &objects).map_err(Input::Failed)

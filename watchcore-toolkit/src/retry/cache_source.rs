@@ -11,9 +11,8 @@ use std::future::ready;
 use std::marker::PhantomData;
 use watchcore::{Cache, Filter, OnLag, Start};
 
-/// A cache as a source: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with
-/// 410 (or lists) if the cache's window overtakes it, and never skips an event. A list is the
-/// newest state, in one page. Cheap to clone.
+/// A cache as a source: for a [`RetryWatch`](crate::RetryWatch) of exact history, which ends with 410 (or lists) if the
+/// cache's window overtakes it, and never skips an event. A list is the newest state, in one page. Cheap to clone.
 ///
 /// ```
 /// use std::time::Duration;

@@ -27,18 +27,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use watchcore::{Code, Error, Position, Result};
 
-/// The maximum number of inputs without an event that one poll takes before it lets other tasks
-/// run.
+/// The maximum number of inputs without an event that one poll takes before it lets other tasks run.
 const BUDGET: usize = 64;
 
 /// A watch over a [`ListerWatcher`] that reopens itself at its position.
 ///
-/// It delivers each event once, in order, and ends with an Error if it cannot continue: access was
-/// refused (401, 403), the history is gone (410) and it has no lister, or an event has no revision.
-/// After all other errors it waits and tries again; see [`RetryWatch::last_status`]. With a lister
-/// it delivers the difference to the consumer's state, and continues. If a connection ends inside a
-/// revision, the next one repeats that revision's events: with a lister those that were delivered
-/// are skipped, without one they are delivered twice.
+/// It delivers each event once, in order, and ends with an Error if it cannot continue: access was refused (401, 403),
+/// the history is gone (410) and it has no lister, or an event has no revision. After all other errors it waits and
+/// tries again; see [`RetryWatch::last_status`]. With a lister it delivers the difference to the consumer's state, and
+/// continues. If a connection ends inside a revision, the next one repeats that revision's events: with a lister those
+/// that were delivered are skipped, without one they are delivered twice.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,11 +64,10 @@ const BUDGET: usize = 64;
 /// | any other, an answer without a watch, an end within a second without a newer revision | opened again, also not before its Retry-After | the same; after the third in a row a list, at most every half minute |
 /// | a list that fails otherwise | | listed again |
 ///
-/// **The delay** counts from the *start* of the last attempt: a watch that lasted longer is
-/// reopened at once, and one that fails at once is tried once per `min_restart_delay`. A list after
-/// a 410 comes at once, the next one not before the delay. So neither a server that answers 410 to
-/// every revision, nor one that answers 410 to the revision that it has just listed, is asked more
-/// often than once per delay.
+/// **The delay** counts from the *start* of the last attempt: a watch that lasted longer is reopened at once, and one
+/// that fails at once is tried once per `min_restart_delay`. A list after a 410 comes at once, the next one not before
+/// the delay. So neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it
+/// has just listed, is asked more often than once per delay.
 #[must_use = "dropping a watch ends it"]
 pub struct RetryWatch<S: ListerWatcher> {
     source: S,
@@ -85,8 +82,7 @@ pub struct RetryWatch<S: ListerWatcher> {
     ready: VecDeque<WatchEvent<ObjectOf<S>>>,
     /// The position after the last delivered event, where the watch is reopened.
     resume: Position,
-    /// Lost before the next delivered event: reported by events that were skipped, and by empty
-    /// differences.
+    /// Lost before the next delivered event: reported by events that were skipped, and by empty differences.
     lost: u64,
     /// The resume point at the last attempt to open a watch: if it is the same at the end, the
     /// attempt delivered nothing new.
@@ -161,11 +157,10 @@ pub struct RetryWatchBuilder<S: ListerWatcher> {
 }
 
 impl<S: ListerWatcher> RetryWatchBuilder<S> {
-    /// Lists after a 410, delivers the difference to the consumer's state, and continues. The watch
-    /// stores the delivered objects, by a clone per object. Objects older than `from` were never
-    /// delivered and are unknown to it, so a listing delivers them as Added. With a lister `from`
-    /// may be 0: the watch starts with the listed state and Synced. A source that cannot be listed
-    /// (405) ends the watch.
+    /// Lists after a 410, delivers the difference to the consumer's state, and continues. The watch stores the
+    /// delivered objects, by a clone per object. Objects older than `from` were never delivered and are unknown to it,
+    /// so a listing delivers them as Added. With a lister `from` may be 0: the watch starts with the listed state and
+    /// Synced. A source that cannot be listed (405) ends the watch.
     ///
     /// Without this, a 410 is delivered as an Error, and ends the watch.
     pub fn relist(self) -> RetryWatchBuilder<S>
@@ -180,9 +175,8 @@ impl<S: ListerWatcher> RetryWatchBuilder<S> {
         RetryWatchBuilder { min_restart_delay: delay, ..self }
     }
 
-    /// The time limit for opening a watch, or for a page of a list; the default is ten and a half
-    /// minutes. A late answer is dropped, and counts as an error 503. An open watch may be silent
-    /// for any time.
+    /// The time limit for opening a watch, or for a page of a list; the default is ten and a half minutes. A late
+    /// answer is dropped, and counts as an error 503. An open watch may be silent for any time.
     pub fn answer_timeout(self, timeout: Duration) -> RetryWatchBuilder<S> {
         RetryWatchBuilder { answer_timeout: timeout, ..self }
     }
@@ -192,8 +186,7 @@ impl<S: ListerWatcher> RetryWatchBuilder<S> {
         RetryWatchBuilder { clock, ..self }
     }
 
-    /// Makes the watch; its first poll calls the source. INVALID_ARGUMENT if it shall start at 0
-    /// without a lister.
+    /// Makes the watch; its first poll calls the source. INVALID_ARGUMENT if it shall start at 0 without a lister.
     pub fn open(mut self) -> Result<RetryWatch<S>> {
         if self.from == Position::default() && self.relist.is_none() {
             return Err(Error::new(
@@ -262,8 +255,7 @@ impl<S: ListerWatcher> RetryWatch<S> {
         }
     }
 
-    /// The position after the last delivered event, or of the last bookmark, where the watch is
-    /// reopened.
+    /// The position after the last delivered event, or of the last bookmark, where the watch is reopened.
     pub fn position(&self) -> Position {
         self.resume
     }
@@ -373,8 +365,7 @@ impl<S: ListerWatcher> RetryWatch<S> {
             Payload::Error(status) => self.over(Input::Failed(status)),
             // No initial state was requested, so this is a bookmark if it has a revision.
             Payload::Synced if event.position == Position::default() => {}
-            // After an empty state of revision 0, the position stays 0 inside of the first
-            // revision.
+            // After an empty state of revision 0, the position stays 0 inside of the first revision.
             _ if event.position == Position::default() && !self.is_of_first_revision(&event) => {
                 let what = format!("an event {} without a revision: a watch cannot be resumed behind it", event.name());
                 self.over(Input::Unplaced(Status::new(500, what)));

@@ -8,8 +8,7 @@ use crate::source::ListPage;
 use std::collections::{HashSet, VecDeque};
 use watchcore::Position;
 
-/// Whether a listing belongs to another history than the position: a restored backup, which may use
-/// revisions again.
+/// Whether a listing belongs to another history than the position: a restored backup, which may use revisions again.
 pub(super) fn is_another_history(resumed: Position, listed: Position) -> bool {
     resumed.epoch == listed.epoch && listed.revision < resumed.revision
 }
@@ -37,8 +36,7 @@ pub(super) trait Relist<O>: Send {
 /// The delivered objects by key, each with a count.
 pub(super) struct Relisting<O> {
     given: KeyedTable<O>,
-    /// The keys deleted at one position: a watch that resumes inside that revision repeats the
-    /// deletions.
+    /// The keys deleted at one position: a watch that resumes inside that revision repeats the deletions.
     deleted: HashSet<Vec<u8>>,
     deleted_at: Position,
     /// The watch starts with a list, which has not come yet.
@@ -86,8 +84,7 @@ impl<O: Keyed + Clone + Send> Relist<O> for Relisting<O> {
                     Some(old) if old.is_same(&new) => return None,
                     Some(old) => Payload::Modified { old: Some(old), new },
                     None if self.is_whole => Payload::Added(new),
-                    // The consumer may have the object from before: only the source's event is
-                    // known.
+                    // The consumer may have the object from before: only the source's event is known.
                     None => event.payload,
                 }
             }
