@@ -1,6 +1,6 @@
-// Package watchcore is the Kubernetes watch cache as a library: one log of
-// versioned events and a versioned keyed store, kept up to date from etcd by one
-// thread of its own, read by as many goroutines as one likes.
+// Package watchcore is the Kubernetes watch cache as a library: a log of
+// versioned events and a versioned store of keys, which one thread keeps up to
+// date from etcd, for any number of reading goroutines.
 //
 //	cache, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: endpoints}, watchcore.Config{Prefix: "/registry/"})
 //
@@ -8,10 +8,10 @@
 // [Cache.StartFeeder] lets follow etcd once its subscriptions are there.
 // [Cache.Subscribe] opens a [Subscription], a cursor with a filter: it costs
 // neither a goroutine nor a thread, cannot slow the writer or another reader, and
-// learns exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
+// gets an exact report of its loss if it falls behind. [Cache.Get], [Cache.List]
 // and [Cache.Snapshot] read the newest state or that of any revision of the
-// window. [Cache.Status], [Cache.Stats] and [Cache.Subscriptions] say how it stands,
-// and how each of its consumers does.
+// window. [Cache.Status], [Cache.Stats] and [Cache.Subscriptions] describe the cache
+// and its consumers.
 //
 // # Events
 //

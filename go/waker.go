@@ -32,7 +32,7 @@ type wakeLoop struct {
 	unused atomic.Bool   // end was called
 	gone   chan struct{} // closed when the goroutine has ended, and the set is freed
 
-	// Of the goroutine that runs the loop:
+	// The goroutine that runs the loop uses:
 	file  *os.File        // the set's descriptor
 	conn  syscall.RawConn // nil: the descriptor cannot be polled, so one thread waits
 	tags  [256]C.uint64_t // the tags that take returned

@@ -34,18 +34,21 @@ type HandlerFuncs[T any] struct {
 	Delete func(last *Object[T])
 }
 
+// OnAdd calls Add.
 func (f HandlerFuncs[T]) OnAdd(object *Object[T], isInInitialList bool) {
 	if f.Add != nil {
 		f.Add(object, isInInitialList)
 	}
 }
 
+// OnUpdate calls Update.
 func (f HandlerFuncs[T]) OnUpdate(old, new *Object[T]) {
 	if f.Update != nil {
 		f.Update(old, new)
 	}
 }
 
+// OnDelete calls Delete.
 func (f HandlerFuncs[T]) OnDelete(last *Object[T]) {
 	if f.Delete != nil {
 		f.Delete(last)

@@ -14,7 +14,7 @@ import (
 	"watchcore/watch"
 )
 
-// DefaultWindow is Options.Window where none is given.
+// DefaultWindow is the default of Options.Window.
 const DefaultWindow = 4096
 
 // Backoff configures how long a source waits between attempts: Min, doubled with each failure, at

@@ -19,6 +19,7 @@ import (
 	"watchcore/watch"
 )
 
+// DefaultPageSize is the default of Options.PageSize.
 const DefaultPageSize = listwatch.PageSize
 
 // NewFromSource makes an informer of a source that can be listed and watched, and starts it. key

@@ -30,7 +30,7 @@ use watchcore::{Code, Error, Position, Result};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct BroadcastEvent<'a, T> {
-    /// What happened.
+    /// The kind of the event.
     pub action: Action,
     /// The object.
     pub object: &'a T,

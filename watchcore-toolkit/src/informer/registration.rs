@@ -126,7 +126,7 @@ pub struct HandlerStatus {
     pub id: u64,
     /// The name from its options.
     pub name: String,
-    /// What the handler is doing.
+    /// The activity of the handler.
     pub state: HandlerState,
     /// Whether every object of its initial state was handled.
     pub synced: bool,

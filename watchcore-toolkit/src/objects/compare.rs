@@ -7,26 +7,26 @@ use crate::foreign::guard;
 use crate::object::{Conversion, FromKeyValue, object_of};
 use watchcore::{Error, Filter, KeyValue, Position, Range, Result, Snapshot};
 
-/// Key-values of one slice: a poll does no more of a comparison than this.
+/// The number of key-values that one poll compares.
 const SLICE: usize = 4096;
 
-/// A comparison under way. The snapshot keeps the log while it is held, so it is walked without waiting for anybody, and
-/// released at the end.
+/// A comparison in progress. The snapshot keeps the log in memory, so the walk over it does not wait for the consumer, and
+/// the snapshot is released at the end.
 pub(super) struct Comparison<O> {
     snapshot: Snapshot,
     filter: Filter,
-    /// Where the next slice begins.
+    /// The key at which the next slice starts.
     next: Vec<u8>,
     found: Found<O>,
 }
 
-/// The findings of a comparison until now.
+/// The results of a comparison so far.
 struct Found<O> {
     /// Whether equal modification revisions mean equal versions.
     same_epoch: bool,
-    /// The objects that the consumer was given, without those that the walk has found.
+    /// The objects that the consumer has, without those that the walk has found.
     before: Known<O>,
-    /// The objects that the consumer has behind the difference.
+    /// The objects that the consumer will have after the difference.
     after: Known<O>,
     puts: Vec<(Option<O>, O)>,
     /// Values that could not be decoded.

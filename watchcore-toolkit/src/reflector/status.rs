@@ -21,13 +21,13 @@ pub enum ReflectorState {
     /// The reflector has not started: it is not polled yet, or its thread has not started.
     #[default]
     New,
-    /// It is listing.
+    /// The reflector is listing.
     Listing,
     /// It is reading the initial state from a watch, and waits for the end mark.
     ReadingState,
-    /// It is opening a watch.
+    /// The reflector is opening a watch.
     Opening,
-    /// It is following a watch.
+    /// The reflector is following a watch.
     Watching,
     /// It waits before the next attempt, after an error.
     Waiting,
@@ -60,7 +60,7 @@ impl fmt::Display for ReflectorState {
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct ReflectorStatus {
-    /// What the reflector is doing.
+    /// The activity of the reflector.
     pub state: ReflectorState,
     /// How long it has been doing that.
     pub since: Duration,
