@@ -369,7 +369,7 @@ func (in *Informer[T]) enlist(r *Registration) error {
 	if in.numbered++; r.name == "" {
 		r.name = fmt.Sprintf("handler %d", in.numbered)
 	}
-	r.name = in.names.take(r.name)
+	r.name = in.names.reserve(r.name)
 	in.handlers = append(in.handlers, r)
 	return nil
 }

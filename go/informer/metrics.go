@@ -36,7 +36,7 @@ func WriteMetrics(w io.Writer, informers ...Reporter) error {
 	used := names{}
 	for _, in := range informers {
 		s := in.Status()
-		s.Name = used.take(s.Name)
+		s.Name = used.reserve(s.Name)
 		all = append(all, s)
 	}
 	for _, f := range informerFigures {
@@ -59,8 +59,8 @@ func WriteMetrics(w io.Writer, informers ...Reporter) error {
 // names holds the names in use, each with the highest number that was tried for it.
 type names map[string]int
 
-// take reserves a name, or the name with a number if it is in use.
-func (used names) take(name string) string {
+// reserve takes a name, or the name with a number if it is in use.
+func (used names) reserve(name string) string {
 	free, n := name, used[name]
 	for used[free] > 0 {
 		n++

@@ -144,7 +144,7 @@ func (r *reader[T]) read() {
 	for r.publish(); r.at < r.batch.Len(); r.publish() {
 		e := r.batch.At(r.at)
 		r.at++ // before the decoder runs, because the decoder may end this goroutine
-		r.take(e)
+		r.handleEvent(e)
 	}
 	if !r.batch.Continues() && !r.bracket && r.in.HasSynced() {
 		// An index's function may end this goroutine: the next goroutine runs this again.
@@ -164,7 +164,7 @@ func (r *reader[T]) publish() {
 	}
 }
 
-func (r *reader[T]) take(e watchcore.Event) {
+func (r *reader[T]) handleEvent(e watchcore.Event) {
 	s := r.in.store
 	at := watchcore.Position{Epoch: r.epoch, Revision: e.Revision}
 	if at.Epoch == 0 {

@@ -346,7 +346,7 @@ func (r *reflector[T]) read() error {
 			err = bad
 		}
 		if err == nil {
-			err = r.take(e)
+			err = r.handleEvent(e)
 		}
 	}
 	return err
@@ -359,8 +359,8 @@ func (r *reflector[T]) stop(w watch.Interface[T], ended func(error)) {
 	}
 }
 
-// take handles one event of a watch.
-func (r *reflector[T]) take(e watch.Event[T]) error {
+// handleEvent handles one event of a watch.
+func (r *reflector[T]) handleEvent(e watch.Event[T]) error {
 	switch e.Type {
 	case watch.Error:
 		if e.Err == nil {

@@ -66,7 +66,7 @@ func statusError(err error, resource schema.GroupResource) *apierrors.StatusErro
 		Status:  metav1.StatusFailure,
 		Code:    int32(e.Code.HTTPStatus()),
 		Reason:  metav1.StatusReason(e.Code.Reason()),
-		Message: message(e, err),
+		Message: statusMessage(e, err),
 		Details: &metav1.StatusDetails{
 			Group:             resource.Group,
 			Kind:              resource.Resource,
@@ -83,8 +83,8 @@ func statusError(err error, resource schema.GroupResource) *apierrors.StatusErro
 // tooLarge is the text that clients of Kubernetes search for in a message and in its cause.
 const tooLarge = "Too large resource version"
 
-// message puts Kubernetes' text before the error's.
-func message(e *watchcore.Error, err error) string {
+// statusMessage puts Kubernetes' text before the error's.
+func statusMessage(e *watchcore.Error, err error) string {
 	switch e.Code {
 	case watchcore.ErrFutureRevision:
 		return fmt.Sprintf("Timeout: %s: %d, current: %d: %v", tooLarge, e.Asked, e.Current, err)

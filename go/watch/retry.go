@@ -267,14 +267,14 @@ func (r *RetryWatcher[T]) read(w Interface[T]) listwatch.Input {
 		if err != nil { // the end of this watch, or of the RetryWatcher
 			return listwatch.Input{Kind: listwatch.Ended}
 		}
-		if in, ends := r.take(e); ends {
+		if in, ends := r.handleEvent(e); ends {
 			return in
 		}
 	}
 }
 
-// take handles an event of a watch. If ends is true, nothing more is read from that watch.
-func (r *RetryWatcher[T]) take(e Event[T]) (in listwatch.Input, ends bool) {
+// handleEvent handles an event of a watch. If ends is true, nothing more is read from that watch.
+func (r *RetryWatcher[T]) handleEvent(e Event[T]) (in listwatch.Input, ends bool) {
 	// The next delivered event reports the loss, whether this event is delivered or not.
 	r.carry += e.Lost
 	e.Lost = 0
