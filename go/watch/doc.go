@@ -36,17 +36,15 @@
 //
 //	| who waits                   | for what                   | who ends it                                    |
 //	| --------------------------- | -------------------------- | ---------------------------------------------- |
-//
-// | Action, Publish             | a free slot                | the slowest Wait watcher takes or stops;       |
-//
+//	| Action, Publish             | a free slot                | the slowest Wait watcher takes or stops;       |
 //	|                             |                            | Shutdown; for PublishContext its context       |
-//	| Next, a channel's goroutine | an event                   | a publisher; Shutdown, behind the last event;  |
+//	| Next, a channel's goroutine | an event                   | a publisher; Shutdown, after the last event;   |
 //	|                             |                            | its Stop; for Next its context                 |
 //	| a channel's goroutine       | its consumer               | the consumer; its Stop                         |
-//	| a verb of FakeWatcher       | its reader                 | the reader; Stop; Reset                        |
+//	| a method of FakeWatcher     | its reader                 | the reader; Stop; Reset                        |
 //	| RetryWatcher                | its source, a delay,       | these; Stop and its context, also where the    |
 //	|                             | its consumer               | source does not return                         |
-//	| Until and its family        | an event                   | the watch, its end, the context                |
+//	| Until and its relatives     | an event                   | the watch, its end, the context                |
 //
 // # From apimachinery and client-go
 //
@@ -55,23 +53,19 @@
 //	| watch.Interface, Event, EventType        | Interface[T], Event[T], EventType; Event has Old, Revision, Lost, Err  |
 //	| metav1.Status, apierrors.IsGone, …       | Status, StatusOf, IsGone, IsRefused, RetryAfter; in Event.Err          |
 //	| NewEmptyWatch                            | NewEmptyWatch[T]                                                       |
-//	| FakeWatcher, NewFake…                    | the same; verbs return an error; after Stop it is ErrStopped, and no   |
+//	| FakeWatcher, NewFake…                    | the same; methods return an error: ErrStopped after Stop, and no       |
 //	|                                          | panic; Reset keeps the size of the channel; Error takes an error       |
 //	| RaceFreeFakeWatcher                      | the same; a full channel is ErrFull, and no panic; Stopped is          |
 //	|                                          | IsStopped                                                              |
 //	| ProxyWatcher, MockWatcher                | the same                                                               |
 //	| NewBroadcaster, NewLongQueueBroadcaster  | the same; Shutdown waits for nobody; a watcher can have its own queue  |
 //	|                                          | (WatchOptions) and begin in the past (WatchAfter)                      |
-//
-// | Filter, FilterFunc                       | the same, and types are right at the filter's boundary; FilterByKey    |
-// |                                          | for sources that do not report old states; called for objects only     |
-//
+//	| Filter, FilterFunc                       | the same, and types are right at the filter's boundary; FilterByKey    |
+//	|                                          | for sources that do not report old states; called for objects only     |
 //	| Recorder                                 | the same                                                               |
 //	| Decoder, Reporter, StreamWatcher         | the same; Reporter.AsObject is AsError; EventDecoder for revisions;    |
 //	|                                          | Err says how the stream ended                                          |
-//
-// | UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
-//
+//	| UntilWithoutRetry, Until, UntilWithSync, | the same; wait.Interrupted is Interrupted; Event.Revision is where the |
 //	| ContextWithOptionalTimeout               | conditions held; UntilWithSync takes a SyncedSource                    |
 //	| cache.ListerWatcher, cache.ListWatch     | ListerWatcher, ListWatch; a ListRequest has a revision, limit, token.  |
 //	|                                          | informer.CacheSource is one of a watchcore cache                       |

@@ -22,14 +22,12 @@
 //
 //	| written                          | before                   | read                        | before                      | gives                                                     |
 //	| -------------------------------- | ------------------------ | --------------------------- | --------------------------- | --------------------------------------------------------- |
-//
-// | a slot of a segment (plain)      | head, by Append          | head                        | the slot (plain)            | a reader below the head sees the value whole, and no race |
-// | a directory entry, the directory | head, by Append          | head                        | the directory, then an entry | an entry is the wanted segment, nil or a later segment:  |
-//
+//	| a slot of a segment (plain)      | head, by Append          | head                        | the slot (plain)            | a reader below the head sees the value whole, and no race |
+//	| a directory slot, the directory  | head, by Append          | head                        | the directory, then a slot  | a slot has the wanted segment, nil or a later segment:    |
 //	|                                  |                          |                             |                             | never an earlier one                                      |
 //	| head, or closed                  | notice, loaded by Append | notice, stored by Wait      | head and closed, again      | of an appender and a waiter that meet at least one sees   |
 //	|                                  | and Close                |                             |                             | the other: no wake-up is lost                             |
-//	| head, by the last Append         | closed, by Close         | closed                      | head                        | who has seen closed and then the head has seen the end    |
+//	| head, by the last Append         | closed, by Close         | closed                      | head                        | a reader of closed and then of the head has seen the end  |
 //
 // The second row is why an overtaken reader needs no lock: a segment knows its own number, and a
 // reader that finds another segment, or none, knows that it is too late. A slot is never reused, so
