@@ -185,7 +185,7 @@ func (l *logging) stop() {
 	if e := C.wc_log_set(nil, C.WATCHCORE_LOG_OFF); e != nil {
 		taken(e) // a forked child, in which no thread would send
 	}
-	// An empty packet wakes the goroutine, which then sees that nothing is left. If the socket is
+	// A packet too short for a message wakes the goroutine, which then sees that nothing is left. If the socket is
 	// full, the goroutine checks after the last message anyway.
 	_, _ = syscall.Write(int(l.bridge.c.fd), []byte{0})
 }

@@ -148,7 +148,7 @@ func (h *runner[T]) run() {
 
 // step does one unit of work. step returns false when the handler has ended.
 func (h *runner[T]) step() bool {
-	if h.why != nil { // the handler has ended, and OnError ended its goroutine while it was told why
+	if h.why != nil { // the end was decided, and OnError ended the former goroutine
 		return false
 	}
 	select {
@@ -223,7 +223,7 @@ func (h *runner[T]) sleep(something <-chan struct{}) {
 		h.rearm()
 	case <-h.reg.stop:
 	case <-h.in.ctx.Done():
-	case <-h.in.over: // the end of the informer does not wake the journal's other waiters
+	case <-h.in.over: // something may be synced, which the end of the source does not close
 	}
 }
 
