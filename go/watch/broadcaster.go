@@ -276,7 +276,7 @@ func (b *Broadcaster[T]) WatchWithPrefix(queuedEvents []Event[T]) (*Watcher[T], 
 // WatchAfter opens a watcher that starts after a revision. Its queue holds the available events and
 // one more; but publishers wait for a Wait watcher that starts at the oldest event of the log. If
 // the log does not reach back so far, the error is a [*Status] with the code 410; if the revision
-// has not been published, a Status 400.
+// has not been published, a Status 504.
 func (b *Broadcaster[T]) WatchAfter(revision uint64) (*Watcher[T], error) {
 	return b.WatchWithOptions(WatchOptions[T]{Start: StartAfter(revision)})
 }
@@ -367,7 +367,7 @@ func (b *Broadcaster[T]) start(asked Start, head uint64) (uint64, error) {
 		return head, nil
 	}
 	if asked.after > head {
-		return 0, &Status{Code: 400, Message: fmt.Sprintf("a watch after revision %d was asked for, and the newest is %d: watch after that, or after one that an event had", asked.after, head)}
+		return 0, &Status{Code: 504, Message: fmt.Sprintf("a watch after revision %d was asked for, and the newest is %d: watch after that, or after one that an event had", asked.after, head)}
 	}
 	if oldest := b.log.Oldest(); asked.after < oldest {
 		return 0, &Status{Code: 410, Message: fmt.Sprintf("a watch after revision %d was asked for, and the oldest possible is %d: begin without a revision, or keep more (History)", asked.after, oldest)}

@@ -39,60 +39,6 @@ func faces(t *testing.T, test func(t *testing.T, read func(w *watch.Watcher[*pod
 	})
 }
 
-func TestAW01TwoWatchersSeeAllInOrder(t *testing.T) {
-	faces(t, func(t *testing.T, read func(*watch.Watcher[*pod]) (watch.Event[*pod], bool)) {
-		m := watch.NewBroadcaster[*pod](0, watch.WaitIfChannelFull)
-		var readers sync.WaitGroup
-		for i := range 2 {
-			w, err := m.Watch()
-			check(t, err)
-			readers.Add(1)
-			go func() {
-				defer readers.Done()
-				line := 0
-				for ; ; line++ {
-					e, ok := read(w)
-					if !ok {
-						break
-					}
-					if line >= len(history) || e != history[line] {
-						t.Errorf("watcher %d, line %d: %v", i, line, e)
-					}
-				}
-				if line != len(history) {
-					t.Errorf("watcher %d: %d events", i, line)
-				}
-			}()
-		}
-		for _, e := range history {
-			check(t, m.Action(e.Type, e.Object))
-		}
-		m.Shutdown()
-		readers.Wait()
-	})
-}
-
-func TestAW02ClosedByStopAndByShutdown(t *testing.T) {
-	faces(t, func(t *testing.T, read func(*watch.Watcher[*pod]) (watch.Event[*pod], bool)) {
-		m := watch.NewBroadcaster[*pod](0, watch.WaitIfChannelFull)
-		w, err := m.Watch()
-		check(t, err)
-		w2, err := m.Watch()
-		check(t, err)
-		w.Stop()
-		m.Shutdown()
-		if _, open := read(w); open {
-			t.Error("Stop has not ended the watch")
-		}
-		if _, open := read(w2); open {
-			t.Error("Shutdown has not ended the watch")
-		}
-		w.Stop()
-		w2.Stop()
-		m.Shutdown()
-	})
-}
-
 // Both directions: whoever of the two receives stops the other one, for which the publisher may wait.
 func TestAW03StoppingABlockedWatcherReleasesThePublisher(t *testing.T) {
 	noLeak(t)
@@ -122,56 +68,6 @@ func TestAW03StoppingABlockedWatcherReleasesThePublisher(t *testing.T) {
 		w0.Stop()
 		w1.Stop()
 	}
-}
-
-func TestAW04DropWithQueueOneGivesTheFirst(t *testing.T) {
-	faces(t, func(t *testing.T, read func(*watch.Watcher[*pod]) (watch.Event[*pod], bool)) {
-		m := watch.NewBroadcaster[*pod](1, watch.DropIfChannelFull)
-		var watchers []*watch.Watcher[*pod]
-		for range 2 {
-			w, err := m.Watch()
-			check(t, err)
-			watchers = append(watchers, w)
-		}
-		for _, e := range history {
-			check(t, m.Action(e.Type, e.Object))
-		}
-		m.Shutdown()
-		for _, w := range watchers {
-			if e, ok := read(w); !ok || e != history[0] {
-				t.Fatalf("%v, %v is not the first event", e, ok)
-			}
-			if e, ok := read(w); ok {
-				t.Fatalf("%v came, and there was no place for it", e)
-			}
-			want(t, "dropped", w.Dropped(), 3)
-			w.Stop()
-		}
-	})
-}
-
-func TestAW05WatchAfterShutdownIsAnError(t *testing.T) {
-	m := watch.NewBroadcaster[*pod](0, watch.WaitIfChannelFull)
-	m.Shutdown()
-	_, err := m.Watch()
-	want(t, "Watch", fmt.Sprint(err), "broadcaster already stopped")
-	_, err = m.WatchWithPrefix(history)
-	want(t, "WatchWithPrefix", fmt.Sprint(err), "broadcaster already stopped")
-	_, err = m.WatchAfter(0)
-	want(t, "WatchAfter", err, watch.ErrBroadcasterStopped)
-}
-
-func TestAW06SendAfterShutdownIsAnError(t *testing.T) {
-	m := watch.NewBroadcaster[*pod](1, watch.DropIfChannelFull)
-	for range 2 {
-		_, err := m.Watch()
-		check(t, err)
-	}
-	m.Shutdown()
-	want(t, "Action", fmt.Sprint(m.Action(watch.Added, history[0].Object)), "broadcaster already stopped")
-	sent, err := m.ActionOrDrop(watch.Added, history[0].Object)
-	want(t, "sent", sent, false)
-	want(t, "ActionOrDrop", fmt.Sprint(err), "broadcaster already stopped")
 }
 
 // Watchers stop, publishers publish and the broadcaster shuts down, all at once.
@@ -215,60 +111,6 @@ func TestAW07StopBesideShutdown(t *testing.T) {
 	}
 }
 
-func TestAW08PrefixFirst(t *testing.T) {
-	faces(t, func(t *testing.T, read func(*watch.Watcher[*pod]) (watch.Event[*pod], bool)) {
-		for _, behavior := range []watch.FullChannelBehavior{watch.WaitIfChannelFull, watch.DropIfChannelFull} {
-			m := watch.NewBroadcaster[*pod](1, behavior)
-			check(t, m.Action(watch.Added, &pod{"before", ""}))
-			prefix := []watch.Event[*pod]{{Type: watch.Added, Object: &pod{"p", "1"}}, {Type: watch.Modified, Object: &pod{"p", "2"}}}
-			w, err := m.WatchWithPrefix(prefix)
-			check(t, err)
-			// The queue holds the prefix and one more.
-			check(t, m.Action(watch.Deleted, &pod{"p", "3"}))
-			if behavior == watch.DropIfChannelFull {
-				check(t, m.Action(watch.Added, &pod{"no place", ""}))
-				want(t, "dropped", w.Dropped(), 1)
-			}
-			for _, e := range prefix {
-				if got, ok := read(w); !ok || got != e {
-					t.Fatalf("%v in place of %v", got, e)
-				}
-			}
-			e, _ := read(w)
-			want(t, "behind the prefix", e.Object.Value, "3")
-			m.Shutdown()
-			if e, ok := read(w); ok {
-				t.Fatalf("%v is one too many", e)
-			}
-			w.Stop()
-		}
-	})
-}
-
-func TestAW09NewWatcherSeesExactlyWhatFollows(t *testing.T) {
-	noLeak(t)
-	const events = 500
-	m := watch.NewBroadcaster[int](events, watch.WaitIfChannelFull)
-	var watchers []*watch.Watcher[int]
-	for i := range events {
-		w, err := m.Watch()
-		check(t, err)
-		watchers = append(watchers, w)
-		check(t, m.Action(watch.Added, i))
-	}
-	m.Shutdown()
-	for first, w := range watchers {
-		expected := first
-		for e := range w.All(bounded.Context(t)) {
-			if e.Object != expected {
-				t.Fatalf("the watcher of %d got %d, not %d", first, e.Object, expected)
-			}
-			expected++
-		}
-		want(t, "events", expected, events)
-	}
-}
-
 // Watchers that come while events are published begin somewhere, and miss nothing from there.
 func TestAW09NewWatchersBesideAPublisher(t *testing.T) {
 	noLeak(t)
@@ -309,34 +151,19 @@ func TestAW09NewWatchersBesideAPublisher(t *testing.T) {
 	bounded.Receive(t, "the publisher", published)
 }
 
-func TestBroadcasterWatchAfterARevision(t *testing.T) {
+// What the log has is counted from one revision on, exactly; an event that is published gets its revision, and has lost nothing.
+func TestBroadcasterWatchAfterTheOldest(t *testing.T) {
 	faces(t, func(t *testing.T, read func(*watch.Watcher[*pod]) (watch.Event[*pod], bool)) {
 		for _, behavior := range []watch.FullChannelBehavior{watch.WaitIfChannelFull, watch.DropIfChannelFull} {
 			m := watch.NewBroadcaster[*pod](0, behavior)
 			for _, e := range history {
 				check(t, m.Action(e.Type, e.Object))
 			}
-			w, err := m.WatchAfter(2)
-			check(t, err)
-			check(t, m.Action(watch.Added, &pod{"later", ""}))
-			for _, e := range history[2:] {
-				if got, ok := read(w); !ok || got != e {
-					t.Fatalf("%v in place of %v", got, e)
-				}
-			}
-			e, _ := read(w)
-			want(t, "then what follows", e.Revision, 5)
-			w.Stop()
-
-			_, err = m.WatchAfter(6)
-			if s, ok := watch.StatusOf(err); !ok || s.Code != 400 {
-				t.Fatalf("after a revision that is not there: %v", err)
-			}
 			newest, err := m.WatchAfter(m.Revision())
 			check(t, err)
 			check(t, m.Publish(watch.Event[*pod]{Type: watch.Added, Object: &pod{"another", ""}, Revision: 3, Lost: 7}))
-			e, _ = read(newest)
-			want(t, "the revision is the broadcaster's", e.Revision, 6)
+			e, _ := read(newest)
+			want(t, "the revision is the broadcaster's", e.Revision, 5)
 			want(t, "and what was lost the watcher's", e.Lost, 0)
 			newest.Stop()
 			for range 100 {
@@ -349,7 +176,7 @@ func TestBroadcasterWatchAfterARevision(t *testing.T) {
 			var oldest uint64
 			_, err = fmt.Sscan(strings.ReplaceAll(told, ":", " "), &oldest)
 			check(t, err)
-			w, err = m.WatchAfter(oldest)
+			w, err := m.WatchAfter(oldest)
 			check(t, err)
 			e, _ = read(w)
 			want(t, "the first behind the oldest", e.Revision, oldest+1)
@@ -386,18 +213,11 @@ func TestBroadcasterHistoryDoesNotGrowByLateWatchers(t *testing.T) {
 	}
 }
 
-// One goroutine publishes and reads, as programs do that rely on the original's incoming queue.
-func TestBroadcasterPublishesAheadOfTheSlowest(t *testing.T) {
-	for _, row := range []struct {
-		queue int
-		long  bool
-		ahead int
-	}{{0, false, 26}, {3, false, 29}, {0, true, 1}, {30, true, 61}} {
+// How far a publisher runs ahead where the incoming queue is not the original's 25.
+func TestLongQueueBroadcasterPublishesAhead(t *testing.T) {
+	for _, row := range []struct{ queue, ahead int }{{0, 1}, {30, 61}} {
 		for _, channel := range []bool{false, true} {
-			m := watch.NewBroadcaster[int](row.queue, watch.WaitIfChannelFull)
-			if row.long {
-				m = watch.NewLongQueueBroadcaster[int](row.queue, watch.WaitIfChannelFull)
-			}
+			m := watch.NewLongQueueBroadcaster[int](row.queue, watch.WaitIfChannelFull)
 			w, err := m.Watch()
 			check(t, err)
 			if channel {

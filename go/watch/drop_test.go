@@ -12,33 +12,6 @@ import (
 	"watchcore/watch"
 )
 
-// The design's example in numbers.
-func TestBroadcasterDropSaysWhatWasLost(t *testing.T) {
-	m := watch.NewBroadcaster[int](2, watch.DropIfChannelFull)
-	w, err := m.Watch()
-	check(t, err)
-	publish := func(from, to int) {
-		for i := from; i < to; i++ {
-			check(t, m.Action(watch.Added, i))
-		}
-	}
-	got := func(object int, lost uint64) {
-		t.Helper()
-		e := take(t, w)
-		if e.Object != object || e.Lost != lost {
-			t.Fatalf("%v, not %d with %d lost", e, object, lost)
-		}
-	}
-	publish(10, 15)
-	got(10, 0)
-	publish(15, 17)
-	got(11, 0)
-	got(15, 3)
-	publish(17, 18)
-	got(17, 1)
-	want(t, "dropped", w.Dropped(), 4)
-}
-
 // A channel with as many places, and a publisher that drops what finds none, is the oracle:
 // random publishes and takes on one goroutine, compared to the event.
 func TestBroadcasterDropEqualsAChannel(t *testing.T) {

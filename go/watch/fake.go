@@ -109,7 +109,7 @@ func (f *FakeWatcher[T]) Reset() {
 func (f *FakeWatcher[T]) ResultChan() <-chan Event[T] { return f.outlet().c }
 
 // RaceFreeFakeWatcher is a fake whose methods never wait: its channel holds 100 events. They return
-// ErrFull if the channel is full, and ErrStopped after Stop; such an event is logged and not sent.
+// ErrFull if the channel is full; the event is logged and not sent. After Stop they do nothing.
 // The methods may be called from any goroutine.
 type RaceFreeFakeWatcher[T any] struct {
 	sender[T]
@@ -126,7 +126,12 @@ func NewRaceFreeFake[T any]() *RaceFreeFakeWatcher[T] {
 // means slog.Default().
 func NewRaceFreeFakeWithLogger[T any](logger *slog.Logger) *RaceFreeFakeWatcher[T] {
 	f := &RaceFreeFakeWatcher[T]{out: newOutlet[T](DefaultChanSize)}
-	f.sender = sender[T]{logger, func(e Event[T]) error { return f.outlet().offer(e) }}
+	f.sender = sender[T]{logger, func(e Event[T]) error {
+		if err := f.outlet().offer(e); err != ErrStopped {
+			return err
+		}
+		return nil
+	}}
 	return f
 }
 

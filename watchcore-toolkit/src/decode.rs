@@ -2,7 +2,7 @@
 //!
 //! | the decoder returns | the watch |
 //! | --- | --- |
-//! | an event | delivers it |
+//! | an event | delivers it; an Error event ends the watch |
 //! | the end | ends |
 //! | an error of the connection (unexpected end, reset, time-out) | ends; a line in the log |
 //! | any other error | delivers one Error event, made by the reporter, then ends |
@@ -200,11 +200,13 @@ impl<O: Send + 'static> StreamWatch<O> {
 fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl Reporter) {
     loop {
         let decoded = guard("the decoder of a watch, or its reporter", || match decoder.decode() {
-            Ok(event) => (event, true),
-            Err(error) => (reported(&error, reporter).map(WatchEvent::error), false),
+            Ok(event) => event,
+            Err(error) => reported(&error, reporter).map(WatchEvent::error),
         });
-        let (event, more) = decoded.unwrap_or_else(|panicked| (Some(WatchEvent::error(panicked)), false));
+        let event = decoded.unwrap_or_else(|panicked| Some(WatchEvent::error(panicked)));
         let Some(event) = event else { break };
+        // An error ends the watch, also one that was decoded: the decoder is not asked again.
+        let more = event.status().is_none();
         // A stopped consumer takes nothing, and an error event does not wait for the consumer.
         let sent = park::block_on_future(Duration::MAX, send(pipe, event));
         if !more || sent != Some(Ok(())) {

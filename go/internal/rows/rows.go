@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -42,6 +43,16 @@ type step struct {
 // Run runs the rows of an area that claim a language and whose first step has the given prefix,
 // each as its own test.
 func Run(t *testing.T, folder, face, first string, machine func(*testing.T) Machine) {
+	run(t, folder, face, first, func(t *testing.T, f func(*testing.T)) { f(t) }, machine)
+}
+
+// RunSettled is Run for machines that call synctest.Wait: behind it every goroutine of the case is blocked, so that a step
+// can say that a call waits.
+func RunSettled(t *testing.T, folder, face, first string, machine func(*testing.T) Machine) {
+	run(t, folder, face, first, synctest.Test, machine)
+}
+
+func run(t *testing.T, folder, face, first string, around func(*testing.T, func(*testing.T)), machine func(*testing.T) Machine) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%s has no rows: %v", folder, err)
@@ -55,7 +66,7 @@ func Run(t *testing.T, folder, face, first string, machine func(*testing.T) Mach
 			t.Parallel()
 			for _, c := range row.cases {
 				for _, value := range c.each {
-					c.run(t, file, value, machine(t))
+					around(t, func(t *testing.T) { c.run(t, file, value, machine(t)) })
 					if t.Failed() {
 						return
 					}

@@ -33,7 +33,8 @@ use std::task::{Context, Poll, Waker};
 
 /// A watcher for which publishers wait.
 pub(super) struct Member {
-    /// Twice the number up to which it has taken everything, plus one if the first in line waits for it.
+    /// Twice the number up to which it has taken everything, the events of its prefix counted, plus one if the first in line
+    /// waits for it.
     word: AtomicU64,
     /// The number of publications that it may be behind.
     allowance: u64,
@@ -52,6 +53,11 @@ impl Member {
             before
         });
         before & 1 == 1
+    }
+
+    /// How far the allowance can be raised in a log that keeps `window` numbers.
+    pub(super) fn headroom(&self, window: u64) -> u64 {
+        window - 1 - self.allowance
     }
 
     /// The highest number that this member allows.

@@ -4,7 +4,7 @@
 
 use super::log::{Action, action_of, ends};
 use super::watcher::{BroadcastWatch, Rule};
-use crate::event::{Payload, WatchEvent};
+use crate::event::Payload;
 use crate::park;
 use futures_core::Stream;
 use std::future::poll_fn;
@@ -42,9 +42,8 @@ pub struct BroadcastEvent<'a, T> {
 
 impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     /// Waits for events, at most for the timeout (`Duration::MAX`: for ever), and calls `visit` with some available
-    /// events, at most `max`. A call does not mix events of the prefix with those of the log. Returns the number of
-    /// events; 0 is the end of the watch, or an event that says how it ended: the next [`crate::WatchExt::recv`]
-    /// returns that. TIMEOUT if no event came; INVALID_ARGUMENT for a `max` of 0.
+    /// events, at most `max`. Returns the number of events; 0 is the end of the watch, or an event that says how it ended:
+    /// the next [`crate::WatchExt::recv`] returns that. TIMEOUT if no event came; INVALID_ARGUMENT for a `max` of 0.
     ///
     /// This is for watches with many events: no object's count is incremented, and a waiting
     /// publisher is checked once per call, not once per event. So all events of a call count as
@@ -75,37 +74,41 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         max: usize,
         visit: &mut impl FnMut(BroadcastEvent<'_, T>),
     ) -> Poll<usize> {
+        let of_prefix = self.visit_prefix(max, visit);
         loop {
-            let visited = self.visit_prefix(max, visit);
-            let visited = visited + self.visit_batch(max - visited, visit);
-            // Events without an object are left for the stream.
-            if visited > 0 || max == 0 || self.is_over() || !self.prefix.as_slice().is_empty() || ends(&self.batch) {
-                return Poll::Ready(visited);
+            // A mark of the prefix, and the end, are left for the stream.
+            if of_prefix == max || self.is_over() || !self.prefix.as_slice().is_empty() {
+                return Poll::Ready(of_prefix);
+            }
+            let published = self.visit_batch(max - of_prefix, visit);
+            if published > 0 || ends(&self.batch) {
+                return Poll::Ready(of_prefix + published);
             }
             match self.poll_batch(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending if of_prefix == 0 => return Poll::Pending,
                 Poll::Ready(true) => {}
-                Poll::Ready(false) => return Poll::Ready(0),
+                Poll::Pending | Poll::Ready(false) => return Poll::Ready(of_prefix),
             }
         }
     }
 
     fn visit_prefix(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
-        let mut visited = 0;
-        while visited < max {
-            let Some(WatchEvent { payload, .. }) = self.prefix.as_slice().first() else { break };
-            let action = match payload {
-                Payload::Added(_) => Action::Added,
-                Payload::Modified { .. } => Action::Modified,
-                Payload::Deleted(_) => Action::Deleted,
+        let objects = self.prefix.as_slice().iter().take(max).take_while(|event| event.object().is_some()).count();
+        if objects > 0 {
+            // Before the first call, as with those of the log.
+            self.free_prefix(objects as u64);
+        }
+        for _ in 0..objects {
+            let Some(event) = self.next_of_prefix() else { break };
+            let (action, object) = match &event.payload {
+                Payload::Added(object) => (Action::Added, object),
+                Payload::Modified { new: object, .. } => (Action::Modified, object),
+                Payload::Deleted(object) => (Action::Deleted, object),
                 _ => break,
             };
-            let Some(event) = self.take_prefix() else { break };
-            let Some(object) = event.object() else { break };
             visit(BroadcastEvent { action, object, position: event.position, lost: event.lost });
-            visited += 1;
         }
-        visited
+        objects
     }
 
     fn visit_batch(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
@@ -141,11 +144,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         }
         // All events are taken before the first call, because a `visit` that publishes would otherwise wait for itself.
         (self.taken, self.next) = (events[until - 1].revision(), until);
-        if let Rule::Wait(member) = &self.rule
-            && member.take(self.taken)
-        {
-            self.shared.gate.member_moved();
-        }
+        self.free_places();
         let epoch = self.shared.epoch;
         for event in &self.batch.events()[begin..until] {
             let Some((action, object)) = event.kv().and_then(action_of::<T>) else { continue };

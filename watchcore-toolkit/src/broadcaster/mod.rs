@@ -152,7 +152,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
     }
 
     /// Opens a watch that delivers these events first, then everything that is published from now
-    /// on. With [`WhenFull::Drop`] the queue has room for at least one event more than these.
+    /// on. Its queue has room for one event more than these.
     pub fn with_prefix(&self, events: impl IntoIterator<Item = WatchEvent<T>>) -> Result<BroadcastWatch<T>> {
         self.with_prefix_and(self.shared.defaults, events)
     }
@@ -166,9 +166,9 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         self.open("watch with a prefix", options, None, objects_of(events, self.keys.as_ref())?)
     }
 
-    /// Opens a watch of everything after a position, which is that of an event. COMPACTED (410) if
-    /// that has left the log; FUTURE_REVISION if it was not published yet. With [`WhenFull::Wait`],
-    /// publishers wait until the watch has caught up to within its queue.
+    /// Opens a watch of everything after a position, which is that of an event. COMPACTED (410) if that has left the log;
+    /// FUTURE_REVISION if it was not published yet. Its queue has room for one event more than it begins with, as far as
+    /// the log's history goes.
     pub fn after(&self, position: impl Into<Position>) -> Result<BroadcastWatch<T>> {
         self.after_with(self.shared.defaults, position)
     }
@@ -204,7 +204,8 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         }
         let start = after.map_or(Start::Now, Start::AfterIn);
         let subscription = log.cache().subscribe(start).on_lag(OnLag::SkipToOldest).open()?;
-        let member = options.waits().then(|| line.add_member(taken, options.allowance()));
+        let allowance = options.allowance_beside(prefix.len() as u64, last - taken, self.shared.window);
+        let member = options.waits().then(|| line.add_member(taken, allowance));
         drop(line);
         Ok(BroadcastWatch::new(&self.shared, subscription, member, options, taken..last, prefix))
     }

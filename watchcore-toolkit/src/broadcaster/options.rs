@@ -68,8 +68,16 @@ impl WatchOptions {
     }
 
     /// How far a publisher may run ahead of a watcher for which it waits.
-    pub(super) fn allowance(&self) -> u64 {
+    fn allowance(&self) -> u64 {
         self.queue().saturating_add(INCOMING)
+    }
+
+    /// The same for a watch that begins with events, of a prefix or of the log: these have places, and there is one more. A
+    /// log that keeps `window` events bounds it. The places of a prefix are free when it was taken.
+    pub(super) fn allowance_beside(&self, prefix: u64, backlog: u64, window: u64) -> u64 {
+        let asked = prefix + backlog;
+        let places = if asked > 0 { self.queue().max(asked + 1) } else { self.queue() };
+        (places - prefix + INCOMING).min(window - 1)
     }
 
     pub(super) fn waits(&self) -> bool {

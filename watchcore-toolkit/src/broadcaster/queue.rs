@@ -77,9 +77,9 @@ impl DropQueue {
         self.pending -= 1;
     }
 
-    /// Takes an event of the prefix.
-    pub(super) fn take_prefix(&mut self) {
-        self.prefix -= 1;
+    /// Takes `count` events of the prefix.
+    pub(super) fn take_prefix(&mut self, count: u64) {
+        self.prefix -= count;
     }
 
     /// Marks accepted events below `oldest`, which have left the log, as lost.
@@ -184,7 +184,7 @@ mod tests {
                     queue.look(head);
                     let taken = if left > 0 {
                         left -= 1;
-                        queue.take_prefix();
+                        queue.take_prefix(1);
                         Some(0)
                     } else {
                         let next = queue.next();

@@ -56,8 +56,17 @@ pub struct BroadcastWatch<T> {
 
 /// The rule for new events where the watcher is behind.
 pub(super) enum Rule {
-    Wait(Arc<Member>),
+    Wait(WaitQueue),
     Drop(DropQueue),
+}
+
+/// The queue of a watcher for which publishers wait: its member, and the part of the prefix that it has taken.
+pub(super) struct WaitQueue {
+    member: Arc<Member>,
+    /// The number of events of the prefix that the member counts as taken, at most `most`: the log keeps no more than its
+    /// window.
+    prefix: u64,
+    most: u64,
 }
 
 /// Stopping ends the wait of the consumer, and the waits of publishers for this watch.
@@ -86,6 +95,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         asked: Range<u64>,
         prefix: Vec<WatchEvent<Object<T>>>,
     ) -> BroadcastWatch<T> {
+        let length = prefix.len() as u64;
         let ends = Arc::new(Ends { shared: Arc::clone(shared), closer: subscription.closer(), member: member.clone() });
         let weak: Weak<Ends<T>> = Arc::downgrade(&ends);
         let stopper = Stopper::new(move || {
@@ -94,8 +104,11 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             }
         });
         let rule = match member {
-            Some(member) => Rule::Wait(member),
-            None => Rule::Drop(DropQueue::new(options.queue(), prefix.len() as u64, asked.start + 1, asked.end + 1)),
+            Some(member) => {
+                let most = length.min(member.headroom(shared.window));
+                Rule::Wait(WaitQueue { member, prefix: 0, most })
+            }
+            None => Rule::Drop(DropQueue::new(options.queue(), length, asked.start + 1, asked.end + 1)),
         };
         shared.watchers.fetch_add(1, Ordering::Relaxed);
         BroadcastWatch {
@@ -113,17 +126,41 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         }
     }
 
+    /// Counts events of the prefix as taken.
+    pub(super) fn free_prefix(&mut self, count: u64) {
+        match &mut self.rule {
+            Rule::Wait(wait) => {
+                wait.prefix = (wait.prefix + count).min(wait.most);
+                self.free_places();
+            }
+            Rule::Drop(queue) => {
+                queue.look(self.shared.head());
+                queue.take_prefix(count);
+            }
+        }
+    }
+
+    /// Lets waiting publishers go on, as far as events were taken.
+    pub(super) fn free_places(&self) {
+        if let Rule::Wait(wait) = &self.rule
+            && wait.member.take(self.taken + wait.prefix)
+        {
+            self.shared.gate.member_moved();
+        }
+    }
+
+    /// Returns the next event of the prefix, which was counted as taken before.
+    pub(super) fn next_of_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
+        Some(self.prefix.next()?.with_origin(Origin::InitialState))
+    }
+
     /// Takes the next event of the prefix.
-    pub(super) fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
+    fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
         if self.prefix.as_slice().is_empty() {
             return None;
         }
-        if let Rule::Drop(queue) = &mut self.rule {
-            queue.look(self.shared.head());
-            queue.take_prefix();
-        }
-        let event = self.prefix.next()?;
-        Some(event.with_origin(Origin::InitialState))
+        self.free_prefix(1);
+        self.next_of_prefix()
     }
 
     /// The index of the next event in the batch. Events before it were lost.
@@ -151,11 +188,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             self.batch = Batch::default();
         }
         match &mut self.rule {
-            Rule::Wait(member) => {
-                if member.take(number) {
-                    self.shared.gate.member_moved();
-                }
-            }
+            Rule::Wait(_) => self.free_places(),
             Rule::Drop(queue) => queue.take(),
         }
         Some(WatchEvent { position: self.position(), lost, origin: Origin::Change, payload })

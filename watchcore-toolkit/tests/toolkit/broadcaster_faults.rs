@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use watchcore::Code;
-use watchcore_toolkit::{Action, Broadcaster, Status, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull};
+use watchcore_toolkit::{Action, Broadcaster, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull};
 
 /// A waker that counts.
 #[derive(Default)]
@@ -21,89 +21,6 @@ impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-}
-
-/// The original's publisher and reader may be one thread: 26 events fit beside the queue.
-#[test]
-fn fault_one_thread_publishes_and_reads() {
-    for queue in [0, 1, 100] {
-        let broadcaster = Broadcaster::new(queue, WhenFull::Wait).unwrap();
-        let mut watch = broadcaster.watch().unwrap();
-        let ahead = queue as u64 + 26;
-        for number in 1..=ahead {
-            broadcaster.action(Action::Added, number).unwrap();
-        }
-        assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap(), "the place after these is not there");
-        assert_eq!(now(&mut watch), (1, 0));
-        assert!(broadcaster.action_or_drop(Action::Added, ahead + 1).unwrap(), "one was taken");
-        assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap());
-        for number in 2..=ahead + 1 {
-            assert_eq!(now(&mut watch), (number, 0));
-        }
-        assert!(watch.try_recv().is_pending());
-    }
-}
-
-/// Each event that a watch lost is counted, and said with the next that it takes.
-#[test]
-fn fault_drops_are_counted_and_said() {
-    let broadcaster = Broadcaster::new(2, WhenFull::Drop).unwrap();
-    for number in 1..10 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    let mut watch = broadcaster.watch().unwrap();
-    let publish = |to| {
-        for number in broadcaster.position().revision + 1..=to {
-            broadcaster.action(Action::Added, number).unwrap();
-        }
-    };
-    publish(14);
-    assert_eq!(watch.dropped(), 3, "before anything is taken");
-    assert_eq!(now(&mut watch), (10, 0));
-    publish(16);
-    assert_eq!(now(&mut watch), (11, 0));
-    assert_eq!(now(&mut watch), (15, 3));
-    assert_eq!(watch.dropped(), 4);
-    assert!(watch.try_recv().is_pending());
-    publish(17);
-    assert_eq!(now(&mut watch), (17, 1));
-}
-
-/// A consumer that publishes from inside its own handling.
-#[test]
-fn fault_watcher_publishes_in_its_callback() {
-    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
-    let mut watch = broadcaster.watch().unwrap();
-    broadcaster.action(Action::Added, 0).unwrap();
-    for number in 0..1000 {
-        let event = watch.recv(LONG).unwrap().unwrap();
-        assert_eq!(**event.object().unwrap(), number);
-        broadcaster.action(Action::Modified, number + 1).unwrap();
-    }
-}
-
-/// A watch that is dropped while a publisher waits for it, on a thread and as a task.
-#[test]
-fn fault_dropped_watcher_releases_publishers() {
-    let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
-    let watch = broadcaster.watch().unwrap();
-    for number in 0..26 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut context = Context::from_waker(&waker);
-    let mut task = pin!(broadcaster.action_async(Action::Added, 26));
-    assert!(task.as_mut().poll(&mut context).is_pending());
-    let publisher = thread::spawn({
-        let broadcaster = Arc::clone(&broadcaster);
-        move || broadcaster.action(Action::Added, 27).unwrap()
-    });
-    drop(watch);
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
-    let Poll::Ready(result) = task.as_mut().poll(&mut context) else { panic!("there is nobody to wait for") };
-    let second = publisher.join().unwrap();
-    assert_eq!([result.unwrap(), second], [27, 28], "in the order in which they came");
 }
 
 /// Publishers that wait are served in their order; one that gives up holds nobody up.
@@ -138,28 +55,6 @@ fn fault_cancelled_publisher_holds_nobody_up() {
     broadcaster.shutdown();
     let seen: Vec<_> = drain(&mut watch).into_iter().map(|(_, number)| number).collect();
     assert_eq!(seen, (2..26).chain([101, 102]).collect::<Vec<_>>());
-}
-
-/// A publisher that waits is not left waiting by the shutdown; the second shutdown does nothing.
-#[test]
-fn fault_shutdown_ends_waiting_publishers() {
-    let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
-    let mut watch = broadcaster.watch().unwrap();
-    for number in 0..26 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    let publishers: Vec<_> = (0..4)
-        .map(|_| {
-            let broadcaster = Arc::clone(&broadcaster);
-            thread::spawn(move || broadcaster.action(Action::Added, 99).unwrap_err())
-        })
-        .collect();
-    broadcaster.shutdown();
-    for publisher in publishers {
-        assert_eq!(publisher.join().unwrap().code(), Code::Closed);
-    }
-    broadcaster.shutdown();
-    assert_eq!(drain(&mut watch).len(), 26, "what was published before");
 }
 
 /// A publisher whose waker panics leaves no other asleep at the shutdown.
@@ -220,21 +115,6 @@ fn fault_many_publishers_one_order() {
     let last = THREADS * EACH;
     let seen = drain(&mut stalled);
     assert_eq!(seen.len() as u64 + stalled.dropped(), last);
-}
-
-/// Ten thousand watchers, of whom nobody reads: what is published goes on, and each finds out what it lost.
-#[test]
-fn fault_ten_thousand_stalled_watchers() {
-    let broadcaster = Broadcaster::new(8, WhenFull::Drop).unwrap();
-    let mut watches: Vec<_> = (0..10_000).map(|_| broadcaster.watch().unwrap()).collect();
-    for number in 0..50 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    for watch in &mut watches {
-        assert_eq!((now(watch), watch.dropped()), ((0, 0), 42));
-    }
-    drop(watches);
-    assert_eq!(broadcaster.watchers(), 0);
 }
 
 /// Lives, and says when it does not any more.
@@ -353,26 +233,38 @@ fn fault_objects_go_with_their_last_holder() {
 
 #[test]
 fn fault_late_watcher_reads_the_history() {
-    let broadcaster = Broadcaster::builder(0, WhenFull::Drop).history(100).build().unwrap();
+    let broadcaster = Broadcaster::builder(0, WhenFull::Wait).history(100).build().unwrap();
     for number in 1..=1000u64 {
         assert_eq!(broadcaster.action(Action::Added, number).unwrap(), number);
     }
-    let mut watch = broadcaster.after(900).unwrap();
-    for number in 901..=1000 {
-        assert_eq!(now(&mut watch), (number, 0));
-    }
-    assert!(watch.try_recv().is_pending());
-    let gone = broadcaster.after(1).unwrap_err();
-    assert_eq!((gone.code(), gone.code().http_status()), (Code::Compacted, 410));
+    assert_eq!(broadcaster.after(1).unwrap_err().code(), Code::Compacted);
     let future = broadcaster.after(1001).unwrap_err();
     assert_eq!((future.code(), future.asked(), future.current()), (Code::FutureRevision, 1001, 1000));
-    // One that waits is waited for from where it begins.
-    let mut waiting = broadcaster.after_with(WatchOptions::new(10, WhenFull::Wait), watch.position()).unwrap();
-    let behind = broadcaster.after_with(WatchOptions::new(10, WhenFull::Wait), 900).unwrap();
+    // One that begins with as much as the log keeps is waited for: nothing of that leaves the log.
+    let mut behind = broadcaster.after_with(WatchOptions::new(10, WhenFull::Wait), 900).unwrap();
     assert!(!broadcaster.action_or_drop(Action::Added, 1001).unwrap());
-    drop(behind);
-    assert!(broadcaster.action_or_drop(Action::Added, 1001).unwrap());
-    assert_eq!(now(&mut waiting), (1001, 0));
+    assert_eq!(now(&mut behind), (901, 0));
+    for number in 902..=1000 {
+        assert_eq!(now(&mut behind), (number, 0));
+        assert!(broadcaster.action_or_drop(Action::Added, number + 99).unwrap());
+    }
+}
+
+/// The same of a long prefix: its places are free when it was taken, as far as the log goes.
+#[test]
+fn fault_long_prefix_leaves_the_log_whole() {
+    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
+    let mut watch = broadcaster.with_prefix((0..1000).map(WatchEvent::added)).unwrap();
+    let publish = || (1..).take_while(|_| broadcaster.action_or_drop(Action::Added, 0).unwrap()).count();
+    assert_eq!(publish(), 27, "one more than the prefix, and 26");
+    for number in 0..1000 {
+        assert_eq!(now(&mut watch), (number, 0));
+    }
+    assert_eq!(publish(), 51 - 27, "one less than the log keeps");
+    for _ in 0..51 {
+        assert_eq!(now(&mut watch), (0, 0));
+    }
+    assert!(watch.try_recv().is_pending());
 }
 
 /// Options that cannot be kept are refused with what holds.
@@ -433,22 +325,6 @@ fn fault_keys_that_cannot_be_are_refused() {
     assert_eq!(broadcaster.action(Action::Added, "a").unwrap(), 1);
     let event = watch.recv(LONG).unwrap().unwrap();
     assert_eq!(event.object().unwrap().key_str(), Some("a".repeat(100).as_str()));
-}
-
-/// A shutdown with an error: the last event of everybody, with what was lost before it.
-#[test]
-fn fault_end_says_its_reason() {
-    let broadcaster = Broadcaster::new(1, WhenFull::Drop).unwrap();
-    let mut watch = broadcaster.watch().unwrap();
-    for number in 1..=3 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    broadcaster.shutdown_with(Status::new(503, "the source went away"));
-    assert_eq!(now(&mut watch), (1, 0));
-    let last = watch.recv(LONG).unwrap().unwrap();
-    assert_eq!((last.name(), last.lost), ("ERROR", 2));
-    assert_eq!(last.status().unwrap().code(), 503);
-    assert_eq!(watch.recv(LONG).unwrap(), None);
 }
 
 /// A watch in tasks: woken by what is published, by the stop, and by the shutdown.

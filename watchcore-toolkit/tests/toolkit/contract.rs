@@ -4,6 +4,7 @@ use crate::informer_rows::InformerRow;
 use crate::queue_rows::{LimiterRow, QueueRow};
 use crate::rows;
 use crate::script::Woken;
+use crate::watch_rows::WatchRow;
 use std::collections::VecDeque;
 use std::env;
 use std::future::ready;
@@ -321,6 +322,7 @@ enum Toolkit {
     Queue(QueueRow),
     Limiter(LimiterRow),
     Informer(Box<InformerRow>),
+    Watches(WatchRow),
 }
 
 impl rows::Machine for Toolkit {
@@ -342,6 +344,10 @@ impl rows::Machine for Toolkit {
                 }
                 Err(refused) => refused,
             },
+            (nothing @ Toolkit::Nothing, ["run", "watches" | "batches"]) => {
+                *nothing = Toolkit::Watches(WatchRow::default());
+                Vec::new()
+            }
             (nothing @ Toolkit::Nothing, ["run", what @ ..]) => {
                 let what = what.iter().map(|&word| word.to_owned()).collect();
                 *nothing = Toolkit::Source(SourceRow { what, ..SourceRow::default() });
@@ -351,6 +357,7 @@ impl rows::Machine for Toolkit {
             (Toolkit::Queue(row), [word, rest @ ..]) => row.run(word, rest),
             (Toolkit::Limiter(row), [word, rest @ ..]) => row.run(word, rest),
             (Toolkit::Informer(row), [word, rest @ ..]) => row.run(word, rest),
+            (Toolkit::Watches(row), [word, rest @ ..]) => row.run(word, rest),
             _ => panic!("the first step says what runs"),
         }
     }
