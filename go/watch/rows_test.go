@@ -256,7 +256,7 @@ func value(object string) string {
 func (p *watches) make(word, name string, rest []string) {
 	switch word {
 	case "fake":
-		p.fakes[name] = watch.NewFakeWithOptions[string](watch.FakeOptions{Logger: quiet()})
+		p.fakes[name] = watch.NewFake[string]()
 		p.watches[name] = p.fakes[name]
 	case "buffered":
 		p.fakes[name] = watch.NewRaceFreeFakeWithLogger[string](quiet())
