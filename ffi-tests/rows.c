@@ -1,8 +1,6 @@
 /* The rows of contract/core, from the same text as in Rust and Go: contract/README.md, "Steps of the core". Its argument
    is the id of one row. */
 #include <dirent.h>
-#include <sched.h>
-#include <time.h>
 
 #include "reads.h"
 
@@ -41,10 +39,20 @@ static watchcore_index index_of(struct step *step)
     return index;
 }
 
+static void free_cache(struct core *core)
+{
+    while (core->writer_count > 0) {
+        watchcore_writer_free(core->writers[--core->writer_count]);
+    }
+    watchcore_cache_free(core->cache);
+    core->cache = NULL;
+}
+
 static void do_cache(struct step *step)
 {
     static const struct option words[] = {
         {"prefix", BYTES, offsetof(watchcore_cache_options, prefix)},
+        {"name", BYTES, offsetof(watchcore_cache_options, name)},
         {"load", FLAG, offsetof(watchcore_cache_options, expect_load)},
         {"capacity", NUMBER, offsetof(watchcore_cache_options, capacity)},
         {"bytes", NUMBER, offsetof(watchcore_cache_options, capacity_bytes)},
@@ -57,6 +65,7 @@ static void do_cache(struct step *step)
     watchcore_attribute fields[DECLARED];
     watchcore_index indexes[DECLARED];
     char *word;
+    free_cache(step->core);
     options.prefix = text("/");
     options.fields = fields;
     options.indexes = indexes;
@@ -172,6 +181,7 @@ static void do_subscribe(struct step *step)
 {
     static const char *const policies[] = {"stop", "skip", "resnapshot", "conflate", NULL}; /* WATCHCORE_ON_LAG_... */
     static const struct option words[] = {
+        {"name", BYTES, offsetof(watchcore_subscription_options, name)},
         {"raw", FLAG, offsetof(watchcore_subscription_options, raw_types)},
         {"max-lag", NUMBER, offsetof(watchcore_subscription_options, max_lag_events)},
         {"whole", FLAG, offsetof(watchcore_subscription_options, whole_revisions)},
@@ -272,23 +282,168 @@ static void do_figure(struct step *step)
     }
 }
 
-/* What a cache says of itself. */
-static void do_status(struct step *step)
+/* The number of a figure of a cache, from its status or its stats. */
+static uint64_t figure(struct step *step, const char *name)
 {
-    const char *word = verb(step);
+    static const struct {
+        const char *name;
+        int is_stat;
+        size_t field;
+    } all[] = {
+#define OF_STATUS(word, field) {word, 0, offsetof(watchcore_status, field)}
+#define OF_STATS(word, field) {word, 1, offsetof(watchcore_stats, field)}
+        OF_STATUS("current", revision), OF_STATUS("epoch", epoch), OF_STATUS("lapped", lapped),
+        OF_STATUS("max-lag", max_lag_events), OF_STATUS("max-lag-seen", max_lag_seen), OF_STATUS("objects", objects),
+        OF_STATUS("oldest", oldest), OF_STATUS("subscriptions", subscriptions), OF_STATS("events", events),
+        OF_STATS("extract-failures", extract_failures), OF_STATS("lagged", lagged), OF_STATS("pages", pages),
+        OF_STATS("revisions", revisions), OF_STATS("snapshots", snapshots), OF_STATS("tombstones", tombstones),
+        OF_STATS("tombstone-bytes", tombstone_bytes), OF_STATS("window-bytes", window_bytes),
+        OF_STATS("window-segments", window_segments),
+    };
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    const void *of[2] = {&status, &stats};
+    size_t i = 0;
+    while (!is(all[i].name, name)) {
+        if (++i == sizeof(all) / sizeof(all[0])) {
+            no_step(step, "%s is no figure", name);
+        }
+    }
+    (void)watchcore_cache_status(cache_of(step), &status, NULL);
+    (void)watchcore_cache_stats(cache_of(step), &stats, NULL);
+    return *(const uint64_t *)(const void *)((const char *)of[all[i].is_stat] + all[i].field);
+}
+
+static void do_figures(struct step *step)
+{
+    char *name;
+    while ((name = maybe(step)) != NULL) {
+        add(&step->line, "%s%llu", step->line.length > 0 ? " " : "", (unsigned long long)figure(step, name));
+    }
+    end_line(step);
+}
+
+/* A figure that is a word of its own. */
+static void do_number(struct step *step)
+{
+    uint64_t number = figure(step, verb(step));
+    print_number(step, is(verb(step), "epoch") ? number & UINT32_MAX : number);
+}
+
+static void do_state(struct step *step)
+{
     watchcore_status status = WATCHCORE_STATUS_INIT;
     char name[32];
-    if (!granted(step, watchcore_cache_status(cache_of(step), &status, fresh(step)))) {
-        return;
-    }
-    if (is(word, "state")) {
+    if (granted(step, watchcore_cache_status(cache_of(step), &status, fresh(step)))) {
         name_of(WATCHCORE_NAME_STATE, status.state, name);
         print(step, "%s", name);
-    } else {
-        print_number(step, is(word, "oldest") ? status.oldest
-                         : is(word, "current") ? status.revision
-                         : is(word, "epoch")   ? status.epoch & UINT32_MAX
-                                               : status.objects);
+    }
+}
+
+static void do_subscriptions(struct step *step)
+{
+    watchcore_subscription_list *list = NULL;
+    size_t i;
+    if (!granted(step, watchcore_subscription_list_new(cache_of(step), &list, fresh(step)))) {
+        return;
+    }
+    for (i = 0; i < watchcore_subscription_list_count(list); i++) {
+        watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+        struct text *line = &step->line;
+        char state[40];
+        (void)granted(step, watchcore_subscription_list_item(list, i, &info, fresh(step)));
+        name_of(WATCHCORE_NAME_SUBSCRIPTION_STATE, info.state, state);
+        add(line, "%llu %s", (unsigned long long)info.id, info.name.length == 0 ? "-" : "");
+        add_word(line, info.name.data, info.name.length);
+        add(line, " %s at %llu behind %llu events %llu revisions, ", state, (unsigned long long)info.revision,
+            (unsigned long long)info.lag_events, (unsigned long long)info.lag_revisions);
+        add(line, info.read_path == WATCHCORE_READ_PATH_SCAN ? "scan" : "chain by ");
+        add(line, "%.*s, %s", (int)info.index.length, (const char *)info.index.data, info.polled ? "polled" : "never polled");
+        print(step, ", handed out %llu, lost %llu", (unsigned long long)info.handed_out, (unsigned long long)info.lagged);
+    }
+    watchcore_subscription_list_free(list);
+}
+
+/* Prints the last message where it has not all of these words in it. */
+static void do_message(struct step *step)
+{
+    const char *word;
+    while ((word = maybe(step)) != NULL) {
+        if (strstr(step->core->last.message, word) == NULL) {
+            print(step, "%s", step->core->last.message);
+            return;
+        }
+    }
+}
+
+/* All numbers of the last refusal. */
+static void do_numbers(struct step *step)
+{
+    const watchcore_error *last = &step->core->last;
+    print(step, "asked %llu oldest %llu current %llu lost %llu..%llu position %llu", (unsigned long long)last->asked,
+          (unsigned long long)last->oldest, (unsigned long long)last->current, (unsigned long long)last->lost_from,
+          (unsigned long long)last->lost_to, (unsigned long long)last->position);
+}
+
+static void do_codes(struct step *step)
+{
+    int32_t code;
+    for (code = 1; code < 200; code++) {
+        const char *reason = watchcore_error_reason(code);
+        if (is(watchcore_error_name(code), "UNKNOWN")) {
+            continue;
+        }
+        add(&step->line, "%d %s %u%s%s", (int)code, watchcore_error_name(code), (unsigned)watchcore_error_http_status(code),
+            reason[0] == 0 ? "" : " ", reason);
+        add(&step->line, "%s%s", watchcore_error_is_retryable(code) ? " retryable" : "",
+            watchcore_error_is_fatal(code) ? " fatal" : "");
+        if (watchcore_error_retry_after(code) > 0) {
+            add(&step->line, " after %us", (unsigned)watchcore_error_retry_after(code));
+        }
+        end_line(step);
+    }
+}
+
+/* The names of the numbers of a kind. */
+static void do_names(struct step *step)
+{
+    static const char *const kinds[] = {"", "event-type", "state", "subscription-state", "resync-reason", "read-path",
+                                        "log-level", NULL}; /* WATCHCORE_NAME_... */
+    uint32_t kind = place_of(step, next(step), kinds), number;
+    for (number = 0; number < 200; number++) {
+        if (!is(watchcore_name(kind, number), "UNKNOWN")) {
+            print(step, "%u %s", (unsigned)number, watchcore_name(kind, number));
+        }
+    }
+}
+
+static void do_token(struct step *step)
+{
+    struct thing *pages = named(step, PAGES);
+    print(step, "%s", pages->token == NULL ? "none" : pages->token);
+}
+
+static void run_words(struct step *step);
+
+/* Prints what a step prints, unless that is one number within bounds. */
+static void do_between(struct step *step)
+{
+    char *from = next(step), *to = strstr(from, "..");
+    struct lines words;
+    size_t before = step->printed.count;
+    if (to == NULL) {
+        no_step(step, "between A..B");
+    }
+    *to = 0;
+    words = step->words;
+    step->words.at += step->at;
+    step->words.count -= step->at;
+    step->at = 0;
+    run_words(step);
+    step->words = words;
+    if (step->printed.count == before + 1) {
+        uint64_t number = as_number(step, step->printed.at[before]);
+        step->printed.count -= number >= as_number(step, from) && number <= as_number(step, to + 2);
     }
 }
 
@@ -365,12 +520,13 @@ static void do_asleep(struct step *step)
 
 static void do_ready(struct step *step)
 {
-    (void)granted(step, watchcore_cache_wait_ready(cache_of(step), BOUND_MS, fresh(step)));
+    int64_t timeout = step->at < step->words.count ? duration(step) : BOUND_MS;
+    (void)granted(step, watchcore_cache_wait_ready(cache_of(step), timeout, fresh(step)));
 }
 
 static void do_epoch(struct step *step)
 {
-    (step->words.count > 1 ? do_figure : do_status)(step);
+    (step->words.count > 1 ? do_figure : do_number)(step);
 }
 
 static void run_words(struct step *step)
@@ -381,7 +537,10 @@ static void run_words(struct step *step)
     } all[] = {
         {" cache ", do_cache}, {" apply load resync progress compact ", do_write}, {" writer ", do_writer},
         {" free ", do_free}, {" subscribe ", do_subscribe}, {" poll drain batches ", do_poll}, {" wait ", do_wait},
-        {" position lag delivered ", do_figure}, {" state oldest current objects ", do_status}, {" epoch ", do_epoch},
+        {" position lag delivered ", do_figure}, {" state ", do_state}, {" oldest current objects ", do_number},
+        {" epoch ", do_epoch}, {" figures ", do_figures}, {" subscriptions ", do_subscriptions}, {" message ", do_message},
+        {" numbers ", do_numbers}, {" codes ", do_codes}, {" names ", do_names}, {" token ", do_token},
+        {" between ", do_between},
         {" ready ", do_ready}, {" list ", do_list}, {" next ", do_next}, {" get ", do_get}, {" count ", do_count},
         {" diff ", do_diff}, {" until ", do_until}, {" consistent ", do_consistent}, {" snapshot ", do_snapshot},
         {" in ", do_in}, {" close ", do_close}, {" start ", do_start}, {" join ", do_join}, {" asleep ", do_asleep},
@@ -415,10 +574,7 @@ static void end_case(struct core *core)
         watchcore_subscription_free(thing->subscription);
         watchcore_snapshot_free(thing->snapshot);
     }
-    while (core->writer_count > 0) {
-        watchcore_writer_free(core->writers[--core->writer_count]);
-    }
-    watchcore_cache_free(core->cache);
+    free_cache(core);
 }
 
 /* Runs the steps from one line to another, `$NAME` being `value`. */

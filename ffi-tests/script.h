@@ -4,11 +4,16 @@
 
 #include <ctype.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <time.h>
 
 #include "check.h"
+
+/* A wait that takes this long has failed. */
+#define BOUND_MS 60000
 
 /* A block of memory, before its bytes. */
 union block {
@@ -34,7 +39,7 @@ struct step {
     size_t at;
     struct text line;
     struct lines printed;
-    watchcore_error error;
+    watchcore_error error; /* of the last call that was refused */
     char fault[200];
     jmp_buf bad;
 };
@@ -253,7 +258,8 @@ static char *with_names(const char *text, const struct lines *names)
     return all.bytes;
 }
 
-/* `each A..B TEXT` is TEXT for each number, `#` in it being the number; anything else is itself. */
+/* `each A..B TEXT` is TEXT for each number, `#` in it being the number, and `TEXT ; TEXT` one after the other; anything else
+   is itself. */
 static void push_each(struct lines *all, const char *text)
 {
     unsigned long long from, to;
@@ -265,7 +271,7 @@ static void push_each(struct lines *all, const char *text)
     for (; from <= to; from++) {
         struct text one = {NULL, 0, 0};
         const char *rest = text + begin, *mark;
-        char number[32];
+        char number[32], *step, *end;
         snprintf(number, sizeof(number), "%llu", from);
         while ((mark = strchr(rest, '#')) != NULL) {
             add(&one, "%.*s", (int)(mark - rest), rest);
@@ -273,29 +279,48 @@ static void push_each(struct lines *all, const char *text)
             rest += add_computed(&one, number, rest);
         }
         add(&one, "%s", rest);
-        push(all, one.bytes);
+        for (step = one.bytes; (end = strstr(step, " ; ")) != NULL; step = end + 3) {
+            push_part(all, step, (size_t)(end - step));
+        }
+        push(all, step);
     }
 }
 
-/* `a{08..10}b` is three words. */
-static void push_braces(struct lines *all, const char *word, size_t length)
+/* `a{08..10}b` is three words, `a{x*3}b` is axxxb; a word may have several of them. `begin` stands before each. */
+static void push_braces(struct lines *all, const char *begin, const char *word, size_t length)
 {
-    const char *open = memchr(word, '{', length), *dots, *close;
-    unsigned long long from, to;
-    close = open == NULL ? NULL : memchr(open, '}', length - (size_t)(open - word));
-    dots = close == NULL ? NULL : strstr(open, "..");
-    if (dots == NULL || dots > close || !all_digits(open + 1, (size_t)(dots - open - 1)) ||
-        !all_digits(dots + 2, (size_t)(close - dots - 2))) {
-        push_part(all, word, length);
+    const char *end = word + length, *open = memchr(word, '{', length), *close, *mark;
+    unsigned long long from = 1, to = 0;
+    struct text one = {NULL, 0, 0};
+    size_t before;
+    close = open == NULL ? NULL : memchr(open, '}', (size_t)(end - open));
+    add(&one, "%s%.*s", begin, (int)(close == NULL ? length : (size_t)(open - word)), word);
+    if (close == NULL) {
+        push_part(all, one.bytes, one.length);
         return;
     }
-    to = strtoull(dots + 2, NULL, 10);
-    for (from = strtoull(open + 1, NULL, 10); from <= to; from++) {
-        struct text one = {NULL, 0, 0};
-        add(&one, "%.*s%0*llu", (int)(open - word), word, (int)(dots - open - 1), from);
-        add(&one, "%.*s", (int)(word + length - close - 1), close + 1);
-        push(all, one.bytes);
+    before = one.length;
+    mark = memchr(open, '*', (size_t)(close - open));
+    if (mark != NULL && all_digits(mark + 1, (size_t)(close - mark - 1))) {
+        size_t text = (size_t)(mark - open - 1), count = strtoull(mark + 1, NULL, 10);
+        char *repeated = room_for(NULL, 0, text * count + 1);
+        while (count > 0) {
+            memcpy(repeated + text * --count, open + 1, text);
+        }
+        add(&one, "%s", repeated);
+    } else if (mark = strstr(open, ".."), mark != NULL && mark < close && all_digits(open + 1, (size_t)(mark - open - 1)) &&
+               all_digits(mark + 2, (size_t)(close - mark - 2))) {
+        to = strtoull(mark + 2, NULL, 10);
+        for (from = strtoull(open + 1, NULL, 10); from <= to; from++) {
+            one.length = before;
+            add(&one, "%0*llu", (int)(mark - open - 1), from);
+            push_braces(all, one.bytes, close + 1, (size_t)(end - close - 1));
+        }
+        return;
+    } else {
+        add(&one, "%.*s", (int)(close + 1 - open), open);
     }
+    push_braces(all, one.bytes, close + 1, (size_t)(end - close - 1));
 }
 
 /* Words between spaces; one that begins with a quote ends with the next. */
@@ -309,7 +334,7 @@ static void push_words(struct lines *all, const char *step)
             step += length + (step[length] == '"');
         } else {
             length = strcspn(step, " ");
-            push_braces(all, step, length);
+            push_braces(all, "", step, length);
             step += length;
         }
     }
@@ -318,20 +343,22 @@ static void push_words(struct lines *all, const char *step)
 /* `...` stands for any lines. */
 static int matches(char **expected, size_t expected_count, char **printed, size_t printed_count)
 {
-    size_t skipped;
-    if (expected_count == 0) {
-        return printed_count == 0;
-    }
-    if (strcmp(expected[0], "...") == 0) {
-        for (skipped = 0; skipped <= printed_count; skipped++) {
-            if (matches(expected + 1, expected_count - 1, printed + skipped, printed_count - skipped)) {
-                return 1;
+    for (; expected_count > 0; expected++, expected_count--, printed++, printed_count--) {
+        if (strcmp(expected[0], "...") == 0) {
+            while (!matches(expected + 1, expected_count - 1, printed, printed_count)) {
+                if (printed_count == 0) {
+                    return 0;
+                }
+                printed++;
+                printed_count--;
             }
+            return 1;
         }
-        return 0;
+        if (printed_count == 0 || strcmp(expected[0], printed[0]) != 0) {
+            return 0;
+        }
     }
-    return printed_count > 0 && strcmp(expected[0], printed[0]) == 0 &&
-           matches(expected + 1, expected_count - 1, printed + 1, printed_count - 1);
+    return printed_count == 0;
 }
 
 /* Shows lines that are in one of the two, between those that both begin and end with. */
@@ -364,39 +391,54 @@ static int run(struct step *step)
     return 1;
 }
 
+/* Runs the steps of a line, as far as they are some. */
+static int run_steps(struct step *step, const struct lines *steps)
+{
+    int good = 1;
+    size_t i;
+    step->printed.count = 0;
+    for (i = 0; i < steps->count && good; i++) {
+        step->at = step->words.count = 0;
+        push_words(&step->words, steps->at[i]);
+        good = run(step);
+    }
+    return good;
+}
+
 /* Runs the step of a line, with what it must print below. Where that is wrong it shows why, below where it stands. */
 static int run_line(struct core *core, const char *where, char **lines, size_t below, struct lines *names)
 {
+    static const char eventually[] = "eventually ";
     struct lines expected = {NULL, 0, 0}, steps = {NULL, 0, 0};
     char *text = with_names(lines[0], names), *equals = strncmp(text, "let ", 4) == 0 ? strstr(text, " = ") : NULL;
+    int awaited = strncmp(text, eventually, sizeof(eventually) - 1) == 0, good;
+    time_t begin = time(NULL);
     struct step step;
     size_t i, at;
-    int good = 1;
     memset(&step, 0, sizeof(step));
     step.core = core;
-    push_each(&steps, equals == NULL ? text : equals + 3);
-    for (i = 0; i < steps.count && good; i++) {
-        step.at = step.words.count = 0;
-        push_words(&step.words, steps.at[i]);
-        good = run(&step);
-    }
+    push_each(&steps, equals != NULL ? equals + 3 : awaited ? text + sizeof(eventually) - 1 : text);
     for (i = 1; i <= below; i++) {
         struct lines several = {NULL, 0, 0};
         if (strncmp(lines[i], "  ", 2) == 0) {
             push_each(&several, with_names(lines[i] + 2, names));
         }
         for (at = 0; at < several.count; at++) {
-            push_braces(&expected, several.at[at], strlen(several.at[at]));
+            push_braces(&expected, "", several.at[at], strlen(several.at[at]));
         }
     }
-    if (good && equals != NULL && step.printed.count == 1) {
-        push_part(names, text + 4, (size_t)(equals - text) - 4);
-        push(names, step.printed.at[0]);
-        return 1;
-    }
-    if (good && equals == NULL && matches(expected.at, expected.count, step.printed.at, step.printed.count)) {
-        return 1;
-    }
+    do {
+        good = run_steps(&step, &steps);
+        if (good && equals != NULL && step.printed.count == 1) {
+            push_part(names, text + 4, (size_t)(equals - text) - 4);
+            push(names, step.printed.at[0]);
+            return 1;
+        }
+        if (good && equals == NULL && matches(expected.at, expected.count, step.printed.at, step.printed.count)) {
+            return 1;
+        }
+        sched_yield();
+    } while (good && awaited && time(NULL) <= begin + BOUND_MS / 1000);
     printf("  %s: %s\n", where, lines[0]);
     if (!good) {
         printf("  %s\n", step.fault);

@@ -4,8 +4,6 @@
 
 #include "script.h"
 
-/* A wait that takes this long has failed. */
-#define BOUND_MS 60000
 /* The most fields and indexes of a cache. */
 #define DECLARED 8
 
@@ -36,6 +34,7 @@ struct core {
     watchcore_writer *writers[4];
     size_t writer_count;
     struct thing *things;
+    watchcore_error last; /* the last refusal */
 };
 
 /* What a list, a count or another read asks for. */
@@ -65,6 +64,9 @@ static void print_refusal(struct step *step, int32_t code)
             (unsigned long long)error->lost_to, oldest, current);
     }
     end_line(step);
+    pthread_mutex_lock(&blocks_lock); /* beside jobs */
+    step->core->last = *error;
+    pthread_mutex_unlock(&blocks_lock);
 }
 
 static watchcore_error *fresh(struct step *step)
@@ -105,36 +107,48 @@ static void add_numbers(struct text *line, const watchcore_key_value *kv)
     }
 }
 
+static void add_bytes(struct text *line, const char *before, watchcore_bytes bytes)
+{
+    if (bytes.data != NULL) {
+        add(line, "%s", before);
+        add_word(line, bytes.data, bytes.length);
+    }
+}
+
 static void print_event(struct step *step, const watchcore_event *event, int full)
 {
+    static const struct {
+        uint32_t flag;
+        const char *mark;
+    } marks[] = {
+        {WATCHCORE_FLAG_INITIAL_STATE, " initial"},
+        {WATCHCORE_FLAG_INITIAL_STATE_END, " end-of-state"},
+        {WATCHCORE_FLAG_SYNTHETIC, " synthetic"},
+    };
     struct text *line = &step->line;
-    watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
-    watchcore_bytes before = watchcore_event_prev_value(event);
+    uint32_t flags = event->flags;
+    size_t i;
     add(line, "%llu %s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
     if (event->type == WATCHCORE_EVENT_RESYNC) {
         char reason[40];
         name_of(WATCHCORE_NAME_RESYNC_REASON, event->resync_reason, reason);
-        add(line, " %s %s %llu..%llu", (event->flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
+        add(line, " %s %s %llu..%llu", (flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
             (unsigned long long)event->resync_from, (unsigned long long)event->revision);
+        flags &= ~(uint32_t)(WATCHCORE_FLAG_SYNTHETIC | WATCHCORE_FLAG_BEGIN | WATCHCORE_FLAG_END);
     }
-    if (key.data != NULL) {
-        add(line, " ");
-        add_word(line, key.data, key.length);
-    }
-    if (value.data != NULL) {
-        add(line, "=");
-        add_word(line, value.data, value.length);
-    }
-    if (before.data != NULL) {
-        add(line, " was ");
-        add_word(line, before.data, before.length);
-    }
+    add_bytes(line, " ", watchcore_event_key(event));
+    add_bytes(line, "=", watchcore_event_value(event));
+    add_bytes(line, " was ", watchcore_event_prev_value(event));
     if (full && event->kv != NULL) {
         add_numbers(line, event->kv);
     }
-    add(line, "%s%s%s", (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0 ? " initial" : "",
-        (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " end-of-state" : "",
-        (event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0 && event->type != WATCHCORE_EVENT_RESYNC ? " synthetic" : "");
+    for (i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        add(line, "%s", (flags & marks[i].flag) != 0 ? marks[i].mark : "");
+        flags &= ~marks[i].flag;
+    }
+    if (flags != 0 || (event->type != WATCHCORE_EVENT_RESYNC && (event->resync_reason != 0 || event->resync_from != 0))) {
+        add(line, " flags %u", (unsigned)event->flags);
+    }
     end_line(step);
 }
 
@@ -307,6 +321,7 @@ static void read_list(struct step *step, struct list *list)
     static const struct option options[] = {
         {"limit", NUMBER, offsetof(struct list, read.limit)},
         {"timeout", DURATION, offsetof(struct list, read.timeout_ms)},
+        {"continue", BYTES, offsetof(struct list, read.continue_token)},
         {"full", FLAG, offsetof(struct list, full)},
         {NULL, FLAG, 0},
     };

@@ -1,9 +1,12 @@
 package watchcore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"watchcore"
@@ -28,6 +31,7 @@ type core struct {
 	snapshots map[string]*watchcore.Snapshot
 	lists     map[string]*rowList
 	jobs      map[string]chan []string
+	last      atomic.Pointer[watchcore.Error] // the last refusal, also of a job
 }
 
 // rowSubscription is a subscription and what a wait has taken of it: Go's Next waits and takes.
@@ -69,7 +73,17 @@ func (c *core) Run(words []string) []string {
 	if words[0] != "drain" && words[0] != "batches" {
 		lines = nil
 	}
-	return append(lines, refused(err))
+	var e *watchcore.Error
+	switch {
+	case errors.As(err, &e):
+		c.last.Store(e)
+	case errors.Is(err, context.DeadlineExceeded):
+		// Of a wait that has no limit of its own beside its context.
+		e = &watchcore.Error{Code: watchcore.ErrTimeout}
+	default:
+		panic(err)
+	}
+	return append(lines, refused(e))
 }
 
 func (c *core) run(words []string) (lines []string, err error) {
@@ -117,6 +131,37 @@ func (c *core) run(words []string) (lines []string, err error) {
 		bounded.Eventually(c.t, "calls sleep", func() bool { return c.cache.Stats().Waiting >= count })
 	case "poll", "drain", "batches", "wait":
 		return c.subs[s.next()].taken(word, s)
+	case "between":
+		from, to, _ := strings.Cut(s.next(), "..")
+		lines, err := c.run(s)
+		if err == nil && len(lines) == 1 && rows.Number(lines[0]) >= rows.Number(from) && rows.Number(lines[0]) <= rows.Number(to) {
+			lines = nil
+		}
+		return lines, err
+	case "message":
+		for _, part := range s {
+			if message := c.last.Load().Message; !strings.Contains(message, part) {
+				return line(message), nil
+			}
+		}
+	case "numbers":
+		e := c.last.Load()
+		return line("asked ", e.Asked, " oldest ", e.Oldest, " current ", e.Current, " lost ", e.LostFrom, "..", e.LostTo,
+			" position ", e.Position), nil
+	case "codes":
+		return codes(), nil
+	case "figures":
+		for _, name := range s {
+			lines = append(lines, fmt.Sprint(figure(c.made(), name)))
+		}
+		return line(strings.Join(lines, " ")), nil
+	case "subscriptions":
+		for _, info := range c.made().Subscriptions() {
+			lines = append(lines, subscriptionLine(info))
+		}
+		return lines, nil
+	case "token":
+		return line(cmp.Or(c.lists[s.next()].Continue, "none")), nil
 	case "list":
 		list, name := s.list(c.made())
 		c.lists[name] = list
@@ -200,6 +245,7 @@ func (c *core) make(words step) error {
 	field := func(field watchcore.Attribute) { config.Fields = append(config.Fields, field) }
 	s.options(map[string]func(){
 		"prefix":    func() { config.Prefix = s.key() },
+		"name":      func() { config.Name = s.next() },
 		"load":      func() { config.ExpectLoad = true },
 		"capacity":  func() { config.Capacity = int(s.number()) },
 		"bytes":     func() { config.CapacityBytes = int64(s.number()) },
@@ -211,7 +257,9 @@ func (c *core) make(words step) error {
 		"index":     func() { config.Indexes = append(config.Indexes, s.index()) },
 	})
 	cache, err := watchcore.New(config)
-	c.cache = cache
+	if err == nil {
+		c.cache, c.writers = cache, nil
+	}
 	return err
 }
 
@@ -253,6 +301,7 @@ func (c *core) subscribe(words step) error {
 	}
 	s.options(map[string]func(){
 		"types":          func() { options.Types = eventTypes(s.next()) },
+		"name":           func() { options.Name = s.next() },
 		"raw":            func() { options.RawTypes = true },
 		"lag":            func() { options.OnLag = lagPolicies[s.next()] },
 		"max-lag":        func() { options.MaxLagEvents = s.number() },
@@ -370,15 +419,16 @@ func (c *core) read(word string, s step) ([]string, error) {
 	cache, ctx := c.made(), bounded.Context(c.t)
 	switch word {
 	case "ready":
+		if len(s) > 0 {
+			limited, cancel := context.WithTimeout(ctx, s.duration())
+			defer cancel()
+			ctx = limited
+		}
 		return nil, cache.WaitReady(ctx)
 	case "state":
 		return line(cache.Status().State), nil
-	case "oldest":
-		return line(cache.Oldest()), nil
-	case "current":
-		return line(cache.Revision()), nil
-	case "objects":
-		return line(cache.Stats().Objects), nil
+	case "oldest", "current", "objects":
+		return line(figure(cache, word)), nil
 	case "get":
 		key := s.key()
 		list, _ := s.list(cache)

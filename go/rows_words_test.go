@@ -1,7 +1,7 @@
 package watchcore_test
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -84,6 +84,7 @@ func (s *step) list(cache *watchcore.Cache) (list *rowList, name string) {
 		"any":      func() { list.Read = watchcore.ReadAny() },
 		"at-least": func() { list.Read = watchcore.ReadAtLeastPosition(s.position(cache)) },
 		"exact":    func() { list.Read = watchcore.ReadExactPosition(s.position(cache)) },
+		"continue": func() { list.Continue = s.next() },
 		"limit":    func() { list.Limit = int(s.number()) },
 		"timeout":  func() { list.WaitTimeout = s.duration() },
 		"full":     func() { list.full = true },
@@ -125,11 +126,7 @@ func items(words []string) (all []watchcore.KeyValue) {
 }
 
 // refused is the code, with its numbers.
-func refused(err error) string {
-	var e *watchcore.Error
-	if !errors.As(err, &e) {
-		panic(err)
-	}
+func refused(e *watchcore.Error) string {
 	switch name := e.Code.Name(); e.Code {
 	case watchcore.ErrCompacted:
 		return fmt.Sprint(name, " asked ", e.Asked, " oldest ", e.Oldest, " current ", e.Current)
@@ -140,6 +137,57 @@ func refused(err error) string {
 	default:
 		return name
 	}
+}
+
+// codes are all codes, with what Go says of each.
+func codes() (all []string) {
+	for code := watchcore.Code(1); code < 200; code++ {
+		if code.Name() == "UNKNOWN" {
+			continue
+		}
+		line := strings.TrimSpace(fmt.Sprint(int(code), " ", code.Name(), " ", code.HTTPStatus(), " ", code.Reason()))
+		if code.Retryable() {
+			line += " retryable"
+		}
+		if code.Fatal() {
+			line += " fatal"
+		}
+		if after := code.RetryAfter(); after > 0 {
+			line += fmt.Sprint(" after ", after)
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// figure is a number that a cache says of itself.
+func figure(cache *watchcore.Cache, name string) uint64 {
+	status, stats := cache.Status(), cache.Stats()
+	value, known := map[string]uint64{
+		"current": cache.Revision(), "events": stats.Events, "extract-failures": stats.ExtractFailures, "lagged": stats.Lagged,
+		"lapped": status.Lapped, "max-lag": status.MaxLagEvents, "max-lag-seen": status.MaxLagSeen, "objects": stats.Objects,
+		"oldest": cache.Oldest(), "pages": stats.Pages, "revisions": stats.Revisions, "snapshots": stats.Snapshots,
+		"subscriptions": status.Subscriptions, "tombstones": stats.Tombstones, "tombstone-bytes": stats.TombstoneBytes,
+		"window-bytes": stats.WindowBytes, "window-segments": stats.WindowSegments,
+	}[name]
+	if !known {
+		panic(name + " is no figure")
+	}
+	return value
+}
+
+// subscriptionLine is how a subscription stands.
+func subscriptionLine(info watchcore.SubscriptionInfo) string {
+	path, polled := "scan", "polled"
+	if info.ReadPath == watchcore.ReadPathChain {
+		path = "chain by " + info.Index
+	}
+	if info.LastPoll.IsZero() {
+		polled = "never polled"
+	}
+	return fmt.Sprint(info.ID, " ", cmp.Or(rows.Word([]byte(info.Name)), "-"), " ", info.State, " at ", info.Position.Revision,
+		" behind ", info.Lag.Events, " events ", info.Lag.Revisions, " revisions, ", path, ", ", polled,
+		", handed out ", info.HandedOut, ", lost ", info.Lagged)
 }
 
 func eventLine(e watchcore.Event, full bool) string {

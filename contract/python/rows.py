@@ -32,6 +32,7 @@ class Refused(Exception):
     """An answer that is no OK."""
 
     def __init__(self, error):
+        self.error = error
         name = ffi.string(lib.watchcore_error_name(error.code)).decode()
         numbers = {
             "COMPACTED": f" asked {error.asked} oldest {error.oldest} current {error.current}",
@@ -73,7 +74,12 @@ class Struct:
 RANGES = {"key": "RANGE_KEY", "prefix": "RANGE_PREFIX", "path": "RANGE_PATH", "from": "RANGE_BETWEEN"}
 POLICIES = {"stop": "STOP", "skip": "SKIP_TO_OLDEST", "resnapshot": "RESNAPSHOT", "conflate": "CONFLATE"}
 STARTS = {"now": "NOW", "state": "STATE", "after": "AFTER", "state-at-least": "STATE_AT_LEAST"}
+FIGURES = {"current": "revision", "max-lag": "max_lag_events"}
 TYPES = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "RESYNC", "PUT", "DELETE"]
+
+
+def name_of(kind, number):
+    return ffi.string(lib.watchcore_name(CONSTANT["NAME_" + kind], number)).decode()
 
 
 def milliseconds(word):
@@ -133,6 +139,8 @@ class List:
                 mode = "READ_EXACT" if word == "exact" else "READ_AT_LEAST"
                 revision, epoch = words.position(core)
                 self.options.set(mode=CONSTANT[mode], revision=revision, epoch=epoch)
+            elif word == "continue":
+                self.options.set(continue_token=next(words).encode())
             elif word == "limit":
                 self.options.value.limit = int(next(words))
             elif word == "timeout":
@@ -195,7 +203,7 @@ def event_line(event, full=False):
     line = f"{event.revision} {TYPES[event.type - 1]}"
     if event.type == CONSTANT["EVENT_RESYNC"]:
         phase = "begin" if event.flags & CONSTANT["FLAG_BEGIN"] else "end"
-        reason = ffi.string(lib.watchcore_name(CONSTANT["NAME_RESYNC_REASON"], event.resync_reason)).decode()
+        reason = name_of("RESYNC_REASON", event.resync_reason)
         return f"{line} {phase} {reason.title().replace('_', '')} {event.resync_from}..{event.revision}"
     if event.kv:
         line += " " + script.to_word(ffi.buffer(event.kv.key, event.kv.key_length)[:])
@@ -240,14 +248,76 @@ class Core:
         try:
             return getattr(self, "do_" + name)(rest) or []
         except Refused as refused:
+            self.last = refused.error
             return [*self.before, str(refused)]
 
+    def do_between(self, words):
+        low, _, high = next(words).partition("..")
+        lines = self.run([*words])
+        return [] if len(lines) == 1 and int(low) <= int(lines[0]) <= int(high) else lines
+
+    def do_message(self, words):
+        message = ffi.string(self.last.message).decode()
+        return [] if all(part in message for part in words) else [message]
+
+    def do_numbers(self, _):
+        last = self.last
+        lost = f"lost {last.lost_from}..{last.lost_to} position {last.position}"
+        return [f"asked {last.asked} oldest {last.oldest} current {last.current} {lost}"]
+
+    def do_codes(self, _):
+        for code in range(1, 200):
+            name = ffi.string(lib.watchcore_error_name(code)).decode()
+            reason, after = ffi.string(lib.watchcore_error_reason(code)).decode(), lib.watchcore_error_retry_after(code)
+            if name != "UNKNOWN":
+                words = [str(code), name, str(lib.watchcore_error_http_status(code)), *reason.split()]
+                words += ["retryable"] * lib.watchcore_error_is_retryable(code)
+                words += ["fatal"] * lib.watchcore_error_is_fatal(code) + [f"after {after}s"] * bool(after)
+                self.before.append(" ".join(words))
+        return self.before
+
+    def do_names(self, words):
+        kind = next(words).upper().replace("-", "_")
+        names = [(number, name_of(kind, number)) for number in range(200)]
+        return [f"{number} {name}" for number, name in names if name != "UNKNOWN"]
+
+    def do_figures(self, words):
+        status, stats = Struct("status").value, self.stats()
+        call(lib.watchcore_cache_status, self.cache(), status)
+        names = [FIGURES.get(word, word.replace("-", "_")) for word in words]
+        return [" ".join(str(getattr(status if hasattr(status, name) else stats, name)) for name in names)]
+
+    def do_subscriptions(self, _):
+        list = answer(lib.watchcore_subscription_list_new, "watchcore_subscription_list *", self.cache())
+        for at in range(lib.watchcore_subscription_list_count(list)):
+            info = Struct("subscription_info").value
+            call(lib.watchcore_subscription_list_item, list, at, info)
+            name = script.to_word(ffi.buffer(info.name.data, info.name.length)[:]) or "-"
+            index = ffi.buffer(info.index.data, info.index.length)[:].decode() if info.index.data else ""
+            self.before.append(
+                f"{info.id} {name} {name_of('SUBSCRIPTION_STATE', info.state).title().replace('_', '')}"
+                f" at {info.revision} behind {info.lag_events} events {info.lag_revisions} revisions,"
+                f" {'chain by ' + index if info.read_path else 'scan'}, {'polled' if info.polled else 'never polled'},"
+                f" handed out {info.handed_out}, lost {info.lagged}"
+            )
+        lib.watchcore_subscription_list_free(list)
+        return self.before
+
+    def do_token(self, words):
+        token = self.lists[next(words)].options.value.continue_token
+        return [ffi.buffer(token.data, token.length)[:].decode() if token.length else "none"]
+
     def do_cache(self, words):
+        if self.made:
+            self.close()
+            self.made, self.writers, self.subscriptions, self.snapshots = None, [], {}, {}
         options, prefix = Struct("cache_options"), b"/"
         fields, indexes = [], []
         for word in words:
             if word == "prefix":
                 prefix = script.to_bytes(next(words))
+            elif word == "name":
+                options.set(name=next(words).encode())
             elif word == "load":
                 options.value.expect_load = 1
             elif word == "labels":
@@ -326,6 +396,8 @@ class Core:
                 options.value.epoch = self.position()[1] >> 32 << 32 | int(next(words))
             elif word == "types":
                 options.value.types = sum(2 << TYPES.index(kind) for kind in next(words).split(","))
+            elif word == "name":
+                options.set(name=next(words).encode())
             elif word == "raw":
                 options.value.raw_types = 1
             elif word == "lag":
@@ -418,8 +490,8 @@ class Core:
         else:
             call(lib.watchcore_cache_close, self.cache())
 
-    def do_ready(self, _):
-        call(lib.watchcore_cache_wait_ready, self.cache(), int(BOUND * 1000))
+    def do_ready(self, words):
+        call(lib.watchcore_cache_wait_ready, self.cache(), milliseconds(next(words, "60s")))
 
     def stats(self):
         stats = Struct("stats").value
@@ -432,8 +504,7 @@ class Core:
     def do_state(self, _):
         status = Struct("status").value
         call(lib.watchcore_cache_status, self.cache(), status)
-        name = ffi.string(lib.watchcore_name(CONSTANT["NAME_STATE"], status.state)).decode()
-        return [name.title().replace("_", "")]
+        return [name_of("STATE", status.state).title().replace("_", "")]
 
     def do_get(self, words):
         key, list = script.to_bytes(next(words)), List(words, self)

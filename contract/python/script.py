@@ -1,6 +1,7 @@
 """Rows as text: contract/README.md says what each part means."""
 
 import re
+import time
 from pathlib import Path
 
 
@@ -46,11 +47,15 @@ class Row:
 def step(world, text, expected, names):
     text = with_names(text, names)
     kept = re.fullmatch(r"let (\w+) = (.*)", text)
-    printed = [line for one in each(kept[2] if kept else text) for line in world.run(words(one))]
+    awaited = text.removeprefix("eventually ")
+    run = lambda: [line for one in each(kept[2] if kept else awaited) for line in world.run(words(one))]
+    printed, end = run(), time.monotonic() + 60
     if kept:
         (names[kept[1]],) = printed
         return None
     lines = [word for line in expected for one in each(with_names(line, names)) for word in braces(one)]
+    while awaited != text and not matches(lines, printed) and time.monotonic() < end:
+        printed = run()
     return None if matches(lines, printed) else difference(lines, printed)
 
 
@@ -66,21 +71,24 @@ def with_names(text, names):
 
 
 def each(text):
-    """`each A..B TEXT` is TEXT for each number."""
+    """`each A..B TEXT` is TEXT for each number, `TEXT ; TEXT` one after the other."""
     found = re.fullmatch(r"each (\d+)\.\.(\d+) (.*)", text)
     if not found:
         return [text]
     numbers = range(int(found[1]), int(found[2]) + 1)
-    return [re.sub(r"#([-+%]\d+)?", lambda by: computed(str(number), by[1]), found[3]) for number in numbers]
+    steps = [re.sub(r"#([-+%]\d+)?", lambda by: computed(str(number), by[1]), found[3]) for number in numbers]
+    return [one for step in steps for one in step.split(" ; ")]
 
 
 def braces(word):
-    """`a{08..10}b` is three words."""
-    found = re.fullmatch(r"([^{]*)\{(\d+)\.\.(\d+)\}(.*)", word)
+    """`a{08..10}b` is three words, `a{x*3}b` is axxxb."""
+    word = re.sub(r"\{([^{}]*)\*(\d+)\}", lambda found: found[1] * int(found[2]), word)
+    found = re.search(r"\{(\d+)\.\.(\d+)\}", word)
     if not found:
         return [word]
-    numbers = range(int(found[2]), int(found[3]) + 1)
-    return [f"{found[1]}{number:0{len(found[2])}}{found[4]}" for number in numbers]
+    numbers = range(int(found[1]), int(found[2]) + 1)
+    begin, ends = word[: found.start()], braces(word[found.end() :])
+    return [f"{begin}{number:0{len(found[1])}}{end}" for number in numbers for end in ends]
 
 
 def words(text):

@@ -17,10 +17,14 @@ pub(crate) struct Core {
     snapshots: BTreeMap<String, Snapshot>,
     lists: BTreeMap<String, List>,
     jobs: BTreeMap<String, Receiver<Done>>,
+    /// The last refusal, and what its step printed before it.
+    last: Option<Error>,
+    before: Vec<String>,
 }
 
-/// What a step on its own thread gives back: the subscription that it has borrowed, and what it printed.
-type Done = (Option<(String, Subscription)>, Printed);
+/// What a step on its own thread gives back: the subscription that it has borrowed, and what it printed, first what came
+/// before a refusal.
+type Done = (Option<(String, Subscription)>, Vec<String>, Printed);
 
 /// Waits for a condition.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -33,7 +37,16 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 impl Machine for Core {
     fn run(&mut self, step: &[String]) -> Vec<String> {
-        self.step(step).unwrap_or_else(|error| vec![refused(&error)])
+        let printed = self.step(step);
+        let mut lines = std::mem::take(&mut self.before);
+        match printed {
+            Ok(printed) => lines.extend(printed),
+            Err(error) => {
+                lines.push(refused(&error));
+                self.last = Some(error);
+            }
+        }
+        lines
     }
 }
 
@@ -42,7 +55,9 @@ impl Core {
         let mut words = Words(step);
         match words.next() {
             "cache" => self.make(&mut words).map(nothing),
-            word @ ("apply" | "load" | "resync" | "progress" | "compact") => self.write(word, &mut words).map(nothing),
+            word @ ("apply" | "load" | "load-behind" | "caught-up" | "resync" | "progress" | "compact") => {
+                self.write(word, &mut words).map(nothing)
+            }
             "writer" => {
                 let writer = self.cache().writer()?;
                 self.writers.push(writer);
@@ -58,6 +73,26 @@ impl Core {
             }
             "subscribe" => self.subscribe(&mut words).map(nothing),
             "position" => one(self.subscription(words.next()).position().revision),
+            "between" => {
+                let (from, to) = words.next().split_once("..").expect("between A..B");
+                let bounds = number::<u64>(from)..=number(to);
+                let printed = self.step(words.0)?;
+                Ok(if matches!(&*printed, [one] if bounds.contains(&number(one))) { Vec::new() } else { printed })
+            }
+            "message" => {
+                let message = self.last.as_ref().expect("a refusal").message();
+                let has_all = words.0.iter().all(|part| message.contains(&**part));
+                Ok(if has_all { Vec::new() } else { vec![message.to_owned()] })
+            }
+            "numbers" => one(fields(self.last.as_ref().expect("a refusal"))),
+            "codes" => Ok(Code::ALL.iter().filter(|&&code| code != Code::Ok).map(|&code| of_code(code)).collect()),
+            "figures" => {
+                let (status, stats) = (self.cache().status(), self.cache().stats());
+                let all: Vec<String> = words.0.iter().map(|name| figure(&status, &stats, name).to_string()).collect();
+                one(all.join(" "))
+            }
+            "subscriptions" => Ok(self.cache().subscriptions().iter().map(of_subscription).collect()),
+            "token" => one(self.lists[words.next()].token.as_deref().unwrap_or("none")),
             "lag" => {
                 let lag = self.subscription(words.next()).lag();
                 one(format!("{} events {} revisions", lag.events, lag.revisions))
@@ -105,15 +140,27 @@ impl Core {
                 inside(snapshot, &mut words)
             }
             _ if ["poll", "drain", "batches", "wait"].contains(&&*step[0]) => {
-                taken(self.subscription(&step[1]), &step[0], &step[2..])
+                let mut lines = Vec::new();
+                let end = taken(self.subscription(&step[1]), &step[0], &step[2..], &mut lines);
+                self.before = lines;
+                end.map(nothing)
             }
             _ => read(self.cache(), step),
         }
     }
 
     fn write(&mut self, word: &str, words: &mut Words) -> Result<()> {
+        if word == "caught-up" {
+            self.writer().caught_up();
+            return Ok(());
+        }
         let revision = words.number();
         match word {
+            "load-behind" => {
+                let mut loading = self.writer().begin_load(revision)?;
+                self.writer().load_more(&mut loading, items(words.0).iter().map(Item::record))?;
+                self.writer().finish_load_behind(loading)
+            }
             "apply" => self.apply(revision, words.0),
             "load" => self.writer().load(revision, items(words.0).iter().map(Item::record)),
             "resync" => {
@@ -126,6 +173,7 @@ impl Core {
     }
 
     fn make(&mut self, words: &mut Words) -> Result<()> {
+        self.writers.clear();
         let (mut prefix, mut options) = (b"/".to_vec(), Vec::new());
         while let Some(word) = words.maybe() {
             if word == "prefix" {
@@ -146,6 +194,7 @@ impl Core {
         let mut builder = Cache::builder(prefix);
         for (word, more) in options {
             builder = match (word, more) {
+                ("name", [name]) => builder.name(name),
                 ("load", []) => builder.expect_load(true),
                 ("capacity", [events]) => builder.capacity(number(events)),
                 ("bytes", [bytes]) => builder.capacity_bytes(number(bytes)),
@@ -215,6 +264,7 @@ impl Core {
                     let kinds: Vec<Kind> = words.next().split(',').map(|kind| kind.parse().expect("a type")).collect();
                     builder.types(&kinds)
                 }
+                "name" => builder.name(words.next()),
                 "raw" => builder.raw_types(true),
                 "lag" => builder.on_lag(match words.next() {
                     "stop" => OnLag::Stop,
@@ -258,58 +308,52 @@ impl Core {
         let borrowed = step.get(1).and_then(|name| self.subscriptions.remove_entry(name));
         std::thread::spawn(move || {
             let mut borrowed = borrowed;
+            let mut before = Vec::new();
             let printed = match &mut borrowed {
-                Some((_, subscription)) => taken(subscription, &step[0], &step[2..]),
+                Some((_, subscription)) => taken(subscription, &step[0], &step[2..], &mut before).map(nothing),
                 None => read(&cache, &step),
             };
             // A row that has failed meanwhile does not listen.
-            let _ = send.send((borrowed, printed));
+            let _ = send.send((borrowed, before, printed));
         });
         self.jobs.insert(name.to_owned(), receive);
     }
 
     fn join(&mut self, name: &str) -> Printed {
         let job = self.jobs.remove(name).unwrap_or_else(|| panic!("{name} is no job"));
-        let (borrowed, printed) = job.recv_timeout(2 * BOUND).unwrap_or_else(|_| panic!("{name} hangs"));
+        let (borrowed, before, printed) = job.recv_timeout(2 * BOUND).unwrap_or_else(|_| panic!("{name} hangs"));
         self.subscriptions.extend(borrowed);
+        self.before = before;
         printed
     }
 }
 
 /// What a subscription gives.
-fn taken(subscription: &mut Subscription, how: &str, mut more: &[String]) -> Printed {
+fn taken(subscription: &mut Subscription, how: &str, mut more: &[String], lines: &mut Vec<String>) -> Result<()> {
     let full = more.last().is_some_and(|word| word == "full");
     more = &more[..more.len() - usize::from(full)];
-    let most = || more.first().map_or(1000, |word| number(word));
-    let mut lines = Vec::new();
-    match how {
-        "wait" => {
-            let is_ready = subscription.wait(more.first().map_or(BOUND, |word| duration(word)))?;
-            lines.push(if is_ready { "ready" } else { "nothing" }.to_owned());
-        }
-        "poll" => {
-            let batch = subscription.poll(most())?;
-            lines.extend(batch.events().iter().map(|one| event(one, full)));
-            if batch.continues() {
-                lines.push("continues".to_owned());
-            }
-        }
-        _ => loop {
-            match subscription.poll(most()) {
-                Ok(batch) if batch.is_empty() => break,
-                Ok(batch) if how == "drain" => lines.extend(batch.events().iter().map(|one| event(one, full))),
-                Ok(batch) => {
-                    let continues = if batch.continues() { " continues" } else { "" };
-                    lines.push(format!("{} events at {}{continues}", batch.len(), batch.position().revision));
-                }
-                Err(error) => {
-                    lines.push(refused(&error));
-                    break;
-                }
-            }
-        },
+    if how == "wait" {
+        let is_ready = subscription.wait(more.first().map_or(BOUND, |word| duration(word)))?;
+        lines.push(if is_ready { "ready" } else { "nothing" }.to_owned());
+        return Ok(());
     }
-    Ok(lines)
+    let most = more.first().map_or(1000, |word| number(word));
+    loop {
+        let batch = subscription.poll(most)?;
+        let continues = batch.continues();
+        if how != "batches" {
+            lines.extend(batch.events().iter().map(|one| event(one, full)));
+        } else if !batch.is_empty() {
+            let mark = if continues { " continues" } else { "" };
+            lines.push(format!("{} events at {}{mark}", batch.len(), batch.position().revision));
+        }
+        if how == "poll" && continues {
+            lines.push("continues".to_owned());
+        }
+        if how == "poll" || batch.is_empty() {
+            return Ok(());
+        }
+    }
 }
 
 /// A page of a list, which goes on after it.
@@ -319,6 +363,8 @@ fn page(cache: &Cache, list: &mut List) -> Printed {
         Ok(page) => page.continue_token().map(str::to_owned),
         Err(error) => error.continue_token().map(str::to_owned),
     };
+    // A token says at which revision it goes on.
+    list.read = Read::Any;
     let page = answered?;
     let mut lines = vec![format!("at {}", page.revision())];
     lines.extend(page.items().iter().map(|kv| object(kv, list.full)));
@@ -334,7 +380,7 @@ fn page(cache: &Cache, list: &mut List) -> Printed {
 fn read(cache: &Cache, step: &[String]) -> Printed {
     let mut words = Words(step);
     match words.next() {
-        "ready" => cache.wait_ready(BOUND).map(nothing),
+        "ready" => cache.wait_ready(words.maybe().map_or(BOUND, duration)).map(nothing),
         "state" => one(cache.state().name()),
         "oldest" => one(cache.oldest()),
         "current" => one(cache.position().revision),

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A step that takes this long has failed.
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A file of contract/.
 pub(crate) struct Row {
@@ -110,7 +114,9 @@ impl Step {
             Some((name, step)) => (Some(name), step),
             None => (None, &*text),
         };
-        let printed: Vec<String> = each(text).iter().flat_map(|step| machine.run(&words(step))).collect();
+        let (is_awaited, text) = text.strip_prefix("eventually ").map_or((false, text), |step| (true, step));
+        let mut run = || -> Vec<String> { each(text).iter().flat_map(|step| machine.run(&words(step))).collect() };
+        let mut printed = run();
         if let Some(name) = kept {
             let [one] = &*printed else { return Err(format!("it printed {} lines", printed.len())) };
             names.insert(name.to_owned(), one.clone());
@@ -122,6 +128,11 @@ impl Step {
             .flat_map(|line| each(&with_names(line, names)))
             .flat_map(|line| braces(&line))
             .collect();
+        let begin = Instant::now();
+        while is_awaited && !matches(&expected, &printed) && begin.elapsed() < BOUND {
+            std::thread::yield_now();
+            printed = run();
+        }
         if matches(&expected, &printed) { Ok(()) } else { Err(difference(&expected, &printed)) }
     }
 }
@@ -155,14 +166,15 @@ fn computed(value: &str, rest: &str) -> (String, usize) {
     (number.to_string(), 1 + digits.len())
 }
 
-/// `each A..B TEXT` is TEXT for each number, anything else is itself.
+/// `each A..B TEXT` is TEXT for each number, and `TEXT ; TEXT` one after the other; anything else is itself.
 fn each(text: &str) -> Vec<String> {
     let Some((range, text)) = text.strip_prefix("each ").and_then(|rest| rest.split_once(' ')) else {
         return vec![text.to_owned()];
     };
     let (from, to) = range.split_once("..").expect("each A..B");
     let (from, to): (u64, u64) = (from.parse().expect("a number"), to.parse().expect("a number"));
-    (from..=to).map(|number| numbered(text, &number.to_string())).collect()
+    let steps = |number: u64| numbered(text, &number.to_string()).split(" ; ").map(str::to_owned).collect::<Vec<_>>();
+    (from..=to).flat_map(steps).collect()
 }
 
 /// `#`, `#+1`, `#-1` and `#%5`.
@@ -177,19 +189,25 @@ fn numbered(text: &str, number: &str) -> String {
     all
 }
 
-/// `a{08..10}b` is three words.
+/// `a{08..10}b` is three words, `a{x*3}b` is axxxb; a word may have several of them.
 fn braces(word: &str) -> Vec<String> {
-    let parts = word.split_once('{').and_then(|(before, rest)| {
-        let (range, after) = rest.split_once('}')?;
-        let (from, to) = range.split_once("..")?;
-        Some((before, from.len(), from.parse::<u64>().ok()?, to.parse::<u64>().ok()?, after))
-    });
-    match parts {
-        Some((before, width, from, to, after)) => {
-            (from..=to).map(|number| format!("{before}{number:0width$}{after}")).collect()
-        }
-        None => vec![word.to_owned()],
-    }
+    let Some((before, inside, after)) = word
+        .split_once('{')
+        .and_then(|(before, rest)| rest.split_once('}').map(|(inside, after)| (before, inside, after)))
+    else {
+        return vec![word.to_owned()];
+    };
+    let number = |digits: &str| digits.parse::<usize>().ok();
+    let some = match (inside.split_once('*'), inside.split_once("..")) {
+        (Some((text, count)), _) => number(count).map(|count| vec![text.repeat(count)]),
+        (_, Some((from, to))) => number(from)
+            .zip(number(to))
+            .map(|(first, last)| (first..=last).map(|one| format!("{one:0width$}", width = from.len())).collect()),
+        _ => None,
+    };
+    let ends = braces(after);
+    let all = some.unwrap_or_else(|| vec![format!("{{{inside}}}")]);
+    all.iter().flat_map(|one| ends.iter().map(move |end| format!("{before}{one}{end}"))).collect()
 }
 
 /// Words between spaces; one that begins with a quote ends with the next.
@@ -211,12 +229,17 @@ fn words(step: &str) -> Vec<String> {
 }
 
 /// `...` stands for any lines.
-fn matches(expected: &[String], printed: &[String]) -> bool {
-    match expected.split_first() {
-        None => printed.is_empty(),
-        Some((first, rest)) if first == "..." => (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..])),
-        Some((first, rest)) => printed.split_first().is_some_and(|(line, more)| line == first && matches(rest, more)),
+fn matches(mut expected: &[String], mut printed: &[String]) -> bool {
+    while let Some((first, rest)) = expected.split_first() {
+        if first == "..." {
+            return (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..]));
+        }
+        match printed.split_first() {
+            Some((line, more)) if line == first => (expected, printed) = (rest, more),
+            _ => return false,
+        }
     }
+    printed.is_empty()
 }
 
 /// Lines that are in one of the two, between those that both begin and end with.

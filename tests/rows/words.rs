@@ -26,8 +26,6 @@ pub(super) struct List {
 impl List {
     pub(super) fn options(&self, cache: &Cache) -> ReadOptions {
         let read = match self.read {
-            // A token says at which revision it goes on.
-            _ if self.token.is_some() => Read::Any,
             Read::Exact(revision) => Read::ExactIn(position_in(cache, revision, self.epoch)),
             Read::AtLeast(revision) => Read::AtLeastIn(position_in(cache, revision, self.epoch)),
             read => read,
@@ -115,6 +113,7 @@ impl<'a> Words<'a> {
                 "limit" => list.limit = self.number(),
                 "timeout" => list.timeout = self.duration(),
                 "full" => list.full = true,
+                "continue" => list.token = Some(self.next().to_owned()),
                 "as" => name = Some(self.next().to_owned()),
                 _ => match self.range(word) {
                     Some(range) => list.range = list.range.and(&range),
@@ -190,6 +189,60 @@ pub(super) fn refused(error: &Error) -> String {
         }
         _ => code.to_owned(),
     }
+}
+
+/// All numbers of a refusal.
+pub(super) fn fields(error: &Error) -> String {
+    let (asked, oldest, current) = (error.asked(), error.oldest(), error.current());
+    let (from, to) = (error.lost_from(), error.lost_to());
+    format!("asked {asked} oldest {oldest} current {current} lost {from}..{to} position {}", error.position().revision)
+}
+
+pub(super) fn of_code(code: Code) -> String {
+    let mut line = format!("{} {} {}", code as i32, code.name(), code.http_status());
+    if !code.reason().is_empty() {
+        line += &format!(" {}", code.reason());
+    }
+    line += if code.is_retryable() { " retryable" } else { "" };
+    line += if code.is_fatal() { " fatal" } else { "" };
+    line + &code.retry_after().map_or(String::new(), |wait| format!(" after {}s", wait.as_secs()))
+}
+
+/// A number that a cache says of itself.
+pub(super) fn figure(status: &Status, stats: &Stats, name: &str) -> u64 {
+    match name {
+        "events" => stats.events,
+        "extract-failures" => stats.extract_failures,
+        "lagged" => stats.lagged,
+        "lapped" => status.lapped,
+        "max-lag" => status.max_lag_events,
+        "max-lag-seen" => status.max_lag_seen,
+        "pages" => stats.pages,
+        "revisions" => stats.revisions,
+        "snapshots" => stats.snapshots,
+        "subscriptions" => status.subscriptions,
+        "tombstones" => stats.tombstones,
+        "tombstone-bytes" => stats.tombstone_bytes,
+        "window-bytes" => stats.window_bytes,
+        "window-segments" => stats.window_segments,
+        _ => panic!("{name} is no figure"),
+    }
+}
+
+pub(super) fn of_subscription(info: &SubscriptionInfo) -> String {
+    let name = if info.name.is_empty() { "-".to_owned() } else { word(info.name.as_bytes()) };
+    let polled = if info.last_poll.is_some() { "polled" } else { "never polled" };
+    format!(
+        "{} {name} {} at {} behind {} events {} revisions, {}, {polled}, handed out {}, lost {}",
+        info.id,
+        info.state.name(),
+        info.position.revision,
+        info.lag.events,
+        info.lag.revisions,
+        info.read_path,
+        info.handed_out,
+        info.lagged
+    )
 }
 
 pub(super) fn event(event: &Event, full: bool) -> String {

@@ -6,12 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"watchcore/internal/bounded"
 )
 
 // Machine runs the steps of one case, and returns the lines that they print. If a step cannot be
@@ -159,10 +162,14 @@ func (s *step) run(m Machine, names map[string]string) (wrong string) {
 	if keeps {
 		text = after
 	}
-	var printed, expected []string
-	for _, step := range each(text) {
-		printed = append(printed, m.Run(words(step))...)
+	text, awaited := strings.CutPrefix(text, "eventually ")
+	run := func() (printed []string) {
+		for _, step := range each(text) {
+			printed = append(printed, m.Run(words(step))...)
+		}
+		return printed
 	}
+	printed, expected := run(), []string(nil)
 	if keeps {
 		if len(printed) != 1 {
 			return fmt.Sprintf("it printed %d lines", len(printed))
@@ -175,17 +182,21 @@ func (s *step) run(m Machine, names map[string]string) (wrong string) {
 			expected = append(expected, braces(line)...)
 		}
 	}
-	if matches(expected, printed) {
-		return ""
+	for begin := time.Now(); !matches(expected, printed); printed = run() {
+		if !awaited || time.Since(begin) > bounded.Bound {
+			return difference(expected, printed)
+		}
+		runtime.Gosched()
 	}
-	return difference(expected, printed)
+	return ""
 }
 
 var (
 	reference = regexp.MustCompile(`\$([A-Za-z0-9]+)([-+%][0-9]+)?`)
 	counter   = regexp.MustCompile(`#([-+%][0-9]+)?`)
 	repeated  = regexp.MustCompile(`^each ([0-9]+)\.\.([0-9]+) (.*)$`)
-	braced    = regexp.MustCompile(`^([^{]*)\{([0-9]+)\.\.([0-9]+)\}(.*)$`)
+	times     = regexp.MustCompile(`\{([^{}]*)\*([0-9]+)\}`)
+	braced    = regexp.MustCompile(`\{([0-9]+)\.\.([0-9]+)\}`)
 )
 
 func withNames(text string, names map[string]string) string {
@@ -217,7 +228,7 @@ func computed(value, by string) string {
 	return strconv.FormatUint(number, 10)
 }
 
-// each returns the text for each number of "each A..B TEXT", or the text itself.
+// each returns the text for each number of "each A..B TEXT", the texts of "TEXT ; TEXT" in turn, or the text itself.
 func each(text string) []string {
 	parts := repeated.FindStringSubmatch(text)
 	if parts == nil {
@@ -225,22 +236,31 @@ func each(text string) []string {
 	}
 	var all []string
 	for number, last := Number(parts[1]), Number(parts[2]); number <= last; number++ {
-		all = append(all, counter.ReplaceAllStringFunc(parts[3], func(found string) string {
+		text := counter.ReplaceAllStringFunc(parts[3], func(found string) string {
 			return computed(strconv.FormatUint(number, 10), found[1:])
-		}))
+		})
+		all = append(all, strings.Split(text, " ; ")...)
 	}
 	return all
 }
 
-// braces expands a{08..10}b to three words.
+// braces expands a{08..10}b to three words, and a{x*3}b to axxxb; a word may have several of them.
 func braces(word string) []string {
-	parts := braced.FindStringSubmatch(word)
-	if parts == nil {
+	word = times.ReplaceAllStringFunc(word, func(found string) string {
+		parts := times.FindStringSubmatch(found)
+		return strings.Repeat(parts[1], int(Number(parts[2])))
+	})
+	at := braced.FindStringSubmatchIndex(word)
+	if at == nil {
 		return []string{word}
 	}
+	first, last := word[at[2]:at[3]], word[at[4]:at[5]]
+	ends := braces(word[at[1]:])
 	var all []string
-	for number, last := Number(parts[2]), Number(parts[3]); number <= last; number++ {
-		all = append(all, fmt.Sprintf("%s%0*d%s", parts[1], len(parts[2]), number, parts[4]))
+	for number := Number(first); number <= Number(last); number++ {
+		for _, end := range ends {
+			all = append(all, fmt.Sprintf("%s%0*d%s", word[:at[0]], len(first), number, end))
+		}
 	}
 	return all
 }
@@ -262,18 +282,20 @@ func words(step string) []string {
 
 // matches compares lines; "..." stands for any lines.
 func matches(expected, printed []string) bool {
-	if len(expected) == 0 {
-		return len(printed) == 0
-	}
-	if expected[0] == "..." {
-		for skipped := range len(printed) + 1 {
-			if matches(expected[1:], printed[skipped:]) {
-				return true
+	for at, line := range expected {
+		if line == "..." {
+			for skipped := at; skipped <= len(printed); skipped++ {
+				if matches(expected[at+1:], printed[skipped:]) {
+					return true
+				}
 			}
+			return false
 		}
-		return false
+		if at == len(printed) || printed[at] != line {
+			return false
+		}
 	}
-	return len(printed) > 0 && printed[0] == expected[0] && matches(expected[1:], printed[1:])
+	return len(expected) == len(printed)
 }
 
 // difference returns the lines that differ, without the common beginning and end.
