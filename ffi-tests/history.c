@@ -171,87 +171,10 @@ static void test_epochs(void)
     watchcore_cache_free(cache);
 }
 
-enum { ALL_FLAGS = WATCHCORE_FLAG_SYNTHETIC | WATCHCORE_FLAG_INITIAL_STATE | WATCHCORE_FLAG_INITIAL_STATE_END |
-                   WATCHCORE_FLAG_BEGIN | WATCHCORE_FLAG_END };
-
-/* What every event of a batch says; the flags of all of them together. The batch is released. */
-static uint32_t flags_of(watchcore_batch *batch)
-{
-    uint32_t flags = 0;
-    size_t i;
-    for (i = 0; i < batch->count; i++) {
-        const watchcore_event *event = watchcore_batch_event(batch, i);
-        flags |= event->flags;
-        if (event->type == WATCHCORE_EVENT_RESYNC) {
-            CHECK(event->resync_epoch != 0 && event->resync_reason != 0 && event->kv == NULL);
-        } else {
-            CHECK(event->resync_from == 0 && event->resync_epoch == 0 && event->resync_reason == 0);
-        }
-    }
-    watchcore_batch_release(batch);
-    return flags;
-}
-
-/* The events that C reads are the slots of the log: nothing that the log notes for itself stands among the flags, however an
-   event comes: from the state, from the log as it is, filtered, by an index, as a difference, after a loss. */
-static void test_flags_are_those_of_the_header(void)
-{
-    watchcore_writer *writer = NULL;
-    watchcore_cache *cache = declared(1, &writer);
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription *readers[4];
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_change listing = exact("/x/a", WEB, 1, 1, 1);
-    uint64_t revision;
-    uint32_t all = 0, flags;
-    size_t i;
-    fill(writer);
-    readers[0] = selecting(cache, WATCHCORE_START_STATE, NULL, NULL);
-    readers[1] = selecting(cache, WATCHCORE_START_NOW, NULL, NULL);
-    readers[2] = selecting(cache, WATCHCORE_START_NOW, "app=web", NULL);
-    options.start = WATCHCORE_START_NOW;
-    options.labels = text("tier");
-    options.on_lag = WATCHCORE_ON_LAG_RESNAPSHOT;
-    CHECK_OK(watchcore_subscription_new(cache, &options, &readers[3], &error));
-    CHECK_OK(watchcore_subscription_poll(readers[0], 0, &batch, &error));
-    flags = flags_of(&batch);
-    CHECK(flags == (WATCHCORE_FLAG_INITIAL_STATE | WATCHCORE_FLAG_INITIAL_STATE_END));
-    apply(writer, 11, put("/x/a", WEB2));
-    apply(writer, 12, del("/x/b"));
-    CHECK_OK(watchcore_cache_diff(cache, 10, 0, 12, 0, NULL, &batch, &error));
-    CHECK(batch.count == 2 && flags_of(&batch) == 0);
-    CHECK_OK(watchcore_writer_resync(writer, 20, &listing, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
-    for (i = 0; i < 4; i++) {
-        CHECK_OK(watchcore_subscription_poll(readers[i], 0, &batch, &error));
-        CHECK(batch.count > 2);
-        flags = flags_of(&batch);
-        CHECK(flags == (WATCHCORE_FLAG_SYNTHETIC | WATCHCORE_FLAG_BEGIN | WATCHCORE_FLAG_END));
-        all |= flags;
-    }
-    for (revision = 21; revision < 21 + MANY; revision++) {
-        apply(writer, revision, put("/x/a", WEB));
-    }
-    /* What it still holds of the log comes first. */
-    while (watchcore_subscription_poll(readers[3], 0, &batch, &error) == WATCHCORE_OK && batch.count > 0) {
-        all |= flags_of(&batch);
-    }
-    CHECK(error.code == WATCHCORE_LAGGED);
-    CHECK_OK(watchcore_subscription_poll(readers[3], 0, &batch, &error));
-    CHECK(batch.count > 2);
-    all |= flags_of(&batch);
-    CHECK((all & ~(uint32_t)ALL_FLAGS) == 0);
-    for (i = 0; i < 4; i++) {
-        watchcore_subscription_free(readers[i]);
-    }
-    watchcore_writer_free(writer);
-    watchcore_cache_free(cache);
-}
-
 int main(void)
 {
     RUN(test_continue_tokens);
     RUN(test_options_of_a_difference);
     RUN(test_epochs);
-    RUN(test_flags_are_those_of_the_header);
     return check_finish("history");
 }

@@ -29,12 +29,12 @@ static void list_page(struct step *step, struct thing *pages)
     if (!granted(step, code)) {
         return;
     }
-    print(step, "at %llu", (unsigned long long)watchcore_page_revision(page));
+    print(step, "at %llu", U(watchcore_page_revision(page)));
     for (i = 0; i < watchcore_page_count(page); i++) {
         print_object(step, watchcore_page_item(page, i), list.full);
     }
     if (watchcore_page_remaining(page) > 0) {
-        print(step, "more, %llu remain", (unsigned long long)watchcore_page_remaining(page));
+        print(step, "more, %llu remain", U(watchcore_page_remaining(page)));
     } else if (watchcore_page_more(page)) {
         print(step, "more"); /* how many of those that follow match a filter is not known */
     }
@@ -80,7 +80,7 @@ static void do_count(struct step *step)
     struct list list;
     read_list(step, &list);
     if (granted(step, watchcore_cache_count(cache_of(step), &list.range, &list.read, &count, &revision, NULL, fresh(step)))) {
-        print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+        print(step, "%llu: %llu", U(revision), U(count));
     }
 }
 
@@ -111,7 +111,7 @@ static void do_snapshot(struct step *step)
     const char *name = next(step);
     if (granted(step, watchcore_snapshot_new(cache_of(step), &snapshot, fresh(step)))) {
         named_anew(step, SNAPSHOT, name)->snapshot = snapshot;
-        print(step, "at %llu", (unsigned long long)watchcore_snapshot_revision(snapshot));
+        print(step, "at %llu", U(watchcore_snapshot_revision(snapshot)));
     }
 }
 
@@ -136,10 +136,10 @@ static void do_in(struct step *step)
     read_list(step, &list);
     if (is(word, "count")) {
         if (granted(step, watchcore_snapshot_count(snapshot, &list.filter, &count, fresh(step)))) {
-            print(step, "%llu: %llu", (unsigned long long)revision, (unsigned long long)count);
+            print(step, "%llu: %llu", U(revision), U(count));
         }
     } else if (granted(step, watchcore_iterator_new(snapshot, &list.filter, &iterator, fresh(step)))) {
-        print(step, "at %llu", (unsigned long long)revision);
+        print(step, "at %llu", U(revision));
         while (watchcore_iterator_next(iterator, &kv, 1, &filled, NULL) == WATCHCORE_OK && filled == 1) {
             print_object(step, kv, list.full);
         }

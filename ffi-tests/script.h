@@ -15,6 +15,9 @@
 /* A wait that takes this long has failed. */
 #define BOUND_MS 60000
 
+/* A number for printf. */
+#define U(number) ((unsigned long long)(number))
+
 /* A block of memory, before its bytes. */
 union block {
     union block *before;
@@ -170,6 +173,11 @@ static int64_t duration(struct step *step)
         no_step(step, "%s is no duration", word);
     }
     return 1000 * number;
+}
+
+static int64_t maybe_duration(struct step *step)
+{
+    return step->at < step->words.count ? duration(step) : BOUND_MS;
 }
 
 /* The bytes of a word, in its place: `\x0a` is one. */
@@ -465,23 +473,20 @@ static int read_lines(const char *path, struct lines *lines)
     return 1;
 }
 
-/* Whether `faces` of a head names this language. */
+/* Whether the words of `faces`, up to a semicolon, name this language. */
 static int has_face(const struct lines *lines, const char *face)
 {
-    static const char faces[] = "faces: ";
     struct lines words = {NULL, 0, 0};
     size_t i;
-    int found = 0;
-    for (i = 0; i < lines->count && lines->at[i][0] != 0; i++) {
-        if (strncmp(lines->at[i], faces, sizeof(faces) - 1) == 0) {
-            lines->at[i][strcspn(lines->at[i], ";")] = 0;
-            push_words(&words, lines->at[i] + sizeof(faces) - 1);
-        }
+    for (i = 0; i < lines->count && strncmp(lines->at[i], "faces: ", 7) != 0; i++) {
     }
-    for (i = 0; i < words.count; i++) {
-        found |= strcmp(words.at[i], face) == 0;
+    if (i < lines->count) {
+        lines->at[i][strcspn(lines->at[i], ";")] = 0;
+        push_words(&words, lines->at[i]);
     }
-    return found;
+    for (i = 0; i < words.count && strcmp(words.at[i], face) != 0; i++) {
+    }
+    return i < words.count;
 }
 
 #endif /* SCRIPT_H */

@@ -53,15 +53,17 @@ static int is(const char *word, const char *other)
 static void print_refusal(struct step *step, int32_t code)
 {
     const watchcore_error *error = &step->error;
-    unsigned long long asked = error->asked, oldest = error->oldest, current = error->current;
     add(&step->line, "%s", watchcore_error_name(code));
-    if (code == WATCHCORE_COMPACTED) {
-        add(&step->line, " asked %llu oldest %llu current %llu", asked, oldest, current);
-    } else if (code == WATCHCORE_FUTURE_REVISION) {
-        add(&step->line, " asked %llu current %llu", asked, current);
+    if (code == WATCHCORE_COMPACTED || code == WATCHCORE_FUTURE_REVISION) {
+        add(&step->line, " asked %llu", U(error->asked));
     } else if (code == WATCHCORE_LAGGED) {
-        add(&step->line, " lost %llu..%llu oldest %llu current %llu", (unsigned long long)error->lost_from,
-            (unsigned long long)error->lost_to, oldest, current);
+        add(&step->line, " lost %llu..%llu", U(error->lost_from), U(error->lost_to));
+    }
+    if (code == WATCHCORE_COMPACTED || code == WATCHCORE_LAGGED) {
+        add(&step->line, " oldest %llu", U(error->oldest));
+    }
+    if (code == WATCHCORE_COMPACTED || code == WATCHCORE_LAGGED || code == WATCHCORE_FUTURE_REVISION) {
+        add(&step->line, " current %llu", U(error->current));
     }
     end_line(step);
     pthread_mutex_lock(&blocks_lock); /* beside jobs */
@@ -98,10 +100,24 @@ static void name_of(uint32_t of, uint32_t number, char *name)
     *name = 0;
 }
 
+/* The number that has this name. */
+static uint32_t number_of(struct step *step, uint32_t of, const char *word)
+{
+    char name[40];
+    uint32_t number;
+    for (number = 0; number < 20; number++) {
+        name_of(of, number, name);
+        if (strcasecmp(name, word) == 0) {
+            return number;
+        }
+    }
+    no_step(step, "%s is no name", word);
+}
+
 static void add_numbers(struct text *line, const watchcore_key_value *kv)
 {
-    add(line, " create %llu modified %llu version %llu", (unsigned long long)kv->create_revision,
-        (unsigned long long)kv->mod_revision, (unsigned long long)kv->version);
+    add(line, " create %llu modified %llu version %llu", U(kv->create_revision),
+        U(kv->mod_revision), U(kv->version));
     if (kv->lease != 0) {
         add(line, " lease %lld", (long long)kv->lease);
     }
@@ -128,12 +144,12 @@ static void print_event(struct step *step, const watchcore_event *event, int ful
     struct text *line = &step->line;
     uint32_t flags = event->flags;
     size_t i;
-    add(line, "%llu %s", (unsigned long long)event->revision, watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
+    add(line, "%llu %s", U(event->revision), watchcore_name(WATCHCORE_NAME_EVENT_TYPE, event->type));
     if (event->type == WATCHCORE_EVENT_RESYNC) {
         char reason[40];
         name_of(WATCHCORE_NAME_RESYNC_REASON, event->resync_reason, reason);
         add(line, " %s %s %llu..%llu", (flags & WATCHCORE_FLAG_BEGIN) != 0 ? "begin" : "end", reason,
-            (unsigned long long)event->resync_from, (unsigned long long)event->revision);
+            U(event->resync_from), U(event->revision));
         flags &= ~(uint32_t)(WATCHCORE_FLAG_SYNTHETIC | WATCHCORE_FLAG_BEGIN | WATCHCORE_FLAG_END);
     }
     add_bytes(line, " ", watchcore_event_key(event));
@@ -175,7 +191,7 @@ static void print_object(struct step *step, const watchcore_key_value *kv, int f
 /* Prints `7: /k=v`, or `7: none`. */
 static void print_found(struct step *step, uint64_t revision, const watchcore_key_value *kv, int full)
 {
-    add(&step->line, "%llu: ", (unsigned long long)revision);
+    add(&step->line, "%llu: ", U(revision));
     if (kv == NULL) {
         print(step, "none");
     } else {
@@ -185,7 +201,7 @@ static void print_found(struct step *step, uint64_t revision, const watchcore_ke
 
 static void print_number(struct step *step, uint64_t number)
 {
-    print(step, "%llu", (unsigned long long)number);
+    print(step, "%llu", U(number));
 }
 
 static struct thing *find(struct core *core, enum kind kind, const char *name)
@@ -256,18 +272,25 @@ struct option {
     size_t field;
 };
 
-/* Sets the option of this word. 0: the table has none. */
-static int set_option(struct step *step, const char *word, const struct option *options, void *of)
+/* The option of this word, or NULL. */
+static const struct option *option_of(const char *word, const struct option *options)
 {
-    void *field;
     while (options->word != NULL && !is(word, options->word)) {
         options++;
     }
-    if (options->word == NULL) {
+    return options->word == NULL ? NULL : options;
+}
+
+/* Sets the option of this word. 0: the table has none. */
+static int set_option(struct step *step, const char *word, const struct option *options, void *of)
+{
+    const struct option *option = option_of(word, options);
+    void *field;
+    if (option == NULL) {
         return 0;
     }
-    field = (char *)of + options->field;
-    switch (options->kind) {
+    field = (char *)of + option->field;
+    switch (option->kind) {
     case FLAG: *(uint32_t *)field = 1; break;
     case NUMBER: *(uint64_t *)field = number(step); break;
     case DURATION: *(int64_t *)field = duration(step); break;

@@ -109,19 +109,3 @@ func TestKeep(t *testing.T) {
 		t.Fatalf("figures that cannot be: %+v", stats)
 	}
 }
-
-// What nothing can lie in is a mistake: a range outside the prefix, or one that ends
-// before it begins.
-func TestRangesOfNothing(t *testing.T) {
-	cache, _ := embedded(t, watchcore.Config{Prefix: "/"})
-	for _, keys := range []watchcore.Range{
-		watchcore.RangeKey("outside"), watchcore.RangePrefix("outside"), watchcore.RangeBetween("0", "1"), watchcore.RangeBetween("/b", "/a"),
-	} {
-		_, err := cache.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{Range: keys})
-		wantError(t, "subscribe", err, watchcore.ErrInvalidArgument)
-		_, err = cache.List(bounded.Context(t), keys, watchcore.ListOptions{})
-		wantError(t, "list", err, watchcore.ErrInvalidArgument)
-		_, _, err = cache.Count(bounded.Context(t), keys, watchcore.ReadOptions{})
-		wantError(t, "count", err, watchcore.ErrInvalidArgument)
-	}
-}

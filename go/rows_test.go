@@ -147,7 +147,7 @@ func (c *core) run(words []string) (lines []string, err error) {
 	case "numbers":
 		e := c.last.Load()
 		return line("asked ", e.Asked, " oldest ", e.Oldest, " current ", e.Current, " lost ", e.LostFrom, "..", e.LostTo,
-			" position ", e.Position), nil
+			" position ", e.Position, " in ", e.Epoch&(1<<32-1)), nil
 	case "codes":
 		return codes(), nil
 	case "figures":

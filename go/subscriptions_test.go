@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,79 +22,10 @@ func only(t testing.TB, cache *watchcore.Cache) watchcore.SubscriptionInfo {
 	return all[0]
 }
 
-func TestIdleConsumerIsSeen(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
-	idle := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), Name: "billing"})
-	info := only(t, cache)
-	want(t, "a new one", info, watchcore.SubscriptionInfo{
-		ID: 1, Name: "billing", State: watchcore.SubscriptionLive, Position: cache.Position(), ReadPath: watchcore.ReadPathScan,
-	})
-	if !info.LastPoll.IsZero() {
-		t.Errorf("never polled, but at %v", info.LastPoll)
-	}
-	for revision := uint64(1); revision <= 50; revision++ {
-		check(t, writer.Apply(revision, watchcore.Put("/k", "")))
-	}
-	info = only(t, cache)
-	want(t, "lag", [2]uint64{info.Lag.Events, info.Lag.Revisions}, [2]uint64{50, 50})
-	status := cache.Status()
-	want(t, "status", [3]uint64{status.MaxLagEvents, status.MaxLagSeen, status.Lapped}, [3]uint64{50, 50, 0})
-	// Its place leaves the window.
-	writeOn(t, cache, writer, 450)
-	info = only(t, cache)
-	want(t, "state", info.State, watchcore.SubscriptionLapped)
-	want(t, "losses", [2]uint64{info.Lagged, cache.Stats().Lagged}, [2]uint64{1, 1})
-	status = cache.Status()
-	want(t, "status", [3]uint64{status.MaxLagEvents, status.MaxLagSeen, status.Lapped}, [3]uint64{500, 500, 1})
-	_, err := idle.Poll(1)
-	if !errors.Is(err, watchcore.ErrLagged) || !strings.Contains(err.Error(), `subscription "billing": `) {
-		t.Errorf("an error without its name: %v", err)
-	}
-	info = only(t, cache)
-	want(t, "state", info.State, watchcore.SubscriptionEnded)
-	if age := time.Since(info.LastPoll); age < 0 || age > time.Hour {
-		t.Errorf("polled %v ago", age)
-	}
-	// Gone, but for what happened.
-	idle.Close()
-	want(t, "subscriptions", len(cache.Subscriptions()), 0)
-	status = cache.Status()
-	want(t, "status", [3]uint64{status.MaxLagEvents, status.MaxLagSeen, status.Lapped}, [3]uint64{0, 500, 0})
-	want(t, "losses", cache.Stats().Lagged, 1)
-	cache.Close()
-	want(t, "of a closed cache", len(cache.Subscriptions()), 0)
-}
-
-func TestStatesOfSubscriptions(t *testing.T) {
-	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true, Indexes: []watchcore.Index{watchcore.IndexByKey()}, Capacity: 128})
-	check(t, err)
-	t.Cleanup(func() { cache.Close() })
-	writer, err := cache.Writer()
-	check(t, err)
-	t.Cleanup(func() { writer.Close() })
-	is := func(state watchcore.SubscriptionState) watchcore.SubscriptionInfo {
-		t.Helper()
-		info := only(t, cache)
-		want(t, "state", info.State, state)
-		return info
-	}
-	sub := subscribe(t, cache, watchcore.SubscribeOptions{Range: watchcore.RangeKey("/a")})
-	is(watchcore.SubscriptionAwaitsListing)
-	check(t, writer.Load(5, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte{}, CreateRevision: 1, ModRevision: 1, Version: 1}}))
-	is(watchcore.SubscriptionInitialState)
-	follow := func() {
-		t.Helper()
-		for {
-			batch, err := sub.Poll(0)
-			check(t, err)
-			if batch == nil {
-				return
-			}
-			batch.Release()
-		}
-	}
-	follow()
-	is(watchcore.SubscriptionLive)
+// The states are row 6.44; one that has waited once is armed by each poll that gives nothing.
+func TestPolledSubscriptionIsParked(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	ctx, cancel := context.WithCancel(bounded.Context(t))
 	ended := make(chan error)
 	go func() {
@@ -109,28 +39,15 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	}
 	check(t, writer.Apply(6, watchcore.Put("/a", "")))
 	bounded.Eventually(t, "it is woken", func() bool { return only(t, cache).State == watchcore.SubscriptionLive })
-	follow()
-	info := is(watchcore.SubscriptionParked) // it has waited once: each poll that gives nothing arms it
-	want(t, "read path", info.ReadPath.String()+" "+info.Index, "Chain key")
-	want(t, "position", info.Position, watchcore.Position{Epoch: info.Position.Epoch, Revision: 6})
+	want(t, "its event", drain(t, sub), "6 ADDED /a <-")
+	info := only(t, cache)
+	want(t, "state", info.State, watchcore.SubscriptionParked)
 	want(t, "handed out", info.HandedOut, sub.Stats().HandedOut)
-	sub.Close()
-
-	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(10)})
-	is(watchcore.SubscriptionAwaitsRevision)
-	sub.Close()
-	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 3})
-	writeOn(t, cache, writer, 10)
-	bounded.Eventually(t, "it is closed for its lag", func() bool { return only(t, cache).State == watchcore.SubscriptionTooSlow })
-	sub.Close()
-	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), OnLag: watchcore.LagResnapshot})
-	writeOn(t, cache, writer, 1000)
-	is(watchcore.SubscriptionLapped)
-	if _, err := sub.Poll(0); !errors.Is(err, watchcore.ErrLagged) {
-		t.Errorf("after a loss: %v", err)
+	if age := time.Since(info.LastPoll); age < 0 || age > time.Hour {
+		t.Errorf("polled %v ago", age)
 	}
-	is(watchcore.SubscriptionCatchingUp)
-	want(t, "id", only(t, cache).ID, 4)
+	cache.Close()
+	want(t, "of a closed cache", len(cache.Subscriptions()), 0)
 	for state, name := range map[watchcore.SubscriptionState]string{
 		watchcore.SubscriptionAwaitsListing: "AwaitsListing", watchcore.SubscriptionAwaitsRevision: "AwaitsRevision",
 		watchcore.SubscriptionInitialState: "InitialState", watchcore.SubscriptionLive: "Live",
@@ -143,9 +60,10 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	}
 }
 
+// The rest is row 6.46.
 func TestNamesOfSubscriptions(t *testing.T) {
 	cache, _ := embedded(t)
-	for _, name := range []string{"one", "", `bill "ing"`, "eins\x00zwei", strings.Repeat("long", 1000)} {
+	for _, name := range []string{`bill "ing"`, "eins\x00zwei"} {
 		subscribe(t, cache, watchcore.SubscribeOptions{Name: name})
 		all := cache.Subscriptions()
 		want(t, "name", all[len(all)-1].Name, name)

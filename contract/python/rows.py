@@ -262,7 +262,7 @@ class Core:
 
     def do_numbers(self, _):
         last = self.last
-        lost = f"lost {last.lost_from}..{last.lost_to} position {last.position}"
+        lost = f"lost {last.lost_from}..{last.lost_to} position {last.position} in {last.epoch & 0xFFFFFFFF}"
         return [f"asked {last.asked} oldest {last.oldest} current {last.current} {lost}"]
 
     def do_codes(self, _):

@@ -75,24 +75,6 @@ fn selectors_choose_for_subscriptions_and_for_reads() {
 }
 
 #[test]
-fn what_is_not_declared_or_does_not_parse_is_refused() {
-    let (cache, _writer) = attributed();
-    for (refusal, position) in [
-        (Filter::any().labels("app in (web"), "11"),
-        (Filter::any().labels("=x"), "0"),
-        (Filter::any().fields("phase"), "5"),
-    ] {
-        let error = refused(refusal, Code::InvalidArgument);
-        assert!(error.message().contains(position) && error.message().contains("expected"), "{error}");
-    }
-    let undeclared = Filter::any().fields("node=x").unwrap();
-    let error = refused(cache.subscribe(Start::Now).filter(undeclared).open(), Code::InvalidArgument);
-    assert!(error.message().contains("node"), "{error}");
-    let (plain, _writer) = embedded();
-    refused(plain.subscribe(Start::Now).labels("a=b").unwrap().open(), Code::InvalidArgument);
-}
-
-#[test]
 fn each_distinct_filter_is_evaluated_once_an_event() {
     let (cache, mut writer) = embedded();
     let calls = Arc::new(AtomicU64::new(0));

@@ -9,10 +9,6 @@ fn keys(page: &Page) -> Vec<String> {
     page.iter().map(|kv| text(kv.key())).collect()
 }
 
-fn even() -> Filter {
-    Filter::any().predicate(|kv| kv.key().last().is_some_and(|last| last % 2 == 0))
-}
-
 /// A conjunction has no order, so neither has what a token says of its filter; a predicate is the same only as itself.
 #[test]
 fn token_is_of_equal_filters_alone() {
@@ -65,35 +61,6 @@ fn token_is_of_equal_filters_alone() {
     for range in [Range::prefix("/a/"), Range::prefix("/a/").and(&Range::prefix("/"))] {
         let options = ReadOptions::new(Read::Any).limit(1).continue_from(token);
         assert_eq!(keys(&cache.list_with(&range, &options).unwrap()), ["/a/2"]);
-    }
-}
-
-#[test]
-fn a_token_survives_a_restart_and_is_refused_where_it_is_foreign() {
-    let build = |name: &str| {
-        let cache = Cache::builder("/").name(name).expect_load(true).build().unwrap();
-        let mut writer = cache.writer().unwrap();
-        let keys: Vec<String> = (0..10).map(|key| format!("/{key}")).collect();
-        writer.load(5, keys.iter().map(|key| record(key, "v", 1, 2, 1))).unwrap();
-        (cache, writer)
-    };
-    let options = || ReadOptions::new(Read::Any).limit(6);
-    let token = {
-        let (cache, _writer) = build("one");
-        cache.list_with(&Range::all(), &options()).unwrap().continue_token().unwrap().to_string()
-    };
-    let (again, _writer) = build("one");
-    let page = again.list_with(&Range::all(), &options().continue_from(token.clone())).unwrap();
-    assert_eq!(keys(&page), ["/6", "/7", "/8", "/9"]);
-    let (other, _writer) = build("two");
-    let foreign = |cache: &Cache, range: &Range, options: ReadOptions| {
-        refused(cache.list_with(range, &options), Code::InvalidArgument);
-    };
-    foreign(&other, &Range::all(), options().continue_from(token.clone()));
-    foreign(&again, &Range::all(), options().filter(even()).continue_from(token.clone()));
-    foreign(&again, &Range::prefix("/7"), options().continue_from(token.clone()));
-    for damaged in [&token[1..], &token[..token.len() - 1], "", "x", "ü"] {
-        foreign(&again, &Range::all(), options().continue_from(damaged));
     }
 }
 
@@ -153,39 +120,6 @@ fn a_token_signed_anew_stays_in_its_range() {
         assert_eq!(keys(&rest)[0], "/b/2");
         assert!(rest.iter().all(|kv| range.contains(kv.key())), "{rest:?}");
     }
-}
-
-/// It is of a revision that may be asked for, and of no other.
-#[test]
-fn a_token_signed_anew_is_of_a_revision_in_the_window() {
-    let (cache, mut writer) = households();
-    write(&mut writer, 2..=4);
-    let range = Range::prefix("/b/");
-    let options = || ReadOptions::new(Read::Any).limit(1).timeout(std::time::Duration::ZERO);
-    let token = cache.list_with(&range, &options()).unwrap().continue_token().unwrap().to_string();
-    let of = |at: usize, number: u64| {
-        signed_anew(&token, |bytes| bytes[1 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes()))
-    };
-    let list = |token: String| cache.list_with(&range, &options().continue_from(token));
-    let (scope, revision, filter) = (0, 2, 3);
-    for (asked, answered) in [(0, 4), (1, 1), (3, 3), (4, 4)] {
-        let page = list(of(revision, asked)).unwrap();
-        assert_eq!((keys(&page), page.revision()), (vec!["/b/2".into()], answered));
-    }
-    assert_eq!(refused(list(of(revision, 5)), Code::FutureRevision).asked(), 5);
-    for larger in [MAX_REVISION + 1, u64::MAX] {
-        let error = refused(list(of(revision, larger)), Code::FutureRevision);
-        assert_eq!((error.asked(), error.current()), (larger, 4));
-        assert_eq!(token_revision(&of(revision, larger)).unwrap().revision, larger);
-    }
-    for foreign in [of(scope, 1), of(filter, 1)] {
-        refused(list(foreign), Code::InvalidArgument);
-    }
-    writer.compact(3).unwrap();
-    let gone = refused(list(of(revision, 1)), Code::Compacted);
-    assert_eq!(keys(&list(gone.continue_token().unwrap().into()).unwrap()), ["/b/2"]);
-    // The token to go on with is for the same range, so it is not given to who begins outside.
-    refused(list(signed_anew(&of(revision, 1), |bytes| bytes.truncate(33))), Code::InvalidArgument);
 }
 
 /// Pages and batches of an initial state, small or large, keep what they show and nothing of the log beyond the window.

@@ -190,28 +190,6 @@ fn a_wake_set_lists_a_tag_once_an_arming_and_keeps_what_has_no_room() {
     assert!(set.remove(&mut members[3]) && !set.remove(&mut members[3]));
 }
 
-#[test]
-fn a_sleeping_consumer_is_woken_for_its_bookmark() {
-    let (cache, mut writer) = embedded();
-    let interval = Duration::from_millis(30);
-    let mut marks = cache.subscribe(Start::Now).key("/k").bookmarks(true).bookmark_interval(interval).open().unwrap();
-    let begin = Instant::now();
-    writer.apply(4, [Change::put("/other", "x")]).unwrap();
-    assert!(marks.wait(BOUND).unwrap());
-    assert_eq!(lines(&marks.poll(10).unwrap()), ["4 BOOKMARK"]);
-    assert!(begin.elapsed() < BOUND);
-    // Asleep before there is anything.
-    let waits = spawn(move || {
-        let begin = Instant::now();
-        assert!(marks.wait(BOUND).unwrap());
-        (lines(&marks.poll(10).unwrap()), begin.elapsed())
-    });
-    until_asleep(&cache);
-    writer.progress(8).unwrap();
-    let (shown, _) = waits.end();
-    assert_eq!(shown, ["8 BOOKMARK"]);
-}
-
 /// A segment is closed before it is full where values are large. The numbers of its free slots are no events to whoever
 /// looks for sleepers, and no place for a sleeper to stand at.
 #[test]
@@ -251,21 +229,6 @@ fn sleepers_follow_segments_that_are_closed_early() {
         assert_eq!(batch.len(), 1, "{round}");
     }
     assert_eq!(cache.stats().notifier_lapped, 0, "nobody's place was lost");
-}
-
-#[test]
-fn at_most_one_bookmark_an_interval_and_none_unless_asked() {
-    let (cache, mut writer) = embedded();
-    let builder = || cache.subscribe(Start::State).key("/k");
-    let mut plain = builder().open().unwrap();
-    let mut hourly = builder().bookmarks(true).bookmark_interval(Duration::from_secs(3600)).open().unwrap();
-    assert_eq!(drain(&mut plain), ["0 BOOKMARK"], "the end mark always comes");
-    writer.apply(3, [Change::put("/other", "x")]).unwrap();
-    writer.progress(4).unwrap();
-    assert_eq!(drain(&mut plain), [""; 0]);
-    assert_eq!(plain.position().revision, 4);
-    assert_eq!(drain(&mut hourly), ["0 BOOKMARK"], "its end mark, and none within the hour");
-    assert_eq!(hourly.position().revision, 4);
 }
 
 #[test]

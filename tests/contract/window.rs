@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use watchcore::{Cache, Change, Record, ResyncReason, Writer};
+use watchcore::{Cache, Change, ResyncReason, Writer};
 
 /// What `Builder::capacity` guarantees: 7/8 of it, less one segment, which is an eighth of it at most.
 const GUARANTEED: u64 = 2048 / 8 * 7 - 2048 / 8;
@@ -101,34 +101,6 @@ fn small_bytes_beside_many_events_close_no_segment_early() {
     assert!(stats.window_bytes <= 1 << 16, "{stats:?}");
 }
 
-/// A revision that is larger than all the bytes is whole until others have taken as much.
-#[test]
-fn revision_larger_than_the_bytes_is_whole() {
-    let cache = Cache::builder("/").capacity_bytes(1 << 20).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let value = vec![7; 10_000];
-    let keys: Vec<String> = (0..1000).map(|key| format!("/{key:04}")).collect();
-    writer.apply(1, keys.iter().map(|key| Change::put(key, &value))).unwrap();
-    let mut reader = cache.subscribe(watchcore::Start::Now).open().unwrap();
-    // Ten times the capacity is replaced at once.
-    writer.apply(2, keys.iter().map(|key| Change::put(key, &value))).unwrap();
-    for revision in 3..20 {
-        put(&mut writer, revision);
-    }
-    let mut seen = 0;
-    while seen < 1017 {
-        let batch = reader.poll(128).unwrap();
-        assert!(!batch.is_empty(), "{seen} seen");
-        seen += batch.len();
-    }
-    // Others come: it leaves.
-    for revision in 20..200 {
-        writer.apply(revision, [Change::put("/large", &value)]).unwrap();
-    }
-    assert!(cache.oldest() > 2, "{:?}", cache.stats());
-    assert!(cache.stats().window_bytes <= 1 << 20, "{:?}", cache.stats());
-}
-
 /// A segment that its bytes close early takes no more of the window than its events: where neither the events nor the
 /// bytes are used up, nothing leaves. Large values, small ones, and both in turns, under half of the bytes.
 #[test]
@@ -167,101 +139,6 @@ fn guarantee_holds_for_any_capacity() {
             assert!(held >= least, "capacity {capacity}, revision {revision}: {held} of {least} events");
             assert!(held <= capacity as u64, "capacity {capacity}, revision {revision}: {held} events");
         }
-    }
-}
-
-/// How a mass delete is written: in one revision, by a relisting, in several.
-#[derive(Clone, Copy, Debug)]
-enum MassDelete {
-    One,
-    Resync,
-    Hundreds,
-}
-
-/// What a mass delete leaves behind waits for its purge, and evicts nothing: neither while it waits, nor while it is
-/// purged, however long its keys are.
-#[test]
-fn mass_delete_shrinks_no_window() {
-    const CAPACITY: u64 = 1024;
-    // All of its capacity less the two segments that it may be short of.
-    const LEAST: u64 = CAPACITY - 2 * 128;
-    for (how, count, length) in [
-        (MassDelete::One, 8000, 20),
-        (MassDelete::One, 1000, 1000),
-        (MassDelete::Resync, 8000, 20),
-        (MassDelete::Hundreds, 8000, 20),
-    ] {
-        let cache = Cache::builder("/").capacity(CAPACITY as usize).capacity_bytes(1 << 20).build().unwrap();
-        let mut writer = cache.writer().unwrap();
-        let keys: Vec<String> = (0..count).map(|number| format!("/k{number:0length$}")).collect();
-        writer.apply(1, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
-        (2..4 * CAPACITY).for_each(|revision| put(&mut writer, revision));
-        let mut revision = 4 * CAPACITY;
-        match how {
-            MassDelete::One => writer.apply(revision, keys.iter().map(Change::delete)).unwrap(),
-            MassDelete::Resync => {
-                let stays =
-                    Record { key: b"/k", value: b"value", create_revision: 2, mod_revision: 2, version: 1, lease: 0 };
-                writer.resync(revision, [stays], ResyncReason::Requested).map(drop).unwrap();
-            }
-            MassDelete::Hundreds => {
-                for some in keys.chunks(100) {
-                    revision += 1;
-                    writer.apply(revision, some.iter().map(Change::delete)).unwrap();
-                }
-            }
-        }
-        let stats = cache.stats();
-        assert!(stats.tombstones > 0 && stats.tombstone_bytes >= stats.tombstones * length as u64, "{stats:?}");
-        let end = revision + 40 * CAPACITY;
-        let mut since = revision;
-        while cache.stats().tombstones > 0 {
-            revision += 1;
-            assert!(revision < end, "{how:?}: it is purged in the end: {:?}", cache.stats());
-            put(&mut writer, revision);
-            let (held, stats) = (revision + 1 - cache.oldest(), cache.stats());
-            assert!(stats.window_bytes <= 1 << 20, "{how:?}: {stats:?}");
-            // Deletes of an ordinary revision are events of the window, and leave with it.
-            since = since.max(cache.oldest() - 1);
-            assert!(held >= LEAST.min(revision - since), "{how:?}, {length}: {held} revisions: {stats:?}");
-        }
-        assert_eq!(cache.stats().tombstone_bytes, 0);
-    }
-}
-
-/// What a giant has left behind is purged also where other keys come and go all the time.
-#[test]
-fn mass_delete_is_purged_beside_deletes() {
-    let cache = Cache::builder("/").capacity(1024).capacity_bytes(1 << 18).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let keys: Vec<String> = (0..5000).map(|number| format!("/k{number:040}")).collect();
-    writer.apply(1, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
-    writer.apply(2, keys.iter().map(Change::delete)).unwrap();
-    for turn in 0..20_000u64 {
-        let key = format!("/x{turn:040}");
-        writer.apply(2 * turn + 3, [Change::put(&key, "v")]).unwrap();
-        writer.apply(2 * turn + 4, [Change::delete(&key)]).unwrap();
-        assert!(cache.stats().window_bytes <= 1 << 18, "{:?}", cache.stats());
-    }
-    // As many as the window has deletes, and those of the segment that left last.
-    let stats = cache.stats();
-    assert!(stats.tombstones <= 1024 / 2 + 128, "{stats:?}");
-}
-
-/// A key that comes back before its purge takes its bytes out of the figure, and out of the window where they count.
-#[test]
-fn revived_keys_are_tombstones_no_more() {
-    let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let keys: Vec<String> = (0..200).map(|number| format!("/{number:03}")).collect();
-    writer.apply(1, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
-    for (step, wait) in [0, 10, 1000].into_iter().enumerate() {
-        let revision = 2 + 5000 * step as u64;
-        writer.apply(revision, keys.iter().map(Change::delete)).unwrap();
-        assert!(cache.stats().tombstone_bytes > 200 * 100, "{:?}", cache.stats());
-        (1..=wait).for_each(|more| put(&mut writer, revision + more));
-        writer.apply(revision + 4000, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
-        assert_eq!(cache.stats().tombstone_bytes, 0, "after {wait}");
     }
 }
 

@@ -73,19 +73,6 @@ fn what_the_writer_refuses_changes_nothing() {
 }
 
 #[test]
-fn the_default_limits_are_64_kib_and_16_mib() {
-    let (cache, mut writer) = embedded();
-    let key = |len: usize| "/".repeat(len);
-    writer.apply(1, [Change::put(&key(64 << 10), "x")]).unwrap();
-    refused(writer.apply(2, [Change::put(&key((64 << 10) + 1), "x")]), Code::InvalidArgument);
-    let mut value = vec![1u8; 16 << 20];
-    writer.apply(2, [Change::put("/v", &value)]).unwrap();
-    value.push(1);
-    refused(writer.apply(3, [Change::put("/v", &value)]), Code::InvalidArgument);
-    assert_eq!(cache.get("/v", Read::Any).unwrap().kv.unwrap().value().unwrap().len(), 16 << 20);
-}
-
-#[test]
 fn a_panicking_iterator_changes_nothing() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [1]);
@@ -186,36 +173,6 @@ fn the_builder_refuses_what_is_out_of_range() {
     }
     let cache = build(|b| b.name("pods")).unwrap();
     assert_eq!((cache.name(), cache.prefix()), ("pods", &b"/prefix/"[..]));
-}
-
-#[test]
-fn capacity_is_the_upper_figure_of_the_window() {
-    for capacity in [128, 1000, 4096] {
-        let cache = Cache::builder("/").capacity(capacity).build().unwrap();
-        let mut writer = cache.writer().unwrap();
-        for revision in 1..=3 * capacity as u64 {
-            write(&mut writer, [revision]);
-            let held = revision + 1 - cache.oldest();
-            assert!(held <= capacity as u64, "{held} of {capacity}");
-            // 7/8 of the other segments are guaranteed; of M >= 8 segments.
-            let least = (capacity as u64 * 7 / 8 * 7 / 8).saturating_sub(16).min(revision);
-            assert!(held >= least, "{held} of {capacity} at {revision}");
-        }
-        assert!(cache.stats().window_segments >= 8);
-    }
-}
-
-#[test]
-fn capacity_in_bytes_closes_segments_too() {
-    let cache = Cache::builder("/").capacity_bytes(1 << 16).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let value = vec![1u8; 1000];
-    for revision in 1..=1000 {
-        writer.apply(revision, [Change::put("/k", &value)]).unwrap();
-    }
-    let held = 1001 - cache.oldest();
-    assert!((32..=80).contains(&held), "{held} events of 1000 bytes in 64 KiB");
-    assert!(cache.stats().window_segments <= 64);
 }
 
 #[test]

@@ -195,7 +195,8 @@ pub(super) fn refused(error: &Error) -> String {
 pub(super) fn fields(error: &Error) -> String {
     let (asked, oldest, current) = (error.asked(), error.oldest(), error.current());
     let (from, to) = (error.lost_from(), error.lost_to());
-    format!("asked {asked} oldest {oldest} current {current} lost {from}..{to} position {}", error.position().revision)
+    let (at, epoch) = (error.position().revision, error.position().epoch_number());
+    format!("asked {asked} oldest {oldest} current {current} lost {from}..{to} position {at} in {epoch}")
 }
 
 pub(super) fn of_code(code: Code) -> String {
