@@ -253,16 +253,23 @@ static watchcore_writer *writer_of(struct step *step)
     return core->writers[0];
 }
 
-/* `in E`, if that comes next; else 0. The lower half of an epoch counts, the upper is this cache's. */
+/* `in E` or `in BIRTH/E`, if that comes next; else 0. The lower half of an epoch counts, the upper is this cache's. */
 static uint64_t maybe_epoch(struct step *step)
 {
     uint64_t epoch = 0;
+    char *birth, *of;
     if (step->at == step->words.count || !is(step->words.at[step->at], "in")) {
         return 0;
     }
     step->at++;
+    birth = next(step);
+    of = strchr(birth, '/');
+    if (of != NULL) {
+        *of++ = 0;
+        return as_number(step, birth) << 32 | as_number(step, of);
+    }
     (void)watchcore_cache_position(cache_of(step), NULL, &epoch, NULL, NULL);
-    return (epoch & ~(uint64_t)UINT32_MAX) + number(step);
+    return (epoch & ~(uint64_t)UINT32_MAX) + as_number(step, birth);
 }
 
 /* An option that is a field of a struct: its word, and what follows that. */

@@ -124,15 +124,3 @@ func TestDiffOptions(t *testing.T) {
 	_, err = cache.Diff(from, to, watchcore.DiffOptions{})
 	wantError(t, "a closed cache", err, watchcore.ErrClosed)
 }
-
-// An epoch of another birth is unchecked, so a saved position survives a restart.
-func TestStartOfAnotherBirth(t *testing.T) {
-	before, writer := embedded(t)
-	check(t, writer.Apply(11, watchcore.Put("/a", "11")))
-	saved := before.Position()
-	again, writer := embedded(t)
-	check(t, writer.Apply(11, watchcore.Put("/a", "11")))
-	check(t, writer.Apply(12, watchcore.Put("/a", "12")))
-	sub := subscribe(t, again, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(saved)})
-	want(t, "after a position from before a restart", drain(t, sub), "12 MODIFIED /a 12<11")
-}

@@ -88,13 +88,36 @@ func (c *core) Run(words []string) []string {
 
 func (c *core) run(words []string) (lines []string, err error) {
 	s := step(words)
-	word := s.next()
-	if known, err := c.write(word, s); known {
+	switch word := s.next(); word {
+	case "cache":
+		return nil, c.make(s)
+	case "apply":
+		revision := s.number()
+		return nil, c.writer().Apply(revision, changes(s)...)
+	case "load":
+		revision := s.number()
+		return nil, c.writer().Load(revision, items(s))
+	case "resync":
+		revision, reason := s.number(), named(s.next(), watchcore.ReasonCompacted, watchcore.ReasonLagged)
+		_, err = c.writer().Resync(revision, items(s), reason)
 		return nil, err
-	}
-	switch word {
+	case "progress":
+		return nil, c.writer().Progress(s.number())
+	case "compact":
+		return nil, c.writer().Compact(s.number())
+	case "writer":
+		return nil, c.takeWriter()
 	case "free":
-		c.free(s.next())
+		switch name := s.next(); name {
+		case "writer":
+			c.writers[len(c.writers)-1].Close()
+			c.writers = c.writers[:len(c.writers)-1]
+		case "cache":
+			c.cache.Close()
+		default:
+			c.subs[name].Close()
+			delete(c.subs, name)
+		}
 	case "subscribe":
 		return nil, c.subscribe(s)
 	case "position":
@@ -185,60 +208,6 @@ func (c *core) run(words []string) (lines []string, err error) {
 	return nil, nil
 }
 
-// write is a step of a writer, which prints nothing.
-func (c *core) write(word string, s step) (known bool, err error) {
-	switch word {
-	case "cache":
-		return true, c.make(s)
-	case "apply":
-		var changes []watchcore.Change
-		revision := s.number()
-		for _, word := range s {
-			kv, exact := item(word)
-			switch {
-			case word[0] == '-':
-				changes = append(changes, watchcore.Delete(rows.Bytes(word[1:])))
-			case exact:
-				changes = append(changes, watchcore.PutExact(kv))
-			default:
-				changes = append(changes, watchcore.Put(kv.Key, kv.Value))
-			}
-		}
-		return true, c.writer().Apply(revision, changes...)
-	case "load":
-		return true, c.writer().Load(s.number(), items(s))
-	case "resync":
-		revision, reason := s.number(), named(s.next(), watchcore.ReasonCompacted, watchcore.ReasonLagged)
-		_, err := c.writer().Resync(revision, items(s), reason)
-		return true, err
-	case "progress":
-		return true, c.writer().Progress(s.number())
-	case "compact":
-		return true, c.writer().Compact(s.number())
-	case "writer":
-		writer, err := c.made().Writer()
-		if err == nil {
-			c.writers = append(c.writers, writer)
-		}
-		return true, err
-	default:
-		return false, nil
-	}
-}
-
-func (c *core) free(name string) {
-	switch name {
-	case "writer":
-		c.writers[len(c.writers)-1].Close()
-		c.writers = c.writers[:len(c.writers)-1]
-	case "cache":
-		c.cache.Close()
-	default:
-		c.subs[name].Close()
-		delete(c.subs, name)
-	}
-}
-
 func (c *core) make(words step) error {
 	s := &words
 	config := watchcore.Config{Prefix: "/"}
@@ -273,13 +242,19 @@ func (c *core) made() *watchcore.Cache {
 	return c.cache
 }
 
+func (c *core) takeWriter() error {
+	writer, err := c.made().Writer()
+	if err == nil {
+		c.writers = append(c.writers, writer)
+	}
+	return err
+}
+
 func (c *core) writer() *watchcore.Writer {
 	if len(c.writers) == 0 {
-		writer, err := c.made().Writer()
-		if err != nil {
+		if err := c.takeWriter(); err != nil {
 			panic(err)
 		}
-		c.writers = append(c.writers, writer)
 	}
 	return c.writers[0]
 }
@@ -370,11 +345,7 @@ func (r *rowSubscription) taken(how string, s step) (lines []string, err error) 
 
 // wait keeps what it has taken for the next poll; what a poll of another language would be told, too.
 func (r *rowSubscription) wait(s step) ([]string, error) {
-	limit := bounded.Bound
-	if len(s) > 0 {
-		limit = s.duration()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := s.limit(context.Background())
 	defer cancel()
 	r.ahead, r.behind = r.Next(ctx)
 	switch {
@@ -419,11 +390,8 @@ func (c *core) read(word string, s step) ([]string, error) {
 	cache, ctx := c.made(), bounded.Context(c.t)
 	switch word {
 	case "ready":
-		if len(s) > 0 {
-			limited, cancel := context.WithTimeout(ctx, s.duration())
-			defer cancel()
-			ctx = limited
-		}
+		ctx, cancel := s.limit(ctx)
+		defer cancel()
 		return nil, cache.WaitReady(ctx)
 	case "state":
 		return line(cache.Status().State), nil
@@ -450,12 +418,11 @@ func (c *core) read(word string, s step) ([]string, error) {
 		return lines, err
 	case "until":
 		revision := s.number()
-		if len(s) > 1 {
-			s.next()
-			limited, cancel := context.WithTimeout(ctx, s.duration())
-			defer cancel()
-			ctx = limited
+		if len(s) > 0 {
+			s.after("timeout")
 		}
+		ctx, cancel := s.limit(ctx)
+		defer cancel()
 		return line(revision), cache.WaitUntil(ctx, revision)
 	case "consistent":
 		revision, err := cache.ConsistentRevision(ctx)

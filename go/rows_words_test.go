@@ -2,6 +2,7 @@ package watchcore_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -30,6 +31,15 @@ func (s *step) number() uint64 { return rows.Number(s.next()) }
 func (s *step) key() string { return string(rows.Bytes(s.next())) }
 
 func (s *step) duration() time.Duration { return rows.Duration(s.next()) }
+
+// limit is a context that ends after the duration that follows, or the bound.
+func (s *step) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := bounded.Bound
+	if len(*s) > 0 {
+		limit = s.duration()
+	}
+	return context.WithTimeout(ctx, limit)
+}
 
 // options are the words that are left: each is in one of the tables, and what it does takes those that belong to it.
 func (s *step) options(tables ...map[string]func()) {
@@ -73,7 +83,12 @@ func (s *step) position(cache *watchcore.Cache) watchcore.Position {
 	position := watchcore.Position{Revision: s.number()}
 	if len(*s) > 0 && (*s)[0] == "in" {
 		s.next()
-		position.Epoch = cache.Position().Epoch&^(1<<32-1) | s.number()
+		birth, of, other := strings.Cut(s.next(), "/")
+		if other {
+			position.Epoch = rows.Number(birth)<<32 | rows.Number(of)
+		} else {
+			position.Epoch = cache.Position().Epoch&^(1<<32-1) | rows.Number(birth)
+		}
 	}
 	return position
 }
@@ -115,6 +130,21 @@ func item(word string) (kv watchcore.KeyValue, exact bool) {
 		kv.Lease = int64(rows.Number(parts[3]))
 	}
 	return kv, true
+}
+
+func changes(words []string) (all []watchcore.Change) {
+	for _, word := range words {
+		kv, exact := item(word)
+		switch {
+		case word[0] == '-':
+			all = append(all, watchcore.Delete(rows.Bytes(word[1:])))
+		case exact:
+			all = append(all, watchcore.PutExact(kv))
+		default:
+			all = append(all, watchcore.Put(kv.Key, kv.Value))
+		}
+	}
+	return all
 }
 
 func items(words []string) (all []watchcore.KeyValue) {

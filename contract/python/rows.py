@@ -123,7 +123,7 @@ class Words:
         revision, epoch = int(next(self)), 0
         if self.words[:1] == ["in"]:
             next(self)
-            epoch = core.position()[1] >> 32 << 32 | int(next(self))
+            epoch = core.epoch_of(next(self))
         return revision, epoch
 
 
@@ -393,7 +393,7 @@ class Core:
         for word in words:
             if word == "in":
                 # The lower half counts; the upper is this cache's.
-                options.value.epoch = self.position()[1] >> 32 << 32 | int(next(words))
+                options.value.epoch = self.epoch_of(next(words))
             elif word == "types":
                 options.value.types = sum(2 << TYPES.index(kind) for kind in next(words).split(","))
             elif word == "name":
@@ -460,6 +460,11 @@ class Core:
         else:
             call(lib.watchcore_cache_position, self.cache(), revision, epoch, oldest)
         return revision[0], epoch[0], oldest[0]
+
+    def epoch_of(self, word):
+        """`2` is of this birth, `7/2` of another."""
+        birth, _, of = word.rpartition("/")
+        return (int(birth) if birth else self.position()[1] >> 32) << 32 | int(of)
 
     def do_position(self, words):
         return [str(self.position(next(words))[0])]

@@ -23,22 +23,6 @@ fn a_wait_ends_at_its_deadline_and_has_lost_nothing() {
 }
 
 #[test]
-fn a_match_wakes_a_wait_and_others_do_not() {
-    let (cache, mut writer) = embedded();
-    let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
-    let waits = spawn(move || {
-        assert!(one.wait(BOUND).unwrap());
-        (drain(&mut one), one.position().revision)
-    });
-    until_asleep(&cache);
-    for revision in 1..=100 {
-        writer.apply(revision, [Change::put("/other", "x")]).unwrap();
-    }
-    write(&mut writer, [101]);
-    assert_eq!(waits.end(), (vec!["101 ADDED /k=101".to_string()], 101));
-}
-
-#[test]
 fn next_blocks_for_a_batch_and_ends_with_none() {
     let (cache, mut writer) = embedded();
     let mut live = cache.subscribe(Start::Now).open().unwrap();

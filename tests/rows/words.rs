@@ -69,7 +69,9 @@ impl<'a> Words<'a> {
         match self.0 {
             [word, epoch, rest @ ..] if word == "in" => {
                 self.0 = rest;
-                number(epoch)
+                epoch
+                    .split_once('/')
+                    .map_or_else(|| number(epoch), |(birth, of)| number::<u64>(birth) << 32 | number::<u64>(of))
             }
             _ => 0,
         }
@@ -128,10 +130,11 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A revision of an epoch of this cache; with 0 of any. The lower half of an epoch counts, the upper is the cache's.
+/// A revision of an epoch of this cache, or of another birth; with 0 of any. The lower half of an epoch counts, the upper is the cache's.
 pub(super) fn position_in(cache: &Cache, revision: u64, epoch: u64) -> Position {
     let now = cache.position();
-    let epoch = if epoch == 0 { 0 } else { now.epoch - now.epoch_number() + epoch };
+    let is_of_this_birth = epoch != 0 && epoch >> 32 == 0;
+    let epoch = if is_of_this_birth { now.epoch - now.epoch_number() + epoch } else { epoch };
     Position { epoch, revision }
 }
 
