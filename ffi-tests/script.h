@@ -201,9 +201,14 @@ static watchcore_bytes bytes_of(char *word)
 static void add_word(struct text *text, const void *data, size_t length)
 {
     const unsigned char *bytes = data;
-    size_t i;
-    for (i = 0; i < length; i++) {
-        add(text, isgraph(bytes[i]) && bytes[i] < 128 && bytes[i] != '\\' ? "%c" : "\\x%02x", bytes[i]);
+    size_t i, plain;
+    for (i = 0; i < length; i += plain + (i + plain < length)) {
+        for (plain = 0; i + plain < length && isgraph(bytes[i + plain]) && bytes[i + plain] != '\\'; plain++) {
+        }
+        add(text, "%.*s", (int)plain, (const char *)bytes + i);
+        if (i + plain < length) {
+            add(text, "\\x%02x", bytes[i + plain]);
+        }
     }
 }
 
