@@ -1,42 +1,151 @@
 package informer_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"watchcore"
 	"watchcore/informer"
 	"watchcore/internal/bounded"
 	"watchcore/internal/contract"
 	"watchcore/internal/handclock"
+	"watchcore/watch"
 )
 
-// reflecting is an informer that a row drives.
-type reflecting struct{ in *informer.Informer[string] }
+// reflecting is an informer that a row drives, and what a handler of it was given.
+type reflecting struct {
+	t       *testing.T
+	in      *informer.Informer[string]
+	reg     *informer.Registration
+	mu      sync.Mutex
+	initial []string
+	given   []watch.Event[string]
+	synced  bool // it was said
+	ended   bool
+	said    bool // that it has ended
+}
 
-func (r reflecting) Poll() bool    { return false }
-func (r reflecting) At() uint64    { return r.in.Lister().Position().Revision }
-func (r reflecting) Given() string { return "a reflector gives nothing" }
+func (r *reflecting) Poll() bool { return r.ended }
 
-func (r reflecting) Objects() string {
-	var all []string
-	for o := range r.in.Lister().All() {
-		all = append(all, fmt.Sprint(o.Value, "@", o.Revision))
+func (r *reflecting) OnAdd(o *informer.Object[string], initial bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := (watch.Event[string]{Type: watch.Added, Object: o.Value}); initial {
+		r.initial = append(r.initial, contract.Shown(e))
+	} else {
+		r.given = append(r.given, e)
 	}
-	slices.Sort(all)
-	return strings.Join(all, " ")
+}
+
+func (r *reflecting) OnUpdate(old, new *informer.Object[string]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.given = append(r.given, watch.Event[string]{Type: watch.Modified, Object: new.Value, Old: old.Value, HasOld: true})
+}
+
+func (r *reflecting) OnDelete(last *informer.Object[string]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.given = append(r.given, watch.Event[string]{Type: watch.Deleted, Object: last.Value})
+}
+
+// take is what the handler was given, once it was given all that there is.
+func (r *reflecting) take(shown func(watch.Event[string]) string) (all []string) {
+	if r.in.HasSynced() && !r.ended {
+		bounded.Eventually(r.t, "the handler has handled all", func() bool {
+			now := r.reg.Status()
+			return now.Synced && now.LagEvents == 0 && now.Handling == ""
+		})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.Sort(r.initial)
+	if all, r.initial = r.initial, nil; r.in.HasSynced() && !r.synced {
+		r.synced = true
+		all = append(all, "synced")
+	}
+	for _, e := range r.given {
+		all = append(all, shown(e))
+	}
+	r.given = nil
+	return all
+}
+
+func (r *reflecting) Say(words []string) []string {
+	position := r.in.Lister().Position()
+	switch strings.Join(words, " ") {
+	case "given":
+		all := r.take(contract.Shown)
+		if r.ended && !r.said {
+			r.said = true
+			all = append(all, "end")
+		}
+		return contract.Line(strings.Join(all, " "))
+	case "given full":
+		return r.take(contract.ShownWithOld)
+	case "objects":
+		var all []string
+		for o := range r.in.Lister().All() {
+			all = append(all, fmt.Sprint(o.Value, "@", o.Revision))
+		}
+		slices.Sort(all)
+		return contract.Line(strings.Join(all, " "))
+	case "at":
+		return contract.Line(fmt.Sprint(position.Revision))
+	case "epoch":
+		return contract.Line(fmt.Sprint(position.Epoch))
+	case "stop":
+		check(r.t, r.in.StopAndWait(bounded.Context(r.t)))
+		wantError(r.t, "its end", r.in.Status().Err, watchcore.ErrClosed)
+		r.ended = true
+		return nil
+	}
+	panic(words[0] + " is no word of a reflector")
+}
+
+func newReflected(t *testing.T, source *contract.Source, clock *handclock.Clock) *informer.Informer[string] {
+	in, err := informer.NewFromSource[string](contract.Lister{Source: source}, contract.Key, options{Clock: clock, OnError: func(error) {}})
+	check(t, err)
+	t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
+	return in
 }
 
 // The rows of contract/toolkit that are about a reflector.
 func TestContractRowsOfTheReflector(t *testing.T) {
-	contract.Rows(t, "reflector", func(t *testing.T, _ []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
-		in, err := informer.NewFromSource[string](contract.Lister{Source: source}, contract.Key, options{
-			Clock: clock, OnError: func(error) {}})
-		check(t, err)
-		t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
-		return reflecting{in}
+	contract.Rows(t, "reflector", func(t *testing.T, _ []string, source *contract.Source, clock *handclock.Clock) (contract.Machine, error) {
+		r := &reflecting{t: t, in: newReflected(t, source, clock)}
+		r.reg = add(t, r.in, r, informer.HandlerOptions{})
+		return r, nil
+	})
+}
+
+// The rows that are about a wait over a state.
+func TestContractRowsOfUntilWithSync(t *testing.T) {
+	type lister = *informer.Lister[string]
+	type conditions = []watch.ConditionFunc[object]
+	shown := func(e watch.Event[object]) string {
+		plain := watch.Event[string]{Type: e.Type, Err: e.Err}
+		if e.Object != nil {
+			plain.Object = e.Object.Value
+		}
+		return contract.Shown(plain)
+	}
+	contract.Rows(t, "until state", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) (contract.Machine, error) {
+		in := newReflected(t, source, clock)
+		w := contract.NewWait(t, words, clock, false)
+		has := contract.Precondition(w, func(state lister, key string) bool {
+			_, there := state.Get(key)
+			return there
+		})
+		contract.Begin(w, shown, func(ctx context.Context, all conditions) (*watch.Event[object], error) {
+			return watch.UntilWithSync(ctx, in, has, all...)
+		})
+		return w, nil
 	})
 }
 

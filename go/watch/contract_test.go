@@ -2,6 +2,7 @@ package watch_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -17,19 +18,20 @@ import (
 
 // retried is a RetryWatcher that a row drives.
 type retried struct {
+	t     *testing.T
 	w     *watch.RetryWatcher[string]
-	given []string
+	given []watch.Event[string]
+	held  bool
 	ended bool
+	said  bool // that it has ended
 }
 
 func (r *retried) Poll() bool {
-	for !r.ended {
+	for !r.ended && !r.held {
 		select {
 		case e, more := <-r.w.ResultChan():
 			if r.ended = !more; more {
-				r.given = append(r.given, contract.Shown(e))
-			} else {
-				r.given = append(r.given, "end")
+				r.given = append(r.given, e)
 			}
 		default:
 			return false
@@ -38,29 +40,79 @@ func (r *retried) Poll() bool {
 	return true
 }
 
-func (r *retried) Objects() string { return "a watch has no objects" }
-func (r *retried) At() uint64      { return r.w.Stats().Revision }
+func (r *retried) Say(words []string) (printed []string) {
+	switch strings.Join(words, " ") {
+	case "given":
+		for _, e := range r.given {
+			printed = append(printed, contract.Shown(e))
+		}
+		if r.ended && !r.said {
+			r.said = true
+			printed = append(printed, "end")
+		}
+		printed = contract.Line(strings.Join(printed, " "))
+		r.given = nil
+	case "given full":
+		for _, e := range r.given {
+			printed = append(printed, fmt.Sprint(e.Revision, " ", contract.ShownWithOld(e)))
+		}
+		r.given = nil
+	case "hold":
+		r.held = true
+	case "release":
+		r.held = false
+	case "stop":
+		r.w.Stop()
+		r.w.Stop()
+		bounded.Receive(r.t, "the end of a RetryWatcher", r.w.Done())
+	default:
+		panic(words[0] + " is no word of a retrying watch")
+	}
+	return printed
+}
 
-func (r *retried) Given() string {
-	given := strings.Join(r.given, " ")
-	r.given = nil
-	return given
+func newRetried(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) (*watch.RetryWatcher[string], error) {
+	options := watch.RetryOptions[string]{Clock: clock, Logger: quiet()}
+	if slices.Contains(words, "lister") {
+		options.OnGone = watch.RelistOnGone(contract.Key)
+	}
+	w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), rows.Number(words[0]), contract.Lister{Source: source}, options)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		w.Stop()
+		bounded.Receive(t, "the end of a RetryWatcher", w.Done())
+	})
+	return w, nil
 }
 
 // The rows of contract/toolkit that are about a RetryWatcher.
 func TestContractRowsOfTheRetryWatcher(t *testing.T) {
-	contract.Rows(t, "retry", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) contract.Machine {
-		options := watch.RetryOptions[string]{Clock: clock, Logger: quiet()}
-		if len(words) > 1 {
-			options.OnGone = watch.RelistOnGone(contract.Key)
-		}
-		w, err := watch.NewRetryWatcherWithOptions[string](context.Background(), rows.Number(words[0]), contract.Lister{Source: source}, options)
-		check(t, err)
-		t.Cleanup(func() {
-			w.Stop()
-			bounded.Receive(t, "the end of a RetryWatcher", w.Done())
+	contract.Rows(t, "retry", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) (contract.Machine, error) {
+		w, err := newRetried(t, words, source, clock)
+		return &retried{t: t, w: w}, err
+	})
+}
+
+// The rows that are about a wait on a watch, or on a RetryWatcher.
+func TestContractRowsOfUntil(t *testing.T) {
+	begin := func(w *contract.Wait, over watch.Interface[string]) contract.Machine {
+		contract.Begin(w, contract.Shown, func(ctx context.Context, conditions []watch.ConditionFunc[string]) (*watch.Event[string], error) {
+			return watch.UntilWithoutRetry(ctx, over, conditions...)
 		})
-		return &retried{w: w}
+		return w
+	}
+	contract.Rows(t, "until watch", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) (contract.Machine, error) {
+		over, err := source.Watch(context.Background(), 0)
+		check(t, err)
+		return begin(contract.NewWait(t, words, clock, true), over), nil
+	})
+	contract.Rows(t, "until retry", func(t *testing.T, words []string, source *contract.Source, clock *handclock.Clock) (contract.Machine, error) {
+		over, err := newRetried(t, words, source, clock)
+		check(t, err)
+		w := contract.NewWait(t, words[1:], clock, true)
+		return begin(w, w.Over(over)), nil
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"watchcore/internal/bounded"
 	"watchcore/watch"
@@ -115,34 +114,6 @@ func relisting(t *testing.T, after uint64, lists []watch.ListPage[object], event
 	}
 }
 
-// A restored backup may use a revision again: nothing that its listing has is what the consumer was given.
-func TestRW27ListingOfAnotherHistoryIsGivenWhole(t *testing.T) {
-	noLeak(t)
-	type o = object
-	w, opens := relisting(t, 5, []watch.ListPage[object]{listing(12, o{"a", 10}, o{"b", 11})},
-		watch.Event[object]{Type: watch.Added, Object: o{"a", 10}, Revision: 10},
-		watch.Event[object]{Type: watch.Bookmark, Revision: 20})
-	take[object](t, w)
-	for _, expected := range []watch.Event[object]{
-		{Type: watch.Modified, Object: o{"a", 10}, Old: o{"a", 10}, HasOld: true, Revision: 20, ObjectRevision: 10, Lost: 1},
-		{Type: watch.Added, Object: o{"b", 11}, Revision: 12, ObjectRevision: 11},
-	} {
-		want(t, "event", take[object](t, w), expected)
-	}
-	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[5 12]" })
-}
-
-// What was given inside of a revision is compared by its own, and not by the position.
-func TestRW27ListingComparesTheObjectsOwnRevisions(t *testing.T) {
-	noLeak(t)
-	type o = object
-	w, _ := relisting(t, 10, []watch.ListPage[object]{listing(11, o{"a", 11}, o{"b", 11})},
-		watch.Event[object]{Type: watch.Modified, Object: o{"a", 11}, Revision: 10, ObjectRevision: 11})
-	take[object](t, w)
-	want(t, "the difference", take[object](t, w),
-		watch.Event[object]{Type: watch.Added, Object: o{"b", 11}, Revision: 11, ObjectRevision: 11, Lost: 1})
-}
-
 // A lister that forgets the revision has failed: a watch from 0 would begin anywhere. Only the empty state at the
 // beginning has none.
 func TestRW27ListingWithoutARevisionIsAFailure(t *testing.T) {
@@ -162,25 +133,6 @@ func TestRW27ListingWithoutARevisionIsAFailure(t *testing.T) {
 	want(t, "and complete once", take[object](t, w),
 		watch.Event[object]{Type: watch.Added, Object: o{"a", 1}, Revision: 2, ObjectRevision: 1, Lost: 2})
 	bounded.Eventually(t, "it is watched from there", func() bool { return opens() == "[0 2]" })
-}
-
-// A list that never gets above what is gone is made once a second, not as fast as the machine can.
-func TestFaultRelistLoopsHot(t *testing.T) {
-	noLeak(t)
-	clock := watch.NewManualClock(time.Unix(0, 0))
-	s := &script{always: &watch.Status{Code: 410}, listed: 7}
-	w := retry(t, 7, s, watch.RetryOptions[string]{Clock: clock, OnGone: watch.RelistOnGone(func(o string) string { return o })})
-	w.ResultChan()
-	for range 20 {
-		left, err := clock.AwaitTimer(bounded.Context(t))
-		check(t, err)
-		want(t, "the delay", left, time.Second)
-		clock.Advance(left)
-	}
-	// Each second a list, and at once an open of what it gave.
-	if stats := w.Stats(); stats.Relists > 21 || stats.Opens > 22 {
-		t.Fatalf("%+v in 20 s", stats)
-	}
 }
 
 // Without a revision it begins with the state, and says when that is complete.

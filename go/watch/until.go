@@ -30,21 +30,16 @@ type ConditionFunc[T any] func(event Event[T]) (bool, error)
 // The event for which a condition held is also passed to the next condition. The result is the last
 // event that was checked: if all conditions held, its Revision is the position at which they did.
 //
-// The error is that of a condition, [ErrWatchClosed] if w ended, or one for which [Interrupted] is true if
+// The error is that of a condition, [ErrWatchClosed] if w ended or delivered an Error event for which the
+// condition did not hold, because no event follows an Error, or one for which [Interrupted] is true if
 // the context ended the wait. The last event is returned with each of them, nil if there was none. The
 // conditions get every event, including Synced, Bookmark and Error. w is stopped in any case.
 func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	defer w.Stop()
 	var last *Event[T]
-	for _, condition := range conditions {
-		held := false
-		if last != nil {
-			var err error
-			if held, err = condition(*last); err != nil {
-				return last, err
-			}
-		}
-		for !held {
+	var tried bool // the last event, on the condition that is waited for
+	for held := 0; held < len(conditions); {
+		if last == nil || tried {
 			e, err := Next(ctx, w)
 			switch {
 			case errors.Is(err, ErrEnded):
@@ -53,10 +48,17 @@ func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ..
 				return last, &interrupted{err}
 			}
 			last = &e
-			if held, err = condition(e); err != nil {
-				return last, err
-			}
 		}
+		holds, err := conditions[held](*last)
+		switch {
+		case err != nil:
+			return last, err
+		case holds:
+			held++
+		case last.Type == Error:
+			return last, ErrWatchClosed
+		}
+		tried = !holds
 	}
 	return last, nil
 }

@@ -29,21 +29,6 @@ var (
 	modified = watch.Event[string]{Type: watch.Modified, Object: "foo", Revision: 6}
 )
 
-func TestUN01UntilConditionsHoldInSequence(t *testing.T) {
-	w := fakeOf(t, added, modified)
-	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Added), isType(watch.Modified))
-	check(t, err)
-	want(t, "last", *last, modified)
-	want(t, "the revision at which it held", last.Revision, 6)
-	want(t, "stopped", w.IsStopped(), true)
-}
-
-func TestUN02UntilTestsTheLastEventAgain(t *testing.T) {
-	last, err := watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t, added), isType(watch.Added), isType(watch.Added))
-	check(t, err)
-	want(t, "last", *last, added)
-}
-
 func TestUN03UntilInterruptedHasTheLastEvent(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	seen := make(chan struct{})
@@ -80,34 +65,6 @@ func TestUN04UntilWithoutATimeout(t *testing.T) {
 	last, err := watch.UntilWithoutRetry(ctx, fakeOf(t), isType(watch.Added))
 	if !watch.Interrupted(err) || !errors.Is(err, context.DeadlineExceeded) || last != nil {
 		t.Fatalf("%v, %v", last, err)
-	}
-}
-
-func TestUN05UntilReturnsTheConditionsError(t *testing.T) {
-	w := fakeOf(t, added)
-	fails := func(watch.Event[string]) (bool, error) { return false, errFive }
-	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Added), fails)
-	want(t, "error", err, errFive)
-	want(t, "last", *last, added)
-	want(t, "stopped", w.IsStopped(), true)
-	last, err = watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t, modified), fails)
-	want(t, "error", err, errFive)
-	want(t, "last", *last, modified)
-}
-
-func TestUntilTheWatchCloses(t *testing.T) {
-	w := fakeOf(t, added)
-	w.Stop()
-	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Deleted))
-	want(t, "error", err, watch.ErrWatchClosed)
-	want(t, "last", *last, added)
-	last, err = watch.UntilWithoutRetry[string](bounded.Context(t), watch.NewEmptyWatch[string](), isType(watch.Deleted))
-	if last != nil || err != watch.ErrWatchClosed {
-		t.Fatalf("%v, %v", last, err)
-	}
-	last, err = watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t))
-	if last != nil || err != nil {
-		t.Fatalf("nothing to wait for: %v, %v", last, err)
 	}
 }
 
@@ -184,44 +141,22 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestUN06UntilWithSyncWithoutAPrecondition(t *testing.T) {
-	i := &informer{}
-	last, err := watch.UntilWithSync(soon(t), i, nil, isType(watch.Added))
-	if last != nil || !watch.Interrupted(err) || err.Error() != "timed out waiting for the condition" {
-		t.Fatalf("%v, %v: the wait was not for an event", last, err)
+// However it ends, its watch is stopped.
+func TestUntilWithSyncStopsItsWatch(t *testing.T) {
+	says := func(held bool, err error) watch.PreconditionFunc[[]string] {
+		return func([]string) (bool, error) { return held, err }
 	}
-	want(t, "stopped", i.opened.IsStopped(), true)
-}
-
-func TestUN07UntilWithSyncThatNeverSyncs(t *testing.T) {
-	i := &informer{}
-	held := func([]string) (bool, error) { return true, nil }
-	last, err := watch.UntilWithSync(soon(t), i, held, isType(watch.Added))
-	if last != nil || err == nil || err.Error() != "UntilWithSync: unable to sync caches: context deadline exceeded" || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("%v, %v", last, err)
+	for name, row := range map[string]struct {
+		i            *informer
+		precondition watch.PreconditionFunc[[]string]
+	}{
+		"no precondition": {&informer{}, nil},
+		"no state":        {&informer{}, says(true, nil)},
+		"it holds":        {synced("first"), says(true, nil)},
+		"it fails":        {synced("first"), says(false, errFive)},
+		"it does not":     {synced("first"), says(false, nil)},
+	} {
+		_, _ = watch.UntilWithSync(soon(t), row.i, row.precondition, isType(watch.Added))
+		want(t, name, row.i.opened.IsStopped(), true)
 	}
-	want(t, "stopped", i.opened.IsStopped(), true)
-}
-
-func TestUN08PreconditionEndsTheWait(t *testing.T) {
-	i := synced("first")
-	has := func(state []string) (bool, error) { return len(state) == 1 && state[0] == "first", nil }
-	never := func(watch.Event[string]) (bool, error) { return true, errFive }
-	last, err := watch.UntilWithSync(bounded.Context(t), i, has, never)
-	if last != nil || err != nil {
-		t.Fatalf("%v, %v", last, err)
-	}
-	want(t, "stopped", i.opened.IsStopped(), true)
-	fails := func([]string) (bool, error) { return false, errFive }
-	_, err = watch.UntilWithSync(bounded.Context(t), i, fails, never)
-	want(t, "the precondition's error", err, errFive)
-}
-
-func TestUN09PreconditionLetsTheWaitBegin(t *testing.T) {
-	i := synced("first")
-	no := func([]string) (bool, error) { return false, nil }
-	last, err := watch.UntilWithSync(bounded.Context(t), i, no, isType(watch.Added))
-	check(t, err)
-	want(t, "last", last.Object, "first")
-	want(t, "stopped", i.opened.IsStopped(), true)
 }

@@ -11,7 +11,7 @@ import (
 type Lister struct{ *Source }
 
 // List records the request in the words of a row, and answers.
-func (l Lister) List(_ context.Context, r watch.ListRequest) (watch.ListPage[string], error) {
+func (l Lister) List(ctx context.Context, r watch.ListRequest) (watch.ListPage[string], error) {
 	word := "list"
 	if r.Limit == 0 {
 		word = "whole"
@@ -22,7 +22,7 @@ func (l Lister) List(_ context.Context, r watch.ListRequest) (watch.ListPage[str
 	case r.Revision > 0:
 		word = fmt.Sprint(word, "@", r.Revision)
 	}
-	return l.Source.List(word).answer()
+	return l.Source.List(ctx, word).answer()
 }
 
 // Besieged makes a Hostile a watch.ListerWatcher.

@@ -4,6 +4,7 @@ package contract
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,12 +32,13 @@ type Source struct {
 	mu      sync.Mutex
 	lists   []func() Page
 	watches []func() (*Fed, error)
-	open    *Fed
+	given   []*Fed
 	asked   []string
+	never   int // how many callers wait for an answer that never comes
 }
 
 // List answers a list request, and records it.
-func (s *Source) List(asked string) Page {
+func (s *Source) List(ctx context.Context, asked string) Page {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, asked)
@@ -44,45 +46,67 @@ func (s *Source) List(asked string) Page {
 		return Page{Err: &watch.Status{Code: 503, Message: "no more lists"}}
 	}
 	answer := s.lists[0]
-	s.lists = s.lists[1:]
+	if s.lists = s.lists[1:]; answer == nil {
+		return Page{Err: s.neverAnswers(ctx)}
+	}
 	return answer()
 }
 
+// neverAnswers keeps its caller until that gives up. The caller holds the lock.
+func (s *Source) neverAnswers(ctx context.Context) error {
+	s.never++
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.never--
+	return ctx.Err()
+}
+
 // Watch answers a watch request, and records it. It implements watch.Source.
-func (s *Source) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
+func (s *Source) Watch(ctx context.Context, after uint64) (watch.Interface[string], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, fmt.Sprint("watch@", after))
-	s.open = nil
-	if len(s.watches) == 0 {
-		s.open = newFed()
-		return s.open, nil
+	w := newFed()
+	if len(s.watches) > 0 {
+		answer := s.watches[0]
+		if s.watches = s.watches[1:]; answer == nil {
+			return nil, s.neverAnswers(ctx)
+		}
+		var err error
+		if w, err = answer(); w == nil {
+			return nil, err
+		}
 	}
-	answer := s.watches[0]
-	s.watches = s.watches[1:]
-	w, err := answer()
-	if w == nil {
-		return nil, err
-	}
-	s.open = w
+	s.given = append(s.given, w)
 	return w, nil
 }
 
-// waits reports whether an open watch has delivered everything, and its reader waits for more.
+// waits reports whether an open watch has delivered everything and its reader waits for more, or a
+// caller waits for an answer that never comes.
 func (s *Source) waits() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == nil {
-		return false
-	}
-	return s.open.idle()
+	return s.never > 0 || len(s.given) > 0 && s.given[len(s.given)-1].idle()
 }
 
 // opened returns the most recently opened watch.
 func (s *Source) opened() *Fed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.open
+	return s.given[len(s.given)-1]
+}
+
+// open is how many watches nobody has stopped.
+func (s *Source) open() (open int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.given {
+		if !w.isStopped() {
+			open++
+		}
+	}
+	return open
 }
 
 // takeAsked returns the requests since its previous call.
@@ -101,6 +125,8 @@ func (s *Source) addList(words []string) {
 	switch words[0] {
 	case "panic":
 		s.lists = append(s.lists, func() Page { panic("as the row says") })
+	case "never":
+		s.lists = append(s.lists, nil)
 	case "error":
 		add(Page{Err: failure(words)})
 	default:
@@ -122,6 +148,10 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	var slow time.Duration
 	if len(words) > 0 && words[0] == "slow" {
 		slow, words = rows.Duration(words[1]), words[2:]
+	}
+	if len(words) > 0 && words[0] == "never" {
+		s.watches = append(s.watches, nil)
+		return
 	}
 	var answer func() (*Fed, error)
 	switch {
@@ -145,9 +175,12 @@ func (s *Source) addWatch(words []string, clock *handclock.Clock) {
 	})
 }
 
-// failure parses `error 410 [after 5s]`.
+// failure parses `error 410 [after 5s]`; 0 is an error that has no number.
 func failure(words []string) error {
 	s := &watch.Status{Code: int(rows.Number(words[1])), Message: "as the row says"}
+	if s.Code == 0 {
+		return errors.New(s.Message)
+	}
 	if len(words) > 2 {
 		s.RetryAfter = rows.Duration(words[3])
 	}
@@ -160,6 +193,7 @@ type Fed struct {
 	events  []watch.Event[string]
 	ended   bool
 	panics  bool
+	stopped bool
 	waiting bool          // its reader has read everything and waits
 	changed chan struct{} // closed when there is more
 }
@@ -171,6 +205,12 @@ func (w *Fed) idle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.waiting
+}
+
+func (w *Fed) isStopped() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stopped
 }
 
 // feed parses `EVENT... [then end|stay|panic|error 410]`.
@@ -198,6 +238,11 @@ func (w *Fed) push(events []watch.Event[string], ends bool) {
 	defer w.mu.Unlock()
 	w.events = append(w.events, events...)
 	w.ended = w.ended || ends
+	w.wake()
+}
+
+// wake tells the reader that there is more, or the end. With the lock.
+func (w *Fed) wake() {
 	w.waiting = false
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -205,29 +250,37 @@ func (w *Fed) push(events []watch.Event[string], ends bool) {
 
 var types = map[string]watch.EventType{"+": watch.Added, "~": watch.Modified, "-": watch.Deleted, "?": watch.Deleted}
 
-// event parses `+/a=1@11/10`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; the
-// number after the last slash is the position.
+// event parses `+/a=1@11/10!3`, `~/a=2@12`, `-/a=2@13`, `?/a@13`, `bookmark@20` or `synced@20`; the number after the last
+// slash of the numbers is the position, the one after `!` says how many events were lost before it.
 func event(text string) watch.Event[string] {
-	if revision, is := strings.CutPrefix(text, "bookmark@"); is {
-		return watch.Event[string]{Type: watch.Bookmark, Revision: rows.Number(revision)}
-	}
-	if revision, is := strings.CutPrefix(text, "synced@"); is {
-		return watch.Event[string]{Type: watch.Synced, Revision: rows.Number(revision)}
+	var e watch.Event[string]
+	text, lost, some := strings.Cut(text, "!")
+	if some {
+		e.Lost = rows.Number(lost)
 	}
 	object, numbers, _ := strings.Cut(text, "@")
 	own, position, two := strings.Cut(numbers, "/")
 	if !two {
 		position = own
 	}
-	return watch.Event[string]{Type: types[object[:1]], Object: object[1:], FinalStateUnknown: object[0] == '?',
-		Revision: rows.Number(position), ObjectRevision: rows.Number(own)}
+	e.Revision = rows.Number(position)
+	switch object {
+	case "bookmark":
+		e.Type = watch.Bookmark
+	case "synced":
+		e.Type = watch.Synced
+	default:
+		e.Type, e.Object, e.FinalStateUnknown = types[object[:1]], object[1:], object[0] == '?'
+		e.ObjectRevision = rows.Number(own)
+	}
+	return e
 }
 
 // Next returns the next event.
 func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.events) == 0 && !w.ended {
+	for len(w.events) == 0 && !w.ended && !w.stopped {
 		if w.panics {
 			panic("as the row says")
 		}
@@ -244,7 +297,7 @@ func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 			return e, err
 		}
 	}
-	if len(w.events) == 0 {
+	if len(w.events) == 0 || w.stopped {
 		return e, watch.ErrEnded
 	}
 	e, w.events = w.events[0], w.events[1:]
@@ -254,8 +307,13 @@ func (w *Fed) Next(ctx context.Context) (e watch.Event[string], err error) {
 // ResultChan is never called, because readers prefer Next.
 func (w *Fed) ResultChan() <-chan watch.Event[string] { panic("a watch that is pulled") }
 
-// Stop does nothing: no producer waits for the reader.
-func (w *Fed) Stop() {}
+// Stop ends the watch.
+func (w *Fed) Stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	w.wake()
+}
 
 // Key returns the key of an object `key=value`.
 func Key(object string) string {
@@ -265,20 +323,19 @@ func Key(object string) string {
 
 // Machine is the code under test that a row drives over its source.
 type Machine interface {
-	// Poll takes all available events. Poll returns true if nothing will follow.
-	Poll() (ended bool)
-	Objects() string
-	At() uint64
-	Given() string
+	// Poll takes all available events. Poll returns true if nothing will follow, or nothing is taken.
+	Poll() (settled bool)
+	// Say runs a word of this machine, and returns the lines that it prints.
+	Say(words []string) []string
 }
 
-// Start makes the machine of a row; the words configure it.
-type Start func(t *testing.T, words []string, source *Source, clock *handclock.Clock) Machine
+// Start makes the machine of a row; the words configure it. An error: the machine is refused.
+type Start func(t *testing.T, words []string, source *Source, clock *handclock.Clock) (Machine, error)
 
 // Rows runs the rows of contract/toolkit for this machine.
 func Rows(t *testing.T, machine string, start Start) {
 	rows.Run(t, "../../contract/toolkit", "go", "run "+machine, func(t *testing.T) rows.Machine {
-		return &script{t: t, source: &Source{}, clock: handclock.New(), start: start}
+		return &script{t: t, source: &Source{}, clock: handclock.New(), start: start, skip: len(strings.Fields(machine))}
 	})
 }
 
@@ -288,6 +345,7 @@ type script struct {
 	source  *Source
 	clock   *handclock.Clock
 	start   Start
+	skip    int // how many words behind run are the machine's name
 	words   []string
 	machine Machine // nil before the step "start"
 }
@@ -308,13 +366,17 @@ func (s *script) Run(words []string) (printed []string) {
 	word, rest := words[0], words[1:]
 	switch word {
 	case "run":
-		s.words = rest[1:]
+		s.words = rest[s.skip:]
 	case "list":
 		s.source.addList(rest)
 	case "watch":
 		s.source.addWatch(rest, s.clock)
 	case "start":
-		s.machine = s.start(s.t, s.words, s.source, s.clock)
+		machine, err := s.start(s.t, s.words, s.source, s.clock)
+		if err != nil {
+			return Line("INVALID_ARGUMENT")
+		}
+		s.machine = machine
 	case "send":
 		s.source.opened().feed(rest)
 	case "advance":
@@ -327,26 +389,22 @@ func (s *script) Run(words []string) (printed []string) {
 			least = most / 2
 		}
 		if due < least || due > most {
-			printed = line(fmt.Sprint("waits for ", due.Milliseconds(), "ms"))
+			printed = Line(fmt.Sprint("waits for ", due.Milliseconds(), "ms"))
 		}
 		s.clock.Advance(due)
 	case "asked":
-		return line(s.source.takeAsked())
-	case "objects":
-		return line(s.machine.Objects())
-	case "at":
-		return line(fmt.Sprint(s.machine.At()))
-	case "given":
-		return line(s.machine.Given())
+		return Line(s.source.takeAsked())
+	case "open":
+		return Line(fmt.Sprint(s.source.open()))
 	default:
-		panic(word + " is no word of a source")
+		printed = s.machine.Say(words)
 	}
 	s.settle()
 	return printed
 }
 
-// line returns the text as a line, and no line if it is empty.
-func line(text string) []string {
+// Line returns the text as a line, and no line if it is empty.
+func Line(text string) []string {
 	if text == "" {
 		return nil
 	}
@@ -376,4 +434,13 @@ func Shown(e watch.Event[string]) string {
 		text += fmt.Sprint("!", e.Lost)
 	}
 	return text
+}
+
+// ShownWithOld is `~/a=2 was 1`.
+func ShownWithOld(e watch.Event[string]) string {
+	if e.Type != watch.Modified || !e.HasOld {
+		return Shown(e)
+	}
+	_, old, _ := strings.Cut(e.Old, "=")
+	return Shown(e) + " was " + old
 }

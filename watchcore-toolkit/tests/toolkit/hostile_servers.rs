@@ -1,6 +1,6 @@
 //! Reflectors and retrying watches over a server that cuts, refuses, compacts, goes back and lies, and is honest in the end.
 
-use crate::contract::Fed;
+use crate::source_rows::Fed;
 use crate::support::objects_of;
 use std::collections::BTreeMap;
 use std::future::ready;

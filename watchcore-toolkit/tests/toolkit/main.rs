@@ -19,6 +19,7 @@ mod indexes;
 mod informer;
 mod informer_rows;
 mod listers;
+mod machine_rows;
 mod many;
 mod model;
 mod objects;
@@ -34,6 +35,8 @@ mod rig;
 #[path = "../../../tests/rows/script.rs"]
 mod rows;
 mod script;
+mod source_rows;
 mod support;
 mod until;
+mod until_rows;
 mod watch_rows;

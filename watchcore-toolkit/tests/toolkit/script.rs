@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use watchcore::Position;
-use watchcore_toolkit::{ManualClock, Status, Stopper, Watch, WatchEvent, WatchExt};
+use watchcore_toolkit::{Status, Stopper, Watch, WatchEvent};
 
 /// A watch of given events. Then it ends, or stays open until it is stopped.
 pub(crate) struct ScriptWatch<O> {
@@ -131,25 +131,6 @@ impl<O: Unpin + Send + 'static> Server<O> {
 
     pub(crate) fn opens(&self) -> Vec<u64> {
         self.opens.lock().unwrap().clone()
-    }
-}
-
-/// Everything that a watch gives when time passes by as fast as it waits: until nothing is waited for any more but the
-/// server, or the end.
-pub(crate) fn drain<W: Watch>(watch: &mut W, clock: &ManualClock) -> Vec<WatchEvent<W::Object>> {
-    let mut events = Vec::new();
-    let mut idle = 0;
-    loop {
-        match watch.try_recv() {
-            Poll::Ready(Some(event)) => events.push(event),
-            Poll::Ready(None) => return events,
-            Poll::Pending => match clock.next_due() {
-                Some(due) => clock.advance(due),
-                // A poll lets others run now and then.
-                None if idle < 4 => idle += 1,
-                None => return events,
-            },
-        }
     }
 }
 
