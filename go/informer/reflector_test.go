@@ -135,38 +135,6 @@ func objects(in *informer.Informer[string]) string {
 
 func status(code int) error { return &watch.Status{Code: code} }
 
-// List, watch at its revision, events and bookmarks; the position moves with each, and a watch
-// that ends is opened behind the last one.
-func TestRF03ListThenWatchAtItsRevision(t *testing.T) {
-	s := newServer(t)
-	s.lists = append(s.lists, listed(10, "a=1@3", "b=1@9"))
-	in, clock, _ := s.informer(options{})
-	r := newRecorder()
-	reg := add(t, in, informer.HandlerFuncs[string]{
-		Add:    func(o *informer.Object[string], _ bool) { r.line("+"+o.Value, func() {}) },
-		Update: func(old, new *informer.Object[string]) { r.line("~"+old.Value+">"+new.Value, func() {}) },
-		Delete: func(last *informer.Object[string]) { r.line("-"+last.Value, func() {}) },
-	}, informer.HandlerOptions{})
-	check(t, informer.WaitForSync(bounded.Context(t), in, reg))
-	f := s.fake()
-	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=1", Revision: 11})
-	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 12})
-	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "b=?", Revision: 13})
-	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 20})
-	check(t, in.WaitUntil(bounded.Context(t), 20))
-	want(t, "objects", objects(in), "a=2 c=1")
-	f.Stop()
-	f = s.fake()
-	want(t, "asked", s.questions(), "list0 watch10 watch20")
-	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "c=2", Revision: 21})
-	check(t, in.WaitUntil(bounded.Context(t), 21))
-	bounded.Eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
-	want(t, "lines", r.sorted(2), "+a=1 +b=1 +c=1 ~a=1>a=2 -b=1 ~c=1>c=2")
-	o, _ := in.Lister().Get("c")
-	want(t, "revision", o.Revision, 21)
-	want(t, "no time was waited", clock.Now(), newClock().Now())
-}
-
 // What changed while the server had forgotten the revision comes as a difference, deletions first and with the last
 // value; what is the same comes not at all.
 func TestRF08GoneListsAndGivesTheDifference(t *testing.T) {

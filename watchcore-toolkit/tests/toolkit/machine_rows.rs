@@ -6,7 +6,7 @@ use futures_core::Stream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use watchcore::{Cache, KeyValue, Range, Read, State};
+use watchcore::{Cache, Code, KeyValue, Range, Read, State};
 use watchcore_toolkit::{
     Entry, ManualClock, ObjectWatch, Payload, Reflector, ReflectorHandle, RetryWatch, Watch, WatchEvent,
 };
@@ -136,7 +136,10 @@ impl Machine for Reflecting {
             ("given", []) => self.given.line(&mut self.end_said),
             ("given", ["full"]) => std::mem::take(&mut self.given.events).iter().map(shown_with_old).collect(),
             ("objects", []) => {
-                let page = self.cache.list(&Range::all(), Read::Any, 0).unwrap();
+                let page = match self.cache.list(&Range::all(), Read::Any, 0) {
+                    Err(error) if error.code() == Code::NotReady => return Vec::new(),
+                    page => page.unwrap(),
+                };
                 let texts = page
                     .iter()
                     .map(|kv| format!("{}={}@{}", kv.key_str().unwrap(), kv.value_str().unwrap(), kv.mod_revision()));

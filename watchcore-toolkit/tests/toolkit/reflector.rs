@@ -82,42 +82,6 @@ fn rf_04_errors_in_between_leave_the_listed_state() {
     assert_eq!(rig.cache.status().state, State::Ready);
 }
 
-#[test]
-fn rf_05_refused_connections_back_off() {
-    let mut rig = Rig::new((0..40).map(|_| fails(503)), []);
-    rig.settle();
-    let delays: Vec<u128> = (0..10).map(|_| millis(rig.pass())).collect();
-    assert_eq!(delays, [800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000, 30000]);
-}
-
-/// 429 and 503, at open and in the stream: the watch is tried again, and nothing is listed.
-#[test]
-fn rf_06_too_many_requests_do_not_list() {
-    let refused = |code| Answer::Refuse(Status::new(code, "slowly"));
-    let watches =
-        [refused(429), Answer::Closes(vec![added("/a", "1", 11), error(429)]), refused(503), Answer::Stays(vec![])];
-    let mut rig = Rig::new([page(10, &[])], watches);
-    rig.settle();
-    assert_eq!([(); 3].map(|()| millis(rig.pass())), [800, 1600, 3200]);
-    assert_eq!((rig.listed().len(), rig.watches.opens()), (1, vec![10, 10, 10, 10]));
-}
-
-#[test]
-fn rf_06_retry_after_is_honoured() {
-    let status = Status::new(429, "slowly").with_retry_after(Duration::from_secs(17));
-    let mut rig = Rig::new([page(10, &[])], [Answer::Refuse(status)]);
-    rig.settle();
-    assert_eq!(rig.pass(), Duration::from_secs(17));
-}
-
-/// A second list is not older than what readers have seen.
-#[test]
-fn rf_08_later_lists_do_not_go_back() {
-    let mut rig = Rig::new([page(10, &[]), page(10, &[])], [Answer::Refuse(Status::new(410, "gone"))]);
-    rig.settle();
-    assert_eq!((rig.listed(), rig.clock.next_due().is_some()), (vec!["0".to_owned(), "10".to_owned()], true));
-}
-
 /// The revision is gone, or not there yet: the newest at once, and the backoff only after that.
 #[test]
 fn rf_09_list_of_a_gone_revision_asks_for_the_newest() {
@@ -131,15 +95,6 @@ fn rf_09_list_of_a_gone_revision_asks_for_the_newest() {
     let mut rig = Rig::new([fails(410), fails(410), page(1, &[])], []);
     rig.settle();
     assert_eq!((rig.listed().len(), millis(rig.pass())), (2, 800), "the newest is gone too: that waits");
-}
-
-#[test]
-fn rf_10_gone_page_lists_without_pages() {
-    let first = Ok(ListPage::new(10, [entry("/a", "1", 3)]).continued("second"));
-    let mut rig = Rig::new([first, fails(410), page(11, &[("/b", "1", 4)])], []);
-    rig.settle();
-    assert_eq!((rig.listed(), rig.state()), (vec!["0".to_owned(), "second".into(), "0".into()], "/b=1@4".to_owned()));
-    assert_eq!(rig.requests.lock().unwrap().last().unwrap().limit, 0);
 }
 
 #[test]
@@ -178,73 +133,6 @@ fn rq_02_list_becomes_a_difference() {
     assert_eq!(seen, expected);
     assert_eq!(rig.handle.status().resyncs, 1);
     assert_eq!(rig.state(), "/0=1@16 /a=1@3 /c=2@15");
-}
-
-/// A difference reaches a handler's watch with old values and the last known value.
-#[test]
-fn iw_05_relist_gives_deletes_with_their_values() {
-    let mut rig = Rig::new([page(10, &[("/a", "1", 3)]), page(20, &[])], [Answer::Stays(vec![])]);
-    rig.settle();
-    let mut watch = ObjectWatch::<watchcore::KeyValue>::open(&rig.cache).unwrap();
-    assert_eq!([(); 2].map(|()| watch.recv(BOUND).unwrap().unwrap().name()), ["ADDED", "SYNCED"]);
-    rig.break_watch(Answer::Refuse(Status::new(410, "gone")));
-    let event = watch.recv(BOUND).unwrap().unwrap();
-    assert_eq!((event.name(), event.object().unwrap().value_str()), ("DELETED", Some("1")));
-    assert_eq!(rig.listed(), ["0", "10"]);
-}
-
-/// The initial state by a watch: gathered beside the cache, in any order, and there as a whole with its mark.
-#[test]
-fn rf_15_initial_state_by_a_watch() {
-    let events = vec![
-        added("/b", "1", 7),
-        added("/a", "1", 3),
-        added("/gone", "1", 4),
-        modified("/b", "2", 8),
-        deleted("/gone", 9),
-        WatchEvent::bookmark(9),
-        WatchEvent::synced().at(10),
-        modified("/a", "2", 11),
-        WatchEvent::bookmark(11),
-    ];
-    let mut rig = Rig::with([], [Answer::Closes(events)], |reflector| reflector.initial_watch(true));
-    rig.settle();
-    assert_eq!((rig.state(), rig.listed().len()), ("/a=2@11 /b=2@8".to_owned(), 0));
-    let watched = rig.watched.lock().unwrap();
-    assert_eq!((watched[0].from.revision, watched[0].initial_state), (0, true));
-    assert_eq!((watched[1].from.revision, watched[1].initial_state), (11, false), "then a plain watch");
-}
-
-#[test]
-fn rf_15_state_without_mark_is_not_ready() {
-    let events = || vec![added("/a", "1", 3)];
-    let watches = [Answer::Closes(events()), Answer::Closes(vec![added("/a", "1", 3), WatchEvent::synced().at(5)])];
-    let mut rig = Rig::with([], watches, |reflector| reflector.initial_watch(true));
-    rig.settle();
-    assert!(!rig.cache.is_ready());
-    rig.pass();
-    assert_eq!(rig.state(), "/a=1@3");
-    assert!(rig.watched.lock().unwrap()[1].initial_state, "the state again");
-}
-
-#[test]
-fn rf_15_unable_source_is_listed() {
-    let mut rig = Rig::with(
-        [page(10, &[("/a", "1", 3)])],
-        [Answer::Refuse(Status::new(422, "sendInitialEvents is forbidden"))],
-        |reflector| reflector.initial_watch(true),
-    );
-    rig.settle();
-    assert_eq!((rig.state(), rig.clock.next_due().is_some()), ("/a=1@3".to_owned(), true));
-}
-
-#[test]
-fn rf_15_busy_source_is_asked_for_its_state_again() {
-    let watches = [Answer::Refuse(Status::new(429, "slowly")), Answer::Stays(vec![WatchEvent::synced().at(5)])];
-    let mut rig = Rig::with([], watches, |reflector| reflector.initial_watch(true));
-    rig.settle();
-    assert_eq!(millis(rig.pass()), 800);
-    assert_eq!((rig.cache.is_ready(), rig.listed().len()), (true, 0));
 }
 
 /// An end mark that does not come: the status says so, and who waits for the cache is not left in the dark.
@@ -350,15 +238,6 @@ fn rf_23_history_that_went_back() {
     let batch = changes.poll(100).unwrap();
     assert_eq!(batch.events()[0].resync().unwrap().reason, ResyncReason::HistoryReset);
     assert_eq!(rig.watches.opens(), [80, 89, 50]);
-}
-
-/// A watch that ends at once and empty, over and over, waits longer each time; one that lived does not.
-#[test]
-fn rf_24_short_empty_watches_back_off() {
-    let mut rig = Rig::new([page(10, &[])], [Answer::Closes(vec![]), Answer::Closes(vec![]), Answer::Stays(vec![])]);
-    rig.settle();
-    assert_eq!([(); 2].map(|()| millis(rig.pass())), [800, 1600]);
-    assert_eq!((rig.watches.opens().len(), rig.listed().len()), (3, 1));
 }
 
 /// A connection that died without a word: the watch is opened again after its time-out.

@@ -42,19 +42,6 @@ fn fault_gone_after_each_list_backs_off() {
     }
 }
 
-/// One that loses its history now and then is listed at once each time.
-#[test]
-fn fault_gone_now_and_then_lists_at_once() {
-    let mut rig = Rig::new((0..5).map(|_| page(10, &[])), [Answer::Stays(vec![])]);
-    rig.settle();
-    for lists in 2..5 {
-        rig.clock.advance(Duration::from_secs(60));
-        rig.watches.push(gone());
-        rig.break_watch(Answer::Stays(vec![]));
-        assert_eq!(rig.listed().len(), lists);
-    }
-}
-
 /// A reflector whose cache has only what is below `/in/`.
 fn inside(events: Vec<WatchEvent<Entry>>) -> Rig {
     let cache = Cache::builder("/in/").expect_load(true).build().unwrap();
