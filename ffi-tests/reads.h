@@ -133,6 +133,10 @@ static void do_in(struct step *step)
         }
         return;
     }
+    if (is(word, "epoch")) {
+        print(step, "%u", (unsigned)watchcore_snapshot_epoch(snapshot));
+        return;
+    }
     read_list(step, &list);
     if (is(word, "count")) {
         if (granted(step, watchcore_snapshot_count(snapshot, &list.filter, &count, fresh(step)))) {

@@ -132,16 +132,6 @@ static void do_free(struct step *step)
     }
 }
 
-static uint32_t types_of(struct step *step)
-{
-    char *rest = next(step), *one;
-    uint32_t types = 0;
-    while ((one = strsep(&rest, ",")) != NULL) {
-        types |= WATCHCORE_MASK(number_of(step, WATCHCORE_NAME_EVENT_TYPE, one));
-    }
-    return types;
-}
-
 static void read_start(struct step *step, watchcore_subscription_options *options)
 {
     static const char *const starts[] = {"state", "now", "after", "state-at-least", NULL}; /* WATCHCORE_START_... */
@@ -172,9 +162,7 @@ static void do_subscribe(struct step *step)
     char *word;
     read_start(step, &options);
     while ((word = maybe(step)) != NULL) {
-        if (is(word, "types")) {
-            options.types = types_of(step);
-        } else if (is(word, "lag")) {
+        if (is(word, "lag")) {
             options.on_lag = place_of(step, next(step), policies);
         } else if (is(word, "bookmarks")) {
             options.bookmarks = 1;
@@ -188,6 +176,7 @@ static void do_subscribe(struct step *step)
     options.to = filter.to;
     options.labels = filter.labels;
     options.fields = filter.fields;
+    options.types = filter.types;
     options.nothing = filter.nothing;
     if (granted(step, watchcore_subscription_new(cache_of(step), &options, &subscription, fresh(step)))) {
         thing = find(step->core, SUBSCRIPTION, name);

@@ -319,6 +319,17 @@ static uint32_t place_of(struct step *step, const char *word, const char *const 
     return place;
 }
 
+/* Event types as a mask. */
+static uint32_t types_of(struct step *step)
+{
+    char *rest = next(step), *one;
+    uint32_t types = 0;
+    while ((one = strsep(&rest, ",")) != NULL) {
+        types |= WATCHCORE_MASK(number_of(step, WATCHCORE_NAME_EVENT_TYPE, one));
+    }
+    return types;
+}
+
 /* A range or a filter that begins with this word, where no other option does. */
 static void narrow(struct step *step, const char *word, watchcore_filter *filter)
 {
@@ -330,6 +341,10 @@ static void narrow(struct step *step, const char *word, watchcore_filter *filter
         {NULL, FLAG, 0},
     };
     if (set_option(step, word, options, filter)) {
+        return;
+    }
+    if (is(word, "types")) {
+        filter->types = types_of(step);
         return;
     }
     if (filter->range != WATCHCORE_RANGE_ALL) {

@@ -45,7 +45,8 @@ type rowSubscription struct {
 type rowList struct {
 	keys watchcore.Range
 	watchcore.ListOptions
-	full bool
+	types []watchcore.EventType
+	full  bool
 }
 
 func (c *core) Close() {
@@ -410,7 +411,7 @@ func (c *core) read(word string, s step) ([]string, error) {
 		from, to := s.position(cache), s.position(cache)
 		list, _ := s.list(cache)
 		batch, err := cache.Diff(from, to, watchcore.DiffOptions{Range: list.keys,
-			LabelSelector: list.LabelSelector, FieldSelector: list.FieldSelector})
+			LabelSelector: list.LabelSelector, FieldSelector: list.FieldSelector, Types: list.types})
 		var lines []string
 		for e := range batch.Events() {
 			lines = append(lines, eventLine(e, list.full))
@@ -437,6 +438,9 @@ func inside(snapshot *watchcore.Snapshot, s step) ([]string, error) {
 	if word == "get" {
 		kv, err := snapshot.Get(s.key())
 		return line(found(kv, snapshot.Revision(), false)), err
+	}
+	if word == "epoch" {
+		return line(snapshot.Position().Epoch & (1<<32 - 1)), nil
 	}
 	list, _ := s.list(nil)
 	filter := watchcore.SelectOptions{LabelSelector: list.LabelSelector, FieldSelector: list.FieldSelector}

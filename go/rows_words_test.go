@@ -103,6 +103,7 @@ func (s *step) list(cache *watchcore.Cache) (list *rowList, name string) {
 		"limit":    func() { list.Limit = int(s.number()) },
 		"timeout":  func() { list.WaitTimeout = s.duration() },
 		"full":     func() { list.full = true },
+		"types":    func() { list.types = eventTypes(s.next()) },
 		"as":       func() { name = s.next() },
 	}, s.filter(&list.keys, &list.LabelSelector, &list.FieldSelector))
 	return list, name

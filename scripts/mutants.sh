@@ -3,7 +3,7 @@
 # to a copy of the tree and expects of each that its test fails.
 #
 #   scripts/mutants.sh [NAME...]
-#   scripts/mutants.sh --apply   only whether each applies to the tree
+#   scripts/mutants.sh --apply   only whether each applies to the tree, and whether its test or row is there
 #
 # The first line of a patch names the row of docs/CONTRACT.md, docs/HTTP.md or docs/TOOLKIT.md that it breaks and
 # the command that must fail, and, where a test may hang instead, says so:
@@ -34,7 +34,18 @@ export GIT_CEILING_DIRECTORIES=$work
 
 if [ "${1-}" = --apply ]; then
     status=0
-    for patch in tests/mutants/*.patch; do git apply --check -p1 "$patch" || { echo "$patch does not apply"; status=1; }; done
+    known=$(git grep -hoE '(fn|func|mod) [A-Za-z0-9_]+' '*.rs' '*.go' | sed 's/.* //')
+    for patch in tests/mutants/*.patch; do
+        git apply --check -p1 "$patch" || { echo "$patch does not apply"; status=1; }
+        # The last words of its command that look like a name: a row's id, a function, the path of one, or a C program.
+        named=$(head -n 1 "$patch" | grep -oE "(TestRows/|rows |ROW=)[0-9A-Za-z.-]+|[A-Za-z_][A-Za-z0-9_]*[$']*( \.(/[a-z/]+)?)?$|run-[a-z]+" | head -n 1 | tr -d "$' ")
+        case $named in
+        TestRows/* | rows* | ROW=*) named=${named#TestRows/} named=${named#rows} && compgen -G "contract/*/${named#ROW=}*.txt" ;;
+        run-*) compgen -G "ffi-tests/${named#run-}.c*" ;;
+        # Loom's models get the prefix of their names from a macro.
+        *) named=${named%.*} && grep -q "^${named#loom_}" <<<"$known" ;;
+        esac >/dev/null || { echo "$patch names a test that is not there: $named"; status=1; }
+    done
     exit $status
 fi
 

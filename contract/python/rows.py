@@ -104,6 +104,11 @@ def restrict(words, word, options, keys):
         raise ValueError(f"{word}?")
 
 
+def types_of(word):
+    """Event types as a mask."""
+    return sum(2 << TYPES.index(kind) for kind in word.split(","))
+
+
 class Words:
     """The words of a step that are left."""
 
@@ -133,6 +138,7 @@ class List:
     def __init__(self, words, core=None):
         words = Words(words)
         self.range, self.options, self.full, self.name = Struct("range"), Struct("read_options"), False, None
+        self.types = 0
         self.options.value.timeout_ms = int(BOUND * 1000)
         for word in words:
             if word in ("at-least", "exact"):
@@ -149,6 +155,8 @@ class List:
                 self.full = True
             elif word == "as":
                 self.name = next(words)
+            elif word == "types":
+                self.types = types_of(next(words))
             elif word != "any":
                 restrict(words, word, self.options, self.range)
 
@@ -158,6 +166,7 @@ class List:
         all.value.range, all.held = self.range.value.kind, [self]
         setattr(all.value, "from", getattr(self.range.value, "from"))
         all.value.to = self.range.value.to
+        all.value.types = self.types
         for option in ("labels", "fields", "nothing"):
             setattr(all.value, option, getattr(self.options.value, option))
         return all.value
@@ -395,7 +404,7 @@ class Core:
                 # The lower half counts; the upper is this cache's.
                 options.value.epoch = self.epoch_of(next(words))
             elif word == "types":
-                options.value.types = sum(2 << TYPES.index(kind) for kind in next(words).split(","))
+                options.value.types = types_of(next(words))
             elif word == "name":
                 options.set(name=next(words).encode())
             elif word == "raw":
@@ -575,6 +584,8 @@ class Core:
             line = object_line(kv[0]) if found[0] else "none"
             lib.watchcore_key_value_release(kv[0])
             return [f"{revision}: {line}"]
+        if what == "epoch":
+            return [str(lib.watchcore_snapshot_epoch(snapshot) & 0xFFFFFFFF)]
         list = List(words)
         if what == "count":
             return [f"{revision}: {answer(lib.watchcore_snapshot_count, 'uint64_t', snapshot, list.filter())}"]

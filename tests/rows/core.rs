@@ -422,6 +422,7 @@ fn inside(snapshot: &Snapshot, words: &mut Words) -> Printed {
             let found = snapshot.get(words.key()).map_or("none".to_owned(), |kv| object(&kv, false));
             one(format!("{}: {found}", snapshot.revision()))
         }
+        "epoch" => one(snapshot.position().epoch_number()),
         "list" => {
             let (list, _) = words.list()?;
             let objects = snapshot.filtered(&list.filter.range(list.range))?.map(|kv| object(&kv, list.full));
