@@ -30,7 +30,7 @@ type reflecting struct {
 	said    bool // that it has ended
 }
 
-func (r *reflecting) Poll() bool { return r.ended }
+func (r *reflecting) Poll() bool { return false }
 
 func (r *reflecting) OnAdd(o *informer.Object[string], initial bool) {
 	r.mu.Lock()
@@ -54,14 +54,8 @@ func (r *reflecting) OnDelete(last *informer.Object[string]) {
 	r.given = append(r.given, watch.Event[string]{Type: watch.Deleted, Object: last.Value})
 }
 
-// take is what the handler was given, once it was given all that there is.
+// take is what the handler was given.
 func (r *reflecting) take(shown func(watch.Event[string]) string) (all []string) {
-	if r.in.HasSynced() && !r.ended {
-		bounded.Eventually(r.t, "the handler has handled all", func() bool {
-			now := r.reg.Status()
-			return now.Synced && now.LagEvents == 0 && now.Handling == ""
-		})
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	slices.Sort(r.initial)

@@ -293,6 +293,8 @@ func (r *informed) start(words []string) error {
 // settle waits until the informer and every handler are through with what was published.
 func (r *informed) settle() {
 	if !isClosed(r.in.Done()) && r.cache.Status().State == watchcore.StateReady {
+		// A revision of 0 is reached before the state of an empty cache is there.
+		bounded.Eventually(r.t, "the informer has its state", func() bool { return r.in.HasSynced() || isClosed(r.in.Done()) })
 		// One that ends meanwhile follows nothing.
 		if err := r.in.WaitUntil(bounded.Context(r.t), r.cache.Revision()); err != nil && !errors.Is(err, watchcore.ErrClosed) {
 			r.t.Fatal(err)

@@ -26,18 +26,18 @@ type retried struct {
 	said  bool // that it has ended
 }
 
-func (r *retried) Poll() bool {
+func (r *retried) Poll() (took bool) {
 	for !r.ended && !r.held {
 		select {
 		case e, more := <-r.w.ResultChan():
-			if r.ended = !more; more {
+			if took, r.ended = true, !more; more {
 				r.given = append(r.given, e)
 			}
 		default:
-			return false
+			return took
 		}
 	}
-	return true
+	return took
 }
 
 func (r *retried) Say(words []string) (printed []string) {
@@ -112,7 +112,7 @@ func TestContractRowsOfUntil(t *testing.T) {
 		over, err := newRetried(t, words, source, clock)
 		check(t, err)
 		w := contract.NewWait(t, words[1:], clock, true)
-		return begin(w, w.Over(over)), nil
+		return begin(w, over), nil
 	})
 }
 

@@ -32,7 +32,7 @@ type ConditionFunc[T any] func(event Event[T]) (bool, error)
 //
 // The error is that of a condition, [ErrWatchClosed] if w ended or delivered an Error event for which the
 // condition did not hold, because no event follows an Error, or one for which [Interrupted] is true if
-// the context ended the wait. The last event is returned with each of them, nil if there was none. The
+// the context ended the wait, or w with it. The last event is returned with each of them, nil if there was none. The
 // conditions get every event, including Synced, Bookmark and Error. w is stopped in any case.
 func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ...ConditionFunc[T]) (*Event[T], error) {
 	defer w.Stop()
@@ -43,7 +43,7 @@ func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ..
 			e, err := Next(ctx, w)
 			switch {
 			case errors.Is(err, ErrEnded):
-				return last, ErrWatchClosed
+				return last, closed(ctx)
 			case err != nil:
 				return last, &interrupted{err}
 			}
@@ -56,11 +56,20 @@ func UntilWithoutRetry[T any](ctx context.Context, w Interface[T], conditions ..
 		case holds:
 			held++
 		case last.Type == Error:
-			return last, ErrWatchClosed
+			return last, closed(ctx)
 		}
 		tried = !holds
 	}
 	return last, nil
+}
+
+// closed returns the error of a wait whose watch has ended. A watch that was opened with the context ends
+// with it, so a context that is done is the reason.
+func closed(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return &interrupted{err}
+	}
+	return ErrWatchClosed
 }
 
 // Until is UntilWithoutRetry over a [RetryWatcher] of source from a revision on: it gets each event

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"watchcore/internal/bounded"
 	"watchcore/internal/handclock"
 	"watchcore/internal/rows"
 	"watchcore/watch"
@@ -34,7 +34,6 @@ type Source struct {
 	watches []func() (*Fed, error)
 	given   []*Fed
 	asked   []string
-	never   int // how many callers wait for an answer that never comes
 }
 
 // List answers a list request, and records it.
@@ -54,11 +53,9 @@ func (s *Source) List(ctx context.Context, asked string) Page {
 
 // neverAnswers keeps its caller until that gives up. The caller holds the lock.
 func (s *Source) neverAnswers(ctx context.Context) error {
-	s.never++
 	s.mu.Unlock()
+	defer s.mu.Lock()
 	<-ctx.Done()
-	s.mu.Lock()
-	s.never--
 	return ctx.Err()
 }
 
@@ -80,14 +77,6 @@ func (s *Source) Watch(ctx context.Context, after uint64) (watch.Interface[strin
 	}
 	s.given = append(s.given, w)
 	return w, nil
-}
-
-// waits reports whether an open watch has delivered everything and its reader waits for more, or a
-// caller waits for an answer that never comes.
-func (s *Source) waits() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.never > 0 || len(s.given) > 0 && s.given[len(s.given)-1].idle()
 }
 
 // opened returns the most recently opened watch.
@@ -323,8 +312,8 @@ func Key(object string) string {
 
 // Machine is the code under test that a row drives over its source.
 type Machine interface {
-	// Poll takes all available events. Poll returns true if nothing will follow, or nothing is taken.
-	Poll() (settled bool)
+	// Poll takes all available events. Poll returns true if it took any: more may follow.
+	Poll() (took bool)
 	// Say runs a word of this machine, and returns the lines that it prints.
 	Say(words []string) []string
 }
@@ -334,7 +323,7 @@ type Start func(t *testing.T, words []string, source *Source, clock *handclock.C
 
 // Rows runs the rows of contract/toolkit for this machine.
 func Rows(t *testing.T, machine string, start Start) {
-	rows.Run(t, "../../contract/toolkit", "go", "run "+machine, func(t *testing.T) rows.Machine {
+	rows.RunSettled(t, "../../contract/toolkit", "go", "run "+machine, func(t *testing.T) rows.Machine {
 		return &script{t: t, source: &Source{}, clock: handclock.New(), start: start, skip: len(strings.Fields(machine))}
 	})
 }
@@ -350,10 +339,10 @@ type script struct {
 	machine Machine // nil before the step "start"
 }
 
-// settle waits until the machine waits for its clock or its source.
+// settle waits until every goroutine of the case is blocked and the machine has nothing to take.
 func (s *script) settle() {
-	if s.machine != nil {
-		bounded.Eventually(s.t, "it waits", func() bool { return s.machine.Poll() || s.source.waits() || s.clock.Armed() > 0 })
+	for synctest.Wait(); s.machine != nil && s.machine.Poll(); {
+		synctest.Wait()
 	}
 }
 

@@ -28,10 +28,6 @@ type Wait struct {
 	precondition string
 	tried        []*atomic.Int64
 	texts        []string
-	below        <-chan watch.Event[string] // what Poll hands over; nil where the wait takes from the source itself
-	asks         chan struct{}
-	handed       chan watch.Event[string]
-	asked        bool
 }
 
 // timed is a context whose deadline is one of the row's clock: Poll looks at it.
@@ -44,9 +40,9 @@ type timed struct {
 	err   error
 }
 
-// expire ends it where its time is up.
+// expire ends it if its time is up, and reports whether this call did.
 func (c *timed) expire() bool {
-	if c.due.IsZero() || c.clock.Now().Before(c.due) {
+	if c.due.IsZero() || c.clock.Now().Before(c.due) || c.Err() != nil {
 		return false
 	}
 	c.end(context.DeadlineExceeded)
@@ -74,7 +70,7 @@ func (c *timed) Err() error {
 
 // NewWait reads the words of a row.
 func NewWait(t *testing.T, words []string, clock *handclock.Clock, saysWhere bool) *Wait {
-	w := &Wait{t: t, saysWhere: saysWhere, over: make(chan struct{}), asks: make(chan struct{}), handed: make(chan watch.Event[string])}
+	w := &Wait{t: t, saysWhere: saysWhere, over: make(chan struct{})}
 	w.ctx = &timed{Context: context.Background(), clock: clock, done: make(chan struct{})}
 	for at := 0; at < len(words); at++ {
 		switch words[at] {
@@ -159,69 +155,8 @@ func ended[T any](last *watch.Event[T], err error, shown func(watch.Event[T]) st
 	return end
 }
 
-// Poll hands over what there is, and says whether the wait has ended.
-func (w *Wait) Poll() bool {
-	if w.ctx.expire() {
-		bounded.Receive(w.t, "the end of a wait whose time is up", w.over)
-		return true
-	}
-	for w.below != nil {
-		if !w.asked {
-			select {
-			case <-w.asks:
-				w.asked = true
-			case <-w.over:
-				return true
-			}
-		}
-		select {
-		case e, more := <-w.below:
-			if w.asked = false; more {
-				w.handed <- e
-			} else {
-				w.below = nil
-				close(w.handed)
-			}
-		default:
-			return false
-		}
-	}
-	select {
-	case <-w.over:
-		return true
-	default:
-		return false
-	}
-}
-
-// Over is a watch whose events reach the wait by Poll, one by one: so Poll knows when the wait has looked at all of them.
-func (w *Wait) Over(below watch.Interface[string]) watch.Interface[string] {
-	w.below = below.ResultChan()
-	return polled{below, w}
-}
-
-type polled struct {
-	watch.Interface[string]
-	w *Wait
-}
-
-// Next asks Poll for an event.
-func (p polled) Next(ctx context.Context) (e watch.Event[string], err error) {
-	select {
-	case p.w.asks <- struct{}{}:
-	case <-ctx.Done():
-		return e, ctx.Err()
-	}
-	select {
-	case e, more := <-p.w.handed:
-		if !more {
-			return e, watch.ErrEnded
-		}
-		return e, nil
-	case <-ctx.Done():
-		return e, ctx.Err()
-	}
-}
+// Poll ends the wait if its time is up.
+func (w *Wait) Poll() bool { return w.ctx.expire() }
 
 // Say is a word of a wait.
 func (w *Wait) Say(words []string) []string {
@@ -230,10 +165,12 @@ func (w *Wait) Say(words []string) []string {
 		bounded.Receive(w.t, "the end of a wait", w.over)
 		return Line(w.end)
 	case "waits":
-		if w.Poll() {
+		select {
+		case <-w.over:
 			return Line(w.end)
+		default:
+			return nil
 		}
-		return nil
 	case "tried":
 		var counts []string
 		for _, tried := range w.tried {
