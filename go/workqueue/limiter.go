@@ -61,11 +61,11 @@ func (e *exponential[K]) NumRequeues(key K) int {
 }
 
 // TokenBucket lets burst failures of all keys together pass at once, and then perSecond a second:
-// the others wait for their tokens. TokenBucket does not distinguish keys. A nil clock is the system's. It
-// panics if perSecond is not above 0.
+// the others wait for their tokens. TokenBucket does not distinguish keys. A rate that is not above 0 counts
+// as one an hour. A nil clock is the system's.
 func TokenBucket[K comparable](perSecond float64, burst int, clock watch.Clock) RateLimiter[K] {
 	if !(perSecond > 0) {
-		panic("workqueue: TokenBucket needs a rate above 0 a second: with none no key would ever come")
+		perSecond = 1.0 / 3600
 	}
 	if clock == nil {
 		clock = watch.SystemClock{}

@@ -301,8 +301,8 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 	want(t, "a context that is done", workqueue.New(workqueue.Options[string]{}).Run(ctx, 3, nil, nil), context.Canceled)
 }
 
-// The longest duration is no overflow, a negative one is none, and a rate that no key could wait for is refused.
-func TestBordersOfDurationsAndRates(t *testing.T) {
+// The longest duration is no overflow, and a negative one is none.
+func TestBordersOfDurations(t *testing.T) {
 	most := workqueue.Exponential[string](time.Hour, math.MaxInt64)
 	for range 100 {
 		if wait := most.When("a"); wait <= 0 {
@@ -312,8 +312,6 @@ func TestBordersOfDurationsAndRates(t *testing.T) {
 	q, _ := made(t)
 	q.AddAfter("now", -1)
 	want(t, "at once", next(t, q), "now")
-	defer func() { want(t, "a rate of 0 is refused", recover() != nil, true) }()
-	workqueue.TokenBucket[string](0, 1, nil)
 }
 
 func TestLongestProcessingIsTheFirstTaken(t *testing.T) {
