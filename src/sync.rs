@@ -4,7 +4,7 @@
 //! the loom tests run the shipped types. Bookkeeping that carries no ordering (statistics, the
 //! writer's private state) uses std directly.
 //!
-//! `docs/internals/memory-model.md` has all of them together, with an example in numbers.
+//! `docs/internals/memory-model.md` lists them, and has the order of a commit with an example in numbers.
 //!
 //! An access whose order a loom test proves has a name: `ord!(Head, Release)` is `Release`. Under
 //! loom a test may weaken one name, and must then fail.

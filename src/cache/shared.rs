@@ -12,7 +12,7 @@
 //! | a keeper's work, then the decrement of its count | the decrement of the last keeper, which closes the cache | AcqRel |
 //! | `Info::consistent_revision` under the lock, then `served` | `served`, then the revision under the lock | Release / Acquire |
 //!
-//! `docs/internals/memory-model.md` has all orders of the core.
+//! `docs/internals/memory-model.md` has the order of a commit.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! Each file holds the models of one protocol, and its head says which order each of them proves. Every test has
 //! twins that must fail: the same model with one named order of the shipped code weakened (`sync::ord`), a
 //! store or load to Relaxed, a SeqCst fence to AcqRel. Some twins leave a step out or move it. The rows are those
-//! of the tables in the heads of the modules; `docs/internals/memory-model.md` has them all together.
+//! of the tables in the heads of the modules, which `docs/internals/memory-model.md` lists.
 //!
 //! The order of the steps is proven by the same models. Each of these fails when it is turned round:
 //! token before head in a snapshot; head before token, and before progress, in the writer; closed
