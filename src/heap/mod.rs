@@ -6,7 +6,7 @@
 //! allocator sees only slabs of up to 64 KiB, so it has little to sort, join or lock inside an apply; that work made
 //! the slowest single applies.
 //!
-//! `docs/internals/heap.md` has the states of a slab, the memory that is kept for later, and an example in numbers.
+//! `docs/internals/heap.md` has the life of a slab, the memory that is kept for later, and an example in numbers.
 //!
 //! Before each block stands a header of eight bytes. One half says where it came from: its offset in its slab, or the
 //! size of a block that is a separate allocation, as blocks larger than [`classes::GREATEST`] and all blocks of
