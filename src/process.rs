@@ -1,6 +1,6 @@
 //! The end of what a process has once: its workers, and the memory that only they hold.
 //!
-//! `docs/internals/shutdown.md` says what is promised, and why.
+//! `docs/internals/shutdown.md` says how the threads end, and why none is left and no work is lost.
 
 #![forbid(unsafe_code)]
 
