@@ -229,6 +229,7 @@ static const struct wrong {
     {"large revision of each answer", "fault large-revision", 1, "a revision that no etcd reaches", 2, 2},
     {"pages that never end", "fault no-streams;fault endless-pages", 1, "a page of a listing", 2, 2},
     {"listing that is compacted", "fault compacted-reads", 1, "twice in a row", 0, 1},
+    {"stream that is compacted", "fault compacted-streams", 1, "twice in a row", 0, 1},
     {"watch that is compacted", "fault compacted-watches", 1, "reason Compacted", 0, 1},
     {"key outside the range in an event", "fault sends-foreign-key", 0, "a key outside the range that was asked for", 2, 2},
     {"empty key in an event", "fault sends-empty-key", 0, "an empty key", 2, 2},

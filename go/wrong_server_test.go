@@ -196,6 +196,7 @@ var wrongServers = []struct {
 	{"large revision of each answer", "fault large-revision", true, "a revision that no etcd reaches", 2, 2},
 	{"pages that never end", "fault no-streams;fault endless-pages", true, "a page of a listing", 2, 2},
 	{"listing that is compacted", "fault compacted-reads", true, "twice in a row", 0, 1},
+	{"stream that is compacted", "fault compacted-streams", true, "twice in a row", 0, 1},
 	{"watch that is compacted", "fault compacted-watches", true, "reason Compacted", 0, 1},
 	{"key outside the range in an event", "fault sends-foreign-key", false, "a key outside the range that was asked for", 2, 2},
 	{"empty key in an event", "fault sends-empty-key", false, "an empty key", 2, 2},

@@ -181,7 +181,7 @@ impl<T: PageSink> Pages<'_, T> {
         let options = all.with_revision(revision as i64);
         let mut stream = match self.reader.stream(self.from.clone(), options).await {
             Ok(stream) => stream,
-            Err(failure) => return Ok(self.stream_failed(&failure, Streamed::Nothing)),
+            Err(failure) => return self.stream_failed(failure, Streamed::Nothing),
         };
         let (mut ended, mut last) = (Streamed::Nothing, None);
         let mut progressed = Instant::now();
@@ -192,7 +192,7 @@ impl<T: PageSink> Pages<'_, T> {
                     last = message.0.header.take().map(|header| (header, message.count()));
                     let keys = message.take_kvs();
                     if let Err(violation) = self.rules.message(&keys) {
-                        return Ok(self.stream_broke_rule(violation));
+                        return self.stream_broke_rule(violation);
                     }
                     let came = !keys.is_empty();
                     self.push(keys)?;
@@ -201,13 +201,13 @@ impl<T: PageSink> Pages<'_, T> {
                     }
                 }
                 Ok(None) => break,
-                Err(failure) => return Ok(self.stream_failed(&failure, ended)),
+                Err(failure) => return self.stream_failed(failure, ended),
             }
         }
         // The last message has the header, and counts the keys of all messages.
         let Some((header, _)) = last.filter(|(_, count)| *count == self.listing.count as i64) else {
             let failure = Failure::new(Class::Retry, "the stream of the listing ended with messages missing");
-            return Ok(self.stream_failed(&failure, ended));
+            return self.stream_failed(failure, ended);
         };
         self.saw_header(self.reader.cluster().header(Some(&header))?)?;
         Ok(Streamed::Whole)
@@ -215,14 +215,15 @@ impl<T: PageSink> Pages<'_, T> {
 
     /// Handles a stream that broke a rule: the pages that follow show whether the server does so too, or only its
     /// streams.
-    fn stream_broke_rule(&self, violation: Violation) -> Streamed {
+    fn stream_broke_rule(&self, violation: Violation) -> Result<Streamed, Failure> {
         increment(&self.counts.integrity_violations);
         log!(warn, revision = self.pinned, "integrity: {violation}, in the stream of a listing; asking for pages");
-        self.stream_failed(&violation.into(), Streamed::Part)
+        self.stream_failed(violation.into(), Streamed::Part)
     }
 
-    /// Handles a stream that failed. Unless the revision is compacted, the next stream would fail too.
-    fn stream_failed(&self, failure: &Failure, ended: Streamed) -> Streamed {
+    /// Handles a stream that failed: the next stream would fail too, unless the revision was compacted meanwhile. After
+    /// the first message that ends the listing, as it does between two pages.
+    fn stream_failed(&self, failure: Failure, ended: Streamed) -> Result<Streamed, Failure> {
         match failure.kind {
             Some("the next message of the listing") => {
                 log!(info, revision = self.pinned, "no progress of the listing's stream; asking for pages")
@@ -231,8 +232,10 @@ impl<T: PageSink> Pages<'_, T> {
         }
         if !matches!(failure.class, Class::Compacted(_)) {
             self.reader.use_pages();
+        } else if matches!(ended, Streamed::Part) {
+            return Err(failure);
         }
-        ended
+        Ok(ended)
     }
 
     /// Reads the next page; true if more pages follow.

@@ -56,6 +56,8 @@ faults! {
     CompactedWatches "compacted-watches",
     /// Each read at a revision is answered as compacted.
     CompactedReads "compacted-reads",
+    /// After the first message of a stream its revision is compacted.
+    CompactedStreams "compacted-streams",
     /// Listings have a key outside the range.
     ListsForeignKey "lists-foreign-key",
     /// Listings have an empty key.

@@ -281,14 +281,14 @@ fn is_range(request: &RangeRequest) -> bool {
 /// The answer to RangeStream: so many keys a message, the header in the last one.
 async fn stream(world: &World, request: &RangeRequest, answer: &mut Answer) -> Result<Result<(), Refusal>, Gone> {
     const KEYS: usize = 100;
-    let (page, endless) = {
+    let (page, fault) = {
         let mut state = world.state();
         if state.uses(Fault::NoStreams) {
             return Ok(Err(UNIMPLEMENTED));
         }
         answer.is_slow = state.uses(Fault::Slow);
-        let endless = [Fault::EndlessStream, Fault::RepeatingStream, Fault::RisingStream];
-        (page(&mut state, request), endless.into_iter().find(|fault| state.uses(*fault)))
+        let faults = [Fault::EndlessStream, Fault::RepeatingStream, Fault::RisingStream, Fault::CompactedStreams];
+        (page(&mut state, request), faults.into_iter().find(|fault| state.uses(*fault)))
     };
     let mut page = match page {
         Ok(page) => page,
@@ -296,15 +296,16 @@ async fn stream(world: &World, request: &RangeRequest, answer: &mut Answer) -> R
     };
     let message = |kvs| PbRangeStreamResponse { range_response: Some(PbRangeResponse { kvs, ..Default::default() }) };
     let last = page.kvs.last().cloned().unwrap_or_default();
-    while page.kvs.len() > KEYS || endless.is_some() && !page.kvs.is_empty() {
+    while page.kvs.len() > KEYS || fault.is_some() && !page.kvs.is_empty() {
         let rest = page.kvs.split_off(KEYS.min(page.kvs.len()));
         answer.message(&message(std::mem::replace(&mut page.kvs, rest))).await?;
     }
-    match endless {
+    match fault {
         None => {
             answer.message(&PbRangeStreamResponse { range_response: Some(page) }).await?;
             return Ok(Ok(()));
         }
+        Some(Fault::CompactedStreams) => return Ok(Err(COMPACTED)),
         Some(Fault::EndlessStream) => loop {
             answer.message(&message(Vec::new())).await?;
             tokio::time::sleep(Duration::from_millis(10)).await;

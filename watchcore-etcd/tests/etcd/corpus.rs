@@ -224,7 +224,7 @@ fn settled(cache: &Cache, etcd: &Fake, recorder: &Recorder, history: &History) -
 }
 
 /// Faults that a watch meets in a random order.
-const FAULTS: [Fault; 22] = [
+const FAULTS: [Fault; 23] = [
     Fault::SendsTwice,
     Fault::EventsTwice,
     Fault::SendsForeignKey,
@@ -241,6 +241,7 @@ const FAULTS: [Fault; 22] = [
     Fault::NoProgress,
     Fault::CompactedWatches,
     Fault::CompactedReads,
+    Fault::CompactedStreams,
     Fault::ListsForeignKey,
     Fault::ListsKeyTwice,
     Fault::ListsFutureKey,

@@ -210,14 +210,16 @@ fn setbacks_in_a_row_are_no_readiness() {
 /// Each listing is refused as compacted: it used to be retried as fast as the server answers.
 #[test]
 fn compacted_listings_pause() {
-    for is_loaded in [false, true] {
+    for (fault, is_loaded) in
+        [(Fault::CompactedReads, false), (Fault::CompactedReads, true), (Fault::CompactedStreams, false)]
+    {
         let etcd = filled();
-        let builder = quick([&etcd.url()]);
-        let (cache, feeder) = if is_loaded { follow(builder, "/x/") } else { started(builder) };
-        etcd.fault(Fault::CompactedReads);
+        let loaded = is_loaded.then(|| follow(quick([&etcd.url()]), "/x/"));
+        etcd.fault(fault);
         etcd.cut();
+        let (cache, feeder) = loaded.unwrap_or_else(|| started(quick([&etcd.url()])));
         unaccused(&cache, "some tries", || feeder.counters().failures >= 5);
-        let (reads, failures) = (etcd.calls("Range"), feeder.counters().failures);
+        let (reads, failures) = (etcd.calls("Range") + etcd.calls("RangeStream"), feeder.counters().failures);
         assert!(reads <= 8 * (failures + 2), "{reads} reads in {failures} sessions");
         unaccused(&cache, "the reason", || {
             feeder.last_error().is_some_and(|error| error.message().contains("twice in a row"))
