@@ -5,9 +5,13 @@
 //! old file. While the files cannot be read, or make no value (half of a pair was replaced), the last good value is
 //! used, and one warning says why.
 //!
+//! A request reads [`Published`] without a lock. The lock of [`ReloadState`] is taken by a check of the files alone, which
+//! publishes the result before it releases the lock.
+//!
 //! The server may use its old certificate for ever. Tokens and client authorities are different: a value with a limit
 //! ([`Reloaded::usable_for`]) is no longer used when its files could not be read for longer than the limit.
 
+use arc_swap::ArcSwap;
 use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
 use std::io::{Error, Read};
@@ -40,15 +44,23 @@ pub(crate) struct Reloaded<T> {
     interval: Duration,
     /// How long the last good value is used while the files make none; `None`: for ever.
     limit: Option<Duration>,
-    held: Mutex<ReloadState<T>>,
+    published: ArcSwap<Published<T>>,
+    state: Mutex<ReloadState>,
     /// Notified at the end of each check.
     ended: Notify,
     hasher: std::collections::hash_map::RandomState,
 }
 
-struct ReloadState<T> {
+/// What a request reads.
+struct Published<T> {
     value: Arc<T>,
     checked_at: Instant,
+    /// Since when no check has succeeded: the time of the first failure, or the beginning of the running check.
+    unconfirmed_since: Option<Instant>,
+}
+
+/// What a check of the files reads and changes.
+struct ReloadState {
     /// When the running check began, if one is running.
     check_began: Option<Instant>,
     /// Stamps of the files when they were read; `None` forces the next check to read them.
@@ -92,9 +104,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         let stamps = stamps(&paths);
         let contents = read(&paths)?;
         let value = Arc::new(make(&contents)?);
-        let held = ReloadState {
-            value,
-            checked_at: Instant::now(),
+        let published = Published { value, checked_at: Instant::now(), unconfirmed_since: None };
+        let state = ReloadState {
             check_began: None,
             stamps: stamps.filter(|stamps| are_settled(stamps)),
             contents: hasher.hash_one(&contents),
@@ -107,7 +118,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             make: Box::new(make),
             interval,
             limit: None,
-            held: Mutex::new(held),
+            published: ArcSwap::from_pointee(published),
+            state: Mutex::new(state),
             ended: Notify::new(),
             hasher,
         })
@@ -121,23 +133,31 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     /// Returns the last good value without checking the files, or `None` if the files have made no value for longer
     /// than the limit. A check that does not end, because the file system does not answer, counts as a failed one.
     pub(crate) fn usable(&self) -> Option<Arc<T>> {
-        let mut held = self.lock();
-        let since = held.failure.as_ref().map(|failure| failure.since).or(held.check_began);
-        let Some(limit) = self.limit.filter(|limit| since.is_some_and(|since| since.elapsed() > *limit)) else {
-            return Some(held.value.clone());
-        };
-        let is_said = std::mem::replace(&mut held.is_expired, true);
-        drop(held);
-        if !is_said {
-            let what = self.what;
-            tracing::warn!(target: "watchcore_http", "{what}: they could not be read for {limit:?}. What was read before is taken no more.");
-        }
-        None
+        self.within_limit().or_else(|| {
+            let mut state = self.lock();
+            // A check may have succeeded before this caller had the lock.
+            if let Some(value) = self.within_limit() {
+                return Some(value);
+            }
+            if !std::mem::replace(&mut state.is_expired, true) {
+                let (what, limit) = (self.what, self.limit.unwrap_or_default());
+                drop(state);
+                tracing::warn!(target: "watchcore_http", "{what}: they could not be read for {limit:?}. What was read before is taken no more.");
+            }
+            None
+        })
+    }
+
+    fn within_limit(&self) -> Option<Arc<T>> {
+        let published = self.published.load();
+        let age = published.unconfirmed_since.map(|since| since.elapsed());
+        let is_expired = self.limit.zip(age).is_some_and(|(limit, age)| age > limit);
+        (!is_expired).then(|| published.value.clone())
     }
 
     /// Returns the last good value, without checking the files.
     pub(crate) fn latest(&self) -> Arc<T> {
-        self.lock().value.clone()
+        self.published.load().value.clone()
     }
 
     /// Returns the value of the files as they are now, or were at most an interval ago; the last good value if they
@@ -162,8 +182,8 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 
     fn check(&self) {
         let (old, contents, failed) = {
-            let held = self.lock();
-            (held.stamps.clone(), held.contents, held.failure.as_ref().and_then(|failure| failure.contents))
+            let state = self.lock();
+            (state.stamps.clone(), state.contents, state.failure.as_ref().and_then(|failure| failure.contents))
         };
         let stamps = stamps(&self.paths);
         if old.is_some() && old == stamps {
@@ -188,35 +208,45 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 
     fn store(&self, made: Result<(u64, Option<T>), (String, Option<u64>)>, stamps: Option<Vec<Stamp>>) {
         let what = self.what;
-        let mut held = self.lock();
+        let mut state = self.lock();
         match made {
             Ok((contents, value)) => {
-                (held.stamps, held.contents) = (stamps, contents);
-                let had_failed = held.failure.take().is_some();
-                held.is_expired = false;
+                (state.stamps, state.contents) = (stamps, contents);
+                let had_failed = state.failure.take().is_some();
+                state.is_expired = false;
                 let Some(value) = value else { return };
-                let before = std::mem::replace(&mut held.value, Arc::new(value));
+                let before = self.publish(&state, Some(Arc::new(value)));
                 // Drop and log after the lock is released.
-                drop(held);
+                drop(state);
                 drop(before);
                 tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
             }
             Err((why, contents)) => {
-                held.stamps = None;
-                let before = held.failure.take();
+                state.stamps = None;
+                let before = state.failure.take();
                 let since = before.as_ref().map_or_else(Instant::now, |failure| failure.since);
                 if before.is_none_or(|failure| failure.why != why) {
                     let until = self.limit.map_or(String::new(), |limit| format!(" for {limit:?}"));
                     tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use{until}.");
                 }
-                held.failure = Some(Failure { why, since, contents });
+                state.failure = Some(Failure { why, since, contents });
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReloadState<T>> {
+    /// Publishes a new value, or the present one with what `state` says of it now, and returns what was published
+    /// before. The caller holds the lock of `state`, so that nobody else publishes meanwhile.
+    fn publish(&self, state: &ReloadState, value: Option<Arc<T>>) -> Arc<Published<T>> {
+        let before = self.published.load_full();
+        let checked_at = if state.check_began.is_some() { before.checked_at } else { Instant::now() };
+        let unconfirmed_since = state.failure.as_ref().map(|failure| failure.since).or(state.check_began);
+        let value = value.unwrap_or_else(|| before.value.clone());
+        self.published.swap(Arc::new(Published { value, checked_at, unconfirmed_since }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ReloadState> {
         // A panic cannot leave half a change: no code below this lock panics between two related writes.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -235,24 +265,31 @@ enum CheckDue<T: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static> FileCheck<T> {
     /// Starts a check unless one is running or the last one is younger than `age`.
     fn begin(files: &Arc<Reloaded<T>>, age: Duration) -> CheckDue<T> {
-        let mut held = files.lock();
-        if held.checked_at.elapsed() < age {
+        let is_young = || files.published.load().checked_at.elapsed() < age;
+        if is_young() {
             return CheckDue::Later;
         }
-        if let Some(since) = held.check_began {
+        let mut state = files.lock();
+        // A check may have ended before this caller had the lock.
+        if is_young() {
+            return CheckDue::Later;
+        }
+        if let Some(since) = state.check_began {
             return CheckDue::Begun(since);
         }
-        held.check_began = Some(Instant::now());
+        state.check_began = Some(Instant::now());
+        files.publish(&state, None);
+        drop(state);
         CheckDue::Now(FileCheck(files.clone()))
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for FileCheck<T> {
     fn drop(&mut self) {
-        let mut held = self.0.lock();
-        held.check_began = None;
-        held.checked_at = Instant::now();
-        drop(held);
+        let mut state = self.0.lock();
+        state.check_began = None;
+        self.0.publish(&state, None);
+        drop(state);
         self.0.ended.notify_waiters();
     }
 }

@@ -1,5 +1,3 @@
-//! Why an open watch was let in, and the check whether it would be let in again.
-//!
 //! The reason why an open watch was admitted, and the check whether it still would be.
 //!
 //! A request is authenticated once, but the watch that it opens lasts for up to an hour. So the watch keeps an

@@ -2,6 +2,7 @@
 
 use crate::access::{Authorities, ClientCertificate, UNREADABLE_LIMIT, certificates, pem_fault};
 use crate::files::Reloaded;
+use arc_swap::ArcSwap;
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::pem::PemLabel;
 use pkcs8::der::{Error as DerError, SecretDocument};
@@ -12,7 +13,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
@@ -44,11 +45,10 @@ pub(super) struct Certificates {
     pair: Arc<Reloaded<SingleCertAndKey>>,
     authorities: Option<Arc<Reloaded<Authorities>>>,
     /// The newest configuration, with the values that it was made from.
-    made: Mutex<Made>,
+    made: ArcSwap<Made>,
 }
 
 /// A configuration for handshakes, and the values that it was made from.
-#[derive(Clone)]
 pub(super) struct Made {
     pub(super) config: Arc<ServerConfig>,
     pair: Arc<SingleCertAndKey>,
@@ -119,13 +119,13 @@ impl Tls {
             self.asks_certificate(),
         )
         .map_err(|error| failed(error.to_string()))?;
-        Ok(Certificates { pair: Arc::new(pair), authorities, made: Mutex::new(made) })
+        Ok(Certificates { pair: Arc::new(pair), authorities, made: ArcSwap::from_pointee(made) })
     }
 }
 
 impl Certificates {
     /// Returns the configuration for the current files.
-    pub(super) async fn current(&self) -> Made {
+    pub(super) async fn current(&self) -> Arc<Made> {
         let pair = self.pair.current().await;
         let authorities = match &self.authorities {
             Some(authorities) => {
@@ -134,22 +134,29 @@ impl Certificates {
             }
             None => None,
         };
-        // A panic cannot leave half a change: the lock guards one assignment.
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if !made.is_of(&pair, authorities.as_ref()) {
-            match Made::new(pair, authorities, self.authorities.is_some()) {
-                Ok(newer) => *made = newer,
-                // Protocol versions and provider do not match, which files cannot cause.
-                Err(error) => tracing::error!(target: "watchcore_http", "TLS: {error}"),
+        let made = self.made.load_full();
+        if made.is_of(&pair, authorities.as_ref()) {
+            return made;
+        }
+        // Another handshake may store its own at the same time, of older files too: the next handshake compares again.
+        match Made::new(pair, authorities, self.authorities.is_some()) {
+            Ok(newer) => {
+                let newer = Arc::new(newer);
+                self.made.store(newer.clone());
+                newer
+            }
+            // Protocol versions and provider do not match, which files cannot cause.
+            Err(error) => {
+                tracing::error!(target: "watchcore_http", "TLS: {error}");
+                made
             }
         }
-        made.clone()
     }
 
     /// Returns the certificate of a client after a handshake with this configuration.
-    pub(super) fn shown(&self, session: &rustls::ServerConnection, made: Made) -> Option<ClientCertificate> {
+    pub(super) fn shown(&self, session: &rustls::ServerConnection, made: &Made) -> Option<ClientCertificate> {
         let (chain, authorities) = (session.peer_certificates()?, self.authorities.clone()?);
-        Some(ClientCertificate::new(chain, authorities, made.authorities?))
+        Some(ClientCertificate::new(chain, authorities, made.authorities.clone()?))
     }
 }
 
@@ -231,7 +238,7 @@ mod tests {
     use rustls::pki_types::CertificateDer;
 
     /// Waits until the authorities are in use, or no longer in use.
-    async fn until(certificates: &Certificates, believed: bool) -> Made {
+    async fn until(certificates: &Certificates, believed: bool) -> Arc<Made> {
         let seen = async {
             loop {
                 let made = certificates.current().await;
@@ -269,7 +276,7 @@ mod tests {
         let made = until(&certificates, true).await;
         let authorities = certificates.authorities.clone().unwrap();
         let chain = [CertificateDer::from(own.der().to_vec())];
-        let shown = ClientCertificate::new(&chain, authorities, made.authorities.unwrap());
+        let shown = ClientCertificate::new(&chain, authorities, made.authorities.clone().unwrap());
         assert_eq!(shown.user().await.unwrap().map(|user| user.name()), Some("alice"));
         std::fs::remove_file(&ca).unwrap();
         until(&certificates, false).await;
