@@ -75,7 +75,8 @@ library='if [ ! -e target/watchcore/libwatchcore.a ] || [ ! -e "$(scripts/go-dis
 build_of() {
     case $1 in
     *'cargo test '*) printf '%s' "${1/cargo test /cargo test --no-run }" ;;
-    'scripts/go.sh test '*) printf '%s && scripts/go.sh test -run "^$" ./...' "$library" ;;
+    # go test builds what it runs, and says apart what it could not build.
+    'scripts/go.sh test '*) printf '%s' "$library" ;;
     'make -C ffi-tests run-'*) printf '%s && make -C ffi-tests build-%s' "$library" "${1#make -C ffi-tests run-}" ;;
     *) return 1 ;;
     esac
