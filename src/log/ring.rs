@@ -18,7 +18,7 @@
 //! | token k+1 linked to token k, before a slot of k+1 is written | following tokens at drop | `OnceLock` |
 //! | `oldest_seq`, then the entry, then `retire` | after root, inside the pin | Release / Acquire |
 //! | entry of k+1 | entry, then base | Release / Acquire |
-//! | `head`, once a revision: the exchange that ends the commit, which claimed the log before it stored anything | after progress | Release / Acquire |
+//! | `head`, once a revision: the addition that ends the commit, which claimed the log before it stored anything | after progress | Release / Acquire |
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |

@@ -274,8 +274,8 @@ impl Pen {
         &self.0
     }
 
-    /// Appends an event in the slot of its sequence number, which is the next one. `own` brings what the
-    /// event owns, `None` for a mark; from then on it does. Not above the head is it read, but by the writer.
+    /// Appends an event in the slot of its sequence number, which is the next one. `own` is what the
+    /// event owns from then on, `None` for a mark. Until the head is above the slot, only the writer reads it.
     #[inline(always)]
     pub(crate) fn append(
         &mut self,

@@ -88,8 +88,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// difference between the consumer's state and the present one. `Conflate` is the same. `Stop` delivers an Error
     /// event (410) and ends; `SkipToOldest` continues with the oldest event, and is `Stop` in the initial state. These
     /// two remember only the last good value of each key whose newest value cannot be decoded, so other old values come
-    /// from the log, and are absent if the log has none. A refused value in the range that `SkipToOldest` skipped is
-    /// unknown: a deletion after it is not delivered, but reported as a refused value.
+    /// from the log, and are absent if the log has none. Of a refused value in the range that `SkipToOldest` skipped
+    /// the watch knows nothing: a deletion after it is delivered as `DeletedUnknown`, if the key was there before the
+    /// end of that range, and is reported as a refused value.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }
     }
