@@ -40,3 +40,5 @@ mod support;
 mod until;
 mod until_rows;
 mod watch_rows;
+mod watch_speech;
+mod watch_text;

@@ -6,125 +6,21 @@
 
 use crate::script::Woken;
 use crate::support::until;
-use std::borrow::Cow;
+use crate::watch_speech::{Speaker, Speech};
+use crate::watch_text::{Text, Textual, event, failed, key_of, line, number, printed, shown, status, value_of};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Code, Error};
 use watchcore_toolkit::{
-    Action, BoxWatch, BroadcastWatch, Broadcaster, DecodeError, Decoder, EmptyWatch, FakeSource, FakeWatch, Keyed,
-    Object, Payload, RaceFreeFakeSource, Recording, Status, Stopper, StreamWatch, Watch, WatchEvent, WatchExt,
-    WatchOptions, WhenFull,
+    Action, BoxWatch, BroadcastWatch, Broadcaster, DecodeError, EmptyWatch, FakeSource, FakeWatch, Keyed, Payload,
+    RaceFreeFakeSource, Recording, Status, Stopper, StreamWatch, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull,
 };
-
-/// `a=1`: a key and a value. Without `=` it is both.
-#[derive(Clone, PartialEq, Debug)]
-struct Text(String);
-
-impl Keyed for Text {
-    fn object_key(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(key_of(&self.0).as_bytes())
-    }
-
-    fn object_revision(&self) -> u64 {
-        0
-    }
-}
-
-fn key_of(text: &str) -> &str {
-    text.split_once('=').map_or(text, |(key, _)| key)
-}
-
-fn value_of(text: &str) -> &str {
-    text.split_once('=').map_or(text, |(_, value)| value)
-}
-
-/// The text of an object, with or without a broadcaster.
-trait Textual {
-    fn text(&self) -> &str;
-}
-
-impl Textual for Text {
-    fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Textual for Object<Text> {
-    fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-fn number(text: &str) -> u64 {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
-}
-
-/// `+a=1@3!2`, `~a=2<a=1`, `-a=2`, `?a`, `synced`, `bookmark@7`, `error:500`: behind `<` the old value, behind `@` the position,
-/// behind `!` how many were lost.
-fn event(text: &str) -> WatchEvent<Text> {
-    let (text, lost) = text.split_once('!').unwrap_or((text, "0"));
-    let (text, position) = text.split_once('@').unwrap_or((text, "0"));
-    let of = |text: &str| Text(text.to_owned());
-    let event = match (text, text.split_at(1)) {
-        ("synced", _) => WatchEvent::synced(),
-        ("bookmark", _) => WatchEvent::bookmark(0),
-        (_, ("+", new)) => WatchEvent::added(of(new)),
-        (_, ("~", change)) => {
-            let (new, old) = change.split_once('<').map_or((change, None), |(new, old)| (new, Some(of(old))));
-            WatchEvent::modified(old, of(new))
-        }
-        (_, ("-", last)) => WatchEvent::deleted(of(last)),
-        (_, ("?", key)) => WatchEvent::deleted_unknown(key),
-        _ => WatchEvent::error(status(text.strip_prefix("error:").expect("an event"))),
-    };
-    event.at(number(position)).with_lost(number(lost))
-}
-
-fn status(code: &str) -> Status {
-    Status::new(number(code) as u16, "as the row says")
-}
-
-fn shown<O: Textual>(event: &WatchEvent<O>) -> String {
-    let mut text = match &event.payload {
-        Payload::Added(new) => format!("+{}", new.text()),
-        Payload::Modified { old: Some(old), new } => format!("~{}<{}", new.text(), old.text()),
-        Payload::Modified { old: None, new } => format!("~{}", new.text()),
-        Payload::Deleted(last) => format!("-{}", last.text()),
-        Payload::DeletedUnknown(key) => format!("?{}", String::from_utf8_lossy(key)),
-        Payload::Error(status) => format!("error:{}", status.code()),
-        _ => event.name().to_lowercase(),
-    };
-    if event.position.revision > 0 && event.status().is_none() {
-        text += &format!("@{}", event.position.revision);
-    }
-    if event.lost > 0 { format!("{text}!{}", event.lost) } else { text }
-}
-
-/// What a call that failed prints.
-fn failed(error: &Error) -> String {
-    match error.code() {
-        Code::Closed if error.message().contains("broadcaster already stopped") => "broadcaster already stopped".into(),
-        Code::Closed => "stopped".into(),
-        Code::ResourceExhausted if error.message().contains("channel full") => "full".into(),
-        Code::InvalidArgument => "refused".into(),
-        code => format!("error:{}", code.http_status()),
-    }
-}
-
-fn line(text: impl ToString) -> Vec<String> {
-    vec![text.to_string()]
-}
-
-fn printed<T>(result: Result<T, Error>) -> Vec<String> {
-    result.map_or_else(|error| line(failed(&error)), |_| Vec::new())
-}
 
 /// The next of a watch, as lines, with what an error says.
 type Next = Option<(String, Option<String>)>;
@@ -237,130 +133,6 @@ impl Piece for BroadcastWatch<Text> {
 
     fn derived(self: Box<Self>, words: &[&str]) -> Derived {
         Box::new(Boxed(self.boxed())).derived(words)
-    }
-}
-
-/// What a decoder says next.
-enum Said {
-    Event(WatchEvent<Text>),
-    End,
-    Broken,
-    Error(String),
-    Panic,
-}
-
-/// The script of a decoder: what it is to say, and what became of it.
-#[derive(Default)]
-struct Speech {
-    state: Mutex<SpeechState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SpeechState {
-    words: VecDeque<Said>,
-    /// It has said everything, and waits for more.
-    waits: bool,
-    /// Its closer was called.
-    closed: bool,
-    gone: bool,
-    waker: Option<Waker>,
-}
-
-impl Speech {
-    /// `EVENT... [then end|broken|error TEXT|panic]`.
-    fn add(&self, words: &[&str]) {
-        let (events, then) = match words.iter().position(|word| *word == "then") {
-            Some(at) => (&words[..at], &words[at + 1..]),
-            None => (words, &[][..]),
-        };
-        let mut state = self.state.lock().unwrap();
-        state.words.extend(events.iter().map(|text| Said::Event(event(text))));
-        state.words.extend(match then {
-            [] => None,
-            ["end"] => Some(Said::End),
-            ["broken"] => Some(Said::Broken),
-            ["error", text] => Some(Said::Error((*text).to_owned())),
-            ["panic"] => Some(Said::Panic),
-            other => panic!("then {other:?}?"),
-        });
-        state.waits = false;
-        let waker = state.waker.take();
-        drop(state);
-        self.changed.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        let state = self.state.lock().unwrap();
-        state.waits && !state.closed
-    }
-
-    fn is_gone(&self) -> bool {
-        self.state.lock().unwrap().gone
-    }
-}
-
-fn said(said: Said) -> Result<Option<WatchEvent<Text>>, DecodeError> {
-    match said {
-        Said::Event(event) => Ok(Some(event)),
-        Said::End => Ok(None),
-        Said::Broken => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        Said::Error(text) => Err(text.into()),
-        Said::Panic => panic!("as the row says"),
-    }
-}
-
-/// The decoder itself, as one that blocks and as a stream.
-struct Speaker(Arc<Speech>);
-
-impl Drop for Speaker {
-    fn drop(&mut self) {
-        self.0.state.lock().unwrap().gone = true;
-    }
-}
-
-impl Decoder for Speaker {
-    type Object = Text;
-
-    fn decode(&mut self) -> Result<Option<WatchEvent<Text>>, DecodeError> {
-        let mut state = self.0.state.lock().unwrap();
-        loop {
-            if state.closed {
-                return Err("use of a closed connection".into());
-            }
-            if let Some(next) = state.words.pop_front() {
-                drop(state);
-                return said(next);
-            }
-            state.waits = true;
-            state = self.0.changed.wait(state).unwrap();
-        }
-    }
-
-    fn closer(&self) -> Box<dyn Fn() + Send + Sync> {
-        let speech = Arc::clone(&self.0);
-        Box::new(move || {
-            speech.state.lock().unwrap().closed = true;
-            speech.changed.notify_all();
-        })
-    }
-}
-
-impl futures_core::Stream for Speaker {
-    type Item = Result<WatchEvent<Text>, DecodeError>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut state = self.0.state.lock().unwrap();
-        let Some(next) = state.words.pop_front() else {
-            state.waits = true;
-            state.waker = Some(context.waker().clone());
-            return Poll::Pending;
-        };
-        drop(state);
-        Poll::Ready(said(next).transpose())
     }
 }
 
