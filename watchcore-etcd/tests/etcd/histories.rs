@@ -5,7 +5,9 @@ use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::{Recorder, assert_same, value};
 use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
+use etcd_client::TxnOp;
 use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start};
+use watchcore_etcd::Counters;
 
 /// Starts a new, empty history at the same address.
 fn replaced(etcd: &mut Etcd) -> Ctl {
@@ -40,12 +42,12 @@ fn a_history_that_went_back_resyncs() {
 }
 
 /// The other history has more revisions than the old one before the feeder looks.
-fn grown_past(write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
-    grown_past_with(20_000, write, rewrite, settle);
+fn grown_past(write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) -> Counters {
+    grown_past_with(20_000, write, rewrite, settle)
 }
 
 /// As `grown_past`, with the number of missed revisions that causes a listing.
-fn grown_past_with(too_far_behind: u64, write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
+fn grown_past_with(too_far_behind: u64, write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) -> Counters {
     let mut etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
     let ctl = etcd.ctl();
@@ -61,14 +63,19 @@ fn grown_past_with(too_far_behind: u64, write: impl Fn(&Ctl), rewrite: impl Fn(&
     proxy.refuse();
     let ctl = replaced(&mut etcd);
     rewrite(&ctl);
+    ctl.put("/x/late", "of the other history");
     assert!(ctl.revision() > cache.position().revision, "the test's own premise");
     proxy.allow();
     let (mark, _) = recorder.resync();
     assert_eq!(mark.reason, ResyncReason::HistoryReset, "{mark:?}");
+    // The check comes before the watch. An audit would notice, too, but it may come after this event.
+    let before: Vec<_> = recorder.all().into_iter().take_while(|seen| seen.resync.is_none()).collect();
+    assert!(before.iter().all(|seen| seen.key != b"/x/late"), "{before:?}");
     assert_same(&cache, &ctl);
     assert_eq!(resyncs(&feeder), 1);
     let _ = ctl.put("/x/n", "live again");
     assert_same(&cache, &ctl);
+    feeder.counters()
 }
 
 fn fill(ctl: &Ctl, key: &str, times: usize) {
@@ -87,8 +94,11 @@ fn another_history_that_grew_past_our_listing_is_noticed() {
     grown_past(|ctl| fill(ctl, "/x/n", 10), |ctl| fill(ctl, "/x/m", 40), false);
 }
 
-/// The same puts in both histories, up to revision 4.
+/// The same puts in both histories. There are so many keys that the sample, which is read too, has few of them.
 fn same_beginning(ctl: &Ctl) {
+    for first in (0..2_000).step_by(100) {
+        ctl.txn((first..first + 100).map(|i| TxnOp::put(format!("/x/{i}"), "0", None)).collect());
+    }
     ctl.put("/x/n", "0");
     ctl.put("/x/m", "0");
     ctl.put("/x/n", "1");
@@ -97,7 +107,7 @@ fn same_beginning(ctl: &Ctl) {
 #[test]
 fn another_history_with_the_same_newest_put_is_noticed_by_a_later_put() {
     // Our history has another value before the listed revision.
-    grown_past(
+    let counters = grown_past(
         |ctl| {
             same_beginning(ctl);
             fill(ctl, "/y/n", 6);
@@ -109,6 +119,7 @@ fn another_history_with_the_same_newest_put_is_noticed_by_a_later_put() {
         },
         false,
     );
+    assert_eq!(counters.differences, 0, "by the put, before any states are compared");
 }
 
 #[test]
