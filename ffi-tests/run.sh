@@ -2,7 +2,7 @@
 # Runs what the Makefile built and adds up: "N passed, N failed". Called by it.
 set -uo pipefail
 out=$1 bound=$2 valgrind=$3 ways=$4 programs=$5 header=$6 lib=$7 lib_test=$8
-compilers=$9 c_standards=${10} cxx_compilers=${11} cxx_standards=${12}
+compilers=$9 c_standards=${10} cxx_compilers=${11} cxx_standards=${12} shared=${13}
 passed=0 failed=0
 warn=(-Wall -Wextra -Wpedantic -Werror -I"$(dirname "$header")")
 
@@ -61,6 +61,7 @@ rm -f "$counts"
 for way in $ways; do
     echo "== $way"
     for program in $programs; do
+        [ "$way" != shared ] || [[ " $shared " == *" $program "* ]] || continue
         built=$out/$way/$program
         [ "$way" != valgrind ] || built=$out/static/$program
         if [ ! -x "$built" ]; then

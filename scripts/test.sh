@@ -119,11 +119,12 @@ step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && s
 tested() { "$@" | grep --line-buffered -v '^=== '; }
 # Beside an etcd, for the examples.
 step_go() { tested scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./...; }
-# With the shared library, as `make lib` left it, and with the tag that poisons released batches. Go keeps what pkg-config said
-# once, also of another place: the flag makes this place a build of its own.
+# With the shared library, as `make lib` left it, and with the tag that poisons released batches: the packages that the tags
+# change, and the informers, which release batches. Go keeps what pkg-config said once, also of another place: the flag makes this
+# place a build of its own.
 step_go-tags() {
     PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
-        scripts/go.sh test -count=1 -tags watchcore_system ./... && tested scripts/go.sh test -v -count=1 -tags debug ./...
+        scripts/go.sh test -count=1 -tags watchcore_system . && tested scripts/go.sh test -v -count=1 -tags debug . ./informer
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
