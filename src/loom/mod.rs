@@ -47,6 +47,9 @@ use std::time::{Duration, Instant};
 
 const EVER: Duration = Duration::MAX;
 
+/// Executions of one side of a model unless `WATCHCORE_LOOM_DEEP` is set: the longest models have four times as many.
+const EXECUTIONS: usize = 30_000;
+
 /// An order to weaken: its name, and the type where it is one of several of that name.
 type Weak = (Site, &'static str);
 const NOTHING: Weak = (Site::Nothing, "");
@@ -112,9 +115,11 @@ impl Model {
         for writer_first in [true, false] {
             WRITER_FIRST.with(|first| first.set(writer_first));
             let mut builder = ::loom::model::Builder::new();
-            let less = self.less + usize::from(self.deep && std::env::var_os("WATCHCORE_LOOM_DEEP").is_none());
+            let all = std::env::var_os("WATCHCORE_LOOM_DEEP").is_some();
+            let less = self.less + usize::from(self.deep && !all);
             builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3).saturating_sub(less));
             builder.max_branches = 5_000;
+            builder.max_permutations = builder.max_permutations.or((!all).then_some(EXECUTIONS));
             let executions = std::sync::Arc::new(AtomicUsize::new(0));
             let (count, body, began) = (executions.clone(), body.clone(), Instant::now());
             builder.check(move || {
