@@ -28,15 +28,15 @@ tests() {
     printf '\n---- %s ----\n' "$1"
     "${@:2}" || { printf 'sanitize.sh: %s FAILED\n' "$1"; failed=1; }
 }
-# suite NAME CASES COMMAND...: what AddressSanitizer and ThreadSanitizer have in common; `skipped` is of the unit tests.
+# suite NAME CASES COMMAND...: what AddressSanitizer and ThreadSanitizer have in common; `skipped` is of the unit tests. One set of
+# packages and features, so that every crate is built once.
 suite() {
-    local name=$1 core=("${@:3}" --features async,json)
-    tests "$name: unit tests" "${core[@]}" --lib -- "${skipped[@]}"
-    tests "$name: unit tests of the C ABI" "${@:3}" -p watchcore-capi --features json --lib
-    WATCHCORE_CASES=${WATCHCORE_CASES:-$2} tests "$name: model" "${core[@]}" --test model
+    local name=$1 all=("${@:3}" -p watchcore -p watchcore-capi --features watchcore/async,watchcore/json,watchcore-capi/json)
+    tests "$name: unit tests" "${all[@]}" --lib -- "${skipped[@]}"
+    WATCHCORE_CASES=${WATCHCORE_CASES:-$2} tests "$name: model" "${all[@]}" --test model
     [ "$what" != short ] || return 0
-    WATCHCORE_STEPS=${WATCHCORE_STEPS:-3000} tests "$name: stress" "${core[@]}" --test stress
-    tests "$name: contract" "${core[@]}" --test contract
+    WATCHCORE_STEPS=${WATCHCORE_STEPS:-3000} tests "$name: stress" "${all[@]}" --test stress
+    tests "$name: contract" "${all[@]}" --test contract
 }
 
 address() {

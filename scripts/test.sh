@@ -91,10 +91,13 @@ step_loom() { models loom --no-default-features --target-dir target/loom; }
 # Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
 step_toolkit-loom() { models toolkit_loom -p watchcore-toolkit --target-dir target/toolkit-loom; }
 
-# Wake sets with a pipe, as where there is no eventfd. A cfg is another build: own directory.
+# Wake sets with a pipe, as where there is no eventfd: all tests but the unit tests of what lies below them. A cfg is another build,
+# which has a directory of its own.
 step_pipe() {
-    RUSTFLAGS="${RUSTFLAGS:-} --cfg watchcore_pipe" cargo test --no-default-features --features async \
-        --target-dir target/pipe --lib --test contract --test stress --test process
+    piped() {
+        RUSTFLAGS="${RUSTFLAGS:-} --cfg watchcore_pipe" cargo test --no-default-features --features async --target-dir target/pipe "$@"
+    }
+    piped --test contract --test stress --test process && piped --lib -- wake:: sys::
 }
 
 # AddressSanitizer over the unit tests and a short model run; `make sanitize` has the rest.
@@ -114,7 +117,7 @@ step_gofmt() {
     unformatted=$(gofmt -l go) || return 1
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
-step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && scripts/go.sh -C kubernetes vet ./...; }
+step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug . && scripts/go.sh -C kubernetes vet ./...; }
 # tested COMMAND...: -v names the tests that passed; their beginnings are left out.
 tested() { "$@" | grep --line-buffered -v '^=== '; }
 # Beside an etcd, for the examples.
