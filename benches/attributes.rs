@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
-use watchcore::{Attribute, Labels};
+use watchcore::{Attribute, Labels, raw};
 
 const KEY: &[u8] = b"/registry/pods/shop/web-7d4b9c6f5d-x2x9q";
 
@@ -66,7 +66,7 @@ fn stored() -> Vec<u8> {
 
 fn extract(c: &mut Criterion) {
     let (fields, labels) = declared();
-    let extract = Attribute::extraction(fields, labels).expect("can be declared");
+    let extract = raw::extraction(fields, labels).expect("can be declared");
     let mut group = c.benchmark_group("extract");
     for (name, value) in [("two pointers of 2 KiB JSON", POD.as_bytes()), ("the same of protobuf", &stored())] {
         let mut out = Vec::new();
@@ -85,12 +85,12 @@ fn extract(c: &mut Criterion) {
 fn evaluate(c: &mut Criterion) {
     let (fields, labels) = declared();
     let mut attributes = Vec::new();
-    Attribute::extraction(fields, labels).expect("can be declared")(KEY, POD.as_bytes(), &mut attributes);
+    raw::extraction(fields, labels).expect("can be declared")(KEY, POD.as_bytes(), &mut attributes);
     let mut group = c.benchmark_group("evaluate");
     for (text, passes) in
         [("app=web,tier in (back,front)", true), ("app=web,version!=v12", false), ("app,!debug", true)]
     {
-        let selector = Labels::selector(text).expect("parses");
+        let selector = raw::label_selector(text).expect("parses");
         assert_eq!(selector(&attributes), passes);
         group.bench_function(text, |b| b.iter(|| selector(black_box(&attributes))));
     }

@@ -261,7 +261,7 @@ fn capacity() {
                 writer.apply(revision, [Change::delete(&key)]).unwrap();
             }
         }
-        assert!(watchcore::quiesce(Duration::from_secs(30)));
+        assert!(watchcore::raw::quiesce(Duration::from_secs(30)));
         println!(
             "{} MiB asked{}: {} MiB more resident, stats say {:.1} MiB",
             asked >> 20,

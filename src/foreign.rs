@@ -29,8 +29,7 @@ pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Says something in the log, whose collector is foreign code: a panic of it must not end what says it. Public for
-/// feeders, whose threads are the library's too.
+/// Writes to the log, whose collector is foreign code: its panic is caught and counted, so that the caller continues.
 pub fn report(say: impl FnOnce()) {
     let _ = guard(say);
 }

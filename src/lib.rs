@@ -108,8 +108,6 @@ pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
 pub use filter::selector::FieldRequirement;
-#[doc(hidden)]
-pub use foreign::report;
 pub use json::MAX_JSON_DEPTH;
 pub use position::{MAX_REVISION, Position};
 #[cfg(not(loom))]
@@ -120,21 +118,5 @@ pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, W
 pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;
-#[doc(hidden)]
-#[cfg(not(loom))]
-pub use sys::{feeder_thread_began, feeder_thread_ended};
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Loading, Record, Writer};
-
-/// Waits until everything that was retired is freed. For tests.
-#[doc(hidden)]
-#[cfg(not(loom))]
-pub fn quiesce(bound: std::time::Duration) -> bool {
-    reclaim::quiesce(bound)
-}
-
-/// Caches whose memory is not all freed. For tests.
-#[doc(hidden)]
-pub fn living_caches() -> usize {
-    cache::living()
-}

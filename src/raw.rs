@@ -1,21 +1,37 @@
-//! Functions that the C ABI (the crate `watchcore-capi`) alone needs beyond the public API: the memory behind batches and
-//! key-values as plain words, and a few limits. They are no part of the promised API.
+//! Items that only the packages of this repository need beyond the public API. They are no part of the promised API: any
+//! version may change or remove them.
+//!
+//! - The C ABI (`watchcore-capi`) reads the memory behind batches and key-values as plain words, and a few limits.
+//! - The feeder (`watchcore-etcd`) counts the threads of its runtime, and logs through [`report`].
+//! - Tests and benchmarks, which are crates of their own, set what no program has to set ([`TestBuilder`]), and wait until
+//!   memory is freed ([`quiesce`]).
 
 pub use crate::attribute::protobuf::MAX_DEPTH as MAX_PROTOBUF_PATH;
 pub use crate::attribute::schema::MAX_FIELDS;
 pub use crate::batch::RawBatch;
 pub use crate::filter::indexes::MOST as MAX_INDEXES;
+pub use crate::foreign::report;
+#[cfg(not(loom))]
+pub use crate::sys::{feeder_thread_began, feeder_thread_ended};
 
+use crate::attribute::declared::{Attribute, Labels};
+use crate::attribute::schema::Schema;
 use crate::batch::Batch;
+use crate::cache::{self, Builder};
 use crate::data::event::LogEvent;
 use crate::data::key_value::KeyValue;
 use crate::error::Result;
+use crate::filter::selector;
 use crate::position::Position;
 use crate::read::Waiter;
+#[cfg(not(loom))]
+use crate::reclaim;
 use crate::subscription::Subscription;
 use crate::wake::WakeSet;
 use std::ffi::c_void;
 use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Offsets in an event: revision, sequence, kind, flags, key-value, previous key-value and, of a resync mark, from, epoch
@@ -105,4 +121,49 @@ pub fn poll_waiter(waiter: &mut Waiter, rests: impl Fn()) -> Result<Option<Posit
 /// The index of the bucket that a subscription reads, if it reads one.
 pub fn index_name(subscription: &Subscription) -> Option<&str> {
     subscription.index_name()
+}
+
+/// Options of a cache for tests.
+pub trait TestBuilder: Sized {
+    /// Sets the number of events per segment of the log, a power of two. With few of them, a short test overtakes readers.
+    fn segment_slots(self, slots: u64) -> Self;
+
+    /// Replaces the clock of the log by this number of milliseconds, which the test advances.
+    fn log_clock(self, now: Arc<AtomicU64>) -> Self;
+}
+
+impl TestBuilder for Builder {
+    fn segment_slots(self, slots: u64) -> Builder {
+        Builder::segment_slots(self, slots)
+    }
+
+    fn log_clock(self, now: Arc<AtomicU64>) -> Builder {
+        Builder::log_clock(self, now)
+    }
+}
+
+/// Blocks until everything that was retired is freed. Returns false if that takes longer than `bound`.
+#[cfg(not(loom))]
+pub fn quiesce(bound: Duration) -> bool {
+    reclaim::quiesce(bound)
+}
+
+/// Returns the number of caches of this process whose memory is not all freed.
+pub fn living_caches() -> usize {
+    cache::living()
+}
+
+/// Returns the function that extracts the attributes of a key and its value into a buffer, for benchmarks.
+#[allow(clippy::type_complexity)]
+pub fn extraction(
+    fields: Vec<Attribute>,
+    labels: Option<Labels>,
+) -> Result<impl Fn(&[u8], &[u8], &mut Vec<u8>) -> u64> {
+    let schema = Schema::new(fields, labels)?;
+    Ok(move |key: &[u8], value: &[u8], out: &mut Vec<u8>| schema.extract(key, value, out))
+}
+
+/// Returns the function that evaluates a label selector on extracted attributes, for benchmarks.
+pub fn label_selector(text: &str) -> Result<impl Fn(&[u8]) -> bool> {
+    selector::label_selector(text)
 }

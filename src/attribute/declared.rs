@@ -6,7 +6,6 @@
 
 use super::json::Pointer;
 use super::protobuf;
-use super::schema::Schema;
 use crate::error::{Code, Error, Result, say};
 use std::fmt;
 use std::sync::Arc;
@@ -130,17 +129,6 @@ impl Attribute {
     /// The name that selectors use.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Runs the extraction for one key and value. For benches.
-    #[doc(hidden)]
-    #[allow(clippy::type_complexity)]
-    pub fn extraction(
-        fields: Vec<Attribute>,
-        labels: Option<Labels>,
-    ) -> Result<impl Fn(&[u8], &[u8], &mut Vec<u8>) -> u64> {
-        let schema = Schema::new(fields, labels)?;
-        Ok(move |key: &[u8], value: &[u8], out: &mut Vec<u8>| schema.extract(key, value, out))
     }
 }
 

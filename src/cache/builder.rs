@@ -153,9 +153,8 @@ impl Builder {
         self
     }
 
-    /// The time of the log, in milliseconds, for tests.
-    #[doc(hidden)]
-    pub fn log_clock(mut self, now: Arc<AtomicU64>) -> Builder {
+    /// Replaces the log's clock: see [`crate::raw::TestBuilder`].
+    pub(crate) fn log_clock(mut self, now: Arc<AtomicU64>) -> Builder {
         self.clock = Some(now);
         self
     }
@@ -271,9 +270,8 @@ impl Builder {
         self
     }
 
-    /// Slots a segment: tests make laps common with it.
-    #[doc(hidden)]
-    pub fn segment_slots(mut self, slots: u64) -> Builder {
+    /// Sets the number of events per segment: see [`crate::raw::TestBuilder`].
+    pub(crate) fn segment_slots(mut self, slots: u64) -> Builder {
         self.segment_slots = Some(slots);
         self
     }

@@ -22,7 +22,7 @@ mod labels;
 
 pub use fields::FieldRequirement;
 pub(crate) use fields::parse_fields;
-pub(crate) use labels::{LabelRequirement, Test, parse_labels};
+pub(crate) use labels::{LabelRequirement, Test, label_selector, parse_labels};
 
 use crate::error::{Result, boundary, printable, refuse};
 use std::fmt;

@@ -115,7 +115,7 @@ fn figures_are_those_of_status() {
     writer.apply(5, [Change::delete("/a/1")]).unwrap();
     let _idle = cache.subscribe(Start::After(0)).open().unwrap();
     // What was replaced comes back to the cache's heap when the reclaimer has freed it: not between the two looks.
-    assert!(crate::quiesce(Duration::from_secs(60)));
+    assert!(crate::reclaim::quiesce(Duration::from_secs(60)));
     let text = parsed(&text([&cache]));
     let own = [("cache", "pods")];
     let (status, stats) = (cache.status(), cache.stats());

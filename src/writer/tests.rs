@@ -87,7 +87,7 @@ fn hints_lead_to_the_newest_versions() {
 fn are_freed(versions: &Weak<()>) -> bool {
     let until = Instant::now() + SOON;
     while versions.strong_count() > 0 && Instant::now() < until {
-        crate::quiesce(SOON);
+        crate::reclaim::quiesce(SOON);
         std::thread::yield_now();
     }
     versions.strong_count() == 0

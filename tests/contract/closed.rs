@@ -1,6 +1,7 @@
 //! Section 10: calls of the writer that are refused, above all by a close inside of them, change nothing.
 
 use crate::tools::*;
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 /// Everything of a cache that a call can be seen by, but for memory that is kept for the next one.

@@ -3,6 +3,7 @@
 use crate::tools::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::tools::*;
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 /// LAGGED with its numbers, once; then CLOSED.

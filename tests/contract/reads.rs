@@ -4,6 +4,7 @@ use crate::tools::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 /// A page, one of an older revision and a batch of the initial state keep what they show, whatever leaves the log,

@@ -99,7 +99,7 @@ fn status_has_name_and_all_bytes() {
     let mut writer = cache.writer().unwrap();
     writer.apply(1, [Change::put("/a", &"x".repeat(10_000))]).unwrap();
     // What was replaced comes back to the cache's heap when the reclaimer has freed it: not between the two looks.
-    assert!(watchcore::quiesce(Duration::from_secs(60)));
+    assert!(watchcore::raw::quiesce(Duration::from_secs(60)));
     let (status, stats) = (cache.status(), cache.stats());
     assert_eq!(status.name, "pods");
     assert_eq!(status.bytes, stats.bytes());

@@ -2,6 +2,7 @@
 
 use crate::tools::*;
 use std::sync::Arc;
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 #[cfg(feature = "async")]
 use std::time::Instant;
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 #[cfg(feature = "async")]

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
 /// A wait that takes this long has failed.

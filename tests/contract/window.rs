@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, ResyncReason, Writer};
 
 /// What `Builder::capacity` guarantees: 7/8 of it, less one segment, which is an eighth of it at most.

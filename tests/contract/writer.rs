@@ -4,6 +4,7 @@ use crate::tools::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use watchcore::raw::{TestBuilder as _, quiesce};
 use watchcore::*;
 
 /// Everything that a refused call must leave as it was.

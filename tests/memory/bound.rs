@@ -8,7 +8,7 @@ use watchcore::{Cache, Change, Kind, Range, Read, Record, ResyncReason, Snapshot
 /// A dropped cache may be with the notifier for a moment.
 fn all_gone() {
     let until = Instant::now() + Duration::from_secs(60);
-    while watchcore::living_caches() > 0 {
+    while watchcore::raw::living_caches() > 0 {
         assert!(Instant::now() < until, "a dropped cache is held");
         std::thread::yield_now();
     }

@@ -66,7 +66,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Bytes allocated now, once everything that waited to be freed is freed.
 pub fn held() -> i64 {
-    assert!(watchcore::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
+    assert!(watchcore::raw::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
     HELD.load(Relaxed)
 }
 

@@ -8,6 +8,7 @@ use crate::sub::{Options, Sub};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use watchcore::State as Freshness;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{
     Attribute, Batch, Cache, Change, Code, Event, Labels, OnLag, Position, Record, ResyncReason, Snapshot, Start,
     Subscription, Waiter, WakeSet, Want, Writer,

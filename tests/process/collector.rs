@@ -73,7 +73,7 @@ fn panic_of_the_collector_ends_no_thread() {
     for revision in 2..2000 {
         writer.apply(revision, [Change::put("/a", "2")]).unwrap();
     }
-    assert!(watchcore::quiesce(BOUND), "the thread that frees is there");
+    assert!(watchcore::raw::quiesce(BOUND), "the thread that frees is there");
     let segments = cache.stats().segments;
     assert!(segments < 20, "{segments} segments of a log of 128 events");
 

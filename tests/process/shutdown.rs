@@ -58,7 +58,7 @@ fn it_ends_all_threads_and_they_start_again() {
         drop(snapshot);
         shutdown(BOUND).unwrap();
         assert_eq!(threads(), [""; 0]);
-        assert_eq!(watchcore::living_caches(), 0);
+        assert_eq!(watchcore::raw::living_caches(), 0);
         shutdown(Duration::ZERO).unwrap();
     }
 }
@@ -91,7 +91,7 @@ fn it_ends_beside_a_notifier_that_is_behind() {
         drop((sleepers, writer, cache));
         shutdown(BOUND).unwrap();
         assert_eq!(threads(), [""; 0]);
-        assert_eq!(watchcore::living_caches(), 0);
+        assert_eq!(watchcore::raw::living_caches(), 0);
     }
 }
 

@@ -55,7 +55,7 @@ fn no_thread_is_an_error_of_build() {
     drop(with_predicate().unwrap());
     cache.writer().unwrap().apply(1, [Change::put("/a", "")]).unwrap();
     drop(cache);
-    assert!(watchcore::quiesce(Duration::from_secs(30)), "somebody frees");
+    assert!(watchcore::raw::quiesce(Duration::from_secs(30)), "somebody frees");
 }
 
 /// How often the notifier has gone to sleep.

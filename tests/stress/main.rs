@@ -18,6 +18,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
+use watchcore::raw::{TestBuilder as _, quiesce};
 use watchcore::*;
 use workers::{Harness, write_all};
 

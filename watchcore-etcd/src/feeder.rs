@@ -216,8 +216,8 @@ fn event_loop() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("watchcore-dns")
-        .on_thread_start(watchcore::feeder_thread_began)
-        .on_thread_stop(watchcore::feeder_thread_ended)
+        .on_thread_start(watchcore::raw::feeder_thread_began)
+        .on_thread_stop(watchcore::raw::feeder_thread_ended)
         .max_blocking_threads(2)
         .build()
 }

@@ -24,7 +24,7 @@ pub(crate) fn cache() -> Option<String> {
 /// end the feeder: the core catches and counts the panic.
 macro_rules! log {
     ($level:ident, $($message:tt)*) => {
-        watchcore::report(|| tracing::$level!(cache = $crate::log::cache(), $($message)*))
+        watchcore::raw::report(|| tracing::$level!(cache = $crate::log::cache(), $($message)*))
     };
 }
 pub(crate) use log;

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::{Unexpected, utf8};
-use crate::attribute::declared::Labels;
 use crate::attribute::encode::Attributes;
 use crate::error::{Error, Result, refuse};
 use std::fmt;
@@ -362,14 +361,11 @@ fn is_symbol(b: u8) -> bool {
     matches!(b, b'=' | b'!' | b'(' | b')' | b',' | b'>' | b'<')
 }
 
-impl Labels {
-    /// Whether extracted attributes pass a label selector. For benches.
-    #[doc(hidden)]
-    pub fn selector(text: &str) -> Result<impl Fn(&[u8]) -> bool> {
-        let requirements = parse_labels(text.as_bytes())?;
-        Ok(move |attributes: &[u8]| {
-            let attributes = Attributes(attributes);
-            requirements.iter().all(|requirement| requirement.holds(attributes.label(requirement.key.as_bytes())))
-        })
-    }
+/// Returns the function that evaluates a label selector on extracted attributes.
+pub(crate) fn label_selector(text: &str) -> Result<impl Fn(&[u8]) -> bool> {
+    let requirements = parse_labels(text.as_bytes())?;
+    Ok(move |attributes: &[u8]| {
+        let attributes = Attributes(attributes);
+        requirements.iter().all(|requirement| requirement.holds(attributes.label(requirement.key.as_bytes())))
+    })
 }

@@ -6,6 +6,7 @@ use crate::support::history::assert_same;
 use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Code, Read, Start};
 
 #[test]

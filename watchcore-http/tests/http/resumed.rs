@@ -6,6 +6,7 @@ use crate::support::ground::{SHOP, WIDGETS, node, node_key, widget, widget_key};
 use crate::support::{Ground, get};
 use crate::websocket::{next_event, open};
 use std::collections::BTreeMap;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Change, Record, ResyncReason};
 
 /// Everything, and selections that the changes move objects into and out of.

@@ -7,6 +7,7 @@ use crate::watch::WatchExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, KeyValue, Record, ResyncReason, Start, Writer};
 
 /// An upper bound for loaded machines; no wait of a test is meant to take this long.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, KeyValue, OnLag, Range, Result, Start};
 use watchcore_toolkit::{
     Action, Broadcaster, Entry, FakeWatch, FromKeyValue, Handler, HandlerFns, HandlerOptions, HandlerState, Informer,

@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, Error, KeyValue, OnLag, Position, Record, Result, ResyncReason, Writer};
 use watchcore_toolkit::{
     FromKeyValue, Handler, HandlerOptions, HandlerRun, HandlerState, Informer, Lister, Origin, Registration,

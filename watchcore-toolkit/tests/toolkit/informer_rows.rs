@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, Error, Filter, OnLag, Record, Result, Snapshot, Writer};
 use watchcore_toolkit::{
     Handler, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, Informer, Lister, ManualClock, Origin,

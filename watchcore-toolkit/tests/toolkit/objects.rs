@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start, Writer};
 use watchcore_toolkit::{Informer, ManualClock, ObjectWatch, Origin, WatchExt};
 

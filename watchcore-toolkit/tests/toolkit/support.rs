@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Writer};
 use watchcore_toolkit::{DecodeError, InternalError, Object, StreamWatch, Watch, WatchEvent, WatchExt};
 

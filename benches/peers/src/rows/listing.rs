@@ -134,7 +134,7 @@ fn memory(name: &str) -> f64 {
 fn settled() {
     let mut seen = usize::MAX;
     loop {
-        assert!(watchcore::quiesce(Duration::from_secs(30)), "everything is freed");
+        assert!(watchcore::raw::quiesce(Duration::from_secs(30)), "everything is freed");
         let now = allocated();
         if now.abs_diff(seen) < now / 1000 {
             return;
