@@ -115,7 +115,7 @@ pub use process::shutdown;
 pub use read::continue_token::token_revision;
 pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
-pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
+pub use subscription::{Closer, OnLag, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;
 pub use wake::WakeSet;

@@ -1,4 +1,4 @@
-//! Handles on a subscription for other threads: a closer, and the pace that holds back a feeder.
+//! A handle on a subscription for other threads.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use crate::cache::{ConsumerRef, Lag};
 use crate::position::Position;
 use crate::writer::Writer;
 
-/// Ends a subscription from any thread, and shows its lag. Clone, Send and Sync.
+/// Ends a subscription from any thread, and shows its lag, to which a feeder can adapt. Clone, Send and Sync.
 ///
 /// ```
 /// use watchcore::{Cache, Code, Start};
@@ -38,41 +38,57 @@ impl Closer {
     pub fn lag(&self) -> Lag {
         self.0.lag()
     }
+
+    /// Whether this is a subscription of the cache that `writer` writes. Never blocks; O(1).
+    ///
+    /// A feeder that waits for [`is_near`](Closer::is_near) checks this once: a subscription of another cache says nothing
+    /// about the window that the feeder fills.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Start};
+    ///
+    /// let (cache, other) = (Cache::builder("/").build()?, Cache::builder("/").build()?);
+    /// let closer = cache.subscribe(Start::State).open()?.closer();
+    /// assert!(closer.is_of(&cache.writer()?) && !closer.is_of(&other.writer()?));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn is_of(&self, writer: &Writer) -> bool {
+        writer.is_of(&self.0.inner)
+    }
+
+    /// Whether the subscription is less than half a window behind. Never blocks, from any thread; O(1).
+    ///
+    /// A feeder that replays a history longer than the window publishes a revision when this is true, and asks again after
+    /// a millisecond when it is false. Then the subscription loses no event, unless one revision has more than half a window
+    /// of them. A subscription that sleeps counts as having read what was examined for it; one that is over is near, too.
+    /// So neither stops the feeder for ever.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Start};
+    ///
+    /// let cache = Cache::builder("/").capacity(1024).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut subscription = cache.subscribe(Start::State).open()?;
+    /// let closer = subscription.closer();
+    /// let mut received = 0;
+    /// for revision in 1..=5000 {
+    ///     while !closer.is_near() {
+    ///         received += subscription.poll(64)?.len(); // on its own thread, as a rule
+    ///     }
+    ///     writer.apply(revision, [Change::put("/a", "1")])?;
+    /// }
+    /// assert!(received > 4000);
+    /// drop(subscription);
+    /// assert!(closer.is_near(), "it is over");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn is_near(&self) -> bool {
+        self.0.is_near()
+    }
 }
 
 impl std::fmt::Debug for Closer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Closer").field("position", &self.position()).finish()
-    }
-}
-
-/// Lets a feeder stay at most half a window ahead of one consumer.
-///
-/// ```
-/// use watchcore::{Cache, Start};
-///
-/// let cache = Cache::builder("/").build()?;
-/// let writer = cache.writer()?;
-/// let pace = cache.subscribe(Start::State).open()?.pace();
-/// assert!(pace.is_of(&writer));
-/// assert!(pace.may_go_on(), "its subscription is over: it holds up nobody");
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct Pace(pub(super) Closer);
-
-impl Pace {
-    /// Whether it is a subscription of this writer's cache.
-    #[doc(hidden)]
-    pub fn is_of(&self, writer: &Writer) -> bool {
-        writer.is_of(&self.0.0.inner)
-    }
-
-    /// Whether the subscription is less than half a window behind, asleep with everything that was looked at for it, or
-    /// over.
-    #[doc(hidden)]
-    pub fn may_go_on(&self) -> bool {
-        self.0.0.is_near()
     }
 }

@@ -45,7 +45,7 @@ mod stats;
 mod traverse;
 mod wait;
 
-pub use handles::{Closer, Pace};
+pub use handles::Closer;
 pub use options::{OnLag, SubscribeBuilder};
 pub use stats::SubscriptionStats;
 
@@ -202,12 +202,6 @@ impl Subscription {
     /// Ends it: see [`Closer::close`].
     pub fn close(&self) {
         self.shared.close();
-    }
-
-    /// For feeders: see [`Pace`].
-    #[doc(hidden)]
-    pub fn pace(&self) -> Pace {
-        Pace(self.closer())
     }
 }
 

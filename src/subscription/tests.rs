@@ -402,7 +402,7 @@ fn pace_waits_for_nobody_who_sleeps_or_has_ended() {
         let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();
         let mut writer = cache.writer().unwrap();
         let mut one = cache.subscribe(Start::Now).filter(filter).open().unwrap();
-        let (pace, set) = (one.pace(), WakeSet::new().unwrap());
+        let (pace, set) = (one.closer(), WakeSet::new().unwrap());
         let mut revision = 0;
         let mut put = |key| {
             revision += 1;
@@ -415,11 +415,11 @@ fn pace_waits_for_nobody_who_sleeps_or_has_ended() {
             assert!(!one.arm().unwrap());
         } else {
             (0..500).for_each(|_| put("/a"));
-            assert!(!pace.may_go_on(), "until its consumer has seen that it was lost");
+            assert!(!pace.is_near(), "until its consumer has seen that it was lost");
             assert_eq!(one.poll(10).unwrap_err().code(), Code::Lagged);
         }
         for _ in 0..300 {
-            until("nobody ever lets it go on", || pace.may_go_on());
+            until("nobody ever lets it go on", || pace.is_near());
             put("/a");
         }
         if sleeps {
@@ -442,17 +442,17 @@ fn pace_waits_for_the_notifier() {
         kv.key() == b"/b"
     };
     let mut one = cache.subscribe(Start::Now).filter(Filter::any().predicate(passes)).open().unwrap();
-    let (pace, set) = (one.pace(), WakeSet::new().unwrap());
+    let (pace, set) = (one.closer(), WakeSet::new().unwrap());
     set.add(&mut one, 1).unwrap();
     assert!(!one.arm().unwrap());
     for revision in 1..=64 {
-        assert!(pace.may_go_on(), "at {revision}, half a window");
+        assert!(pace.is_near(), "at {revision}, half a window");
         writer.apply(revision, [Change::put(if revision == 1 { "/b" } else { "/a" }, "1")]).unwrap();
     }
-    (0..100).for_each(|_| assert!(!pace.may_go_on(), "the notifier has not come by"));
+    (0..100).for_each(|_| assert!(!pace.is_near(), "the notifier has not come by"));
     drop(closed);
     until("it is woken", || set.take(&mut [0]) == 1);
-    assert!(!pace.may_go_on(), "it has not taken it");
+    assert!(!pace.is_near(), "it has not taken it");
     assert_eq!(one.poll(10).unwrap().len(), 1);
-    until("it goes on", || pace.may_go_on());
+    until("it goes on", || pace.is_near());
 }

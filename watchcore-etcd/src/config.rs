@@ -8,7 +8,7 @@ use http::Uri;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use watchcore::{Code, Error, MAX_REVISION, Pace, Result, Subscription, Writer};
+use watchcore::{Closer, Code, Error, MAX_REVISION, Result, Subscription, Writer};
 
 /// The longest message that is accepted before fragments are asked for.
 const MESSAGE_LIMIT: usize = 64 << 20;
@@ -54,7 +54,7 @@ impl fmt::Debug for User {
 #[must_use = "a feeder runs only after start()"]
 pub struct FeederBuilder {
     options: Options,
-    pace: Option<Pace>,
+    pace: Option<Closer>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ pub(super) struct Options {
 pub(super) struct Config {
     pub(super) options: Options,
     pub(super) range: KeyRange,
-    pub(super) pace: Option<Pace>,
+    pub(super) pace: Option<Closer>,
 }
 
 impl fmt::Debug for FeederBuilder {
@@ -175,7 +175,7 @@ impl FeederBuilder {
     /// subscription, so that the subscription sees all of a history longer than the window. Open it before the feeder
     /// starts, on a cache built with `expect_load`.
     pub fn pace(mut self, subscription: &Subscription) -> Self {
-        self.pace = Some(subscription.pace());
+        self.pace = Some(subscription.closer());
         self
     }
 

@@ -538,7 +538,7 @@ impl Follower<'_, '_> {
     /// Waits while the subscription that sets the pace is half a window behind.
     async fn keep_pace(&self) {
         let Some(pace) = &self.session.config.pace else { return };
-        while !pace.may_go_on() {
+        while !pace.is_near() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
