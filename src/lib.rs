@@ -108,7 +108,6 @@ pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
 pub use filter::selector::FieldRequirement;
-pub use json::MAX_JSON_DEPTH;
 pub use position::{MAX_REVISION, Position};
 #[cfg(not(loom))]
 pub use process::shutdown;

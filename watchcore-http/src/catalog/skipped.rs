@@ -60,7 +60,7 @@ fn is_too_deep(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use watchcore::MAX_JSON_DEPTH;
+    use watchcore::json::MAX_JSON_DEPTH;
 
     #[test]
     fn too_deep_is_no_other_fault() {

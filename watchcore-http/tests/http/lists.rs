@@ -4,6 +4,7 @@ use crate::support::ground::{NODES, SHOP, WIDGETS, node_key, widget, widget_key,
 use crate::support::{Answer, Client, Ground, eventually, get, request, within};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use watchcore::json::MAX_JSON_DEPTH;
 use watchcore::{Cache, Change, Writer};
 use watchcore_http::{Api, Limits, Resource, Server};
 
@@ -245,7 +246,7 @@ async fn tokens_know_selectors_on_names() {
 #[tokio::test]
 async fn depth_of_what_is_served_is_that_of_selectors() {
     let ground = Ground::start().await;
-    for (name, depth) in [("even", watchcore::MAX_JSON_DEPTH), ("deeper", watchcore::MAX_JSON_DEPTH + 1)] {
+    for (name, depth) in [("even", MAX_JSON_DEPTH), ("deeper", MAX_JSON_DEPTH + 1)] {
         let (open, close) = ("[".repeat(depth - 1), "]".repeat(depth - 1));
         let value = format!(r#"{{"metadata":{{"labels":{{"app":"red"}}}},"spec":{open}{close}}}"#);
         ground.put(&widget_key(&format!("shop/{name}")), value);
