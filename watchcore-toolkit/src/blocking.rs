@@ -7,7 +7,7 @@ use crate::fake::{FakeWatch, send};
 use crate::foreign::{guard, wake};
 use crate::park;
 use crate::pipe::Pipe;
-use crate::source::{ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
+use crate::source::{ListPage, ListRequest, ListerWatcher, SourceFuture, WatchRequest};
 use crate::sync::Lock;
 use crate::watch::{BoxWatch, WatchExt};
 use std::fmt;
@@ -72,12 +72,12 @@ where
 {
     type Watch = BoxWatch<O>;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture<O> {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage<O>> {
         let source = Arc::clone(&self.0);
         Box::pin(Answered::of(move |reply| reply.give(called(|| (source.0)(request)))))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<BoxWatch<O>> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<BoxWatch<O>>> {
         let source = Arc::clone(&self.0);
         Box::pin(Answered::of(move |reply| {
             let mut events = match called(|| (source.1)(request)) {

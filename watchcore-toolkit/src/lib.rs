@@ -113,7 +113,7 @@ pub use queue::{
 pub use recorder::{Recorder, Recording};
 pub use reflector::{Reflector, ReflectorHandle, ReflectorState, ReflectorStatus, ReflectorThread};
 pub use retry::{CacheSource, RetryWatch, RetryWatchBuilder};
-pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher, Opening, PageFuture, WatchRequest};
+pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher, SourceFuture, WatchRequest};
 pub use touched::{PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};

@@ -169,11 +169,20 @@ impl WatchRequest {
     }
 }
 
-/// A future that lists a page.
-pub type PageFuture<O = Entry> = Pin<Box<dyn Future<Output = Result<ListPage<O>, Status>> + Send>>;
-
-/// A future that opens a watch.
-pub type Opening<W> = Pin<Box<dyn Future<Output = Result<Option<W>, Status>> + Send>>;
+/// The future of a source's answer: a page of a list, or a watch.
+///
+/// The caller polls it while it asks the source for something else, and may drop the source first: the future owns what
+/// it uses.
+///
+/// ```
+/// use watchcore_toolkit::{ListPage, SourceFuture, Status};
+///
+/// fn unreachable() -> SourceFuture<ListPage> {
+///     Box::pin(async { Err(Status::new(503, "out of reach")) })
+/// }
+/// # drop(unreachable());
+/// ```
+pub type SourceFuture<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 
 /// The objects of a source.
 pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
@@ -200,7 +209,7 @@ pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
 ///
 /// ```
 /// use std::future::ready;
-/// use watchcore_toolkit::{EmptyWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
+/// use watchcore_toolkit::{EmptyWatch, Entry, ListPage, ListRequest, ListerWatcher, SourceFuture, WatchRequest};
 ///
 /// /// A source that never changes.
 /// struct Fixed;
@@ -208,10 +217,10 @@ pub(crate) type ObjectOf<S> = <<S as ListerWatcher>::Watch as Watch>::Object;
 /// impl ListerWatcher for Fixed {
 ///     type Watch = EmptyWatch<Entry>;
 ///
-///     fn list(&mut self, _: ListRequest) -> PageFuture {
+///     fn list(&mut self, _: ListRequest) -> SourceFuture<ListPage> {
 ///         Box::pin(ready(Ok(ListPage::new(1, [Entry::new("/a", "1", 1)]))))
 ///     }
-///     fn watch(&mut self, _: WatchRequest) -> Opening<EmptyWatch<Entry>> {
+///     fn watch(&mut self, _: WatchRequest) -> SourceFuture<Option<EmptyWatch<Entry>>> {
 ///         Box::pin(ready(Ok(Some(EmptyWatch::new()))))
 ///     }
 /// }
@@ -224,13 +233,13 @@ pub trait ListerWatcher: Send + 'static {
     /// Lists a page; 405 if the source cannot. The future must not refer to the source; it is
     /// dropped if it takes longer than the caller's answer timeout
     /// ([`Reflector::answer_timeout`](crate::Reflector::answer_timeout)).
-    fn list(&mut self, _request: ListRequest) -> PageFuture<<Self::Watch as Watch>::Object> {
+    fn list(&mut self, _request: ListRequest) -> SourceFuture<ListPage<<Self::Watch as Watch>::Object>> {
         Box::pin(ready(Err(Status::new(405, "this source cannot be listed"))))
     }
 
     /// Opens a watch. `None` means that there is no watch, and is retried like an error. The same
     /// time limit applies as for a list.
-    fn watch(&mut self, request: WatchRequest) -> Opening<Self::Watch>;
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<Self::Watch>>;
 }
 
 /// A closure is a source that can be watched from a position, and not listed.
@@ -242,7 +251,7 @@ where
 {
     type Watch = W;
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<W> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<W>> {
         Box::pin(self(request.from))
     }
 }
@@ -287,11 +296,11 @@ where
 {
     type Watch = W::Watch;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture<ObjectOf<W>> {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage<ObjectOf<W>>> {
         Box::pin((self.list)(request))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<W::Watch> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<W::Watch>> {
         self.watch.watch(request)
     }
 }

@@ -9,7 +9,7 @@ use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::guarded_source::{guarded_answer, poll_watch};
 use crate::machine::Input;
-use crate::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
+use crate::source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, SourceFuture};
 use crate::watch::Watch;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -160,7 +160,7 @@ fn went_back(known: u64, reached: u64) -> Status {
 #[derive(Default)]
 struct Asking {
     /// The ticket that the request answers.
-    page: Option<(u64, PageFuture)>,
+    page: Option<(u64, SourceFuture<ListPage>)>,
     /// The highest ticket whose request has failed.
     failed: u64,
 }

@@ -48,16 +48,16 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// use std::time::Duration;
 /// use watchcore::{Cache, Read};
 /// use watchcore_toolkit::{
-///     BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, Reflector, Status, WatchRequest,
+///     BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, SourceFuture, Reflector, Status, WatchRequest,
 /// };
 ///
 /// struct Server;
 /// impl ListerWatcher for Server {
 ///     type Watch = BoxWatch<Entry>;
-///     fn list(&mut self, _: ListRequest) -> PageFuture {
+///     fn list(&mut self, _: ListRequest) -> SourceFuture<ListPage> {
 ///         Box::pin(ready(Ok(ListPage::new(7, [Entry::new("/a", "1", 5)]))))
 ///     }
-///     fn watch(&mut self, _: WatchRequest) -> Opening<BoxWatch<Entry>> {
+///     fn watch(&mut self, _: WatchRequest) -> SourceFuture<Option<BoxWatch<Entry>>> {
 ///         Box::pin(ready(Err(Status::new(503, "out of reach"))))
 ///     }
 /// }

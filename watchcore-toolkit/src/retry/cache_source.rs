@@ -5,7 +5,7 @@
 use crate::event::Status;
 use crate::object::{FromKeyValue, object_of};
 use crate::objects::ObjectWatch;
-use crate::source::{ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest};
+use crate::source::{ListPage, ListRequest, ListerWatcher, SourceFuture, WatchRequest};
 use std::fmt;
 use std::future::ready;
 use std::marker::PhantomData;
@@ -68,11 +68,11 @@ impl<O: FromKeyValue> CacheSource<O> {
 impl<O: FromKeyValue> ListerWatcher for CacheSource<O> {
     type Watch = ObjectWatch<O>;
 
-    fn list(&mut self, _: ListRequest) -> PageFuture<O> {
+    fn list(&mut self, _: ListRequest) -> SourceFuture<ListPage<O>> {
         Box::pin(ready(self.snapshot()))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<ObjectWatch<O>> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<ObjectWatch<O>>> {
         let builder = ObjectWatch::builder(&self.cache).filter(self.filter.clone());
         let opened = builder.start(Start::AfterIn(request.from)).on_lag(OnLag::Stop).open();
         Box::pin(ready(opened.map(Some).map_err(Status::from)))

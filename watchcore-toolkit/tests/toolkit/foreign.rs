@@ -15,8 +15,8 @@ use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, KeyValue, OnLag, Range, Result, Start};
 use watchcore_toolkit::{
     Action, Broadcaster, Entry, FakeWatch, FromKeyValue, Handler, HandlerFns, HandlerOptions, HandlerState, Informer,
-    ListPage, ListRequest, ListerWatcher, ManualClock, ObjectWatch, Opening, Origin, PageFuture, Payload, RateLimiter,
-    Reflector, RetryWatch, Status, WatchEvent, WatchExt, WatchRequest, WhenFull, WorkQueue,
+    ListPage, ListRequest, ListerWatcher, ManualClock, ObjectWatch, Origin, Payload, RateLimiter, Reflector,
+    RetryWatch, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest, WhenFull, WorkQueue,
 };
 
 /// Runs a call on a thread of its own: a call that waits for itself fails the test, and does not hang it.
@@ -197,7 +197,7 @@ impl watchcore_toolkit::Watch for BrokenWatch {
 impl ListerWatcher for Panics {
     type Watch = BrokenWatch;
 
-    fn list(&mut self, _: ListRequest) -> PageFuture {
+    fn list(&mut self, _: ListRequest) -> SourceFuture<ListPage> {
         self.panics("list");
         if self.at == "answer" && self.times > 0 {
             self.times -= 1;
@@ -206,7 +206,7 @@ impl ListerWatcher for Panics {
         Box::pin(ready(Ok(ListPage::new(3, [Entry::new("/a", "1", 1)]))))
     }
 
-    fn watch(&mut self, _: WatchRequest) -> Opening<BrokenWatch> {
+    fn watch(&mut self, _: WatchRequest) -> SourceFuture<Option<BrokenWatch>> {
         self.panics("watch");
         if self.at == "opening" && self.times > 0 {
             self.times -= 1;

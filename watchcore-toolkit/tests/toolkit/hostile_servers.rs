@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Range, Read};
 use watchcore_toolkit::{
-    Clock, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Payload, Reflector,
-    RetryWatch, Status, WatchEvent, WatchExt, WatchRequest,
+    Clock, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Payload, Reflector, RetryWatch,
+    SourceFuture, Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 const SEEDS: u64 = 1000;
@@ -183,12 +183,12 @@ struct Shared(Arc<Mutex<Hostile>>);
 impl ListerWatcher for Shared {
     type Watch = Fed;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
         let at_least = if let ListAt::AtLeast(revision) = request.at { revision } else { 0 };
         Box::pin(ready(self.0.lock().unwrap().list(at_least)))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<Fed> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<Fed>> {
         Box::pin(ready(self.0.lock().unwrap().watch(request.from.revision)))
     }
 }

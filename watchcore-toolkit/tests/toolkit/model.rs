@@ -19,9 +19,8 @@ use std::time::Duration;
 use watchcore::{Cache, Change, Record, ResyncReason, Writer};
 use watchcore_toolkit::{
     Backoff, BoxWatch, CacheSource, Entry, Handler, HandlerOptions, HandlerRun, Informer, ListAt, ListPage,
-    ListRequest, ListerWatcher, ManualClock, ObjectWatch, Opening, Origin, PageFuture, Payload, Predicate,
-    PredicateExt, Reflector, Registration, RetryWatch, Status, WatchEvent, WatchExt, WatchRequest, WorkQueue,
-    predicates,
+    ListRequest, ListerWatcher, ManualClock, ObjectWatch, Origin, Payload, Predicate, PredicateExt, Reflector,
+    Registration, RetryWatch, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest, WorkQueue, predicates,
 };
 
 const KEYS: usize = 6;
@@ -446,7 +445,7 @@ struct ModelSource(Arc<Mutex<ModelServer>>);
 impl ListerWatcher for ModelSource {
     type Watch = ScriptWatch<Entry>;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
         let mut server = self.0.lock().unwrap();
         let revision = server.history.len() as u64;
         let answer = match server.mood() {
@@ -462,7 +461,7 @@ impl ListerWatcher for ModelSource {
         Box::pin(ready(answer))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<ScriptWatch<Entry>> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<ScriptWatch<Entry>>> {
         let mut server = self.0.lock().unwrap();
         let mood = server.mood();
         let from = request.from.revision as usize;

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Code, ResyncReason, Start, State};
 use watchcore_toolkit::{
-    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Reflector,
-    ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
+    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle,
+    ReflectorState, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 /// How long the sources of functions may take for an answer.
@@ -147,18 +147,18 @@ fn fault_pages_of_several_revisions_are_listed_whole() {
 
 /// A source whose answers are functions.
 struct Asked {
-    list: Box<dyn FnMut(ListRequest) -> PageFuture + Send>,
-    watch: Box<dyn FnMut(WatchRequest) -> Opening<BoxWatch<Entry>> + Send>,
+    list: Box<dyn FnMut(ListRequest) -> SourceFuture<ListPage> + Send>,
+    watch: Box<dyn FnMut(WatchRequest) -> SourceFuture<Option<BoxWatch<Entry>>> + Send>,
 }
 
 impl ListerWatcher for Asked {
     type Watch = BoxWatch<Entry>;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
         (self.list)(request)
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<BoxWatch<Entry>> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<BoxWatch<Entry>>> {
         (self.watch)(request)
     }
 }
@@ -182,7 +182,7 @@ impl Asked {
 fn fault_hot_list_lets_others_run() {
     let pages = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&pages);
-    let list = move |_| -> PageFuture {
+    let list = move |_| -> SourceFuture<ListPage> {
         let number = counted.fetch_add(1, Ordering::SeqCst).to_string();
         let page = ListPage::new(10, [entry(&format!("/{number}"), "1", 1)]);
         Box::pin(ready(Ok(if number == "5000" { page } else { page.continued(number) })))
@@ -200,7 +200,7 @@ fn fault_hot_list_lets_others_run() {
 fn fault_hot_state_lets_others_run() {
     let events = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&events);
-    let watch = move |_| -> Opening<BoxWatch<Entry>> {
+    let watch = move |_| -> SourceFuture<Option<BoxWatch<Entry>>> {
         let counted = Arc::clone(&counted);
         let next = move |_: &mut Context<'_>| match counted.fetch_add(1, Ordering::SeqCst) {
             100_000.. => Poll::Pending,
@@ -226,14 +226,14 @@ fn fault_answer_that_never_comes_is_asked_for_again() {
     for (lists, initial_watch) in [(false, false), (true, false), (true, true)] {
         let asked = Arc::new(AtomicUsize::new(0));
         let (list_asked, watch_asked) = (Arc::clone(&asked), Arc::clone(&asked));
-        let list = move |_| -> PageFuture {
+        let list = move |_| -> SourceFuture<ListPage> {
             if lists {
                 return Box::pin(ready(page(10, &[])));
             }
             list_asked.fetch_add(1, Ordering::SeqCst);
             Box::pin(pending())
         };
-        let watch = move |_| -> Opening<BoxWatch<Entry>> {
+        let watch = move |_| -> SourceFuture<Option<BoxWatch<Entry>>> {
             watch_asked.fetch_add(1, Ordering::SeqCst);
             Box::pin(pending())
         };
@@ -268,11 +268,11 @@ impl Drop for Lingers {
 impl ListerWatcher for Lingers {
     type Watch = BoxWatch<Entry>;
 
-    fn list(&mut self, _: ListRequest) -> PageFuture {
+    fn list(&mut self, _: ListRequest) -> SourceFuture<ListPage> {
         Box::pin(ready(page(10, &[])))
     }
 
-    fn watch(&mut self, _: WatchRequest) -> Opening<BoxWatch<Entry>> {
+    fn watch(&mut self, _: WatchRequest) -> SourceFuture<Option<BoxWatch<Entry>>> {
         Box::pin(pending())
     }
 }

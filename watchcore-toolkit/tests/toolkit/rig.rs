@@ -10,8 +10,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use watchcore::{Cache, Range, Read};
 use watchcore_toolkit::{
-    Backoff, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Reflector,
-    ReflectorHandle, Status, WatchEvent, WatchRequest,
+    Backoff, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle,
+    SourceFuture, Status, WatchEvent, WatchRequest,
 };
 
 /// A source whose lists and watches a test has written down. Without more lists it refuses with 503, without more watches
@@ -26,12 +26,12 @@ pub(crate) struct Scripted {
 impl ListerWatcher for Scripted {
     type Watch = ScriptWatch<Entry>;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
         self.requests.lock().unwrap().push(request);
         Box::pin(ready(self.lists.pop_front().unwrap_or_else(|| Err(Status::new(503, "no more lists")))))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<ScriptWatch<Entry>> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<ScriptWatch<Entry>>> {
         let from = request.from.revision;
         self.watched.lock().unwrap().push(request);
         Box::pin(ready(self.watches.answer(from)))

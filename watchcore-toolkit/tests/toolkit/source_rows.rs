@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use watchcore_toolkit::{
-    Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Opening, PageFuture, Status, Stopper, Watch,
-    WatchEvent, WatchRequest,
+    Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, SourceFuture, Status, Stopper, Watch, WatchEvent,
+    WatchRequest,
 };
 
 /// `error 410 [after 5s]`.
@@ -238,7 +238,7 @@ fn answering<T: Send + 'static>(answer: Option<T>) -> Pin<Box<dyn Future<Output 
 impl ListerWatcher for Source {
     type Watch = Fed;
 
-    fn list(&mut self, request: ListRequest) -> PageFuture {
+    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
         let word = if request.limit == 0 { "whole" } else { "list" };
         answering(self.page(match (&request.continue_token, request.at) {
             (Some(token), _) => format!("list+{token}"),
@@ -247,7 +247,7 @@ impl ListerWatcher for Source {
         }))
     }
 
-    fn watch(&mut self, request: WatchRequest) -> Opening<Fed> {
+    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<Fed>> {
         let word = if request.initial_state { "state" } else { "watch" };
         answering(self.open(format!("{word}@{}", request.from.revision)))
     }
