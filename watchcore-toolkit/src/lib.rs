@@ -106,7 +106,6 @@ pub use informer::{
 pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
 pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
-pub use predicates::Predicate;
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };
@@ -114,7 +113,6 @@ pub use recorder::{Recorder, Recording};
 pub use reflector::{Reflector, ReflectorHandle, ReflectorState, ReflectorStatus, ReflectorThread};
 pub use retry::{CacheSource, RetryWatch, RetryWatchBuilder};
 pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher, SourceFuture, WatchRequest};
-pub use touched::{PredicateExt, PredicateFilter, Touched};
+pub use touched::{Predicate, PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};
-pub use watchcore::Backoff;

@@ -1,16 +1,69 @@
-//! Watches for controllers: without deletions, without marks, without irrelevant changes.
+//! Watches for controllers: without deletions, without marks, without the changes that a predicate finds irrelevant.
 
 #![forbid(unsafe_code)]
 
 use crate::event::{Origin, Payload, WatchEvent};
 use crate::keyed::{Keyed, refused_without_key};
-use crate::predicates::{Predicate, hash_of};
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+
+/// Returns a hash of the part of an object that is compared between two versions, or `None` if the
+/// object has no such part, in which case every change passes. Closures implement it.
+///
+/// ```
+/// use watchcore_toolkit::{Predicate, predicates};
+///
+/// struct Pod { generation: Option<u64>, labels: Vec<String> }
+///
+/// let generation = predicates::by(|pod: &Pod| pod.generation);
+/// let labels = predicates::by(|pod: &Pod| Some(pod.labels.clone()));
+/// // A change of either; of the labels alone where there is no generation.
+/// let either = generation.combine(labels);
+/// let pod = |generation, label: &str| Pod { generation, labels: vec![label.to_owned()] };
+/// assert_ne!(either.hash(&pod(Some(1), "a")), either.hash(&pod(Some(2), "a")));
+/// assert_ne!(either.hash(&pod(Some(1), "a")), either.hash(&pod(Some(1), "b")));
+/// assert_eq!(either.hash(&pod(Some(1), "a")), either.hash(&pod(Some(1), "a")));
+/// ```
+pub trait Predicate<O>: Send {
+    /// The hash of the compared part of the object.
+    fn hash(&self, object: &O) -> Option<u64>;
+
+    /// Detects a change of either part; if an object lacks one of them, of the other.
+    fn combine<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
+    where
+        Self: Sized,
+    {
+        move |object: &O| match (self.hash(object), other.hash(object)) {
+            (None, None) => None,
+            both => Some(hash_of(&both)),
+        }
+    }
+
+    /// Detects a change of this part or, if an object lacks it, of the other.
+    fn fallback<P: Predicate<O>>(self, other: P) -> impl Predicate<O>
+    where
+        Self: Sized,
+    {
+        move |object: &O| self.hash(object).or_else(|| other.hash(object))
+    }
+}
+
+impl<O, F: Fn(&O) -> Option<u64> + Send> Predicate<O> for F {
+    fn hash(&self, object: &O) -> Option<u64> {
+        self(object)
+    }
+}
+
+pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
 
 /// Adapters of every watch for controllers.
 ///

@@ -1,7 +1,7 @@
 //! Delays that grow, and begin anew after a calm time.
 
 use std::time::{Duration, Instant};
-use watchcore_toolkit::Backoff;
+use watchcore::Backoff;
 
 /// A failure after two calm minutes is a first one; the calm begins when the delay before it was over.
 #[test]

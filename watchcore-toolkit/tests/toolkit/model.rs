@@ -16,11 +16,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Change, Record, ResyncReason, Writer};
+use watchcore::{Backoff, Cache, Change, Record, ResyncReason, Writer};
 use watchcore_toolkit::{
-    Backoff, BoxWatch, CacheSource, Entry, Handler, HandlerOptions, HandlerRun, Informer, ListAt, ListPage,
-    ListRequest, ListerWatcher, ManualClock, ObjectWatch, Origin, Payload, Predicate, PredicateExt, Reflector,
-    Registration, RetryWatch, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest, WorkQueue, predicates,
+    BoxWatch, CacheSource, Entry, Handler, HandlerOptions, HandlerRun, Informer, ListAt, ListPage, ListRequest,
+    ListerWatcher, ManualClock, ObjectWatch, Origin, Payload, Predicate, PredicateExt, Reflector, Registration,
+    RetryWatch, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest, WorkQueue, predicates,
 };
 
 const KEYS: usize = 6;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Code, ResyncReason, Start, State};
+use watchcore::{Backoff, Cache, Code, ResyncReason, Start, State};
 use watchcore_toolkit::{
-    Backoff, BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle,
-    ReflectorState, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest,
+    BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle, ReflectorState,
+    SourceFuture, Status, WatchEvent, WatchExt, WatchRequest,
 };
 
 /// How long the sources of functions may take for an answer.

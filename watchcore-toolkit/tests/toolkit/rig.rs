@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Range, Read};
+use watchcore::{Backoff, Cache, Range, Read};
 use watchcore_toolkit::{
-    Backoff, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle,
-    SourceFuture, Status, WatchEvent, WatchRequest,
+    Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, Reflector, ReflectorHandle, SourceFuture, Status,
+    WatchEvent, WatchRequest,
 };
 
 /// A source whose lists and watches a test has written down. Without more lists it refuses with 503, without more watches
