@@ -15,7 +15,6 @@ mod digest;
 mod files;
 mod frame;
 #[cfg(any(test, fuzzing))]
-#[doc(hidden)]
 pub mod fuzz;
 mod json;
 mod keys;
