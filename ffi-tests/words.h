@@ -50,6 +50,12 @@ static int is(const char *word, const char *other)
     return strcmp(word, other) == 0;
 }
 
+/* The first word of a step. */
+static const char *verb(const struct step *step)
+{
+    return step->words.at[0];
+}
+
 static void print_refusal(struct step *step, int32_t code)
 {
     const watchcore_error *error = &step->error;
