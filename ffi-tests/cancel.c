@@ -95,6 +95,7 @@ static void live(void)
     watchcore_stats stats = WATCHCORE_STATS_INIT;
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
+    watchcore_code_info of_code = WATCHCORE_CODE_INFO_INIT;
     const watchcore_key_value *kv = NULL;
     uint64_t number = 0, epoch = 0, tag = 0;
     uint32_t flag = 0;
@@ -173,8 +174,7 @@ static void live(void)
     INSIDE(watchcore_snapshot_free(snapshot));
     INSIDE(CHECK(watchcore_version() != NULL && watchcore_abi_version() == 0));
     INSIDE(CHECK(watchcore_name(WATCHCORE_NAME_STATE, 1) != NULL && watchcore_error_name(1) != NULL));
-    INSIDE(CHECK(watchcore_strerror(1) != NULL && watchcore_error_is_retryable(1) == 0 && watchcore_error_is_fatal(1) == 0));
-    INSIDE(CHECK(watchcore_error_http_status(1) == 400));
+    GOOD(watchcore_code_describe(1, &of_code, &error));
     GOOD(watchcore_wakeset_remove_subscription(set, subscription, &error));
     GOOD(watchcore_wakeset_remove_waiter(set, waiter, &error));
     INSIDE(watchcore_waiter_free(waiter));

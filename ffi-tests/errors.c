@@ -330,15 +330,22 @@ static void test_error_struct(void)
 /* What the codes are: row 9.1. */
 static void test_codes(void)
 {
+    watchcore_code_info info = WATCHCORE_CODE_INFO_INIT;
     int32_t code;
     for (code = -2; code < 200; code++) {
-        if (strcmp(watchcore_error_name(code), "UNKNOWN") != 0) {
-            CHECK(strlen(watchcore_strerror(code)) > 1);
-        } else {
-            CHECK(watchcore_error_is_retryable(code) == 0 && watchcore_error_is_fatal(code) == 0);
+        CHECK_OK(watchcore_code_describe(code, &info, &error));
+        CHECK(strcmp(info.name, watchcore_error_name(code)) == 0 && strlen(info.sentence) > 1);
+        if (strcmp(info.name, "UNKNOWN") == 0) {
+            CHECK(info.retryable == 0 && info.fatal == 0 && info.retry_after_ms == 0 && info.http_status == 500);
+            CHECK(strcmp(info.reason, "InternalError") == 0);
         }
     }
-    CHECK(strcmp(watchcore_error_name(WATCHCORE_OK), "OK") == 0 && watchcore_error_http_status(WATCHCORE_OK) == 200);
+    CHECK_OK(watchcore_code_describe(WATCHCORE_OK, &info, &error));
+    CHECK(strcmp(info.name, "OK") == 0 && info.http_status == 200 && info.reason[0] == 0);
+    BAD(watchcore_code_describe(WATCHCORE_OK, NULL, &error));
+    info.size = 0;
+    BAD(watchcore_code_describe(WATCHCORE_OK, &info, &error));
+    CHECK(info.http_status == 200); /* written only on success */
 }
 
 int main(void)

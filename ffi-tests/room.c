@@ -39,6 +39,7 @@ static void test_answers_end_where_the_struct_ends(void)
     ROOM(watchcore_status) status;
     ROOM(watchcore_stats) stats;
     ROOM(watchcore_lag) lag;
+    ROOM(watchcore_code_info) code;
     ROOM(watchcore_batch) batch;
     ROOM(watchcore_error) bad;
 
@@ -58,6 +59,9 @@ static void test_answers_end_where_the_struct_ends(void)
     PREPARE(lag, watchcore_lag, WATCHCORE_LAG_INIT);
     CHECK_OK(watchcore_subscription_lag(subscription, &lag.known, &error));
     CHECK(lag.known.size == sizeof(watchcore_lag) && untouched(lag.guard));
+    PREPARE(code, watchcore_code_info, WATCHCORE_CODE_INFO_INIT);
+    CHECK_OK(watchcore_code_describe(WATCHCORE_CLOSED, &code.known, &error));
+    CHECK(code.known.size == sizeof(watchcore_code_info) && code.known.fatal == 1 && untouched(code.guard));
     PREPARE(batch, watchcore_batch, WATCHCORE_BATCH_INIT);
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch.known, &error));
     CHECK(batch.known.count > 0 && untouched(batch.guard));

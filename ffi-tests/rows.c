@@ -223,16 +223,16 @@ static void do_codes(struct step *step)
 {
     int32_t code;
     for (code = 1; code < 200; code++) {
-        const char *reason = watchcore_error_reason(code);
-        if (is(watchcore_error_name(code), "UNKNOWN")) {
+        watchcore_code_info info = WATCHCORE_CODE_INFO_INIT;
+        (void)granted(step, watchcore_code_describe(code, &info, fresh(step)));
+        if (is(info.name, "UNKNOWN")) {
             continue;
         }
-        add(&step->line, "%d %s %u%s%s", (int)code, watchcore_error_name(code), (unsigned)watchcore_error_http_status(code),
-            reason[0] == 0 ? "" : " ", reason);
-        add(&step->line, "%s%s", watchcore_error_is_retryable(code) ? " retryable" : "",
-            watchcore_error_is_fatal(code) ? " fatal" : "");
-        if (watchcore_error_retry_after(code) > 0) {
-            add(&step->line, " after %us", (unsigned)watchcore_error_retry_after(code));
+        add(&step->line, "%d %s %u%s%s", (int)code, info.name, (unsigned)info.http_status, info.reason[0] == 0 ? "" : " ",
+            info.reason);
+        add(&step->line, "%s%s", info.retryable ? " retryable" : "", info.fatal ? " fatal" : "");
+        if (info.retry_after_ms > 0) {
+            add(&step->line, " after %llus", U(info.retry_after_ms / 1000));
         }
         end_line(step);
     }

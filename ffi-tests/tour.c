@@ -5,14 +5,18 @@ static watchcore_error error;
 
 static void test_versions_and_codes(void)
 {
+    watchcore_code_info info = WATCHCORE_CODE_INFO_INIT;
     CHECK(strcmp(watchcore_version(), WATCHCORE_VERSION) == 0);
     CHECK(watchcore_abi_version() == 0);
     CHECK(strcmp(watchcore_error_name(WATCHCORE_COMPACTED), "COMPACTED") == 0);
     CHECK(strcmp(watchcore_error_name(12345), "UNKNOWN") == 0);
-    CHECK(strlen(watchcore_strerror(WATCHCORE_OK)) > 0 && strlen(watchcore_strerror(-1)) > 0);
-    CHECK(watchcore_error_is_retryable(WATCHCORE_TIMEOUT) == 1 && watchcore_error_is_retryable(WATCHCORE_CLOSED) == 0);
-    CHECK(watchcore_error_is_fatal(WATCHCORE_PANIC) == 1 && watchcore_error_is_fatal(WATCHCORE_TIMEOUT) == 0);
-    CHECK(watchcore_error_http_status(WATCHCORE_COMPACTED) == 410 && watchcore_error_http_status(777) == 500);
+    CHECK_OK(watchcore_code_describe(WATCHCORE_TIMEOUT, &info, &error));
+    CHECK(info.retryable == 1 && info.fatal == 0 && info.http_status == 504 && info.retry_after_ms == 1000);
+    CHECK(strcmp(info.name, "TIMEOUT") == 0 && strcmp(info.reason, "Timeout") == 0 && strlen(info.sentence) > 0);
+    CHECK_OK(watchcore_code_describe(WATCHCORE_PANIC, &info, &error));
+    CHECK(info.retryable == 0 && info.fatal == 1 && info.http_status == 500 && info.retry_after_ms == 0);
+    CHECK_OK(watchcore_code_describe(777, &info, &error));
+    CHECK(info.http_status == 500 && strcmp(info.name, "UNKNOWN") == 0 && strlen(info.sentence) > 0);
 }
 
 /* The name of a number is that of its constant. tests/header.rs of the library knows that none is forgotten. */

@@ -66,6 +66,14 @@ static inline void wc_error_free(watchcore_error *error)
         return code == WATCHCORE_OK ? NULL : wc_kept(&error, code); \
     } while (0)
 
+// Describes a code. The call cannot fail: the struct is the right one. Its texts are static.
+static inline watchcore_code_info wc_code(int32_t code)
+{
+    watchcore_code_info info = WATCHCORE_CODE_INFO_INIT;
+    (void)watchcore_code_describe(code, &info, NULL);
+    return info;
+}
+
 // ---- cache ------------------------------------------------------------------
 
 static inline watchcore_error *wc_cache_new(const watchcore_cache_options *options, watchcore_cache **cache)

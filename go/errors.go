@@ -3,18 +3,7 @@ package watchcore
 // #include "abi.h"
 // #cgo noescape watchcore_error_name
 // #cgo nocallback watchcore_error_name
-// #cgo noescape watchcore_strerror
-// #cgo nocallback watchcore_strerror
-// #cgo noescape watchcore_error_is_retryable
-// #cgo nocallback watchcore_error_is_retryable
-// #cgo noescape watchcore_error_is_fatal
-// #cgo nocallback watchcore_error_is_fatal
-// #cgo noescape watchcore_error_http_status
-// #cgo nocallback watchcore_error_http_status
-// #cgo noescape watchcore_error_reason
-// #cgo nocallback watchcore_error_reason
-// #cgo noescape watchcore_error_retry_after
-// #cgo nocallback watchcore_error_retry_after
+// #cgo nocallback wc_code
 // #cgo noescape wc_error_free
 // #cgo nocallback wc_error_free
 import "C"
@@ -74,9 +63,14 @@ const (
 	ErrInternal Code = 91
 )
 
+// info asks C for all properties of the code, in one call.
+func (c Code) info() C.watchcore_code_info {
+	return C.wc_code(C.int32_t(c))
+}
+
 // Error returns one sentence about the code.
 func (c Code) Error() string {
-	return "watchcore: " + inGo(C.GoString(C.watchcore_strerror(C.int32_t(c))))
+	return "watchcore: " + inGo(C.GoString(c.info().sentence))
 }
 
 // Name returns the code's name, which is the same in every language, such as "COMPACTED".
@@ -86,29 +80,29 @@ func (c Code) Name() string {
 
 // Retryable reports whether the same call may succeed later without any other step.
 func (c Code) Retryable() bool {
-	return C.watchcore_error_is_retryable(C.int32_t(c)) != 0
+	return c.info().retryable != 0
 }
 
 // Fatal reports whether the object that returned the code is of no further use.
 func (c Code) Fatal() bool {
-	return C.watchcore_error_is_fatal(C.int32_t(c)) != 0
+	return c.info().fatal != 0
 }
 
 // HTTPStatus returns the status with which an API server would answer.
 func (c Code) HTTPStatus() int {
-	return int(C.watchcore_error_http_status(C.int32_t(c)))
+	return int(c.info().http_status)
 }
 
 // Reason returns Kubernetes' reason for that status (metav1.StatusReason), such as "Expired", or ""
 // if there is none.
 func (c Code) Reason() string {
-	return C.GoString(C.watchcore_error_reason(C.int32_t(c)))
+	return C.GoString(c.info().reason)
 }
 
 // RetryAfter returns how long an API server would tell a client to wait before the same call; 0 if
 // the call would not succeed then.
 func (c Code) RetryAfter() time.Duration {
-	return time.Duration(C.watchcore_error_retry_after(C.int32_t(c))) * time.Second
+	return time.Duration(c.info().retry_after_ms) * time.Millisecond
 }
 
 // Error is an error of the library, with its numbers. A number that does not apply is 0. Extract it

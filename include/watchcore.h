@@ -15,8 +15,7 @@
 //
 //   1  Bytes
 //   2  Errors
-//        error_name  strerror  error_is_retryable  error_is_fatal  error_http_status  error_reason
-//        error_retry_after
+//        error_name  code_describe
 //   3  The library
 //        version  abi_version  shutdown  name
 //   4  Log messages
@@ -275,29 +274,41 @@ typedef struct watchcore_error {
 // freed. Any thread; never blocks. Since 0.1.
 const char *watchcore_error_name(int32_t code);
 
-// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
-const char *watchcore_strerror(int32_t code);
+// The properties of a code. Since 0.1.
+typedef struct watchcore_code_info {
+    // sizeof(watchcore_code_info).
+    uint32_t size;
+    // The HTTP status that an API server would answer.
+    uint32_t http_status;
+    // 1: the same call may succeed later without any other step.
+    uint32_t retryable;
+    // 1: the handle that answered the code is of no further use.
+    uint32_t fatal;
+    // How long an API server would tell a client to wait before the same call (Retry-After, which is in seconds); 0:
+    // it would not say, because waiting does not help.
+    uint64_t retry_after_ms;
+    // The name, as watchcore_error_name gives it.
+    const char *name;
+    // The reason that Kubernetes gives with the HTTP status, such as "Expired"; empty if it has none.
+    const char *reason;
+    // One sentence about the code.
+    const char *sentence;
+} watchcore_code_info;
+#define WATCHCORE_CODE_INFO_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_code_info), 0, 0, 0, 0, NULL, NULL, NULL }
+#define WATCHCORE_CODE_INFO_INIT WATCHCORE_LITERAL(watchcore_code_info) WATCHCORE_CODE_INFO_INITIALIZER
 
-// 1 if the same call may succeed later without any other step, else 0. Any thread; never blocks. Since 0.1.
-uint32_t watchcore_error_is_retryable(int32_t code);
-
-// 1 if the handle that answered the code is of no further use, else 0. Any thread; never blocks. Since 0.1.
-uint32_t watchcore_error_is_fatal(int32_t code);
-
-// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks. Since 0.1.
-uint32_t watchcore_error_http_status(int32_t code);
+// The properties of a code, also of WATCHCORE_OK. A number that is no code has the name "UNKNOWN", the HTTP
+// status 500 and the reason "InternalError", and is neither retryable nor fatal. `info`: the caller's struct;
+// its texts are NUL-terminated, static, never freed. Never blocks, O(1). Any thread, many at once. Codes:
+// INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_code_describe(int32_t code,
+                                watchcore_code_info *info,
+                                watchcore_error *error);
 
 // The largest revision. A read, a wait or a subscription at a larger one gets FUTURE_REVISION at once; a writer that
 // is given a larger one gets INVALID_ARGUMENT. Since 0.1.
 #define WATCHCORE_REVISION_MAX 4503599627370495
-
-// The reason that Kubernetes gives with the HTTP status of a code, such as "Expired"; empty if it has none,
-// and "InternalError" for an unknown code. NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
-const char *watchcore_error_reason(int32_t code);
-
-// How many seconds an API server would tell a client to wait before the same call (Retry-After); 0 if it
-// would not say, because waiting does not help. Any thread; never blocks. Since 0.1.
-uint32_t watchcore_error_retry_after(int32_t code);
 
 // ===========================================================================================================
 // 3. The library

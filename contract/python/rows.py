@@ -276,12 +276,13 @@ class Core:
 
     def do_codes(self, _):
         for code in range(1, 200):
-            name = ffi.string(lib.watchcore_error_name(code)).decode()
-            reason, after = ffi.string(lib.watchcore_error_reason(code)).decode(), lib.watchcore_error_retry_after(code)
+            info = Struct("code_info").value
+            call(lib.watchcore_code_describe, code, info)
+            name, reason = (ffi.string(text).decode() for text in (info.name, info.reason))
             if name != "UNKNOWN":
-                words = [str(code), name, str(lib.watchcore_error_http_status(code)), *reason.split()]
-                words += ["retryable"] * lib.watchcore_error_is_retryable(code)
-                words += ["fatal"] * lib.watchcore_error_is_fatal(code) + [f"after {after}s"] * bool(after)
+                words = [str(code), name, str(info.http_status), *reason.split()]
+                words += ["retryable"] * info.retryable + ["fatal"] * info.fatal
+                words += [f"after {info.retry_after_ms // 1000}s"] * bool(info.retry_after_ms)
                 self.before.append(" ".join(words))
         return self.before
 

@@ -28,9 +28,7 @@ macro_rules! functions {
 
 functions! {
     watchcore_bytes_from watchcore_bytes_from_string
-    watchcore_version watchcore_abi_version watchcore_name watchcore_shutdown watchcore_error_name watchcore_strerror
-    watchcore_error_is_retryable watchcore_error_is_fatal watchcore_error_http_status
-    watchcore_error_reason watchcore_error_retry_after
+    watchcore_version watchcore_abi_version watchcore_name watchcore_shutdown watchcore_error_name watchcore_code_describe
     watchcore_cache_new watchcore_cache_free watchcore_cache_close watchcore_cache_wait_ready
     watchcore_cache_wait_until watchcore_cache_consistent_revision watchcore_cache_position watchcore_cache_is_ready
     watchcore_writer_new watchcore_writer_load watchcore_writer_apply watchcore_writer_resync
