@@ -96,6 +96,7 @@ static void live(void)
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
     watchcore_code_info of_code = WATCHCORE_CODE_INFO_INIT;
+    watchcore_page_info of_page = WATCHCORE_PAGE_INFO_INIT;
     const watchcore_key_value *kv = NULL;
     uint64_t number = 0, epoch = 0, tag = 0;
     uint32_t flag = 0;
@@ -160,9 +161,9 @@ static void live(void)
     GOOD(watchcore_cache_diff(cache, 8, 0, 8, 0, NULL, &batch, &error));
     INSIDE(watchcore_batch_release(&batch));
     GOOD(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
-    INSIDE(CHECK(watchcore_page_count(page) == 1 && watchcore_page_item(page, 0) != NULL && watchcore_page_items(page) != NULL));
-    INSIDE(CHECK(watchcore_page_more(page) == 0 && watchcore_page_remaining(page) == 0 && watchcore_page_revision(page) == 8));
-    INSIDE(CHECK(watchcore_page_epoch(page) != 0 && watchcore_page_continue_token(page).data == NULL));
+    GOOD(watchcore_page_describe(page, &of_page, &error));
+    CHECK(of_page.count == 1 && of_page.revision == 8);
+    INSIDE(CHECK(watchcore_page_item(page, 0) != NULL && watchcore_page_items(page) != NULL));
     INSIDE(watchcore_page_free(page));
     GOOD(watchcore_snapshot_new(cache, &snapshot, &error));
     INSIDE(CHECK(watchcore_snapshot_revision(snapshot) == 8 && watchcore_snapshot_epoch(snapshot) != 0));

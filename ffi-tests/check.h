@@ -180,6 +180,16 @@ static inline watchcore_cache *embedded(watchcore_writer **writer)
     return cache;
 }
 
+/* The properties of a page. */
+static inline watchcore_page_info page_info(const watchcore_page *page)
+{
+    watchcore_page_info info = WATCHCORE_PAGE_INFO_INIT;
+    watchcore_error error = WATCHCORE_ERROR_INIT;
+    (void)check_report(watchcore_page_describe(page, &info, &error) == WATCHCORE_OK, __FILE__, __LINE__,
+                       "watchcore_page_describe", error.message);
+    return info;
+}
+
 /* Whether the library has the feature etcd. */
 static inline int has_feeder(void)
 {

@@ -20,6 +20,7 @@ static void test_child_is_refused_and_parent_goes_on(void)
     watchcore_snapshot *snapshot = NULL;
     watchcore_wakeset *set = NULL, *second = NULL;
     watchcore_page *page = NULL;
+    watchcore_page_info info = WATCHCORE_PAGE_INFO_INIT;
     watchcore_waiter *waiter = NULL;
     watchcore_text *text = NULL;
     watchcore_batch batch = WATCHCORE_BATCH_INIT, kept = WATCHCORE_BATCH_INIT;
@@ -56,7 +57,8 @@ static void test_child_is_refused_and_parent_goes_on(void)
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_wakeset_new(&second, &error));
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, &error));
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_metrics_text(NULL, 0, NULL, &text, &error)); /* of no handle */
-        CHECK(watchcore_page_count(page) == 0 && watchcore_snapshot_revision(snapshot) == 0);
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_page_describe(page, &info, &error));
+        CHECK(watchcore_page_item(page, 0) == NULL && watchcore_snapshot_revision(snapshot) == 0);
         CHECK(same(watchcore_event_key(watchcore_batch_event(&kept, 0)), "/a")); /* memory can be read */
         watchcore_batch_release(&kept);
         CHECK(kept.owner == NULL);
@@ -86,7 +88,7 @@ static void test_child_is_refused_and_parent_goes_on(void)
     CHECK(batch.count == 1);
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_cache_wait_until(cache, 2, 0, &revision, NULL, &error));
-    CHECK(revision == 2 && watchcore_page_count(page) == 1);
+    CHECK(revision == 2 && page_info(page).count == 1);
     CHECK(same(watchcore_event_value(watchcore_batch_event(&kept, 0)), "1"));
     watchcore_batch_release(&kept);
     watchcore_key_value_release(answer.kv);

@@ -21,6 +21,7 @@ static void test_null_handles(void)
     watchcore_lag lag = WATCHCORE_LAG_INIT;
     watchcore_subscription_list *list = NULL;
     watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    watchcore_page_info of_page = WATCHCORE_PAGE_INFO_INIT;
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     const watchcore_key_value *kv = NULL;
@@ -51,6 +52,7 @@ static void test_null_handles(void)
     BAD(watchcore_feeder_counters(NULL, &counters, &error));
     BAD(watchcore_cache_get(NULL, "/", 1, NULL, &answer, &error));
     BAD(watchcore_cache_list(NULL, NULL, NULL, &page, NULL, &error));
+    BAD(watchcore_page_describe(NULL, &of_page, &error));
     BAD(watchcore_cache_count(NULL, NULL, NULL, &number, NULL, NULL, &error));
     BAD(watchcore_snapshot_new(NULL, &snapshot, &error));
     BAD(watchcore_snapshot_get(NULL, "/", 1, &flag, &kv, &error));
@@ -97,9 +99,7 @@ static void test_null_handles(void)
     watchcore_wakeset_free(NULL);
     watchcore_batch_release(NULL);
     watchcore_key_value_release(NULL);
-    CHECK(watchcore_page_count(NULL) == 0 && watchcore_page_item(NULL, 0) == NULL && watchcore_page_items(NULL) == NULL);
-    CHECK(watchcore_page_more(NULL) == 0 && watchcore_page_remaining(NULL) == 0);
-    CHECK(watchcore_page_revision(NULL) == 0 && watchcore_page_epoch(NULL) == 0);
+    CHECK(watchcore_page_item(NULL, 0) == NULL && watchcore_page_items(NULL) == NULL);
     CHECK(watchcore_snapshot_revision(NULL) == 0 && watchcore_snapshot_epoch(NULL) == 0);
     CHECK(watchcore_batch_event(NULL, 0) == NULL && watchcore_event_key(NULL).data == NULL);
     CHECK(watchcore_event_value(NULL).data == NULL && watchcore_event_prev_value(NULL).data == NULL);
@@ -114,7 +114,9 @@ static void test_null_outputs(void)
     watchcore_subscription *subscription = NULL;
     watchcore_snapshot *snapshot = NULL;
     watchcore_wakeset *set = NULL;
+    watchcore_page *page = NULL;
     CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     BAD(watchcore_writer_new(cache, NULL, &error));
@@ -122,6 +124,7 @@ static void test_null_outputs(void)
     BAD(watchcore_feeder_start(cache, &etcd, NULL, &error));
     BAD(watchcore_cache_get(cache, "/", 1, NULL, NULL, &error));
     BAD(watchcore_cache_list(cache, NULL, NULL, NULL, NULL, &error));
+    BAD(watchcore_page_describe(page, NULL, &error));
     BAD(watchcore_cache_count(cache, NULL, NULL, NULL, NULL, NULL, &error));
     BAD(watchcore_cache_consistent_revision(cache, 0, NULL, &error));
     BAD(watchcore_cache_status(cache, NULL, &error));
@@ -142,6 +145,7 @@ static void test_null_outputs(void)
     BAD(watchcore_wakeset_take(set, NULL, 1, NULL, &error));
     BAD(watchcore_wakeset_fd(set, NULL, &error));
     watchcore_wakeset_free(set);
+    watchcore_page_free(page);
     watchcore_snapshot_free(snapshot);
     watchcore_subscription_free(subscription);
     watchcore_writer_free(writer);

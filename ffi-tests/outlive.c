@@ -67,7 +67,7 @@ static void test_everything_outlives_the_cache(void)
     CHECK(same(watchcore_event_prev_value(watchcore_batch_event(&view, 3)), "other"));
     CHECK(same(watchcore_event_prev_value(watchcore_batch_event(&filtered, 1)), "one"));
     CHECK(same(watchcore_bytes_from(answer.kv->value, answer.kv->value_length), "two"));
-    CHECK(watchcore_page_count(page) == 1 && watchcore_page_item(page, 0) == answer.kv);
+    CHECK(page_info(page).count == 1 && watchcore_page_item(page, 0) == answer.kv);
     CHECK_OK(watchcore_snapshot_get(snapshot, "/a/1", 4, NULL, &kv, &error));
     CHECK(kv == answer.kv); /* one stored version, everywhere */
     watchcore_snapshot_free(snapshot);

@@ -88,7 +88,7 @@ static void goes_on(scene *all)
         CHECK_OK(watchcore_wakeset_next(all->set, &position, &flag, &error));
     }
     if (all->page != NULL) {
-        CHECK(watchcore_page_count(all->page) == 1);
+        CHECK(page_info(all->page).count == 1);
     }
 }
 
@@ -203,6 +203,7 @@ static void test_panic_in_a_snapshot(void)
 
 static void test_panic_where_no_code_is_answered(void)
 {
+    watchcore_page_info info = WATCHCORE_PAGE_INFO_INIT;
     scene all;
     open_scene(&all);
     watchcore_debug_panic_next();
@@ -210,8 +211,10 @@ static void test_panic_where_no_code_is_answered(void)
     watchcore_snapshot_free(all.snapshot);
     all.snapshot = NULL;
     watchcore_debug_panic_next();
-    CHECK(watchcore_page_count(all.page) == 0);
-    CHECK(watchcore_page_count(all.page) == 0 && watchcore_page_item(all.page, 0) == NULL);
+    CHECK(watchcore_page_item(all.page, 0) == NULL);
+    CHECK(watchcore_page_item(all.page, 0) == NULL && watchcore_page_items(all.page) == NULL);
+    POISONED(watchcore_page_describe(all.page, &info, &error));
+    CHECK(info.count == 0);
     watchcore_page_free(all.page);
     all.page = NULL;
     goes_on(&all);

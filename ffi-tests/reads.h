@@ -8,6 +8,7 @@
 static void list_page(struct step *step, struct thing *pages)
 {
     struct list list;
+    watchcore_page_info info = WATCHCORE_PAGE_INFO_INIT;
     watchcore_page *page = NULL;
     watchcore_text *newest = NULL;
     watchcore_bytes token;
@@ -21,7 +22,10 @@ static void list_page(struct step *step, struct thing *pages)
         list.read.continue_token = text(pages->token);
     }
     code = watchcore_cache_list(cache_of(step), &list.range, &list.read, &page, &newest, fresh(step));
-    token = code == WATCHCORE_OK ? watchcore_page_continue_token(page) : watchcore_text_get(newest);
+    if (code == WATCHCORE_OK) {
+        (void)watchcore_page_describe(page, &info, NULL);
+    }
+    token = code == WATCHCORE_OK ? info.continue_token : watchcore_text_get(newest);
     if (pages != NULL) {
         pages->token = token.data == NULL ? NULL : room_for(token.data, token.length, token.length + 1);
     }
@@ -29,13 +33,13 @@ static void list_page(struct step *step, struct thing *pages)
     if (!granted(step, code)) {
         return;
     }
-    print(step, "at %llu", U(watchcore_page_revision(page)));
-    for (i = 0; i < watchcore_page_count(page); i++) {
+    print(step, "at %llu", U(info.revision));
+    for (i = 0; i < info.count; i++) {
         print_object(step, watchcore_page_item(page, i), list.full);
     }
-    if (watchcore_page_remaining(page) > 0) {
-        print(step, "more, %llu remain", U(watchcore_page_remaining(page)));
-    } else if (watchcore_page_more(page)) {
+    if (info.remaining > 0) {
+        print(step, "more, %llu remain", U(info.remaining));
+    } else if (info.more) {
         print(step, "more"); /* how many of those that follow match a filter is not known */
     }
     watchcore_page_free(page);

@@ -40,6 +40,8 @@ static void test_answers_end_where_the_struct_ends(void)
     ROOM(watchcore_stats) stats;
     ROOM(watchcore_lag) lag;
     ROOM(watchcore_code_info) code;
+    ROOM(watchcore_page_info) info;
+    watchcore_page *page = NULL;
     ROOM(watchcore_batch) batch;
     ROOM(watchcore_error) bad;
 
@@ -62,6 +64,11 @@ static void test_answers_end_where_the_struct_ends(void)
     PREPARE(code, watchcore_code_info, WATCHCORE_CODE_INFO_INIT);
     CHECK_OK(watchcore_code_describe(WATCHCORE_CLOSED, &code.known, &error));
     CHECK(code.known.size == sizeof(watchcore_code_info) && code.known.fatal == 1 && untouched(code.guard));
+    PREPARE(info, watchcore_page_info, WATCHCORE_PAGE_INFO_INIT);
+    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
+    CHECK_OK(watchcore_page_describe(page, &info.known, &error));
+    CHECK(info.known.size == sizeof(watchcore_page_info) && info.known.revision == 3 && untouched(info.guard));
+    watchcore_page_free(page);
     PREPARE(batch, watchcore_batch, WATCHCORE_BATCH_INIT);
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch.known, &error));
     CHECK(batch.known.count > 0 && untouched(batch.guard));
@@ -91,6 +98,7 @@ static void test_options_end_where_the_struct_ends(void)
     watchcore_subscription *subscription = NULL;
     watchcore_feeder *feeder = NULL;
     watchcore_page *page = NULL;
+    watchcore_page_info info;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     uint64_t count = 0;
     int32_t code;
@@ -116,7 +124,8 @@ static void test_options_end_where_the_struct_ends(void)
     PREPARE(range, watchcore_range, WATCHCORE_RANGE_INIT);
     read.known.limit = 2;
     CHECK_OK(watchcore_cache_list(cache, &range.known, &read.known, &page, NULL, &error));
-    CHECK(watchcore_page_count(page) == 2 && watchcore_page_more(page) == 1 && watchcore_page_remaining(page) == 1);
+    info = page_info(page);
+    CHECK(info.count == 2 && info.more == 1 && info.remaining == 1);
     watchcore_page_free(page);
     CHECK_OK(watchcore_cache_count(cache, &range.known, NULL, &count, NULL, NULL, &error));
     CHECK(count == 3);

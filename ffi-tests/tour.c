@@ -116,6 +116,7 @@ static void test_reads(void)
     watchcore_range range = WATCHCORE_RANGE_INIT;
     watchcore_range none = WATCHCORE_RANGE_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_page_info info = WATCHCORE_PAGE_INFO_INIT;
     watchcore_page *page = NULL;
     watchcore_snapshot *snapshot = NULL;
     watchcore_iterator *iterator = NULL;
@@ -161,8 +162,9 @@ static void test_reads(void)
 
     read.limit = 1;
     CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
-    CHECK(watchcore_page_count(page) == 1 && watchcore_page_more(page) == 1 && watchcore_page_remaining(page) == 1);
-    CHECK(watchcore_page_revision(page) == 6 && watchcore_page_epoch(page) == answer.epoch);
+    CHECK_OK(watchcore_page_describe(page, &info, &error));
+    CHECK(info.count == 1 && info.more == 1 && info.remaining == 1 && info.continue_token.length > 0);
+    CHECK(info.revision == 6 && info.epoch == answer.epoch);
     kv = watchcore_page_item(page, 0);
     all = watchcore_page_items(page);
     CHECK(kv != NULL && all != NULL && all[0] == kv && watchcore_page_item(page, 1) == NULL);
@@ -172,7 +174,7 @@ static void test_reads(void)
     none.kind = WATCHCORE_RANGE_KEY;
     none.from = text("/p/absent");
     CHECK_OK(watchcore_cache_list(cache, &none, &read, &page, NULL, &error));
-    CHECK(watchcore_page_count(page) == 0 && watchcore_page_items(page) == NULL);
+    CHECK(page_info(page).count == 0 && watchcore_page_items(page) == NULL);
     watchcore_page_free(page);
 
     CHECK(watchcore_snapshot_revision(snapshot) == 5 && watchcore_snapshot_epoch(snapshot) == answer.epoch);

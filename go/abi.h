@@ -293,23 +293,15 @@ static inline watchcore_error *wc_list(const watchcore_cache *cache, const watch
 // The properties of a page; items and token are the page's memory.
 typedef struct {
     const watchcore_key_value *const *items;
-    size_t count;
-    uint64_t revision, epoch, remaining;
-    watchcore_bytes token;
-    uint32_t more;
-} wc_page_info;
+    watchcore_page_info info;
+} wc_page_content;
 
-static inline wc_page_info wc_page(const watchcore_page *page)
+// `page` comes from wc_list, so the calls cannot fail.
+static inline wc_page_content wc_page(const watchcore_page *page)
 {
-    wc_page_info info;
-    info.items = watchcore_page_items(page);
-    info.count = watchcore_page_count(page);
-    info.revision = watchcore_page_revision(page);
-    info.epoch = watchcore_page_epoch(page);
-    info.remaining = watchcore_page_remaining(page);
-    info.token = watchcore_page_continue_token(page);
-    info.more = watchcore_page_more(page);
-    return info;
+    wc_page_content content = {watchcore_page_items(page), WATCHCORE_PAGE_INFO_INITIALIZER};
+    (void)watchcore_page_describe(page, &content.info, NULL);
+    return content;
 }
 
 static inline watchcore_error *wc_count(const watchcore_cache *cache, const watchcore_range *range,

@@ -22,12 +22,13 @@ type Page struct {
 
 // newPage takes over a page that C returned.
 func newPage(made *C.watchcore_page, state *coreState) *Page {
-	info := C.wc_page(made)
+	content := C.wc_page(made)
+	info := &content.info
 	p := &Page{
-		items:     unsafe.Slice((**keyValue)(unsafe.Pointer(info.items)), int(info.count)),
+		items:     unsafe.Slice((**keyValue)(unsafe.Pointer(content.items)), int(info.count)),
 		position:  Position{Epoch: uint64(info.epoch), Revision: uint64(info.revision)},
 		remaining: uint64(info.remaining),
-		token:     textOf(info.token),
+		token:     textOf(info.continue_token),
 		more:      info.more != 0,
 	}
 	if debug {

@@ -35,8 +35,8 @@
 //        batch_release  batch_event  bytes_from  bytes_from_string  event_key  event_prev_value
 //        event_value
 //  11  Reads
-//        cache_get  cache_list  text_get  text_free  cache_count  cache_diff  page_count  page_item
-//        page_items  page_more  page_remaining  page_revision  page_epoch  page_continue_token  page_free
+//        cache_get  cache_list  text_get  text_free  cache_count  cache_diff  page_describe  page_item
+//        page_items  page_free
 //  12  Snapshots
 //        snapshot_new  snapshot_revision  snapshot_epoch  snapshot_get  snapshot_count  snapshot_free
 //        iterator_new  iterator_next  iterator_free
@@ -1292,8 +1292,8 @@ int32_t watchcore_cache_get(const watchcore_cache *cache,
                             watchcore_error *error);
 
 // Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
-// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-// first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
+// (watchcore_page_info.continue_token) as `read->continue_token`; later pages are of exactly the revision of
+// the first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
 // which continues at the same key in the newest state: the pages before are of an older revision.
 // `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 // watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written only with that
@@ -1346,36 +1346,44 @@ int32_t watchcore_cache_diff(const watchcore_cache *cache,
                              watchcore_batch *batch,
                              watchcore_error *error);
 
-// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
-size_t watchcore_page_count(const watchcore_page *page);
+// The properties of a page. Since 0.1.
+typedef struct watchcore_page_info {
+    // sizeof(watchcore_page_info).
+    uint32_t size;
+    // 1: keys of the range remain after the last one that was read, whether the filter lets them pass or not.
+    uint32_t more;
+    // The number of items.
+    size_t count;
+    // How many keys of the range remain after the page's last item; 0 if the read had a selector, because they are not
+    // counted then.
+    uint64_t remaining;
+    // The revision of the state that the page was read from.
+    uint64_t revision;
+    // The epoch of that state.
+    uint64_t epoch;
+    // The token of the next page (UTF-8), for watchcore_read_options.continue_token; absent if there is no next page.
+    // It works in another process too, while the page's revision is in the window there. The bytes belong to the page
+    // and are valid until it is freed: copy them to keep them.
+    struct watchcore_bytes continue_token;
+} watchcore_page_info;
+#define WATCHCORE_PAGE_INFO_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_page_info), 0, 0, 0, 0, 0, { NULL, 0 } }
+#define WATCHCORE_PAGE_INFO_INIT WATCHCORE_LITERAL(watchcore_page_info) WATCHCORE_PAGE_INFO_INITIALIZER
+
+// The properties of a page: the number of its items, the state that it was read from, and what follows it.
+// `info`: the caller's struct. Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_page_describe(const watchcore_page *page,
+                                watchcore_page_info *info,
+                                watchcore_error *error);
 
 // An item of a page in key order; NULL after the last. It belongs to the page and is valid until the page is
 // freed. Never blocks. Any thread, many at once. Since 0.1.
 const watchcore_key_value *watchcore_page_item(const watchcore_page *page, size_t index);
 
-// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and for an empty
-// page. The array belongs to the page and is valid until the page is freed. Never blocks. Any thread, many
-// at once. Since 0.1.
+// All items of a page at once: an array of as many pointers as watchcore_page_info.count says; NULL for NULL
+// and for an empty page. The array belongs to the page and is valid until the page is freed. Never blocks.
+// Any thread, many at once. Since 0.1.
 const watchcore_key_value *const *watchcore_page_items(const watchcore_page *page);
-
-// 1 if keys of the range remain after the last one that was read, whether the filter lets them pass or not,
-// else 0. Never blocks. Any thread, many at once. Since 0.1.
-uint32_t watchcore_page_more(const watchcore_page *page);
-
-// How many keys of the range remain after the page's last item; 0 if the read had a selector, because they
-// are not counted then. Never blocks. Any thread, many at once. Since 0.1.
-uint64_t watchcore_page_remaining(const watchcore_page *page);
-
-// The revision of the state that the page was read from. Never blocks. Any thread, many at once. Since 0.1.
-uint64_t watchcore_page_revision(const watchcore_page *page);
-
-// The epoch of the state that the page was read from. Never blocks. Any thread, many at once. Since 0.1.
-uint64_t watchcore_page_epoch(const watchcore_page *page);
-
-// The token of the next page (UTF-8), for watchcore_read_options.continue_token; absent if there is no next
-// page. It can be kept, and works in another process too, while the page's revision is in the window there.
-// The bytes belong to the page and are valid until it is freed. Never blocks. Any thread, many at once. Since 0.1.
-watchcore_bytes watchcore_page_continue_token(const watchcore_page *page);
 
 // Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, even after the cache was
 // freed. Since 0.1.

@@ -533,18 +533,18 @@ class Core:
         page, token = ffi.new("watchcore_page **"), ffi.new("watchcore_text **")
         try:
             call(lib.watchcore_cache_list, self.cache(), list.range.value, list.options.value, page, token)
-            found = lib.watchcore_page_continue_token(page[0])
+            info = Struct("page_info").value
+            call(lib.watchcore_page_describe, page[0], info)
+            found = info.continue_token
         except Refused:
             found = lib.watchcore_text_get(token[0])
             raise
         finally:
             list.options.set(mode=CONSTANT["READ_ANY"], revision=0, epoch=0, continue_token=bytes(ffi.buffer(found.data, found.length)) if found.data else b"")
             lib.watchcore_text_free(token[0])
-        lines = [f"at {lib.watchcore_page_revision(page[0])}"]
-        count, more = lib.watchcore_page_count(page[0]), lib.watchcore_page_more(page[0])
-        lines += [object_line(lib.watchcore_page_item(page[0], at), list.full) for at in range(count)]
-        remaining = lib.watchcore_page_remaining(page[0])
-        lines += [f"more, {remaining} remain" if remaining else "more"] * more
+        lines = [f"at {info.revision}"]
+        lines += [object_line(lib.watchcore_page_item(page[0], at), list.full) for at in range(info.count)]
+        lines += [f"more, {info.remaining} remain" if info.remaining else "more"] * info.more
         lib.watchcore_page_free(page[0])
         return lines
 

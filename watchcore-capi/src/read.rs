@@ -160,8 +160,8 @@ pub unsafe extern "C" fn watchcore_cache_get(
 }
 
 /// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
-/// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-/// first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
+/// (watchcore_page_info.continue_token) as `read->continue_token`; later pages are of exactly the revision of
+/// the first. If that revision has left the window meanwhile: COMPACTED; and `*token` is then another token,
 /// which continues at the same key in the newest state: the pages before are of an older revision.
 /// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 /// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written only with that
@@ -290,10 +290,67 @@ pub unsafe extern "C" fn watchcore_cache_diff(
     })
 }
 
-/// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
+/// The properties of a page.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_page_info {
+    /// sizeof(watchcore_page_info).
+    pub size: u32,
+    /// 1: keys of the range remain after the last one that was read, whether the filter lets them pass or not.
+    pub more: u32,
+    /// The number of items.
+    pub count: usize,
+    /// How many keys of the range remain after the page's last item; 0 if the read had a selector, because they are not
+    /// counted then.
+    pub remaining: u64,
+    /// The revision of the state that the page was read from.
+    pub revision: u64,
+    /// The epoch of that state.
+    pub epoch: u64,
+    /// The token of the next page (UTF-8), for watchcore_read_options.continue_token; absent if there is no next page.
+    /// It works in another process too, while the page's revision is in the window there. The bytes belong to the page
+    /// and are valid until it is freed: copy them to keep them.
+    pub continue_token: watchcore_bytes,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and a pointer.
+unsafe impl Sized32 for watchcore_page_info {
+    const NAME: &'static str = "watchcore_page_info";
+    const DEFAULT: Self = watchcore_page_info {
+        size: size_of::<Self>() as u32,
+        more: 0,
+        count: 0,
+        remaining: 0,
+        revision: 0,
+        epoch: 0,
+        continue_token: watchcore_bytes::ABSENT,
+    };
+}
+
+/// The properties of a page: the number of its items, the state that it was read from, and what follows it.
+/// `info`: the caller's struct. Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> usize {
-    read!(watchcore_page_count, page, 0, |page| page.len())
+pub unsafe extern "C" fn watchcore_page_describe(
+    page: *const watchcore_page,
+    info: *mut watchcore_page_info,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_page_describe, error, {
+        let info = try_out_struct!(info);
+        let page = try_handle!(page);
+        let value = watchcore_page_info {
+            more: u32::from(page.more()),
+            count: page.len(),
+            remaining: page.remaining(),
+            revision: page.revision(),
+            epoch: page.epoch(),
+            // The bytes do not move until the handle is freed.
+            continue_token: page.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of),
+            ..watchcore_page_info::DEFAULT
+        };
+        info.write(value);
+        Ok(())
+    })
 }
 
 /// An item of a page in key order; NULL after the last. It belongs to the page and is valid until the page is
@@ -305,51 +362,15 @@ pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index:
     })
 }
 
-/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and for an empty
-/// page. The array belongs to the page and is valid until the page is freed. Never blocks. Any thread, many
-/// at once.
+/// All items of a page at once: an array of as many pointers as watchcore_page_info.count says; NULL for NULL
+/// and for an empty page. The array belongs to the page and is valid until the page is freed. Never blocks.
+/// Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
     read!(watchcore_page_items, page, std::ptr::null(), |page| {
         let items = items(&page);
         // An empty slice of Rust points to address 8, and Go would abort on that pointer, as it does for an empty text.
         if items.is_empty() { std::ptr::null() } else { items.as_ptr() }
-    })
-}
-
-/// 1 if keys of the range remain after the last one that was read, whether the filter lets them pass or not,
-/// else 0. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
-    read!(watchcore_page_more, page, 0, |page| page.more() as u32)
-}
-
-/// How many keys of the range remain after the page's last item; 0 if the read had a selector, because they
-/// are not counted then. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
-    read!(watchcore_page_remaining, page, 0, |page| page.remaining())
-}
-
-/// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_revision(page: *const watchcore_page) -> u64 {
-    read!(watchcore_page_revision, page, 0, |page| page.revision())
-}
-
-/// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u64 {
-    read!(watchcore_page_epoch, page, 0, |page| page.epoch())
-}
-
-/// The token of the next page (UTF-8), for watchcore_read_options.continue_token; absent if there is no next
-/// page. It can be kept, and works in another process too, while the page's revision is in the window there.
-/// The bytes belong to the page and are valid until it is freed. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_page) -> watchcore_bytes {
-    read!(watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |page| {
-        page.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of)
     })
 }
 

@@ -54,7 +54,7 @@ fn no_payload_unwinds_into_c() {
         unsafe { super::frame::call(super::frame::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
     });
     assert_eq!(code, Code::Panic as i32);
-    let answered = super::frame::answer(super::frame::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
+    let answered = super::frame::answer(super::frame::Fun::watchcore_page_item, 7, || std::panic::panic_any(Bomb));
     assert_eq!(answered, 7);
 }
 

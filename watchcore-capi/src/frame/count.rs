@@ -38,8 +38,7 @@ functions! {
     watchcore_feeder_counters watchcore_feeder_compact
     watchcore_cache_get watchcore_key_value_release watchcore_cache_list
     watchcore_cache_count watchcore_cache_diff watchcore_text_get watchcore_text_free
-    watchcore_page_count watchcore_page_item watchcore_page_items watchcore_page_more watchcore_page_remaining
-    watchcore_page_revision watchcore_page_epoch watchcore_page_continue_token watchcore_page_free
+    watchcore_page_describe watchcore_page_item watchcore_page_items watchcore_page_free
     watchcore_snapshot_new watchcore_snapshot_revision watchcore_snapshot_epoch watchcore_snapshot_get
     watchcore_snapshot_count watchcore_snapshot_free
     watchcore_iterator_new watchcore_iterator_next watchcore_iterator_free
