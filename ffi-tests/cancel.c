@@ -166,7 +166,7 @@ static void live(void)
     INSIDE(CHECK(watchcore_page_item(page, 0) != NULL && watchcore_page_items(page) != NULL));
     INSIDE(watchcore_page_free(page));
     GOOD(watchcore_snapshot_new(cache, &snapshot, &error));
-    INSIDE(CHECK(watchcore_snapshot_revision(snapshot) == 8 && watchcore_snapshot_epoch(snapshot) != 0));
+    GOOD(watchcore_snapshot_position(snapshot, &number, &epoch, &error));
     GOOD(watchcore_snapshot_get(snapshot, "/a", 2, &flag, &kv, &error));
     GOOD(watchcore_snapshot_count(snapshot, NULL, &number, &error));
     GOOD(watchcore_iterator_new(snapshot, NULL, &iterator, &error));

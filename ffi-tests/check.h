@@ -180,6 +180,16 @@ static inline watchcore_cache *embedded(watchcore_writer **writer)
     return cache;
 }
 
+/* The revision of a snapshot. */
+static inline uint64_t snapshot_revision(const watchcore_snapshot *snapshot)
+{
+    watchcore_error error = WATCHCORE_ERROR_INIT;
+    uint64_t revision = 0;
+    (void)check_report(watchcore_snapshot_position(snapshot, &revision, NULL, &error) == WATCHCORE_OK, __FILE__, __LINE__,
+                       "watchcore_snapshot_position", error.message);
+    return revision;
+}
+
 /* The properties of a page. */
 static inline watchcore_page_info page_info(const watchcore_page *page)
 {

@@ -55,6 +55,7 @@ static void test_null_handles(void)
     BAD(watchcore_page_describe(NULL, &of_page, &error));
     BAD(watchcore_cache_count(NULL, NULL, NULL, &number, NULL, NULL, &error));
     BAD(watchcore_snapshot_new(NULL, &snapshot, &error));
+    BAD(watchcore_snapshot_position(NULL, &number, NULL, &error));
     BAD(watchcore_snapshot_get(NULL, "/", 1, &flag, &kv, &error));
     BAD(watchcore_snapshot_count(NULL, NULL, &number, &error));
     BAD(watchcore_iterator_new(NULL, NULL, &iterator, &error));
@@ -100,7 +101,6 @@ static void test_null_handles(void)
     watchcore_batch_release(NULL);
     watchcore_key_value_release(NULL);
     CHECK(watchcore_page_item(NULL, 0) == NULL && watchcore_page_items(NULL) == NULL);
-    CHECK(watchcore_snapshot_revision(NULL) == 0 && watchcore_snapshot_epoch(NULL) == 0);
     CHECK(watchcore_batch_event(NULL, 0) == NULL && watchcore_event_key(NULL).data == NULL);
     CHECK(watchcore_event_value(NULL).data == NULL && watchcore_event_prev_value(NULL).data == NULL);
     CHECK(watchcore_bytes_from_string(NULL).data == NULL);
@@ -133,6 +133,7 @@ static void test_null_outputs(void)
     BAD(watchcore_cache_stats(cache, NULL, &error));
     BAD(watchcore_cache_text(cache, WATCHCORE_TEXT_NAME, NULL, 5, NULL, &error));
     BAD(watchcore_snapshot_new(cache, NULL, &error));
+    BAD(watchcore_snapshot_position(snapshot, NULL, NULL, &error));
     BAD(watchcore_snapshot_get(snapshot, "/", 1, NULL, NULL, &error));
     BAD(watchcore_snapshot_count(snapshot, NULL, NULL, &error));
     BAD(watchcore_iterator_new(snapshot, NULL, NULL, &error));

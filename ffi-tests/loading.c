@@ -50,7 +50,7 @@ static void test_pieces_in_any_order(void)
     watchcore_loading_free(loading);
     CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
-    CHECK(watchcore_snapshot_revision(snapshot) == 9 && objects(cache) == 3);
+    CHECK(snapshot_revision(snapshot) == 9 && objects(cache) == 3);
     CHECK_OK(watchcore_snapshot_get(snapshot, "/c", 2, NULL, &kv, &error));
     CHECK(kv != NULL && same(watchcore_bytes_from(kv->value, kv->value_length), "three") && kv->version == 2);
     CHECK_OK(watchcore_snapshot_get(snapshot, "/a", 2, NULL, &kv, &error));

@@ -113,9 +113,11 @@ static void do_snapshot(struct step *step)
 {
     watchcore_snapshot *snapshot = NULL;
     const char *name = next(step);
+    uint64_t revision = 0;
     if (granted(step, watchcore_snapshot_new(cache_of(step), &snapshot, fresh(step)))) {
         named_anew(step, SNAPSHOT, name)->snapshot = snapshot;
-        print(step, "at %llu", U(watchcore_snapshot_revision(snapshot)));
+        (void)watchcore_snapshot_position(snapshot, &revision, NULL, NULL);
+        print(step, "at %llu", U(revision));
     }
 }
 
@@ -123,13 +125,14 @@ static void do_snapshot(struct step *step)
 static void do_in(struct step *step)
 {
     watchcore_snapshot *snapshot = named(step, SNAPSHOT)->snapshot;
-    uint64_t revision = watchcore_snapshot_revision(snapshot), count = 0;
+    uint64_t revision = 0, epoch = 0, count = 0;
     const watchcore_key_value *kv = NULL;
     watchcore_iterator *iterator = NULL;
     const char *word = next(step);
     struct list list;
     watchcore_bytes key;
     size_t filled;
+    (void)watchcore_snapshot_position(snapshot, &revision, &epoch, NULL);
     if (is(word, "get")) {
         key = bytes_of(next(step));
         if (granted(step, watchcore_snapshot_get(snapshot, key.data, key.length, NULL, &kv, fresh(step)))) {
@@ -138,7 +141,7 @@ static void do_in(struct step *step)
         return;
     }
     if (is(word, "epoch")) {
-        print(step, "%u", (unsigned)watchcore_snapshot_epoch(snapshot));
+        print(step, "%u", (unsigned)epoch);
         return;
     }
     read_list(step, &list);

@@ -177,7 +177,8 @@ static void test_reads(void)
     CHECK(page_info(page).count == 0 && watchcore_page_items(page) == NULL);
     watchcore_page_free(page);
 
-    CHECK(watchcore_snapshot_revision(snapshot) == 5 && watchcore_snapshot_epoch(snapshot) == answer.epoch);
+    CHECK_OK(watchcore_snapshot_position(snapshot, &revision, &epoch, &error));
+    CHECK(revision == 5 && epoch == answer.epoch);
     CHECK_OK(watchcore_snapshot_get(snapshot, "/p/2", 4, &found, &kv, &error));
     CHECK(found == 1 && kv != NULL && same(watchcore_bytes_from(kv->value, kv->value_length), "two"));
     CHECK_OK(watchcore_snapshot_get(snapshot, "/none", 5, &found, &kv, &error));

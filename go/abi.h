@@ -318,9 +318,13 @@ static inline watchcore_error *wc_diff(const watchcore_cache *cache, uint64_t fr
                                    &error));
 }
 
-static inline watchcore_error *wc_snapshot(const watchcore_cache *cache, watchcore_snapshot **snapshot)
+// The position of a new snapshot cannot be refused.
+static inline watchcore_error *wc_snapshot(const watchcore_cache *cache, watchcore_snapshot **snapshot,
+                                           uint64_t *revision, uint64_t *epoch)
 {
-    WC_RETURN(watchcore_snapshot_new(cache, snapshot, &error));
+    WC_RETURN(watchcore_snapshot_new(cache, snapshot, &error) == WATCHCORE_OK
+                  ? watchcore_snapshot_position(*snapshot, revision, epoch, &error)
+                  : error.code);
 }
 
 static inline watchcore_error *wc_snapshot_get(const watchcore_snapshot *snapshot, const char *key, size_t length,

@@ -11,8 +11,6 @@ package watchcore
 // #cgo nocallback wc_iterator
 // #cgo noescape wc_iterator_next
 // #cgo nocallback wc_iterator_next
-// #cgo nocallback watchcore_snapshot_revision
-// #cgo nocallback watchcore_snapshot_epoch
 import "C"
 
 import (
@@ -38,15 +36,13 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 	}
 	defer c.core.cache.release()
 	var made *C.watchcore_snapshot
-	if err := failed(C.wc_snapshot(c.core.c(), &made)); err != nil {
+	var revision, epoch C.uint64_t
+	if err := failed(C.wc_snapshot(c.core.c(), &made, &revision, &epoch)); err != nil {
 		return nil, err
 	}
 	s := &Snapshot{
 		handle: newHandle(unsafe.Pointer(made), kindSnapshot, func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
-		position: Position{
-			Epoch:    uint64(C.watchcore_snapshot_epoch(made)),
-			Revision: uint64(C.watchcore_snapshot_revision(made)),
-		},
+		position: Position{Epoch: uint64(epoch), Revision: uint64(revision)},
 	}
 	s.cleanup = runtime.AddCleanup(s, func(h *handle) { h.close() }, s.handle)
 	return s, nil

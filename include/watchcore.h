@@ -38,8 +38,8 @@
 //        cache_get  cache_list  text_get  text_free  cache_count  cache_diff  page_describe  page_item
 //        page_items  page_free
 //  12  Snapshots
-//        snapshot_new  snapshot_revision  snapshot_epoch  snapshot_get  snapshot_count  snapshot_free
-//        iterator_new  iterator_next  iterator_free
+//        snapshot_new  snapshot_position  snapshot_get  snapshot_count  snapshot_free  iterator_new
+//        iterator_next  iterator_free
 //  13  Subscriptions
 //        subscription_new  subscription_poll  subscription_wait  subscription_close
 //        subscription_position  subscription_lag  subscription_stats  subscription_free
@@ -1408,11 +1408,12 @@ int32_t watchcore_snapshot_new(const watchcore_cache *cache,
                                watchcore_snapshot **snapshot,
                                watchcore_error *error);
 
-// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
-uint64_t watchcore_snapshot_revision(const watchcore_snapshot *snapshot);
-
-// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
-uint64_t watchcore_snapshot_epoch(const watchcore_snapshot *snapshot);
+// The position of the snapshot's state: `*revision`, and `*epoch` (may be NULL), which belongs to it. Never
+// blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_snapshot_position(const watchcore_snapshot *snapshot,
+                                    uint64_t *revision,
+                                    uint64_t *epoch,
+                                    watchcore_error *error);
 
 // Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL if the key is
 // absent; it belongs to the snapshot and is valid until that is freed. Never blocks. Any thread, many at

@@ -82,6 +82,13 @@ def name_of(kind, number):
     return ffi.string(lib.watchcore_name(CONSTANT["NAME_" + kind], number)).decode()
 
 
+def position_of(snapshot):
+    """The revision and the epoch of a snapshot."""
+    numbers = ffi.new("uint64_t[2]")
+    call(lib.watchcore_snapshot_position, snapshot, numbers, numbers + 1)
+    return numbers[0], numbers[1]
+
+
 def milliseconds(word):
     return int(word[:-2]) if word.endswith("ms") else 1000 * int(word[:-1])
 
@@ -574,11 +581,11 @@ class Core:
     def do_snapshot(self, words):
         made = answer(lib.watchcore_snapshot_new, "watchcore_snapshot *", self.cache())
         self.snapshots[next(words)] = made
-        return [f"at {lib.watchcore_snapshot_revision(made)}"]
+        return [f"at {position_of(made)[0]}"]
 
     def do_in(self, words):
         snapshot, what = self.snapshots[next(words)], next(words)
-        revision = lib.watchcore_snapshot_revision(snapshot)
+        revision, epoch = position_of(snapshot)
         if what == "get":
             key, found, kv = script.to_bytes(next(words)), ffi.new("uint32_t *"), ffi.new("watchcore_key_value **")
             call(lib.watchcore_snapshot_get, snapshot, key, len(key), found, kv)
@@ -586,7 +593,7 @@ class Core:
             lib.watchcore_key_value_release(kv[0])
             return [f"{revision}: {line}"]
         if what == "epoch":
-            return [str(lib.watchcore_snapshot_epoch(snapshot) & 0xFFFFFFFF)]
+            return [str(epoch & 0xFFFFFFFF)]
         list = List(words)
         if what == "count":
             return [f"{revision}: {answer(lib.watchcore_snapshot_count, 'uint64_t', snapshot, list.filter())}"]

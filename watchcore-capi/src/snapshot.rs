@@ -5,7 +5,7 @@
 //! A snapshot serves many reads of one state.
 
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_array, try_own, try_slice};
+use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own, try_slice};
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
@@ -42,16 +42,22 @@ pub unsafe extern "C" fn watchcore_snapshot_new(
     })
 }
 
-/// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
+/// The position of the snapshot's state: `*revision`, and `*epoch` (may be NULL), which belongs to it. Never
+/// blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_revision(snapshot: *const watchcore_snapshot) -> u64 {
-    read!(watchcore_snapshot_revision, snapshot, 0, |snapshot| snapshot.position().revision)
-}
-
-/// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_epoch(snapshot: *const watchcore_snapshot) -> u64 {
-    read!(watchcore_snapshot_epoch, snapshot, 0, |snapshot| snapshot.position().epoch)
+pub unsafe extern "C" fn watchcore_snapshot_position(
+    snapshot: *const watchcore_snapshot,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_snapshot_position, error, {
+        let revision = try_out!(revision);
+        let position = try_handle!(snapshot).position();
+        revision.write(position.revision);
+        out_or_null!(epoch).write(position.epoch);
+        Ok(())
+    })
 }
 
 /// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL if the key is
