@@ -590,7 +590,6 @@ class Core:
             key, found, kv = script.to_bytes(next(words)), ffi.new("uint32_t *"), ffi.new("watchcore_key_value **")
             call(lib.watchcore_snapshot_get, snapshot, key, len(key), found, kv)
             line = object_line(kv[0]) if found[0] else "none"
-            lib.watchcore_key_value_release(kv[0])
             return [f"{revision}: {line}"]
         if what == "epoch":
             return [str(epoch & 0xFFFFFFFF)]
