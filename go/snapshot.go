@@ -41,7 +41,7 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 		return nil, err
 	}
 	s := &Snapshot{
-		handle: newHandle(unsafe.Pointer(made), kindSnapshot, func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
+		handle:   newHandle(unsafe.Pointer(made), kindSnapshot, func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
 		position: Position{Epoch: uint64(epoch), Revision: uint64(revision)},
 	}
 	s.cleanup = runtime.AddCleanup(s, func(h *handle) { h.close() }, s.handle)
