@@ -203,7 +203,7 @@ impl Reader {
         Ok(Reader { cluster: self.cluster.clone(), ..reader })
     }
 
-    /// The cluster that this session is pinned to.
+    /// The cluster from which all answers of this session must come.
     pub(super) fn cluster(&self) -> &OneCluster {
         &self.cluster
     }
