@@ -100,8 +100,8 @@ pub struct Follower {
     /// It began at a revision of the future: its epoch is not known before the first event.
     future: bool,
     pub events: u64,
-    /// Another thread closes it: a loss then ends at the close.
-    pub is_closed_elsewhere: bool,
+    /// Another thread closes it, not before this revision: a loss may then end at the close.
+    pub closed_from: Option<u64>,
     /// After the subscription: dropped when that is gone.
     entry: Entry,
 }
@@ -137,7 +137,7 @@ impl Follower {
             last_sequence: 0,
             future: position.revision > current,
             events: 0,
-            is_closed_elsewhere: false,
+            closed_from: None,
             entry,
         })
     }
@@ -180,7 +180,7 @@ impl Follower {
                 let initial = matches!(self.stage, Stage::Initial(_));
                 assert_eq!(error.lost_from(), if initial { 1 } else { self.position.revision + 1 }, "{text}");
                 let to = if initial { error.current() } else { error.oldest() - 1 };
-                let ends_at_close = self.is_closed_elsewhere && error.lost_to() < to;
+                let ends_at_close = self.closed_from.is_some_and(|from| (from..to).contains(&error.lost_to()));
                 assert!(error.lost_to() == to || ends_at_close, "{text}");
                 assert!(error.lost_from() <= error.lost_to() && error.lost_to() <= error.current(), "{text}");
                 Outcome::Lagged

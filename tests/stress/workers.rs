@@ -266,7 +266,7 @@ impl Harness {
             }
             let entropy = mix(self.plan.seed ^ seat, turn);
             let at_close = self.cache.position().revision;
-            follower.is_closed_elsewhere = true;
+            follower.closed_from = Some(at_close);
             send.send((follower.subscription.closer(), entropy)).unwrap();
             let outcome = loop {
                 // Closed at the latest by the other thread.
