@@ -146,7 +146,7 @@ impl Follower {
         self.position
     }
 
-    fn state(&self) -> String {
+    pub fn state(&self) -> String {
         format!("{:?} {:?} {:?} position {:?}", self.plan, self.wish, self.stage, self.position)
     }
 

@@ -508,9 +508,10 @@ impl Harness {
         assert_eq!(self.cache.writer().unwrap_err().code(), Code::Closed);
         assert_eq!(self.cache.subscribe(Start::Now).open().unwrap_err().code(), Code::Closed);
         for follower in &mut parked {
+            let before = follower.state();
             until("CLOSED", || match follower.poll(100).0 {
                 Outcome::Closed => true,
-                Outcome::Resynced | Outcome::Lagged => panic!("behind everything: {:?}", self.plan),
+                Outcome::Resynced | Outcome::Lagged => panic!("behind everything: {before}"),
                 _ => false,
             });
             follower.assert_all_up_to(self.plan.steps);
