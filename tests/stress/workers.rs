@@ -509,12 +509,22 @@ impl Harness {
         assert_eq!(self.cache.subscribe(Start::Now).open().unwrap_err().code(), Code::Closed);
         for follower in &mut parked {
             let before = follower.state();
+            // All that a key asks for may have come long before the last revision. Nobody polls the follower after that, and
+            // whether the log that left meanwhile held more of the key is not always known.
+            let at_the_end = follower.position().revision >= self.last_revision();
+            let mut lagged = false;
             until("CLOSED", || match follower.poll(100).0 {
                 Outcome::Closed => true,
-                Outcome::Resynced | Outcome::Lagged => panic!("behind everything: {before}"),
+                Outcome::Lagged if !at_the_end => {
+                    lagged = true;
+                    true
+                }
+                Outcome::Resynced | Outcome::Lagged => panic!("an end before CLOSED: {before}"),
                 _ => false,
             });
-            follower.assert_all_up_to(self.plan.steps);
+            if !lagged {
+                follower.assert_all_up_to(self.plan.steps);
+            }
         }
     }
 }
