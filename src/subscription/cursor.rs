@@ -22,6 +22,13 @@ use crate::log::ring::{Ring, Run};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 
+/// Where the reading of the log begins: the first sequence number, and the position before its event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadFrom {
+    pub(super) seq: u64,
+    pub(super) position: Position,
+}
+
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Cursor {
@@ -53,8 +60,8 @@ impl Cursor {
         self.segment.as_ref().is_some_and(|segment| segment.contains(self.seq))
     }
 
-    /// Moves to another place: a start, the end of a lost range, the end of a catch-up.
-    pub(super) fn begin_at(&mut self, seq: u64, position: Position) {
+    /// Moves to a start, the end of a lost range, or the end of a catch-up.
+    pub(super) fn begin_at(&mut self, ReadFrom { seq, position }: ReadFrom) {
         *self = Cursor { seq, position, segment: None };
     }
 

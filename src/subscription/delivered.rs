@@ -5,72 +5,53 @@
 
 #![forbid(unsafe_code)]
 
-use super::awake::Awake;
-use crate::cache::StateView;
+use super::options::OnLag;
+use crate::cache::{Consumer, StateView};
 use crate::data::event::{Event, Kind};
 use crate::data::slot::SlotRef;
 use crate::filter::range::Range;
-use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
 use crate::store::key_set::KeySet;
 
-impl Awake<'_> {
-    /// Under policies that need delivered keys, replaces them by the keys that match at `head`. False: that state has
-    /// left the window, and the delivered keys are unchanged.
-    pub(super) fn seed(&mut self, head: u64) -> bool {
-        if !self.own.on_lag.needs_delivered_keys() {
-            return true;
-        }
-        self.seed_at(At::Head(self.inner(), head)).is_ok()
-    }
+/// The delivered keys, where the policy needs them.
+pub(super) type Delivered = Option<Box<KeySet>>;
 
-    /// Replaces the delivered keys by those that match in a snapshot.
-    pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
-        let _ = self.seed_at(At::Held(snapshot));
+/// The keys that match in a state, which counts as delivered. Runs predicates.
+pub(super) fn of_state(policy: OnLag, consumer: &Consumer, at: At<'_>) -> Result<Delivered, Left> {
+    if !policy.needs_delivered_keys() {
+        return Ok(None);
     }
-
-    fn seed_at(&mut self, at: At<'_>) -> Result<(), Left> {
-        let keys = self.matching_keys(at)?;
-        self.own.cold().delivered = Some(Box::new(keys));
-        Ok(())
-    }
-
-    /// Collects the keys that match in a state. Runs predicates.
-    fn matching_keys(&self, at: At<'_>) -> Result<KeySet, Left> {
-        let matcher = &self.shared.matcher;
-        let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut keys = KeySet::default();
-        let mut scan = Scan::new(at, &range, None);
-        let mut page = Vec::new();
-        while !scan.is_over() {
-            scan.page(usize::MAX, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
-                Some((slot.counted(), matcher.has_predicates().then(|| kv.to_owned())))
-            })?;
-            for (key, tried) in page.drain(..) {
-                if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
-                    keys.add(key);
-                }
+    let matcher = &consumer.matcher;
+    let range = matcher.range().cloned().unwrap_or_else(Range::all);
+    let mut keys = KeySet::default();
+    let mut scan = Scan::new(at, &range, None);
+    let mut page = Vec::new();
+    while !scan.is_over() {
+        scan.page(usize::MAX, &mut page, |_, slot, live| {
+            let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
+            Some((slot.counted(), matcher.has_predicates().then(|| kv.to_owned())))
+        })?;
+        for (key, tried) in page.drain(..) {
+            if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
+                keys.add(key);
             }
         }
-        Ok(keys)
     }
+    Ok(Some(Box::new(keys)))
+}
 
-    /// Records an event that was handed out, or would have been but for the mask of kinds.
-    #[inline]
-    pub(super) fn record(&mut self, kind: Kind, event: &Event) {
-        let Some(delivered) = self.own.delivered() else { return };
-        match kind {
-            Kind::Added | Kind::Modified if !delivered.has(event.key()) => {
-                let inner = &self.shared.inner;
-                let pin = reclaim::pin();
-                let view = StateView::pinned(inner, inner.ring.head(), &pin);
-                let slot = view.and_then(|view| view.slot(event.key()));
-                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::counted));
-            }
-            Kind::Deleted => delivered.remove(event.key()),
-            _ => {}
+/// Records an event that was handed out, or would have been but for the mask of kinds.
+pub(super) fn record(keys: &mut KeySet, consumer: &Consumer, kind: Kind, event: &Event) {
+    match kind {
+        Kind::Added | Kind::Modified if !keys.has(event.key()) => {
+            let inner = &consumer.inner;
+            let pin = reclaim::pin();
+            let view = StateView::pinned(inner, inner.ring.head(), &pin);
+            let slot = view.and_then(|view| view.slot(event.key()));
+            keys.add(slot.map_or_else(|| event.key().into(), SlotRef::counted));
         }
+        Kind::Deleted => keys.remove(event.key()),
+        _ => {}
     }
 }

@@ -1,18 +1,32 @@
-//! A loss: events at the cursor have left the window, or the subscription was too far behind.
+//! Why a poll cannot continue: its events were lost, or the subscription is over.
 //!
-//! A poll that meets a loss reports it once, as LAGGED with the range of revisions, and then follows the policy of the
-//! subscription ([`OnLag`]): it ends, continues at the oldest event, or catches up by a difference (`catch_up`).
-//! docs/internals/lag.md has examples.
+//! Events are lost where the segment of the cursor has left the window, or where the subscription is further behind than its
+//! limits allow. What follows a loss is decided in `transitions`. docs/internals/lag.md has examples.
 
 #![forbid(unsafe_code)]
 
-use super::awake::{Awake, Frontier};
-use super::events::resynced;
-use super::own::{Flag, SubscriptionPhase};
-use super::{Halt, OnLag, Step};
+use super::cursor::{Cursor, ReadFrom};
+use super::frontier::Frontier;
+use crate::cache::Consumer;
 use crate::error::{Code, Error};
 use crate::position::Position;
 use crate::reclaim;
+
+/// The reason why a poll cannot continue.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// Events were lost; the policy decides what follows.
+    Lost(Loss),
+    Over(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Over(error)
+    }
+}
+
+pub(super) type Step<T> = std::result::Result<T, Halt>;
 
 /// A loss: revisions, inclusive, and where the log continues.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +36,7 @@ pub(super) struct Loss {
     pub(super) oldest: u64,
     pub(super) current: u64,
     /// The first event that is not lost, and the position before it.
-    pub(super) seq: u64,
-    pub(super) before: Position,
+    pub(super) next: ReadFrom,
     pub(super) of: Lost,
 }
 
@@ -39,128 +52,50 @@ pub(super) enum Lost {
     Start,
 }
 
-impl Awake<'_> {
-    /// LAGGED, if it was closed because it exceeded its limit of lag.
-    #[cold]
-    pub(super) fn check_limit(&self) -> Step<()> {
-        let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
-        let (oldest, current) = self.shared.inner.window();
-        let from = self.position().revision + 1;
-        Err(Error::new(
-            Code::Lagged,
-            format!(
-                "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
-                lag.events,
-                lag.age.as_millis(),
-                self.shared.limits()
-            ),
-        )
-        .with_lost(from, current.revision.max(from))
-        .with_oldest(oldest)
-        .with_current(current.revision)
-        .with_position(self.position())
-        .into())
-    }
-
+impl Loss {
     /// The loss of a cursor whose segment has left: the lost range, and the position at which the log continues.
-    pub(super) fn loss(&self) -> Loss {
-        let inner = &self.shared.inner;
+    /// `reported`: the last revision that was reported as lost before.
+    pub(super) fn at(cursor: &Cursor, of: Lost, reported: u64, consumer: &Consumer) -> Loss {
+        let inner = &consumer.inner;
+        let position = cursor.position();
         loop {
             let pin = reclaim::pin();
             let (current, head) = inner.now(&pin);
             let epochs = inner.ring.epochs(&pin);
-            let present = epochs.at(head);
             let oldest = inner.ring.oldest_at(head, &pin).revision;
-            let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor.seq());
+            let seq = inner.ring.seq_above(oldest - 1, &epochs.at(head), head, &pin).max(cursor.seq());
             let before = Position { epoch: epochs.at(seq).epoch, revision: oldest - 1 };
             let again = inner.ring.oldest_at(head, &pin);
             if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
                 continue;
             }
-            let from = self.position().revision.max(self.reported()) + 1;
-            let from = if before.epoch == self.position().epoch { from } else { self.position().revision + 1 };
-            let is_at_its_start = self.own.phase().is_before_its_start();
-            let of = if is_at_its_start { Lost::Start } else { Lost::Events };
-            let loss = Loss { from, to: before.revision.max(from), oldest, current: current.revision, seq, before, of };
-            return self.up_to_the_close(loss);
+            let told = if before.epoch == position.epoch { position.revision.max(reported) } else { position.revision };
+            let (from, next) = (told + 1, ReadFrom { seq, position: before });
+            let loss = Loss { from, to: before.revision.max(from), oldest, current: current.revision, next, of };
+            return loss.up_to_the_close(consumer);
         }
     }
 
     /// The loss of an initial state whose head has left the window.
-    pub(super) fn loss_of_state(&self) -> Loss {
-        let (oldest, current) = self.inner().window();
-        let (current, before) = (current.revision, self.position());
-        self.up_to_the_close(Loss { from: 1, to: current, oldest, current, seq: 0, before, of: Lost::State })
+    pub(super) fn of_state(position: Position, consumer: &Consumer) -> Loss {
+        let (oldest, current) = consumer.inner.window();
+        let next = ReadFrom { seq: 0, position };
+        let loss = Loss { from: 1, to: current.revision, oldest, current: current.revision, next, of: Lost::State };
+        loss.up_to_the_close(consumer)
     }
 
     /// Cuts a loss to the close by the owner: no event above the close was to be handed out, so none above is lost.
-    fn up_to_the_close(&self, loss: Loss) -> Loss {
-        let Frontier { head, closed_at, .. } = self.frontier();
+    fn up_to_the_close(self, consumer: &Consumer) -> Loss {
+        let Frontier { head, closed_at, .. } = Frontier::load(consumer);
         match closed_at {
-            Some(at) if loss.of == Lost::State => Loss { to: at.revision, ..loss },
-            Some(at) if loss.seq >= head => Loss { to: at.revision.max(loss.from), seq: head, before: at, ..loss },
-            _ => loss,
-        }
-    }
-
-    /// The last revision that was reported as lost.
-    fn reported(&self) -> u64 {
-        self.own.cold.as_ref().map_or(0, |cold| cold.reported)
-    }
-
-    /// Follows the policy after a loss. Returns the error to report; `None`: the poll continues.
-    pub(super) fn lose(&mut self, loss: Loss) -> Option<Error> {
-        self.shared.lost();
-        tracing::debug!(
-            cache = self.shared.inner.name,
-            subscription = self.shared.name(),
-            id = self.shared.id(),
-            from = loss.from,
-            to = loss.to,
-            "events were lost"
-        );
-        self.cursor.release();
-        if let Some(cold) = &mut self.own.cold {
-            cold.reader.drop_links();
-        }
-        let error = loss.error(self.position());
-        match self.own.on_lag {
-            OnLag::Stop => self.end(),
-            OnLag::SkipToOldest if loss.of == Lost::State => self.end(),
-            OnLag::SkipToOldest => {
-                let frontier = self.frontier();
-                let over = frontier.closed && loss.seq >= frontier.head;
-                if self.has(Flag::StopOnResync) && loss.before.epoch != self.position().epoch && !over {
-                    // The mark of that resync is among the lost events.
-                    let resynced = resynced(loss.current, "while events were lost", self.position());
-                    self.own.cold().failure = Some(Box::new(Halt::Over(resynced)));
-                }
-                self.cursor.begin_at(loss.seq, loss.before);
-                if let Some(cold) = &mut self.own.cold {
-                    (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
-                }
+            Some(at) if self.of == Lost::State => Loss { to: at.revision, ..self },
+            Some(at) if self.next.seq >= head => {
+                Loss { to: at.revision.max(self.from), next: ReadFrom { seq: head, position: at }, ..self }
             }
-            OnLag::Resnapshot | OnLag::Conflate if loss.of == Lost::Start => self.end(),
-            // Its owner has closed it, and the state at the close has left the window.
-            OnLag::Resnapshot | OnLag::Conflate if self.newest_state().is_none() => self.end(),
-            OnLag::Resnapshot | OnLag::Conflate => {
-                let reported = self.own.on_lag == OnLag::Conflate || self.is_in_bracket();
-                if loss.of != Lost::State {
-                    self.own.cold().reported = loss.to;
-                }
-                self.fall_behind();
-                if reported {
-                    // Stored now, because the difference begins in this call: if that panics, the loss stays recorded.
-                    self.share();
-                    return None;
-                }
-            }
+            _ => self,
         }
-        Some(error)
     }
-}
 
-impl Loss {
     pub(super) fn error(&self, position: Position) -> Error {
         let Loss { from, to, oldest, current, of, .. } = *self;
         let what = match of {
@@ -176,4 +111,38 @@ impl Loss {
         .with_current(current)
         .with_position(position)
     }
+}
+
+/// LAGGED, if the subscription was closed because it exceeded its limit of lag.
+#[cold]
+pub(super) fn check_limit(consumer: &Consumer, position: Position) -> Step<()> {
+    let Some(lag) = consumer.take_too_slow() else { return Ok(()) };
+    let (oldest, current) = consumer.inner.window();
+    let from = position.revision + 1;
+    Err(Error::new(
+        Code::Lagged,
+        format!(
+            "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
+            lag.events,
+            lag.age.as_millis(),
+            consumer.limits()
+        ),
+    )
+    .with_lost(from, current.revision.max(from))
+    .with_oldest(oldest)
+    .with_current(current.revision)
+    .with_position(position)
+    .into())
+}
+
+/// RESYNCED, for a subscription that is to stop where the history was replaced.
+pub(super) fn resynced(to: u64, reason: &str, position: Position) -> Error {
+    Error::new(
+        Code::Resynced,
+        format!(
+            "subscription: the history was replaced at revision {to} ({reason}); it asked to stop there. Subscribe again from State."
+        ),
+    )
+    .with_current(to)
+    .with_position(position)
 }

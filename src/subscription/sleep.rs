@@ -1,26 +1,18 @@
-//! The sleep of a subscription: its interest, and the consumer's side of its seat.
+//! The sleep of a subscription: what wakes it, and the consumer's side of its parked waiter.
 
 #![allow(unsafe_code, reason = "whoever has the handle is the consumer")]
 
 use super::awake::Awake;
-use super::own::{Bookmarks, Flag, SubscriptionPhase};
-use super::{Start, Subscription};
+use super::state::Flag;
 use crate::batch::Batch;
 use crate::cache::OPEN;
 use crate::error::{Code, Result};
+use crate::log::buckets::{Bucket, Request};
 use crate::sync::Acquire;
 use crate::sys::clock;
 use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker, not_in_a_set};
 use std::sync::Arc;
 use std::time::Instant;
-
-impl Subscription {
-    /// Leaves its seat for good, because the subscription is dropped.
-    pub(super) fn end_sleep(&mut self) {
-        // SAFETY: `self` is the only handle of the consumer, borrowed mutably, so no other sleeper lives.
-        unsafe { self.shared.sleeps_no_more() }
-    }
-}
 
 impl Awake<'_> {
     /// The consumer at its seat.
@@ -29,6 +21,12 @@ impl Awake<'_> {
         // SAFETY: this is a call of the consumer's only handle, and `self` stays borrowed mutably as long as the sleeper
         // lives.
         unsafe { self.shared.sleeper() }
+    }
+
+    /// Leaves its seat for good, because the subscription is dropped.
+    pub(super) fn end_sleep(&mut self) {
+        // SAFETY: as in `sleeper`.
+        unsafe { self.shared.sleeps_no_more() }
     }
 
     /// The hub in which it sleeps.
@@ -43,41 +41,36 @@ impl Awake<'_> {
             return group.clone();
         }
         let matcher = &self.shared.matcher;
-        let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
+        let unmasked = if self.state.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
         let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
         self.hub().groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
     }
 
-    pub(super) fn bookmarks(&self) -> Option<&Bookmarks> {
-        self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
-    }
-
-    /// The change of the cache that makes `peek` true, and the time at which it is true anyway. `None`: an event does.
-    fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
-        match (self.own.phase(), self.start()) {
-            (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),
-            (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
-                (Some(Interest::revision(revision.into(), None)), *until)
-            }
-            _ => (self.future_interest(), None),
-        }
-    }
-
     /// Waits for events. If its last sleep waited for the same, no reference is counted and nothing is announced.
     fn wait_for_events(&mut self) {
-        // Only the notifier that runs no predicates looks at buckets.
-        let scans = FilterCode::of(&self.shared.matcher) == FilterCode::Foreign;
-        let (bucket, request) = if scans { (None, None) } else { self.read_path() };
+        let (bucket, request) = self.read_path();
         let (at, asked) = (bucket.map(Arc::as_ptr), request.map(Arc::as_ptr));
         if self.sleeper().waits_for_events(at, asked) {
             return;
         }
         let group = self.group();
-        let interest = match if scans { (None, None) } else { self.read_path() } {
+        let interest = match self.read_path() {
             (Some(bucket), _) => Interest::Chain(group, bucket.clone()),
             (None, request) => Interest::Events(group, request.cloned()),
         };
         self.sleeper().wait_for(interest);
+    }
+
+    /// The bucket whose chain it reads; else it scans, and the request for a bucket that is not answered yet, if any.
+    fn read_path(&mut self) -> (Option<&Arc<Bucket>>, Option<&Arc<Request>>) {
+        match &mut self.state.rare {
+            // Only the notifier that runs no predicates looks at buckets.
+            Some(rare) if FilterCode::of(&self.shared.matcher) != FilterCode::Foreign => {
+                let is_complete = rare.path.chain(&self.cursor, self.shared).is_some();
+                (rare.path.answered().filter(|_| is_complete), rare.path.request())
+            }
+            _ => (None, None),
+        }
     }
 
     pub(super) fn park(&mut self, waker: Waker) -> bool {
@@ -89,13 +82,13 @@ impl Awake<'_> {
         self.cursor.release();
         // Shared before it sleeps, because other threads may look at it for long.
         self.share();
-        let (interest, limit) = if self.own.is_live() { (None, None) } else { self.interest_in_the_cache() };
+        let (interest, limit) = self.state.phase().interest(self.position());
         let of_the_cache = interest.is_some();
         let mut due = Due { deadline: limit.into_iter().chain(until).min(), ..Due::default() };
         if let Some(interest) = interest {
             self.sleeper().wait_for(interest);
         } else {
-            if let Some(bookmarks) = self.bookmarks() {
+            if let Some(bookmarks) = self.state.bookmarks() {
                 due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
             }
             self.wait_for_events();
@@ -105,7 +98,7 @@ impl Awake<'_> {
             self.slept(unparked);
             return false;
         }
-        self.own.set(Flag::Parked, true);
+        self.state.set(Flag::Parked, true);
         // After PARKED and the fence in `Sleeper::park`. Partner: `Consumer::close` stores the end, fence, looks at the
         // seat.
         if self.shared.end.load(Acquire) != OPEN {
@@ -126,10 +119,17 @@ impl Awake<'_> {
         }
     }
 
+    /// A poll, after its sleep has ended.
+    #[inline(always)]
+    pub(super) fn poll_unparked(&mut self, max: usize) -> Result<Batch> {
+        self.unpark();
+        self.poll(max)
+    }
+
     /// Ends a sleep, if it sleeps. True: another thread had woken it.
     #[inline(never)]
     fn unpark_parked(&mut self) -> bool {
-        if !self.own.take(Flag::Parked) {
+        if !self.state.take(Flag::Parked) {
             return false;
         }
         let hubs = &self.inner().hubs;
@@ -210,14 +210,14 @@ impl Awake<'_> {
     }
 
     /// Leaves this set; false where it was no member of it, and then a sleep in another set continues.
-    fn leave_set(&mut self, set: &WakeSet) -> bool {
+    pub(super) fn leave_set(&mut self, set: &WakeSet) -> bool {
         if !self.sleeper().is_member() {
             return false;
         }
         let waker = self.unpark_with_waker();
         let was_member = self.sleeper().leave_set(set);
         if was_member {
-            self.own.set(Flag::Member, false);
+            self.state.set(Flag::Member, false);
         }
         match waker {
             Some(Waker::Member) if !was_member => _ = self.arm(),
@@ -228,38 +228,21 @@ impl Awake<'_> {
 
     /// Ends a sleep like [`Awake::unpark`], and returns the waker that was not called.
     #[inline]
-    fn unpark_with_waker(&mut self) -> Option<Waker> {
+    pub(super) fn unpark_with_waker(&mut self) -> Option<Waker> {
         let hubs = &self.inner().hubs;
         let (unparked, waker) = self.sleeper().unpark_with_waker(hubs);
-        if self.own.take(Flag::Parked) {
+        if self.state.take(Flag::Parked) {
             self.slept(unparked);
         }
         waker
     }
 
     fn slept(&mut self, unparked: Unparked) {
-        if self.own.is_live() && self.cursor.seq() < unparked.resume {
+        if self.state.is_live() && self.cursor.seq() < unparked.resume {
             self.cursor.jump(unparked.resume);
-            self.own.set(Flag::MovedUnseen, true);
+            self.state.set(Flag::MovedUnseen, true);
         }
         // It had everything until it was woken.
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::soon() });
-    }
-}
-
-impl WakeSet {
-    /// Adds a subscription under a tag; it leaves the set that it was in. Its tag is listed only after it was armed.
-    pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.awake(|awake| {
-            drop(awake.unpark_with_waker());
-            awake.sleeper().join_set(self, tag);
-            awake.own.set(Flag::Member, true);
-        });
-        Ok(())
-    }
-
-    /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
-    pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        subscription.shared.seat().is_some() && subscription.awake(|awake| awake.leave_set(self))
     }
 }

@@ -1,171 +1,180 @@
-//! The phases of a subscription before its first event.
+//! The phases before a subscription begins: it waits for the cache's first listing, or for the revision of its state.
 
 #![forbid(unsafe_code)]
 
-use super::awake::{Awake, Frontier};
-use super::loss::{Loss, Lost};
-use super::options::StartOptions;
-use super::own::SubscriptionPhase;
-use super::{Halt, Start, Step};
-use crate::cache::OPEN;
+use super::cursor::{Cursor, ReadFrom};
+use super::delivered::{self, Delivered};
+use super::frontier::Frontier;
+use super::future::FutureStart;
+use super::initial::Initial;
+use super::loss::{Halt, Loss, Lost, Step};
+use super::options::{OnLag, Start, StartOptions};
+use crate::cache::{Consumer, Inner, OPEN};
 use crate::error::say;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
+use crate::read::view::{At, Left};
 use crate::reclaim;
 use crate::sync::{Acquire, lock};
 use std::time::Instant;
 
-impl Awake<'_> {
-    /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
-    ///
-    /// Predicates run in `seed`, before anything is changed, so that a predicate that panics leaves the start unfixed.
-    pub(super) fn begin(&mut self, options: &StartOptions, late: bool) -> Step<()> {
-        let inner = self.inner().clone();
-        match options.start {
-            Start::Now if late => {
-                let (begun, position) = self.begun();
-                let seeded = self.seed(begun);
-                self.live(begun, position);
-                if !seeded {
-                    return Err(Halt::Lost(Loss { of: Lost::Start, ..self.loss() }));
-                }
-            }
-            Start::Now => {
-                let (position, head) = inner.now(&reclaim::pin());
-                if self.seed(head) {
-                    self.live(head, position);
-                } else {
-                    // The state has left the window while it was read: read it again in a snapshot.
-                    let snapshot = Snapshot::take(&inner);
-                    self.seed_held(&snapshot);
-                    self.live(snapshot.head(), snapshot.position());
-                }
-            }
-            Start::State if late => {
-                let (begun, position) = self.begun();
-                self.initial(begun, position, options.batch_bytes);
-            }
-            Start::State => {
-                let (position, head) = inner.now(&reclaim::pin());
-                self.initial(head, position, options.batch_bytes);
-            }
-            Start::StateAtLeast(_) => {
-                // The cursor lies above every event, so the subscription has no lag while it waits.
-                self.cursor.begin_at(u64::MAX, self.position());
-                let until = Instant::now().checked_add(options.timeout);
-                let cold = self.own.cold();
-                cold.phase = SubscriptionPhase::Revision { until };
-                cold.start = Some(Box::new(options.clone()));
-            }
-            Start::After(revision) => self.begin_after(Position { epoch: 0, revision }, false)?,
-            Start::AfterIn(position) => self.begin_after(position, false)?,
-            Start::Within(revision) => self.begin_after(Position { epoch: 0, revision }, true)?,
+/// The cache has no listing yet, so the start is not fixed.
+#[derive(Debug)]
+pub(super) struct AwaitsListing(pub(super) StartOptions);
+
+/// [`Start::StateAtLeast`]: the cache has not reached the revision. The cursor lies above every event, so the subscription has
+/// no lag while it waits.
+#[derive(Debug)]
+pub(super) struct AwaitsRevision {
+    revision: u64,
+    /// When it gives up; `None`: never.
+    pub(super) until: Option<Instant>,
+    batch_bytes: usize,
+}
+
+/// How a subscription continues once its start is fixed. The cursor stands at its place then.
+pub(super) enum Begun {
+    Live(Delivered),
+    Initial(Initial),
+    Future(FutureStart),
+    AwaitsRevision(AwaitsRevision),
+}
+
+impl AwaitsListing {
+    /// Fixes the start if the cache has its listing; `None`: it has not.
+    pub(super) fn poll(
+        &self,
+        frontier: &Frontier,
+        policy: OnLag,
+        cursor: &mut Cursor,
+        consumer: &Consumer,
+    ) -> Step<Option<Begun>> {
+        let inner = &consumer.inner;
+        if frontier.head == 0 {
+            Err(say::closed("subscription").into())
+        } else if inner.is_ready() {
+            begin(&self.0, true, policy, cursor, consumer).map(Some)
+        } else if frontier.closed {
+            Err(say::closed("subscription").into())
+        } else if inner.has_failed() {
+            Err(inner.not_ready("subscription").into())
+        } else {
+            Ok(None)
         }
-        Ok(())
     }
+}
 
-    /// Starts after a revision. `within`: at the first event of that revision, where it has several.
-    fn begin_after(&mut self, asked: Position, within: bool) -> Step<()> {
-        let found = self.inner().resolve("subscribe after", asked, true)?;
-        let position = Position { epoch: found.epoch, ..asked };
-        if found.future {
-            self.await_future(found.seq, position, within);
-            return Ok(());
+impl AwaitsRevision {
+    /// Returns the phase of the initial state if the revision was reached; `None`: it was not.
+    pub(super) fn poll(&self, frontier: &Frontier, consumer: &Consumer) -> Step<Option<Initial>> {
+        let inner = &consumer.inner;
+        // A subscription that its owner has closed while it waited does not begin.
+        let ended = consumer.end.load(Acquire) != OPEN;
+        let (position, seq) = inner.now(&reclaim::pin());
+        if position.revision >= self.revision && !ended {
+            Ok(Some(Initial::new(ReadFrom { seq, position }, self.batch_bytes)))
+        } else if frontier.closed {
+            Err(say::closed("subscription").into())
+        } else if let Some(error) = inner.broken() {
+            Err(error.into())
+        } else if self.until.is_some_and(|until| Instant::now() >= until) {
+            Err(say::future("subscribe to the state at least at", self.revision, position.revision).into())
+        } else {
+            Ok(None)
         }
-        let (seq, position) = self.first_event((found.seq, position), within)?;
-        let seeded = self.seed(seq);
-        self.live(seq, position);
-        if !seeded {
-            return Err(self.inner().compacted("subscribe after", asked.revision).into());
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+/// Fixes the start once there is a listing. `late`: the listing came after the subscription.
+///
+/// Predicates run before anything is changed, so that a predicate that panics leaves the start unfixed.
+pub(super) fn begin(
+    options: &StartOptions,
+    late: bool,
+    policy: OnLag,
+    cursor: &mut Cursor,
+    consumer: &Consumer,
+) -> Step<Begun> {
+    let inner = &consumer.inner;
+    let seed = |at: At<'_>| delivered::of_state(policy, consumer, at);
+    match options.start {
+        Start::Now => {
+            let from = if late { ready_at(inner) } else { now(inner) };
+            if let Ok(delivered) = seed(At::Head(inner, from.seq)) {
+                cursor.begin_at(from);
+                return Ok(Begun::Live(delivered));
+            }
+            if late {
+                cursor.begin_at(from);
+                return Err(Halt::Lost(Loss::at(cursor, Lost::Start, 0, consumer)));
+            }
+            // The state has left the window while it was read: read it again in a snapshot, which keeps it.
+            let snapshot = Snapshot::take(inner);
+            let delivered = seed(At::Held(&snapshot)).unwrap_or_default();
+            cursor.begin_at(ReadFrom { seq: snapshot.head(), position: snapshot.position() });
+            Ok(Begun::Live(delivered))
         }
-        Ok(())
+        Start::State => {
+            let from = if late { ready_at(inner) } else { now(inner) };
+            Ok(Begun::Initial(Initial::new(from, options.batch_bytes)))
+        }
+        Start::StateAtLeast(revision) => {
+            cursor.begin_at(ReadFrom { seq: u64::MAX, position: cursor.position() });
+            let until = Instant::now().checked_add(options.timeout);
+            Ok(Begun::AwaitsRevision(AwaitsRevision { revision, until, batch_bytes: options.batch_bytes }))
+        }
+        Start::After(revision) => begin_after(Position { epoch: 0, revision }, false, seed, cursor, consumer),
+        Start::AfterIn(position) => begin_after(position, false, seed, cursor, consumer),
+        Start::Within(revision) => begin_after(Position { epoch: 0, revision }, true, seed, cursor, consumer),
     }
+}
 
-    /// Returns the place of the first event to deliver, with the position before it. `above` is the first event above a
-    /// revision, with that revision's position; with `within` it is replaced by the first event of the revision itself,
-    /// if the revision has several.
-    pub(super) fn first_event(&self, above: (u64, Position), within: bool) -> Step<(u64, Position)> {
-        let first = if within { self.inner().first_within(above.1)? } else { None };
-        Ok(first.unwrap_or(above))
+/// Starts after a revision. `within`: at the first event of that revision, where it has several.
+fn begin_after(
+    asked: Position,
+    within: bool,
+    seed: impl Fn(At<'_>) -> Result<Delivered, Left>,
+    cursor: &mut Cursor,
+    consumer: &Consumer,
+) -> Step<Begun> {
+    let inner = &consumer.inner;
+    let found = inner.resolve("subscribe after", asked, true)?;
+    let above = ReadFrom { seq: found.seq, position: Position { epoch: found.epoch, ..asked } };
+    if found.future {
+        cursor.begin_at(above);
+        return Ok(Begun::Future(FutureStart::new(above.seq, within, inner)));
     }
-
-    /// The head and position at which the cache became Ready: at its first listing, or at the end of the history after
-    /// it.
-    fn begun(&self) -> (u64, Position) {
-        let inner = &self.shared.inner;
-        let caught_up = lock(&inner.info).began;
-        caught_up.unwrap_or_else(|| (inner.ring.first_seq(), self.listing()))
+    let from = first_event(above, within, inner)?;
+    let delivered = seed(At::Head(inner, from.seq));
+    cursor.begin_at(from);
+    match delivered {
+        Ok(delivered) => Ok(Begun::Live(delivered)),
+        Err(_) => Err(inner.compacted("subscribe after", asked.revision).into()),
     }
+}
 
-    /// The position of the first listing.
-    fn listing(&self) -> Position {
+/// The place of the first event to deliver. `above` is that of the first event above a revision; with `within` it is replaced
+/// by the first event of the revision itself, if the revision has several.
+pub(super) fn first_event(above: ReadFrom, within: bool, inner: &Inner) -> Step<ReadFrom> {
+    let first = if within { inner.first_within(above.position)? } else { None };
+    Ok(first.map_or(above, |(seq, position)| ReadFrom { seq, position }))
+}
+
+fn now(inner: &Inner) -> ReadFrom {
+    let (position, seq) = inner.now(&reclaim::pin());
+    ReadFrom { seq, position }
+}
+
+/// Where the cache became Ready: at its first listing, or at the end of the history after it.
+fn ready_at(inner: &Inner) -> ReadFrom {
+    let (seq, position) = lock(&inner.info).began.unwrap_or_else(|| {
         let pin = reclaim::pin();
-        let epochs = self.shared.inner.ring.epochs(&pin);
-        Position { epoch: epochs.first_epoch, revision: epochs.listing }
-    }
-
-    fn start_options(&self) -> Option<&StartOptions> {
-        self.own.cold.as_ref().and_then(|cold| cold.start.as_deref())
-    }
-
-    pub(super) fn start(&self) -> Option<Start> {
-        self.start_options().map(|options| options.start)
-    }
-
-    pub(super) fn live(&mut self, seq: u64, position: Position) {
-        self.cursor.begin_at(seq, position);
-        let Some(cold) = &mut self.own.cold else { return };
-        if let Some(bookmarks) = &mut cold.bookmarks {
-            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
-        }
-        (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
-    }
-
-    /// Moves through the phases before the first event. True: a poll may have an event. A start that was fixed is
-    /// stored at once, so that a panic later in this call does not undo it.
-    pub(super) fn started(&mut self, frontier: &Frontier) -> Step<bool> {
-        if matches!(self.own.phase(), SubscriptionPhase::Unready) {
-            if frontier.head == 0 {
-                return Err(say::closed("subscription").into());
-            } else if self.shared.inner.is_ready() {
-                let start = self.own.cold().start.clone();
-                let begun = start.map_or(Ok(()), |start| self.begin(&start, true));
-                self.share();
-                begun?;
-            } else if frontier.closed {
-                return Err(say::closed("subscription").into());
-            } else if self.shared.inner.has_failed() {
-                return Err(self.shared.inner.not_ready("subscription").into());
-            } else {
-                return Ok(false);
-            }
-        }
-        if matches!(self.own.phase(), SubscriptionPhase::Future(_)) {
-            let began = self.future_began(frontier)?;
-            self.share();
-            return Ok(began);
-        }
-        if let (
-            SubscriptionPhase::Revision { until },
-            Some(&StartOptions { start: Start::StateAtLeast(revision), batch_bytes, .. }),
-        ) = (self.own.phase(), self.start_options())
-        {
-            // A subscription that its owner has closed while it waited does not begin.
-            let ended = self.shared.end.load(Acquire) != OPEN;
-            let (position, head) = self.shared.inner.now(&reclaim::pin());
-            if position.revision >= revision && !ended {
-                self.initial(head, position, batch_bytes);
-                self.share();
-            } else if frontier.closed {
-                return Err(say::closed("subscription").into());
-            } else if let Some(error) = self.shared.inner.broken() {
-                return Err(error.into());
-            } else if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(say::future("subscribe to the state at least at", revision, position.revision).into());
-            } else {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
+        let epochs = inner.ring.epochs(&pin);
+        (inner.ring.first_seq(), Position { epoch: epochs.first_epoch, revision: epochs.listing })
+    });
+    ReadFrom { seq, position }
 }

@@ -1,16 +1,9 @@
-//! The statistics of a subscription, and the standing that it publishes.
+//! The statistics of a subscription.
 
 #![forbid(unsafe_code)]
 
-use super::awake::{Awake, Frontier};
-use super::own::SubscriptionPhase;
-use super::{Start, Subscription};
-use crate::cache::{ReadPath, Standing};
-use crate::sys::clock;
-
-/// The polls that follow a recorded one at once and are not recorded themselves: reading a clock costs more than
-/// the rest of a small poll.
-const UNRECORDED: u8 = 15;
+use super::handle::Subscription;
+use crate::cache::ReadPath;
 
 /// The statistics of a subscription.
 ///
@@ -51,55 +44,22 @@ impl Subscription {
     /// Its statistics, and its present read path.
     pub fn stats(&self) -> SubscriptionStats {
         let read_path = self.index_name().map_or(ReadPath::Scan, |index| ReadPath::Chain { index: index.to_string() });
-        let cold = self.own.cold.as_ref();
-        let delivered = cold.and_then(|cold| cold.delivered.as_ref());
+        let rare = self.state.rare.as_ref();
+        let delivered = rare.and_then(|rare| rare.delivered.as_ref());
         SubscriptionStats {
             read_path,
-            looked_at: self.own.looked,
-            skipped: cold.map_or(0, |cold| cold.reader.skipped),
+            looked_at: self.state.looked,
+            skipped: rare.map_or(0, |rare| rare.path.skipped),
             handed_out: self.shared.handed_out(),
             lagged: self.shared.losses(),
             delivered_keys: delivered.map_or(0, |delivered| delivered.len()),
             delivered_bytes: delivered.map_or(0, |delivered| delivered.bytes()),
         }
     }
-}
 
-impl Awake<'_> {
-    #[inline]
-    pub(super) fn standing(&self) -> Standing {
-        let Some(cold) = &self.own.cold else { return self.standing_live() };
-        match cold.phase {
-            SubscriptionPhase::Unready => match self.start() {
-                Some(Start::State) => Standing::AwaitsListingThenState,
-                Some(Start::StateAtLeast(_)) => Standing::AwaitsListingThenRevision,
-                _ => Standing::AwaitsListingThenLog,
-            },
-            SubscriptionPhase::Revision { .. } => Standing::AwaitsRevision,
-            SubscriptionPhase::Future(_) => Standing::AwaitsFuture,
-            SubscriptionPhase::Initial(_) => Standing::InitialState,
-            SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => Standing::CatchingUp,
-            SubscriptionPhase::Live => self.standing_live(),
-            SubscriptionPhase::Ended => Standing::Ended,
-        }
-    }
-
-    #[inline]
-    fn standing_live(&self) -> Standing {
-        if self.cursor.is_in_segment() { Standing::LiveInSegment } else { Standing::Live }
-    }
-
-    /// Records the time of a poll that handed out events, and whether it has everything now; see [`UNRECORDED`].
-    #[inline]
-    pub(super) fn record_poll(&mut self, frontier: &Frontier) {
-        if let Some(left) = self.own.unrecorded.checked_sub(1) {
-            self.own.unrecorded = left;
-            return;
-        }
-        let now = clock::soon();
-        self.own.unrecorded = if self.shared.polled_at(now) { UNRECORDED } else { 0 };
-        if self.has_everything(frontier) {
-            self.shared.caught_up(now);
-        }
+    /// The name of the index whose bucket it reads, if it reads one.
+    pub(crate) fn index_name(&self) -> Option<&str> {
+        let bucket = self.state.rare.as_ref()?.path.answered()?;
+        Some(self.shared.inner.indexes.name(bucket.name()))
     }
 }

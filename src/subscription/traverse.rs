@@ -13,10 +13,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::Halt;
-use super::Step;
-use super::awake::{Awake, Frontier};
-use super::own::Flag;
+use super::awake::Awake;
+use super::delivered::record;
+use super::frontier::Frontier;
+use super::loss::{Halt, Step, resynced};
+use super::state::Flag;
 use crate::batch::{Batch, BatchBuilder};
 use crate::data::event::{Event, Kind};
 use crate::log::segment::{Segment, SegmentRef};
@@ -88,8 +89,10 @@ impl Traversal {
     pub(super) fn run(&mut self, awake: &mut Awake<'_>, source: &mut impl EventSource) -> Step<bool> {
         let ended = self.look(awake, source);
         for Recorded { kind, seq, segment } in self.recorded.drain(..) {
-            if seq < awake.cursor.seq() {
-                awake.record(kind, segment.event(seq));
+            if seq < awake.cursor.seq()
+                && let Some(keys) = awake.state.delivered()
+            {
+                record(keys, awake.shared, kind, segment.event(seq));
             }
         }
         ended
@@ -151,8 +154,8 @@ impl Traversal {
     /// because most events of a scan do not pass.
     #[inline(always)]
     fn take(&mut self, awake: &mut Awake<'_>, segment: &SegmentRef, event: &Event) -> Step<bool> {
-        awake.own.looked += 1;
-        match awake.passes(event) {
+        awake.state.looked += 1;
+        match passes(awake, event) {
             Ok(None) => {}
             Ok(Some(kind)) => {
                 if !self.put(awake, segment, event, kind) {
@@ -177,7 +180,7 @@ impl Traversal {
             let (form, instead) = matcher.delivered_form(event, kind);
             self.batch.push_logged(segment, event.sequence(), form, instead);
         }
-        if awake.own.keeps_keys() {
+        if awake.state.keeps_keys() {
             self.recorded.push(Recorded { kind, seq: event.sequence(), segment: segment.clone() });
         }
         true
@@ -230,4 +233,14 @@ impl Traversal {
         self.go_back(awake);
         if holds_others { Ok(true) } else { Err(halt) }
     }
+}
+
+/// The kind as which an event passes the filter, if it does; RESYNCED at a resync mark where it is to stop there.
+fn passes(awake: &Awake<'_>, event: &Event) -> Step<Option<Kind>> {
+    if awake.has(Flag::StopOnResync)
+        && let Some(mark) = event.resync()
+    {
+        return Err(resynced(mark.to, mark.reason.name(), awake.position()).into());
+    }
+    Ok(awake.shared.matcher.transition(event))
 }
