@@ -57,6 +57,11 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
+    pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
+        Builder::new(prefix.as_ref().to_vec())
+    }
+
     pub(super) fn new(inner: Inner) -> Cache {
         inner.keep_open();
         Cache { inner: Arc::new(inner) }

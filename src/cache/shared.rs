@@ -272,6 +272,11 @@ impl Inner {
         self.is_ready()
     }
 
+    /// NOT_READY before the first listing, or the source's failure.
+    pub(crate) fn check_ready(&self, what: &str) -> Result<()> {
+        if self.is_ready() { Ok(()) } else { Err(self.not_ready(what)) }
+    }
+
     /// The error of a call that needs the listing while there is none.
     pub(crate) fn not_ready(&self, what: &str) -> Error {
         let info = lock(&self.info);

@@ -4,68 +4,53 @@
 
 use super::view::{At, Left, Scan};
 use crate::batch::{Batch, BatchBuilder, Made};
-use crate::cache::{Cache, Inner};
+use crate::cache::Inner;
 use crate::data::event::{Kind, LogEvent};
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
-use crate::filter::range::{Filter, Range};
+use crate::filter::range::Range;
 use crate::log::ring::Located;
 use crate::position::Position;
 use crate::reclaim;
 use std::sync::Arc;
 
-impl Cache {
-    /// The net changes from the state at `from` to that at `to`, both in the window, the latest of
-    /// each key, in key order: Added, Modified or Deleted by what the key was at `from`. Each has the
-    /// revision of its own newest change, and `prev` is the value at `from`.
-    ///
-    /// A revision is unchecked, a [`Position`] is of its epoch. COMPACTED below the window,
-    /// FUTURE_REVISION above the current revision, INVALID_ARGUMENT where `to` is before `from`.
-    /// Never waits. O(keys of the filter's range).
-    pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
-        self.ready("diff")?;
-        let (from, to) = (from.into(), to.into());
-        let matcher = self.matcher(filter)?;
-        let inner = &self.inner;
-        let (first, last, epoch) = self.heads_of_diff(from, to)?;
-        let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let Ok(batch) = changes(inner, &matcher, &range, first, last) else {
-            return Err(inner.compacted("diff at", from.revision));
-        };
-        Ok(batch.finish(Position { epoch, revision: to.revision }))
-    }
+/// See `Cache::diff`.
+pub(super) fn diff(inner: &Arc<Inner>, from: Position, to: Position, matcher: &Matcher) -> Result<Batch> {
+    let (first, last, epoch) = heads(inner, from, to)?;
+    let range = matcher.range().cloned().unwrap_or_else(Range::all);
+    let Ok(batch) = changes(inner, matcher, &range, first, last) else {
+        return Err(inner.compacted("diff at", from.revision));
+    };
+    Ok(batch.finish(Position { epoch, revision: to.revision }))
+}
 
-    /// The heads of both states, and the epoch of the second.
-    fn heads_of_diff(&self, from: Position, to: Position) -> Result<(u64, u64, u64)> {
-        for asked in [from, to] {
-            say::check_asked("diff at", asked.revision, || self.position().revision)?;
-        }
-        let head_of = |asked: Position| {
-            let found = self.inner.resolve("diff at", asked, true)?;
-            if !found.future {
-                return Ok(found);
-            }
-            let current = self.position().revision;
-            Err(Error::new(
-                Code::FutureRevision,
-                format!(
-                    "diff at revision {}: the cache is at {current}. Wait for that revision first.",
-                    asked.revision
-                ),
-            )
-            .with_asked(asked.revision)
-            .with_current(current))
-        };
-        let (first, last) = (head_of(from)?, head_of(to)?);
-        if first.seq > last.seq || from.revision > to.revision {
-            return Err(say::invalid(format!(
-                "diff from revision {} to {}: the second must not be before the first. Swap them.",
-                from.revision, to.revision
-            )));
-        }
-        Ok((first.seq, last.seq, last.epoch))
+/// The heads of both states, and the epoch of the second.
+fn heads(inner: &Inner, from: Position, to: Position) -> Result<(u64, u64, u64)> {
+    for asked in [from, to] {
+        say::check_asked("diff at", asked.revision, || inner.position().revision)?;
     }
+    let head_of = |asked: Position| {
+        let found = inner.resolve("diff at", asked, true)?;
+        if !found.future {
+            return Ok(found);
+        }
+        let current = inner.position().revision;
+        Err(Error::new(
+            Code::FutureRevision,
+            format!("diff at revision {}: the cache is at {current}. Wait for that revision first.", asked.revision),
+        )
+        .with_asked(asked.revision)
+        .with_current(current))
+    };
+    let (first, last) = (head_of(from)?, head_of(to)?);
+    if first.seq > last.seq || from.revision > to.revision {
+        return Err(say::invalid(format!(
+            "diff from revision {} to {}: the second must not be before the first. Swap them.",
+            from.revision, to.revision
+        )));
+    }
+    Ok((first.seq, last.seq, last.epoch))
 }
 
 /// A key that changed between two states.

@@ -11,6 +11,7 @@ mod waiter;
 pub use page::Page;
 pub use waiter::{Waiter, Want};
 
+use crate::batch::Batch;
 use crate::cache::{Cache, StateView};
 use crate::data::key_value::KeyValue;
 use crate::error::show;
@@ -19,7 +20,7 @@ use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::view::{At, Left, Scan};
+use crate::read::view::{At, Left, Scan, read_at};
 use crate::reclaim;
 use crate::store::root::starts_with;
 use crate::writer::Writer;
@@ -223,7 +224,7 @@ impl Writer {
 impl Cache {
     /// The newest view of everything, in O(1). NOT_READY before the first listing.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        self.ready("take a snapshot")?;
+        self.inner.check_ready("take a snapshot")?;
         Ok(Snapshot::take(&self.inner))
     }
 
@@ -350,10 +351,22 @@ impl Cache {
             }
             Ok(count)
         };
-        match self.read_at(exact, read) {
+        match read_at(&self.inner, exact, read) {
             Ok((position, count)) => Ok(Counted { revision: position.revision, epoch: position.epoch, count }),
             Err(Left) => Err(self.inner.compacted("count at", exact.map_or(0, |(position, _)| position.revision))),
         }
+    }
+
+    /// The net changes from the state at `from` to that at `to`, both in the window, the latest of
+    /// each key, in key order: Added, Modified or Deleted by what the key was at `from`. Each has the
+    /// revision of its own newest change, and `prev` is the value at `from`.
+    ///
+    /// A revision is unchecked, a [`Position`] is of its epoch. COMPACTED below the window,
+    /// FUTURE_REVISION above the current revision, INVALID_ARGUMENT where `to` is before `from`.
+    /// Never waits. O(keys of the filter's range).
+    pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
+        self.inner.check_ready("diff")?;
+        diff::diff(&self.inner, from.into(), to.into(), &self.matcher(filter)?)
     }
 }
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::continue_token::{ContinueToken, scope_of};
-use super::view::{At, Left, Scan};
+use super::view::{At, Left, Scan, read_at};
 use super::{Read, ReadOptions};
 use crate::cache::Cache;
 use crate::data::key_value::{KeyValue, KeyValueRef};
@@ -215,7 +215,7 @@ impl ListRequest {
             let kept = scan.matching(&self.matcher, self.limit, usize::MAX, |_| ())?;
             Ok((kept, remaining(scan, self.counts)?))
         };
-        let Ok((position, (kept, remaining))) = cache.read_at(exact, read) else {
+        let Ok((position, (kept, remaining))) = read_at(&cache.inner, exact, read) else {
             let revision = exact.map_or(0, |(position, _)| position.revision);
             return Err(self.refused(cache.inner.compacted("list at", revision)));
         };

@@ -5,10 +5,9 @@
 
 use super::snapshot::Snapshot;
 pub(crate) use crate::cache::Left;
-use crate::cache::{Cache, Inner, StateView};
+use crate::cache::{Inner, StateView};
 use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
-use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::log::kept::Kept;
@@ -146,34 +145,28 @@ impl<'a> Scan<'a> {
     }
 }
 
-impl Cache {
-    /// Reads a state: the exact one, or the newest. A read of the newest that is overtaken begins again in a
-    /// snapshot: it ends however fast the writer is.
-    pub(super) fn read_at<T>(
-        &self,
-        exact: Option<(Position, u64)>,
-        mut read: impl FnMut(At<'_>) -> std::result::Result<T, Left>,
-    ) -> std::result::Result<(Position, T), Left> {
-        if let Some((position, head)) = exact {
-            return Ok((position, read(At::Head(&self.inner, head))?));
-        }
-        let (position, head) = self.inner.now(&reclaim::pin());
-        if let Ok(answer) = read(At::Head(&self.inner, head)) {
-            return Ok((position, answer));
-        }
-        let snapshot = Snapshot::take(&self.inner);
-        Ok((snapshot.position(), read(At::Held(&snapshot))?))
+/// Reads a state: the exact one, or the newest. A read of the newest that is overtaken begins again in a
+/// snapshot: it ends however fast the writer is.
+pub(super) fn read_at<T>(
+    inner: &Arc<Inner>,
+    exact: Option<(Position, u64)>,
+    mut read: impl FnMut(At<'_>) -> std::result::Result<T, Left>,
+) -> std::result::Result<(Position, T), Left> {
+    if let Some((position, head)) = exact {
+        return Ok((position, read(At::Head(inner, head))?));
     }
-
-    pub(super) fn ready(&self, what: &str) -> Result<()> {
-        if self.inner.is_ready() { Ok(()) } else { Err(self.inner.not_ready(what)) }
+    let (position, head) = inner.now(&reclaim::pin());
+    if let Ok(answer) = read(At::Head(inner, head)) {
+        return Ok((position, answer));
     }
+    let snapshot = Snapshot::take(inner);
+    Ok((snapshot.position(), read(At::Held(&snapshot))?))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Change;
+    use crate::{Cache, Change};
 
     /// Wherever it is told to begin: before its range, at its end, behind that.
     #[test]

@@ -143,7 +143,7 @@ impl Cache {
     /// Blocks until the read can be answered. For exact ones: (position, head to read at).
     #[inline]
     pub(super) fn await_revision(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
-        self.ready(what)?;
+        self.inner.check_ready(what)?;
         let Some((asked, exact)) = read.asked() else { return Ok(None) };
         if let Some(mut waiter) = self.waiter_of_read(what, asked)? {
             waiter.wait(timeout).map_err(|error| self.not_reached(what, asked.revision, error))?;
@@ -158,7 +158,7 @@ impl Cache {
         read: Read,
         timeout: Duration,
     ) -> Result<Option<(Position, u64)>> {
-        self.ready(what)?;
+        self.inner.check_ready(what)?;
         let Some((asked, exact)) = read.asked() else { return Ok(None) };
         if let Some(waiter) = self.waiter_of_read(what, asked)? {
             waiter.timeout(timeout).await.map_err(|error| self.not_reached(what, asked.revision, error))?;
