@@ -55,8 +55,8 @@ impl Subscription {
                 if let Some(batch) = awake.poll_or_park(|| Waker::Thread(current_thread())) {
                     return batch.transpose();
                 }
-                if let Some(seat) = awake.shared.seat() {
-                    seat.sleep(None);
+                if let Some(waiter) = awake.shared.waiter() {
+                    waiter.sleep(None);
                 }
             }
         })
@@ -76,7 +76,7 @@ impl Subscription {
 /// Most events of a batch of [`Subscription::next_batch`] and of the stream.
 const STREAM_BATCH: usize = 1024;
 
-/// A wait that may be dropped: the drop removes the task's waker from the seat.
+/// A wait that may be dropped: the drop removes the task's waker from the waiter.
 struct Waiting<'a>(&'a mut Subscription);
 
 impl Drop for Waiting<'_> {
@@ -174,7 +174,7 @@ impl Awake<'_> {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.shared.seat().is_none_or(|seat| seat.sleep(until));
+            let woken = self.shared.waiter().is_none_or(|waiter| waiter.sleep(until));
             self.unpark();
             if !woken {
                 return if self.peek() { self.report() } else { Ok(false) };
