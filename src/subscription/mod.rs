@@ -19,7 +19,7 @@
 //! | `traverse` | the one traversal of a filtered subscription: position, rollback point, loss, delivered keys |
 //! | `chain` | the links of a bucket, a source of a traversal |
 //! | `loss`, `delivered`, `catch_up` | the lost range, the delivered keys, the difference |
-//! | `sleep` | its interest, and the consumer's side of its seat |
+//! | `sleep` | its interest, and the consumer's side of its waiter |
 //! | `wait` | parking, wake sets, futures, streams |
 //!
 //! Other threads see it as a [`Consumer`](crate::cache::Consumer) of its cache. docs/internals/subscription.md says where
