@@ -186,7 +186,7 @@ pub(crate) mod weak {
         BlindEnd,
         Ready,
         Closed,
-        /// A seat: claimed, settled.
+        /// A parked waiter: claimed, settled.
         Claim,
         Settle,
         /// Step: a consumer takes off what who woke it has taken off.

@@ -8,8 +8,8 @@
 //! | --- | --- | --- |
 //! | `cursor`, after a loss is counted: see `observed` | by threads that list it | Release / Acquire |
 //! | `position`, then `epoch` | `epoch`, then `position` | Release / Acquire: the word is at least as new as the epoch |
-//! | `end`, once; fence; the state of the seat | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
-//! | the seat, before the first sleep in it | `seat` | by `OwnSeat` |
+//! | `end`, once; fence; the state of the waiter | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
+//! | the waiter, before the first sleep in it | `waiter` | by `WaiterCell` |
 
 use super::observed::Standing;
 use super::{Inner, Lag};
@@ -22,7 +22,7 @@ use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord, step,
 };
 use crate::sys::clock;
-use crate::wake::{FilterCode, OwnSeat, Rest, Seat, Sleeper};
+use crate::wake::{FilterCode, ParkedWaiter, Parker, Rest, WaiterCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::Duration;
@@ -76,8 +76,8 @@ pub(crate) struct Consumer {
     polled: HalfStatistic,
     /// The lower bits of its number in its cache.
     low_id: u32,
-    /// Its seat, once it has slept.
-    sleep: OwnSeat,
+    /// Its waiter, once it has slept.
+    sleep: WaiterCell,
     extras: OnceBox<Extras>,
 }
 
@@ -147,7 +147,7 @@ impl Consumer {
             handed_out: Statistic::new(0),
             polled: HalfStatistic::new(0),
             low_id: id as u32,
-            sleep: OwnSeat::new(),
+            sleep: WaiterCell::new(),
             extras,
         }
     }
@@ -290,37 +290,37 @@ impl Consumer {
 // ---- Sleep and close ------------------------------------------------------------------------------------
 
 impl Consumer {
-    /// The consumer at its seat, which is made here if it has never slept.
+    /// The consumer's side of its waiter, which is made here if it has never slept.
     ///
     /// # Safety
     ///
-    /// Only the consumer may call this, and not while it has another sleeper.
+    /// Only the consumer may call this, and not while it has another parker.
     #[inline]
-    pub(crate) unsafe fn sleeper(&self) -> Sleeper<'_> {
-        // SAFETY: only the consumer calls this, and it has no other sleeper (`# Safety`).
-        unsafe { self.sleep.shared_sleeper(|| FilterCode::of(&self.matcher)) }
+    pub(crate) unsafe fn parker(&self) -> Parker<'_> {
+        // SAFETY: only the consumer calls this, and it has no other parker (`# Safety`).
+        unsafe { self.sleep.shared_parker(|| FilterCode::of(&self.matcher)) }
     }
 
-    /// Leaves its seat for good, when its subscription is dropped, though others may have a count on this for longer.
+    /// Leaves its waiter for good, when its subscription is dropped, though others may have a count on this for longer.
     ///
     /// # Safety
     ///
-    /// The contract of [`Consumer::sleeper`].
+    /// The contract of [`Consumer::parker`].
     pub(crate) unsafe fn sleeps_no_more(&self) {
-        if self.seat().is_none() {
+        if self.waiter().is_none() {
             return;
         }
-        // SAFETY: only the consumer calls this, and it has no other sleeper (`# Safety`).
-        let mut sleeper = unsafe { self.sleeper() };
-        let group = sleeper.group().cloned();
-        sleeper.leave(&self.inner);
+        // SAFETY: only the consumer calls this, and it has no other parker (`# Safety`).
+        let mut parker = unsafe { self.parker() };
+        let group = parker.group().cloned();
+        parker.leave(&self.inner);
         if let Some(group) = group {
             self.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
         }
     }
 
-    pub(crate) fn seat(&self) -> Option<&Seat> {
-        self.sleep.seat()
+    pub(crate) fn waiter(&self) -> Option<&ParkedWaiter> {
+        self.sleep.waiter()
     }
 
     pub(crate) fn close(&self) {
@@ -350,8 +350,8 @@ impl Consumer {
     fn wake_up(&self) {
         fence(ord!(CloserFence, SeqCst));
         // Partner: the consumer stores PARKED, fence, looks at `end`.
-        if let Some(seat) = self.sleep.count() {
-            Seat::wake(&seat);
+        if let Some(waiter) = self.sleep.count() {
+            ParkedWaiter::wake(&waiter);
         }
     }
 }
@@ -366,20 +366,20 @@ impl Consumer {
 
     /// Whether it is less than half a window behind, or over: a feeder that waits for it asks this. Its words do not change
     /// while it sleeps, so this uses how far the notifier has looked for it, and calls the notifier if that is too far
-    /// behind. So a feeder waits for no sleeper that nobody looks at, nor runs ahead of one that may have to be woken.
+    /// behind. So a feeder waits for no waiter that nobody looks at, nor runs ahead of one that may have to be woken.
     pub(crate) fn is_near(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() || self.takes_nothing() {
             return true;
         }
         let hub = self.inner.hubs.of(FilterCode::of(&self.matcher));
-        let seat = self.seat();
-        let rest = seat.map_or(Rest::Awake, |seat| seat.rest());
-        let looked_to = match rest {
-            Rest::Parked => seat.map_or(0, |seat| hub.looked_to(seat)),
+        let waiter = self.waiter();
+        let rest = waiter.map_or(Rest::Awake, |waiter| waiter.rest());
+        let examined_to = match rest {
+            Rest::Parked => waiter.map_or(0, |waiter| hub.waiters.examined_to(waiter)),
             Rest::Woken { resume, .. } => resume,
             Rest::Awake => 0,
         };
-        let cursor = self.cursor.load(Relaxed).max(looked_to);
+        let cursor = self.cursor.load(Relaxed).max(examined_to);
         let ring = &self.inner.ring;
         let (oldest, head) = (ring.oldest_seq(), ring.head());
         // Half of the present window once it is full; before that no event can be lost.

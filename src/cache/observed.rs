@@ -133,7 +133,7 @@ impl Consumer {
 
     /// The events that it has not taken, and the time since when. `None`: it has everything.
     fn unread(&self, standing: Standing) -> Option<(Unread, u64)> {
-        let (resume, since) = match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
+        let (resume, since) = match self.waiter().map_or(Rest::Awake, |waiter| waiter.rest()) {
             Rest::Parked => return None,
             Rest::Woken { at, resume } => (resume, at),
             Rest::Awake => (0, self.caught_up.load(Relaxed)),
@@ -227,7 +227,7 @@ impl Consumer {
     }
 
     fn state(&self, seen: &Seen, lag: &Lag) -> SubscriptionState {
-        let is_parked = || matches!(self.seat().map(|seat| seat.rest()), Some(Rest::Parked));
+        let is_parked = || matches!(self.waiter().map(|waiter| waiter.rest()), Some(Rest::Parked));
         let listed = self.inner.is_ready();
         match seen.standing {
             Standing::Ended => SubscriptionState::Ended,

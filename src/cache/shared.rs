@@ -36,7 +36,9 @@ use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::store::table::TablePages;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
-use crate::wake::{CacheFrontier, FirstMatch, Hubs, Overtaken, VisitEvent, Watched};
+use crate::wake::{
+    CacheFrontier, FilterCode, FirstMatch, HubOwner, Hubs, Overtaken, Searched, VisitEvent, Waiters, Watched,
+};
 use crate::worker::{self, Need};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -198,7 +200,7 @@ impl Inner {
         }
     }
 
-    /// Wakes all sleepers and the source. Called by the call that has closed the log.
+    /// Wakes all waiters and the source. Called by the call that has closed the log.
     pub(crate) fn closed(self: &Arc<Inner>) {
         self.hubs.notify(self);
         self.wake_source();
@@ -496,6 +498,20 @@ impl Watched for Inner {
         self.ring.end()
     }
 
+    fn newest_mark(&self) -> u64 {
+        self.ring.newest_mark()
+    }
+
+    fn waiters(&self, code: FilterCode) -> &Waiters {
+        &self.hubs.of(code).waiters
+    }
+
+    fn notify(self: &Arc<Self>, code: FilterCode) {
+        self.hubs.of(code).notify(self);
+    }
+}
+
+impl Searched for Inner {
     fn first_match(
         &self,
         matcher: &Matcher,
@@ -503,7 +519,7 @@ impl Watched for Inner {
         head: u64,
         most: usize,
     ) -> std::result::Result<FirstMatch, Overtaken> {
-        let mut first = FirstMatch { found: None, looked_to: head, looked: 0 };
+        let mut first = FirstMatch { found: None, examined_to: head, looked: 0 };
         self.visit(from, head, |segment, run| {
             let end = run.end.min(run.start.saturating_add((most - first.looked) as u64));
             let events = segment.view(run.start..end);
@@ -512,7 +528,7 @@ impl Watched for Inner {
             first.looked += passes.map_or(events.len(), |at| at + 1);
             let is_over = first.found.is_some() || first.looked == most;
             if is_over {
-                first.looked_to = first.found.unwrap_or(end);
+                first.examined_to = first.found.unwrap_or(end);
             }
             !is_over
         })?;
@@ -528,11 +544,9 @@ impl Watched for Inner {
     fn window(&self) -> u64 {
         self.ring.window_slots()
     }
+}
 
-    fn newest_mark(&self) -> u64 {
-        self.ring.newest_mark()
-    }
-
+impl HubOwner for Inner {
     fn enforce_lag_limits(&self) -> Option<Instant> {
         self.registry.enforce_limits(self.is_closed())
     }

@@ -7,13 +7,13 @@
 //! | status: failed | `failure_against_wait_ready` | none: both sides lock the status |
 //! | called, with publish | `notifier_against_publish` | the notifier's answer |
 //! | called, with close | `notifier_against_close` | the notifier's answer |
-//! | the turn, held by the publisher | `publisher_against_arm` | the publisher's fence; the sleeper's fence |
-//! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of the thread that found it held is dropped |
-//! | the listing of a seat's time | `deadline_beside_a_look` | the notifier's fence |
-//! | the turn, called for everything | `publisher_against_limit` | step: the publisher answers that call, too; step: the call is dropped |
-//! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
-//! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
-//! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
+//! | the pass lock, held by the publisher | `publisher_against_arm` | the publisher's fence; the parker's fence |
+//! | the pass lock, between publisher and notifier | `publisher_against_notifier` | step: the call of the thread that found it held is dropped |
+//! | the listing of a waiter's time | `deadline_beside_a_look` | the notifier's fence |
+//! | the pass lock, called for everything | `publisher_against_limit` | step: the publisher answers that call, too; step: the call is dropped |
+//! | the notifier's head, fence, waiters | `notifier_against_arm` | the notifier's fence |
+//! | a pass under way | `sleep_beside_a_pass` | step: a parker that ends its own sleep takes the pass over |
+//! | a waiter's state, and the waker in it | `arm_beside_a_wake_up` | settle |
 //! | the count of a sleep | `sleep_behind_a_wake_up` | step: subtracted twice |
 //! | a pass in portions: the stored `scanned_to` | `poll_between_portions` | step: stored before every group was visited |
 //! | a pass in portions: members that are woken | `wake_up_in_portions` | step: members that come back count as looked at up to a later head |
@@ -25,7 +25,7 @@
 use super::*;
 use crate::cache::Inner;
 use crate::sync::current_thread;
-use crate::wake::{Due, FilterCode, Interest, OwnSeat, Rest, Waker};
+use crate::wake::{Due, FilterCode, Interest, Rest, WaiterCell, Waker};
 use std::sync::Arc;
 
 /// Row "fence; waiting": a parked consumer is woken by a publication.
@@ -136,7 +136,7 @@ proof!(
     loom_notifier_against_close_weak_answer: TurnAnswer => "lost wake-up",
 );
 
-/// Row "notifier: head; fence; seats": a consumer that a pass does not see parked sees the head of that pass.
+/// Row "notifier: head; fence; waiters": a consumer that a pass does not see parked sees the head of that pass.
 fn notifier_against_arm(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -184,7 +184,7 @@ fn known(cache: &Cache, writer: &mut Writer) -> (WakeSet, Local<Subscription>) {
     (set, subscription)
 }
 
-/// Row "the turn, held by the publisher": a consumer that parks is woken by the publisher alone, or sees the new head.
+/// Row "the pass lock, held by the publisher": a consumer that parks is woken by the publisher alone, or sees the new head.
 fn publisher_against_arm(weakened: Weak) {
     PUBLISHER.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -203,7 +203,7 @@ proof!(
     loom_publisher_against_arm_weak_waiter: RegisterFence => "lost wake-up",
 );
 
-/// Row "the turn, between publisher and notifier": one of them looks at events that are published meanwhile, and
+/// Row "the pass lock, between publisher and notifier": one of them looks at events that are published meanwhile, and
 /// neither waits for the other.
 fn publisher_against_notifier(weakened: Weak) {
     PUBLISHER.run(weakened, || {
@@ -225,7 +225,7 @@ proof!(
     loom_publisher_against_notifier_weak_answer: TurnAnswer => "lost wake-up",
 );
 
-/// Row "the turn, called for everything": a subscription with a limit is opened while a publisher does a pass itself,
+/// Row "the pass lock, called for everything": a subscription with a limit is opened while a publisher does a pass itself,
 /// and its limit is checked all the same.
 fn publisher_against_limit(weakened: Weak) {
     PUBLISHER.run(weakened, || {
@@ -250,7 +250,7 @@ proof!(
     loom_publisher_against_limit_dropped: CallDropped => "nobody looks at the limits",
 );
 
-/// Row "a pass under way": it began at the cursor of another sleeper, and has not looked at the events below that.
+/// Row "a pass under way": it began at the cursor of another parker, and has not looked at the events below that.
 fn sleep_beside_a_pass(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -297,7 +297,7 @@ fn put_and_look(writer: &mut Writer) {
     notifier::step();
 }
 
-/// Row "a seat's state": a consumer that was woken and sleeps again finds its waker as the claimer has left it.
+/// Row "a waiter's state": a consumer that was woken and sleeps again finds its waker as the claimer has left it.
 fn arm_beside_a_wake_up(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (_cache, writer, set, mut subscription) = asleep();
@@ -463,7 +463,7 @@ fn arm_against_publish(weakened: Weak) {
             (set, sleeps, subscription)
         });
         if sleeps {
-            assert!(set.shared.signal.wait(0), "sleeps for ever");
+            assert!(set.shared.signal.descriptor.wait(0), "sleeps for ever");
         }
         assert_eq!(set.take(&mut [0; 4]), 1);
         assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
@@ -493,7 +493,7 @@ fn arms_of_two_threads(weakened: Weak) {
         };
         let (_writer, ready) = race(writer, write, move || second.arm());
         // The thread that took no tag leaves the signal to the other.
-        assert!(set.shared.signal.wait(0), "sleeps for ever, ready {ready}");
+        assert!(set.shared.signal.descriptor.wait(0), "sleeps for ever, ready {ready}");
         assert_eq!(set.take(&mut [0; 4]), 1);
     });
 }
@@ -542,32 +542,32 @@ proof!(
     loom_take_beside_a_move_same_number: SameMembership => "a tag strays",
 );
 
-/// Row "the listing of a seat's time": a consumer that parks anew, while the notifier looks at its seat for the deadline
+/// Row "the listing of a waiter's time": a consumer that parks anew, while the notifier looks at its waiter for the deadline
 /// of the sleep before, is woken for the new deadline, too.
 fn deadline_beside_a_look(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, _writer) = cache(4, 2);
-        let sleep = |seat: &mut OwnSeat, inner: &Arc<Inner>| {
-            let mut sleeper = seat.sleeper(FilterCode::Own);
-            sleeper.wait_for(Interest::revision(9.into(), None));
+        let sleep = |waiter: &mut WaiterCell, inner: &Arc<Inner>| {
+            let mut parker = waiter.parker(FilterCode::Own);
+            parker.wait_for(Interest::revision(9.into(), None));
             let due = Due { deadline: Some(Instant::now()), bookmark: None };
-            assert!(sleeper.park(inner, 0, Waker::Thread(current_thread()), &due).is_ok());
+            assert!(parker.park(inner, 0, Waker::Thread(current_thread()), &due).is_ok());
         };
-        let mut seat = OwnSeat::new();
-        sleep(&mut seat, &cache.inner);
+        let mut waiter = WaiterCell::new();
+        sleep(&mut waiter, &cache.inner);
         let inner = cache.inner.clone();
-        let (seat, ()) = both(
+        let (waiter, ()) = both(
             move || {
-                seat.sleeper(FilterCode::Own).unpark(&inner.hubs);
-                sleep(&mut seat, &inner);
-                seat
+                waiter.parker(FilterCode::Own).unpark(&inner);
+                sleep(&mut waiter, &inner);
+                waiter
             },
             notifier::step,
         );
         // A model has no clock: the notifier is called as if the time of its entry had come.
         cache.inner.hubs.notify(&cache.inner);
         notifier::step();
-        assert!(matches!(seat.seat().unwrap().rest(), Rest::Woken { .. }), "sleeps for ever");
+        assert!(matches!(waiter.waiter().unwrap().rest(), Rest::Woken { .. }), "sleeps for ever");
     });
 }
 

@@ -1,6 +1,6 @@
 //! The waits of a cache's callers: each wait blocks, or is a future.
 //!
-//! Both are the same [`Waiter`], which either blocks its thread or hands its task's waker to the seat where it
+//! Both are the same [`Waiter`], which either blocks its thread or hands its task's waker to the parked waiter where it
 //! sleeps. A future has its time limit there too, so that it needs no timer of a runtime: docs/internals/waking.md.
 
 #![forbid(unsafe_code)]

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
-use crate::wake::{Due, FilterCode, Interest, OwnSeat, WakeSet, Waker, not_in_a_set};
+use crate::wake::{Due, FilterCode, Interest, WaiterCell, WakeSet, Waker, not_in_a_set};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -90,7 +90,7 @@ pub struct Waiter {
     embedded: bool,
     limit: Option<TimeLimit>,
     /// Made with the first sleep.
-    sleep: OwnSeat,
+    sleep: WaiterCell,
 }
 
 /// How long a waiter waits.
@@ -112,7 +112,7 @@ pub(super) enum Wanted {
 
 impl Waiter {
     pub(super) fn new(inner: Arc<Inner>, wanted: Wanted, epoch: u64, embedded: bool) -> Waiter {
-        Waiter { inner, wanted, epoch, embedded, limit: None, sleep: OwnSeat::new() }
+        Waiter { inner, wanted, epoch, embedded, limit: None, sleep: WaiterCell::new() }
     }
 
     /// Waits at most this long, from now on: once that is over it answers TIMEOUT, as a future, to
@@ -165,15 +165,15 @@ impl Waiter {
     pub(crate) fn poll_for_loop(&mut self, rests: impl Fn()) -> Result<Option<Position>> {
         loop {
             let answer = self.poll()?;
-            if answer.is_some() || self.sleep.seat().is_none() {
+            if answer.is_some() || self.sleep.waiter().is_none() {
                 return Ok(answer);
             }
-            let mut sleeper = self.sleep.sleeper(FilterCode::Own);
-            if !sleeper.is_in_a_set() {
+            let mut parker = self.sleep.parker(FilterCode::Own);
+            if !parker.is_in_a_set() {
                 return Ok(None);
             }
             // A tag of it is listed again only when it has come: there is nothing to be told from a tag that was taken.
-            sleeper.take_given();
+            parker.take_given();
             rests();
             if self.park(Waker::Member) {
                 return Ok(None);
@@ -212,7 +212,7 @@ impl Waiter {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.sleep.seat().is_none_or(|seat| seat.sleep(until));
+            let woken = self.sleep.waiter().is_none_or(|waiter| waiter.sleep(until));
             self.unpark();
             if !woken {
                 return match self.poll()? {
@@ -231,9 +231,9 @@ impl Waiter {
             Wanted::Consistent(ticket) => Interest::Consistent(ticket),
         };
         let due = Due { deadline: self.limit.map(|limit| limit.until), ..Due::default() };
-        let mut sleeper = self.sleep.sleeper(FilterCode::Own);
-        sleeper.wait_for(interest);
-        let parked = sleeper.park(&self.inner, 0, waker, &due).is_ok();
+        let mut parker = self.sleep.parker(FilterCode::Own);
+        parker.wait_for(interest);
+        let parked = parker.park(&self.inner, 0, waker, &due).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }
@@ -241,8 +241,8 @@ impl Waiter {
     }
 
     fn unpark(&mut self) {
-        if self.sleep.seat().is_some() {
-            self.sleep.sleeper(FilterCode::Own).unpark(&self.inner.hubs);
+        if self.sleep.waiter().is_some() {
+            self.sleep.parker(FilterCode::Own).unpark(&self.inner);
         }
     }
 
@@ -250,19 +250,19 @@ impl Waiter {
     /// will be listed when it is, unless it is polled before. Whenever a poll gave `None`, arm it again;
     /// a result that came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let mut sleeper = self.sleep.sleeper(FilterCode::Own);
-        if !sleeper.is_member() {
+        let mut parker = self.sleep.parker(FilterCode::Own);
+        if !parker.is_member() {
             return Err(not_in_a_set("waiter"));
         }
-        let (_, waker) = sleeper.unpark_with_waker(&self.inner.hubs);
-        if !sleeper.is_in_a_set() {
+        let (_, waker) = parker.unpark_with_waker(&self.inner);
+        if !parker.is_in_a_set() {
             waker.into_iter().for_each(Waker::call);
             return Err(not_in_a_set("waiter"));
         }
         if self.park(Waker::Member) {
             return Ok(false);
         }
-        self.sleep.sleeper(FilterCode::Own).list();
+        self.sleep.parker(FilterCode::Own).list();
         Ok(true)
     }
 }
@@ -291,21 +291,21 @@ impl WakeSet {
     /// Adds a waiter under a tag; it leaves the set it was in, and joins this one when it is armed.
     pub fn add_waiter(&self, waiter: &mut Waiter, tag: u64) -> Result<()> {
         waiter.unpark();
-        waiter.sleep.sleeper(FilterCode::Own).join_set(self, tag);
+        waiter.sleep.parker(FilterCode::Own).join_set(self, tag);
         Ok(())
     }
 
     /// Takes a waiter out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove_waiter(&self, waiter: &mut Waiter) -> bool {
-        if waiter.sleep.seat().is_none() {
+        if waiter.sleep.waiter().is_none() {
             return false;
         }
-        let mut sleeper = waiter.sleep.sleeper(FilterCode::Own);
-        if !sleeper.is_member() {
+        let mut parker = waiter.sleep.parker(FilterCode::Own);
+        if !parker.is_member() {
             return false;
         }
-        let (_, waker) = sleeper.unpark_with_waker(&waiter.inner.hubs);
-        let was_member = sleeper.leave_set(self);
+        let (_, waker) = parker.unpark_with_waker(&waiter.inner);
+        let was_member = parker.leave_set(self);
         match waker {
             // The waiter is armed in another set, and stays so.
             Some(Waker::Member) if !was_member => _ = waiter.arm(),
@@ -317,8 +317,8 @@ impl WakeSet {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if self.sleep.seat().is_some() {
-            self.sleep.sleeper(FilterCode::Own).leave(&self.inner);
+        if self.sleep.waiter().is_some() {
+            self.sleep.parker(FilterCode::Own).leave(&self.inner);
         }
     }
 }

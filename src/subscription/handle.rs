@@ -105,8 +105,8 @@ impl Subscription {
                 if let Some(batch) = awake.poll_or_park(|| Waker::Thread(current_thread())) {
                     return batch.transpose();
                 }
-                if let Some(seat) = awake.shared.seat() {
-                    seat.sleep(None);
+                if let Some(waiter) = awake.shared.waiter() {
+                    waiter.sleep(None);
                 }
             }
         })
@@ -188,7 +188,7 @@ impl std::fmt::Debug for Subscription {
     }
 }
 
-/// A wait that may be dropped: the drop removes the task's waker from the seat.
+/// A wait that may be dropped: the drop removes the task's waker from the parked waiter.
 struct Waiting<'a>(&'a mut Subscription);
 
 impl Drop for Waiting<'_> {
@@ -202,7 +202,7 @@ impl WakeSet {
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.awake(|awake| {
             drop(awake.unpark_with_waker());
-            awake.sleeper().join_set(self, tag);
+            awake.parker().join_set(self, tag);
             awake.state.set(Flag::Member, true);
         });
         Ok(())
@@ -210,7 +210,7 @@ impl WakeSet {
 
     /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        subscription.shared.seat().is_some() && subscription.awake(|awake| awake.leave_set(self))
+        subscription.shared.waiter().is_some() && subscription.awake(|awake| awake.leave_set(self))
     }
 }
 

@@ -10,22 +10,22 @@ use crate::error::{Code, Result};
 use crate::log::buckets::{Bucket, Request};
 use crate::sync::Acquire;
 use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker, not_in_a_set};
+use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Parker, Unparked, WakeSet, Waker, not_in_a_set};
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Awake<'_> {
-    /// The consumer at its seat.
+    /// The consumer's side of its waiter.
     #[inline]
-    pub(super) fn sleeper(&mut self) -> Sleeper<'_> {
-        // SAFETY: this is a call of the consumer's only handle, and `self` stays borrowed mutably as long as the sleeper
+    pub(super) fn parker(&mut self) -> Parker<'_> {
+        // SAFETY: this is a call of the consumer's only handle, and `self` stays borrowed mutably as long as the parker
         // lives.
-        unsafe { self.shared.sleeper() }
+        unsafe { self.shared.parker() }
     }
 
-    /// Leaves its seat for good, because the subscription is dropped.
+    /// Leaves its waiter for good, because the subscription is dropped.
     pub(super) fn end_sleep(&mut self) {
-        // SAFETY: as in `sleeper`.
+        // SAFETY: as in `parker`.
         unsafe { self.shared.sleeps_no_more() }
     }
 
@@ -34,10 +34,10 @@ impl Awake<'_> {
         self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
     }
 
-    /// The group of sleepers that the same events wake. Where keys of masked kinds are recorded, the group's filter has
+    /// The group of waiters that the same events wake. Where keys of masked kinds are recorded, the group's filter has
     /// no mask, so it passes more events than are delivered.
     fn group(&mut self) -> GroupRef {
-        if let Some(group) = self.sleeper().group() {
+        if let Some(group) = self.parker().group() {
             return group.clone();
         }
         let matcher = &self.shared.matcher;
@@ -50,7 +50,7 @@ impl Awake<'_> {
     fn wait_for_events(&mut self) {
         let (bucket, request) = self.read_path();
         let (at, asked) = (bucket.map(Arc::as_ptr), request.map(Arc::as_ptr));
-        if self.sleeper().waits_for_events(at, asked) {
+        if self.parker().waits_for_events(at, asked) {
             return;
         }
         let group = self.group();
@@ -58,7 +58,7 @@ impl Awake<'_> {
             (Some(bucket), _) => Interest::Chain(group, bucket.clone()),
             (None, request) => Interest::Events(group, request.cloned()),
         };
-        self.sleeper().wait_for(interest);
+        self.parker().wait_for(interest);
     }
 
     /// The bucket whose chain it reads; else it scans, and the request for a bucket that is not answered yet, if any.
@@ -86,7 +86,7 @@ impl Awake<'_> {
         let of_the_cache = interest.is_some();
         let mut due = Due { deadline: limit.into_iter().chain(until).min(), ..Due::default() };
         if let Some(interest) = interest {
-            self.sleeper().wait_for(interest);
+            self.parker().wait_for(interest);
         } else {
             if let Some(bookmarks) = self.state.bookmarks() {
                 due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
@@ -94,13 +94,13 @@ impl Awake<'_> {
             self.wait_for_events();
         }
         let (inner, cursor) = (self.inner(), self.cursor.seq());
-        if let Err(unparked) = self.sleeper().park(inner, cursor, waker, &due) {
+        if let Err(unparked) = self.parker().park(inner, cursor, waker, &due) {
             self.slept(unparked);
             return false;
         }
         self.state.set(Flag::Parked, true);
-        // After PARKED and the fence in `Sleeper::park`. Partner: `Consumer::close` stores the end, fence, looks at the
-        // seat.
+        // After PARKED and the fence in `Parker::park`. Partner: `Consumer::close` stores the end, fence, looks at the
+        // waiter.
         if self.shared.end.load(Acquire) != OPEN {
             self.unpark_parked();
             return false;
@@ -132,21 +132,21 @@ impl Awake<'_> {
         if !self.state.take(Flag::Parked) {
             return false;
         }
-        let hubs = &self.inner().hubs;
-        let unparked = self.sleeper().unpark(hubs);
+        let inner = self.inner();
+        let unparked = self.parker().unpark(inner);
         self.slept(unparked);
         unparked.woken
     }
 
     /// Arms itself in its wake set. True: a poll has something, and its tag is listed.
     pub(super) fn arm(&mut self) -> Result<bool> {
-        if self.has(Flag::Parked) || !self.sleeper().is_in_a_set() {
+        if self.has(Flag::Parked) || !self.parker().is_in_a_set() {
             self.arm_anew()?;
         }
         loop {
             if self.peek() {
                 // Listed at most once, though the notifier may have listed it before.
-                self.sleeper().list();
+                self.parker().list();
                 return Ok(true);
             }
             if self.park(Waker::Member) {
@@ -163,10 +163,10 @@ impl Awake<'_> {
     #[inline(never)]
     pub(super) fn poll_member(&mut self, max: usize, rests: impl Fn()) -> Result<Batch> {
         let was_armed = self.has(Flag::Parked) && !self.unpark_parked();
-        let is_given = self.sleeper().take_given();
+        let is_given = self.parker().take_given();
         loop {
             let answer = self.poll(max);
-            if !self.sleeper().is_in_a_set() {
+            if !self.parker().is_in_a_set() {
                 return answer;
             }
             match &answer {
@@ -190,7 +190,7 @@ impl Awake<'_> {
     /// Lists or arms a member of a set that still exists; see [`Awake::poll_member`].
     pub(super) fn arm_member(&mut self, rests: impl Fn()) {
         self.unpark();
-        if self.has(Flag::Member) && self.sleeper().is_in_a_set() {
+        if self.has(Flag::Member) && self.parker().is_in_a_set() {
             rests();
             // Arming fails only where it is in no set.
             _ = self.arm();
@@ -200,9 +200,9 @@ impl Awake<'_> {
     /// Prepares arming where it sleeps already, or its set may be gone.
     #[cold]
     fn arm_anew(&mut self) -> Result<()> {
-        let is_member = self.sleeper().is_member();
+        let is_member = self.parker().is_member();
         let waker = if is_member { self.unpark_with_waker() } else { None };
-        if is_member && self.sleeper().is_in_a_set() {
+        if is_member && self.parker().is_in_a_set() {
             return Ok(());
         }
         waker.into_iter().for_each(Waker::call);
@@ -211,11 +211,11 @@ impl Awake<'_> {
 
     /// Leaves this set; false where it was no member of it, and then a sleep in another set continues.
     pub(super) fn leave_set(&mut self, set: &WakeSet) -> bool {
-        if !self.sleeper().is_member() {
+        if !self.parker().is_member() {
             return false;
         }
         let waker = self.unpark_with_waker();
-        let was_member = self.sleeper().leave_set(set);
+        let was_member = self.parker().leave_set(set);
         if was_member {
             self.state.set(Flag::Member, false);
         }
@@ -229,8 +229,8 @@ impl Awake<'_> {
     /// Ends a sleep like [`Awake::unpark`], and returns the waker that was not called.
     #[inline]
     pub(super) fn unpark_with_waker(&mut self) -> Option<Waker> {
-        let hubs = &self.inner().hubs;
-        let (unparked, waker) = self.sleeper().unpark_with_waker(hubs);
+        let inner = self.inner();
+        let (unparked, waker) = self.parker().unpark_with_waker(inner);
         if self.state.take(Flag::Parked) {
             self.slept(unparked);
         }

@@ -49,7 +49,7 @@ impl Awake<'_> {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.shared.seat().is_none_or(|seat| seat.sleep(until));
+            let woken = self.shared.waiter().is_none_or(|waiter| waiter.sleep(until));
             self.unpark();
             if !woken {
                 return if self.peek() { self.report() } else { Ok(false) };

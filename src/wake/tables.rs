@@ -1,13 +1,13 @@
-//! The tables of a hub: which seat waits for what, and one pass over them.
+//! The tables of a hub: which waiter waits for what, and one pass over them.
 //!
-//! Owned by whichever thread holds the turn: the notifier, or a publisher doing the look itself. A seat is in one place at
+//! Owned by whichever thread holds the pass lock: the notifier, or a publisher doing the pass itself. A waiter is in one place at
 //! a time: in the group of its filter, at its bucket, or in the maps of those that wait for the cache. It stays there while
 //! its consumer sleeps and wakes any number of times; it is moved when its consumer announces another interest, or when the
-//! bucket that it asked for is there. The seat itself stores its place.
+//! bucket that it asked for is there. The waiter itself stores its place.
 //!
-//! A pass loads the frontier, takes the messages, and looks at all events up to that head for parked seats: it claims and
+//! A pass loads the frontier, takes the messages, and looks at all events up to that head for parked waiters: it claims and
 //! wakes those that have one. Filters run here, and no lock is held that another thread could wait for. Other foreign code
-//! (wakers, the source, the drop of filters) is collected and called after the turn was given back.
+//! (wakers, the source, the drop of filters) is collected and called after its release.
 //!
 //! A pass is bounded by [`steps`](super::steps). Each part keeps the work that it did not reach, and reports that; the
 //! notifier returns after it has served the other caches that have called.
@@ -15,77 +15,62 @@
 //! | file | what |
 //! | --- | --- |
 //! | `groups` | filters that no bucket answers: the only work that may be more than the notifier can do |
-//! | `chains` | seats at buckets |
-//! | `few` | the pass that a publisher does itself |
-//! | `lists`, `ahead` | lists of seats, and how they are woken |
+//! | `chains` | waiters at buckets |
+//! | `timers` | bookmarks and deadlines |
+//! | `short_pass` | the pass that a publisher does itself |
+//! | `steps`, `view` | the bound of a pass, and what its parts share |
+//! | `lists`, `prefetch` | lists of waiters, and how they are woken |
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod chains;
-mod few;
 mod groups;
 mod lists;
-
-pub(super) use few::FewWakeUps;
+mod prefetch;
+pub(super) mod short_pass;
+pub(super) mod steps;
+mod timers;
+pub(super) mod view;
 
 use self::chains::Chains;
 use self::groups::Groups;
 use self::lists::{ChainReader, IdMap};
-use super::group::GroupRef;
-use super::hub::{Hub, Message};
-use super::interest::Interest;
-use super::seat::{CountedAt, Seat, SeatPlace, SeatRef};
-use super::steps::{CHEAP, Steps};
-use super::timers::Timers;
-use super::waker::WakeUp;
-use super::{CacheFrontier, Watched};
+use self::steps::{CHEAP, Steps};
+use self::timers::Timers;
+use self::view::{NEAR, Searched, View, first_to_examine, settle_all};
 use crate::log::buckets::Request;
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{SeqCst, fence, ord};
 use crate::sys::clock;
+use crate::wake::sleep::group::GroupRef;
+use crate::wake::sleep::interest::{CacheFrontier, Interest};
+use crate::wake::sleep::parked_waiter::{CountedAt, Filed, ParkedWaiter, WaiterRef};
+use crate::wake::sleep::waiters::{ExaminedTo, Message, Waiters};
+use crate::wake::sleep::waker::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Requests for buckets that a pass looks at, plus two for each message that it has read.
 const ASKING: usize = 64;
 
-/// Up to this many events are scanned rather than asking every seat for its cursor.
-const NEAR: u64 = 64;
-
 /// A member of a group that has asked for a bucket.
 struct Asking {
-    seat: SeatRef,
+    waiter: WaiterRef,
     group: GroupRef,
     request: Arc<Request>,
     /// The number of its announcement.
     number: u32,
 }
 
-/// The parameters of one pass, for its parts.
-struct View<'p> {
-    hub: &'p Hub,
-    cache: &'p dyn Watched,
-    now: &'p CacheFrontier,
-    /// Whether the pass before has left work.
-    is_behind: bool,
-}
-
-impl View<'_> {
-    /// Whether the events from `from` on, left by an earlier pass, have come to lie half a window behind: then their
-    /// sleepers are woken to look for themselves while the window still has all of them.
-    fn is_late(&self, from: u64) -> bool {
-        self.is_behind && self.now.head.saturating_sub(from) > self.cache.window() / 2
-    }
-}
-
-/// Foreign code that is called after the turn was given back.
-pub(super) struct LeftOutside {
+/// What is called or dropped after the pass lock was released: system calls and foreign code.
+#[derive(Default)]
+pub(super) struct AfterRelease {
     pub(super) woken: Vec<WakeUp>,
+    /// Whether the source is to look at the wanted revision.
     pub(super) wakes_source: bool,
+    /// Groups with their predicates.
     pub(super) garbage: Vec<GroupRef>,
 }
 
@@ -94,56 +79,33 @@ pub(super) struct LeftOutside {
 pub(super) struct Tables {
     /// Messages that no pass has read yet.
     unread: VecDeque<Message>,
-    /// The number of seats in the tables.
+    /// The number of waiters in the tables.
     known: usize,
     groups: Groups,
     chains: Chains,
-    /// All events below were looked at for the sleepers at buckets that ask no filter, and for those that ask one.
+    /// All events below were looked at for the waiters at buckets that ask no filter, and for those that ask one.
     followed_to: u64,
     filtered_to: u64,
     /// Members of groups whose request for a bucket was not answered yet, in the order in which they are looked at.
     asking: BTreeMap<u64, Asking>,
-    /// The interests of seats that wait for no event, each with the number of its announcement.
+    /// The interests of waiters that wait for no event, each with the number of its announcement.
     of_the_cache: IdMap<(Interest, u32)>,
     /// The last number that was given for `asking` or `of_the_cache`.
     numbered: u64,
-    /// Seats that wait for a revision, for a ticket, for the listing; the last part of each key is the seat's number.
-    revisions: BTreeMap<(u64, u64), SeatRef>,
-    tickets: BTreeMap<(u64, u64), SeatRef>,
-    listing: BTreeMap<u64, SeatRef>,
-    /// Seats whose wait may be over, as a pass has found.
-    reached: Vec<SeatRef>,
+    /// Waiters that wait for a revision, for a ticket, for the listing; the last part of each key is the waiter's number.
+    revisions: BTreeMap<(u64, u64), WaiterRef>,
+    tickets: BTreeMap<(u64, u64), WaiterRef>,
+    listing: BTreeMap<u64, WaiterRef>,
+    /// Waiters whose wait may be over, as a pass has found.
+    reached: Vec<WaiterRef>,
     timers: Timers,
     /// The epoch of the last pass.
     epoch: u64,
-    look_again: bool,
+    /// Whether the pass has made a change after which the cache has to be looked at once more.
+    pub(super) look_again: bool,
     /// Whether the last pass has left work, with which the next one continues.
-    is_behind: bool,
-    /// Whether the source is to look at the wanted revision: woken outside the turn, like the wakers.
-    wakes_source: bool,
-    woken: Vec<WakeUp>,
-    /// Groups to drop outside the turn: predicates are foreign code.
-    garbage: Vec<GroupRef>,
-}
-
-/// The sequence numbers up to which events were looked at, for each kind of place.
-#[derive(Clone, Copy)]
-pub(super) struct LookedTo {
-    pub(super) scanned: u64,
-    pub(super) followed: u64,
-    pub(super) filtered: u64,
-}
-
-impl LookedTo {
-    /// All events below were looked at for a sleeper at this place; 0 where it waits for no event.
-    pub(super) fn of(&self, place: SeatPlace) -> u64 {
-        match place {
-            SeatPlace::InGroup(..) | SeatPlace::Asking(..) => self.scanned,
-            SeatPlace::AtBucket(..) => self.followed,
-            SeatPlace::AtFiltered(..) => self.filtered,
-            SeatPlace::OfTheCache(_) | SeatPlace::Nowhere => 0,
-        }
-    }
+    pub(super) is_behind: bool,
+    pub(super) after: AfterRelease,
 }
 
 impl Tables {
@@ -151,59 +113,40 @@ impl Tables {
     /// from `filters`; each other part has its own.
     pub(super) fn pass(
         &mut self,
-        hub: &Hub,
-        cache: &dyn Watched,
+        waiters: &Waiters,
+        cache: &dyn Searched,
         now: &CacheFrontier,
         messages: Vec<Message>,
         filters: &mut Steps,
     ) -> Option<Instant> {
         self.look_again = false;
         // Set until the pass has ended, so that a pass that panics counts as one that has left work.
-        let view = View { hub, cache, now, is_behind: std::mem::replace(&mut self.is_behind, true) };
-        let read = self.read_all(hub, messages);
+        let view = View { waiters, cache, now, is_behind: std::mem::replace(&mut self.is_behind, true) };
+        let read = self.read_all(waiters, messages);
         let mut whole = self.unread.is_empty();
         if now.closed {
             whole &= self.wake_everybody();
         } else if whole {
-            // Every seat whose message was posted is in the tables now, so the look misses none.
+            // Every waiter whose message was posted is in the tables now, so the look misses none.
             whole &= self.look_at_events(&view, read, filters);
         }
-        whole &= self.look_at_the_cache(hub, now);
-        let looked_to = self.looked_to();
-        let timers = self.timers.pass(hub, now, looked_to, &mut self.woken);
+        whole &= self.look_at_the_cache(waiters, now);
+        let examined_to = self.examined_to();
+        let timers = self.timers.pass(waiters, now, examined_to, &mut self.after.woken);
         self.look_again |= timers.look_again;
         self.is_behind = !(whole && timers.whole);
         self.timers.next().map(clock::instant)
     }
 
-    /// Whether the last pass has left work.
-    pub(super) fn is_behind(&self) -> bool {
-        self.is_behind
-    }
-
-    pub(super) fn looked_to(&self) -> LookedTo {
+    pub(super) fn examined_to(&self) -> ExaminedTo {
         let (followed, filtered) = (self.followed_to, self.filtered_to);
-        LookedTo { scanned: self.groups.scanned_to(), followed, filtered }
-    }
-
-    /// Whether the pass has made a change after which the cache has to be looked at once more.
-    pub(super) fn takes_another_look(&self) -> bool {
-        self.look_again
-    }
-
-    /// Takes the work that is to be done outside the turn.
-    pub(super) fn finish(&mut self) -> LeftOutside {
-        LeftOutside {
-            woken: take(&mut self.woken),
-            wakes_source: take(&mut self.wakes_source),
-            garbage: take(&mut self.garbage),
-        }
+        ExaminedTo { scanned: self.groups.scanned_to(), followed, filtered }
     }
 
     // ---- Messages ---------------------------------------------------------------------------------------
 
     /// Reads messages, as far as the steps reach, and returns how many.
-    fn read_all(&mut self, hub: &Hub, messages: Vec<Message>) -> usize {
+    fn read_all(&mut self, waiters: &Waiters, messages: Vec<Message>) -> usize {
         if self.unread.is_empty() {
             self.unread = messages.into()
         } else {
@@ -213,54 +156,63 @@ impl Tables {
         while steps.take_one()
             && let Some(message) = self.unread.pop_front()
         {
-            self.read(hub, message);
+            self.read(waiters, message);
         }
         before - self.unread.len()
     }
 
-    fn read(&mut self, hub: &Hub, message: Message) {
+    fn read(&mut self, waiters: &Waiters, message: Message) {
         match message {
-            Message::Join(seat, interest, number) => {
-                let wanted_another = self.remove(&seat);
-                if let Interest::Revision(wanted) = &interest {
+            Message::Join(waiter, interest, number) => {
+                let wanted_another = self.remove(&waiter);
+                if let Some(revision) = interest.revision_wanted() {
                     // True: `wanted` was lowered while this message was on its way.
-                    self.wakes_source |= hub.want(wanted.position.revision);
+                    self.after.wakes_source |= waiters.want(revision);
                 }
-                self.insert(seat, interest, number);
+                self.insert(waiter, interest, number);
                 if wanted_another {
-                    self.lower_what_is_wanted(hub);
+                    self.lower_what_is_wanted(waiters);
                 }
             }
-            Message::Leave(seat) => {
-                self.timers.remove(&seat);
-                if self.remove(&seat) {
-                    self.lower_what_is_wanted(hub);
+            Message::Leave(waiter) => {
+                self.timers.remove(&waiter);
+                if self.remove(&waiter) {
+                    self.lower_what_is_wanted(waiters);
                 }
             }
-            Message::Time(seat) => self.timers.add(seat),
+            Message::Time(waiter) => self.timers.add(waiter),
         }
     }
 
-    fn insert(&mut self, seat: SeatRef, interest: Interest, number: u32) {
+    fn insert(&mut self, waiter: WaiterRef, interest: Interest, announced: u32) {
         self.known += 1;
         match interest {
             Interest::Events(group, request) => {
-                let index = self.groups.add(&group, seat.clone());
-                seat.put_at(SeatPlace::InGroup(group.id(), index));
+                waiter.file(Filed::InGroup, group.id());
+                self.groups.add(&group, waiter.clone());
                 if let Some(request) = request {
-                    self.ask(Asking { seat, group, request, number });
+                    self.ask(Asking { waiter, group, request, number: announced });
                 }
+                return;
             }
             Interest::Chain(group, bucket) => {
-                let (id, asks) = (bucket.id(), !group.passes_its_bucket);
-                let reader = ChainReader { seat: seat.clone(), asks: asks.then_some(group) };
-                let index = self.chains.of(asks).add(bucket, reader);
-                seat.put_at(if asks { SeatPlace::AtFiltered(id, index) } else { SeatPlace::AtBucket(id, index) });
+                let asks = !group.passes_its_bucket;
+                waiter.file(if asks { Filed::AtFiltered } else { Filed::AtBucket }, bucket.id());
+                return self.chains.of(asks).add(bucket, ChainReader { waiter, asks: asks.then_some(group) });
             }
-            Interest::Revision(_) | Interest::Ready | Interest::Consistent(_) => {
-                self.insert_of_the_cache(seat, interest, number)
-            }
+            _ => {}
         }
+        let number = self.next_number();
+        waiter.file(Filed::OfTheCache, number);
+        match &interest {
+            Interest::Revision(wanted) => {
+                self.tickets.extend(wanted.ticket.map(|ticket| ((ticket, number), waiter.clone())));
+                self.revisions.insert((wanted.position.revision, number), waiter);
+            }
+            Interest::Consistent(ticket) => _ = self.tickets.insert((*ticket, number), waiter),
+            _ => _ = self.listing.insert(number, waiter),
+        }
+        self.of_the_cache.insert(number, (interest, announced));
     }
 
     fn next_number(&mut self) -> u64 {
@@ -271,164 +223,125 @@ impl Tables {
     /// Adds a member of a group that asks for a bucket, after all others.
     fn ask(&mut self, asking: Asking) {
         let number = self.next_number();
-        asking.seat.put_at(SeatPlace::Asking(number, asking.seat.index()));
+        asking.waiter.file(Filed::Asking, number);
         self.asking.insert(number, asking);
     }
 
-    /// Adds a seat that waits for no event.
-    fn insert_of_the_cache(&mut self, seat: SeatRef, interest: Interest, announced: u32) {
-        let number = self.next_number();
-        seat.put_at(SeatPlace::OfTheCache(number));
-        match &interest {
-            Interest::Revision(wanted) => {
-                self.tickets.extend(wanted.ticket.map(|ticket| ((ticket, number), seat.clone())));
-                self.revisions.insert((wanted.position.revision, number), seat);
-            }
-            Interest::Consistent(ticket) => _ = self.tickets.insert((*ticket, number), seat),
-            _ => _ = self.listing.insert(number, seat),
-        }
-        self.of_the_cache.insert(number, (interest, announced));
-    }
-
-    /// Takes a seat out. True: it waited for a revision.
-    fn remove(&mut self, seat: &SeatRef) -> bool {
-        let place = seat.place();
-        if place == SeatPlace::Nowhere {
+    /// Takes a waiter out. True: it waited for a revision.
+    fn remove(&mut self, waiter: &WaiterRef) -> bool {
+        let (filed, id) = waiter.filed();
+        if filed == Filed::Nowhere {
             return false;
         }
-        seat.put_at(SeatPlace::Nowhere);
+        waiter.file(Filed::Nowhere, 0);
         self.known -= 1;
-        match place {
-            SeatPlace::InGroup(group, index) => self.leave_group(group, index),
-            SeatPlace::Asking(number, index) => {
-                if let Some(Asking { group, .. }) = self.asking.remove(&number) {
-                    self.leave_group(group.id(), index);
-                }
+        match filed {
+            Filed::InGroup => self.after.garbage.extend(self.groups.remove(id, waiter)),
+            Filed::Asking => {
+                let asking = self.asking.remove(&id);
+                self.after.garbage.extend(asking.and_then(|asking| self.groups.remove(asking.group.id(), waiter)));
             }
-            SeatPlace::AtBucket(bucket, index) => self.chains.whole.remove(bucket, index),
-            SeatPlace::AtFiltered(bucket, index) => self.chains.filtered.remove(bucket, index),
-            SeatPlace::OfTheCache(number) => return self.remove_of_the_cache(number),
-            SeatPlace::Nowhere => {}
+            Filed::AtBucket => self.chains.whole.remove(id, waiter),
+            Filed::AtFiltered => self.chains.filtered.remove(id, waiter),
+            Filed::Nowhere => {}
+            Filed::OfTheCache => match self.of_the_cache.remove(&id) {
+                Some((Interest::Revision(wanted), _)) => {
+                    self.revisions.remove(&(wanted.position.revision, id));
+                    if let Some(ticket) = wanted.ticket {
+                        self.tickets.remove(&(ticket, id));
+                    }
+                    return true;
+                }
+                Some((Interest::Consistent(ticket), _)) => _ = self.tickets.remove(&(ticket, id)),
+                _ => _ = self.listing.remove(&id),
+            },
         }
         false
     }
 
-    /// Removes a member of a group, and the group where it was the last.
-    fn leave_group(&mut self, id: u64, index: u32) {
-        self.garbage.extend(self.groups.remove(id, index));
-    }
-
-    /// Removes a seat that waits for no event. True: it waited for a revision.
-    fn remove_of_the_cache(&mut self, number: u64) -> bool {
-        match self.of_the_cache.remove(&number) {
-            Some((Interest::Revision(wanted), _)) => {
-                self.revisions.remove(&(wanted.position.revision, number));
-                if let Some(ticket) = wanted.ticket {
-                    self.tickets.remove(&(ticket, number));
-                }
-                return true;
-            }
-            Some((Interest::Consistent(ticket), _)) => _ = self.tickets.remove(&(ticket, number)),
-            _ => _ = self.listing.remove(&number),
-        }
-        false
-    }
-
-    fn lower_what_is_wanted(&mut self, hub: &Hub) {
+    fn lower_what_is_wanted(&mut self, waiters: &Waiters) {
         let highest = self.revisions.last_key_value().map_or(0, |((revision, _), _)| *revision);
         // The message of a consumer that came meanwhile is in the inbox: another look reads it.
-        self.look_again |= hub.want_at_most(highest);
+        self.look_again |= waiters.want_at_most(highest);
     }
 
     // ---- Events -----------------------------------------------------------------------------------------
 
-    /// Looks at the events up to the head for parked seats, first for those that ask no filter. True: for all of them.
+    /// Looks at the events up to the head for parked waiters, first for those that ask no filter. True: for all of them.
     fn look_at_events(&mut self, view: &View<'_>, joined: usize, filters: &mut Steps) -> bool {
-        let from = self.first_to_follow(view.now.head);
-        let Tables { groups, chains, woken, .. } = self;
-        let (mut cheap, mut seats) = (Steps::new(CHEAP), Steps::new(CHEAP));
+        let (head, near) = (view.now.head, NEAR.max(self.known as u64));
+        let from = first_to_examine(self.chains.followed_to, head, near, self.chains.waiters());
+        let Tables { groups, chains, after: AfterRelease { woken, .. }, .. } = self;
+        let (mut cheap, mut waiters) = (Steps::new(CHEAP), Steps::new(CHEAP));
         let mut whole = chains.follow(from, view, &mut cheap, woken);
-        whole &= chains.whole.catch_up(view, &mut seats, woken);
+        whole &= chains.whole.catch_up(view, &mut waiters, woken);
         whole &= groups.look_at_open(view, &mut cheap, woken);
         // Split, so that neither kind takes all the steps from the other.
         let mut half = filters.half();
         whole &= chains.filtered.catch_up(view, &mut half, woken);
-        filters.give_back(half);
+        filters.put_back(half);
         whole &= groups.scan(view, filters, woken);
         if chains.whole.are_up_to_date() {
-            self.followed_to = chains.followed_to();
+            self.followed_to = chains.followed_to;
         }
         if chains.filtered.are_up_to_date() {
-            self.filtered_to = chains.followed_to();
+            self.filtered_to = chains.followed_to;
         }
         self.move_to_buckets(view, joined);
         whole
     }
 
-    /// The seats that wait for events.
-    fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
-        self.groups.iter().flat_map(|scanners| scanners.members.seats()).chain(self.chains.seats())
-    }
-
-    /// The start of the look at the events of buckets: the end of the last look, or, where that lies far below the head
-    /// because nobody slept meanwhile, the lowest cursor of the sleepers.
-    fn first_to_follow(&self, head: u64) -> u64 {
-        let followed_to = self.chains.followed_to();
-        if followed_to != 0 && head.saturating_sub(followed_to) <= NEAR.max(self.known as u64) {
-            return followed_to.min(head);
-        }
-        // Asking every seat costs no more than the new events would.
-        let lowest = self.chains.seats().filter_map(|seat| seat.parked_at()).min();
-        lowest.unwrap_or(head).max(followed_to).min(head)
+    /// The waiters that wait for events.
+    fn of_events(&self) -> impl Iterator<Item = &WaiterRef> {
+        self.groups.iter().flat_map(|scanned| scanned.members.waiters()).chain(self.chains.waiters())
     }
 
     /// Moves parked members of groups to the bucket that they asked for, once it is linked from where their group was
     /// looked up to. The writer answers few requests a revision, so a pass looks at few, in turn: ten thousand that
     /// wait cost it no more than fifty.
     ///
-    /// The group may be behind the head, up to which the events of buckets were visited. So a seat moves only if its bucket
+    /// The group may be behind the head, up to which the events of buckets were visited. So a waiter moves only if its bucket
     /// has nothing for it below the head; otherwise it is woken and looks for itself.
     fn move_to_buckets(&mut self, view: &View<'_>, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
-            let Some((_, Asking { seat, group, request, number })) = self.asking.pop_first() else { break };
-            seat.put_at(SeatPlace::InGroup(group.id(), seat.index()));
-            let looked_to = self.groups.looked_to(group.id());
+            let Some((_, Asking { waiter, group, request, number })) = self.asking.pop_first() else { break };
+            waiter.file(Filed::InGroup, group.id());
+            let examined_to = self.groups.examined_to(group.id());
             let bucket = match request.answer() {
-                // The writer's table is full: the seat stays in its group.
+                // The writer's table is full: the waiter stays in its group.
                 Some(None) => continue,
                 // Linked from a later revision on than the group was looked up to: ask again in another look.
-                Some(Some(bucket)) if bucket.linked_from() <= looked_to => bucket.clone(),
+                Some(Some(bucket)) if bucket.linked_from() <= examined_to => bucket.clone(),
                 _ => {
-                    self.ask(Asking { seat, group, request, number });
+                    self.ask(Asking { waiter, group, request, number });
                     continue;
                 }
             };
             // A consumer that is awake announces the bucket when it sleeps next.
-            let Some(claim) = Seat::claim(&seat) else { continue };
-            if !seat.waits_for(number) {
+            let Some(claim) = ParkedWaiter::claim(&waiter) else { continue };
+            if !waiter.waits_for(number) {
                 // It sleeps for another interest by now and is counted for that; its message is on its way.
                 let (cursor, counted) = (claim.cursor(), claim.counted());
                 claim.put_back(cursor, counted);
                 continue;
             }
-            let (cursor, head) = (claim.cursor().max(looked_to), view.now.head);
+            let (cursor, head) = (claim.cursor().max(examined_to), view.now.head);
             #[cfg(loom)]
             let cursor = weak::instead(weak::Site::MovedUnasked, head, cursor);
-            // Loaded after head, so `newest` covers every event of the bucket below head.
-            if cursor < head && (bucket.newest() >= cursor || view.cache.newest_mark() >= cursor) {
-                self.woken.extend(claim.settle(0, clock::now()));
+            if cursor < head && view.cache.has_events(&bucket, cursor) {
+                self.after.woken.extend(claim.settle(0, clock::now()));
                 continue;
             }
             if claim.counted() == CountedAt::Hub {
-                view.hub.move_to_bucket(&group, &bucket);
+                view.waiters.move_to_bucket(&group, &bucket);
             }
-            self.remove(&seat);
-            self.insert(seat.clone(), Interest::Chain(group, bucket), number);
+            self.remove(&waiter);
+            self.insert(waiter.clone(), Interest::Chain(group, bucket), number);
             claim.put_back(cursor.max(head), CountedAt::Bucket);
             self.look_again = true;
         }
         if self.look_again {
-            // The seats are counted at their buckets now. Partner: the fence in `published_events`: the next look sees
+            // The waiters are counted at their buckets now. Partner: the fence in `published_events`: the next look sees
             // what was published before it, and a later publisher sees the counts.
             fence(ord!(MoveToBucket, SeqCst));
         }
@@ -436,91 +349,81 @@ impl Tables {
 
     // ---- The cache --------------------------------------------------------------------------------------
 
-    /// Wakes seats whose wait for a revision, the listing or a consistent read is over. True: all that may be over were
+    /// Wakes waiters whose wait for a revision, the listing or a consistent read is over. True: all that may be over were
     /// looked at.
-    fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) -> bool {
+    fn look_at_the_cache(&mut self, waiters: &Waiters, now: &CacheFrontier) -> bool {
         let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
         let mut steps = Steps::new(CHEAP);
         let Tables { revisions, tickets, listing, reached, .. } = self;
         let concerns_all = now.failed || now.closed;
         if new_epoch || (concerns_all && reached.is_empty()) {
             reached.clear();
-            reached.extend(revisions.iter().chain(tickets.iter()).map(|(_, seat)| seat.clone()));
+            reached.extend(revisions.iter().chain(tickets.iter()).map(|(_, waiter)| waiter.clone()));
             let ends_the_listing = concerns_all || now.ready;
             reached.extend(listing.values().filter(|_| ends_the_listing).cloned());
         } else if reached.is_empty() {
             let revision = if now.ready { now.position.revision } else { 0 };
             let arrived = revisions.range(..=(revision, u64::MAX)).filter(|_| now.ready);
             let served = tickets.range(..=(now.consistent, u64::MAX));
-            reached.extend(arrived.chain(served).map(|(_, seat)| seat).take(steps.left()).cloned());
+            reached.extend(arrived.chain(served).map(|(_, waiter)| waiter).take(steps.left()).cloned());
             reached.extend(listing.values().filter(|_| now.ready).take(steps.left()).cloned());
         }
         if reached.is_empty() {
             return true;
         }
         while steps.take_one()
-            && let Some(seat) = self.reached.pop()
+            && let Some(waiter) = self.reached.pop()
         {
-            // A seat that waited for a revision and a ticket is found twice, and may have been dropped with the first.
-            let SeatPlace::OfTheCache(number) = seat.place() else { continue };
+            // A waiter that waited for a revision and a ticket is found twice, and may have been dropped with the first.
+            let (Filed::OfTheCache, number) = waiter.filed() else { continue };
             let Some((interest, announced)) = self.of_the_cache.get(&number) else { continue };
             if now.closed || interest.is_reached(now) {
                 let announced = *announced;
-                self.drop_seat(&seat, announced);
+                self.end_wait(&waiter, announced);
             }
         }
-        self.lower_what_is_wanted(hub);
+        self.lower_what_is_wanted(waiters);
         // Where the steps are over, more may have been reached than were collected.
         self.reached.is_empty() && !steps.are_over()
     }
 
-    /// Ends a wait that was announced under this number: removes the seat from the tables. Its consumer announces anew if
+    /// Ends a wait that was announced under this number: removes the waiter from the tables. Its consumer announces anew if
     /// it sleeps again.
-    fn drop_seat(&mut self, seat: &SeatRef, announced: u32) {
-        self.remove(seat);
-        if !seat.forget(announced) {
+    fn end_wait(&mut self, waiter: &WaiterRef, announced: u32) {
+        self.remove(waiter);
+        if !waiter.forget(announced) {
             // The consumer has another interest by now, and its message is on its way.
             return;
         }
-        if let Some(times) = seat.times() {
+        if let Some(times) = waiter.times() {
             times.unlist();
         }
-        self.timers.remove(seat);
-        // Partner: PARKED, fence, `announce` and `list_first` in `Sleeper::park`: either that finds nothing announced and
+        self.timers.remove(waiter);
+        // Partner: PARKED, fence, `announce` and `list_first` in `Parker::park`: either that finds nothing announced and
         // nothing listed and posts both, or this sees it parked.
         fence(SeqCst);
-        settle_all([seat], &mut self.woken);
+        settle_all([waiter], &mut self.after.woken);
     }
 
-    /// Wakes all seats that wait for events, because the cache was closed, and removes them from the tables: a consumer
+    /// Wakes all waiters that wait for events, because the cache was closed, and removes them from the tables: a consumer
     /// that parks again sees the close. True: none is left.
     fn wake_everybody(&mut self) -> bool {
         let mut steps = Steps::new(CHEAP);
         while steps.take_one() {
-            let member = self.groups.pop().map(|(seat, group)| {
-                self.garbage.extend(group);
-                seat
+            let member = self.groups.pop().map(|(waiter, group)| {
+                self.after.garbage.extend(group);
+                waiter
             });
-            let Some(seat) = member.or_else(|| self.chains.whole.pop()).or_else(|| self.chains.filtered.pop()) else {
+            let Some(waiter) = member.or_else(|| self.chains.whole.pop()).or_else(|| self.chains.filtered.pop()) else {
                 return true;
             };
-            if let SeatPlace::Asking(number, _) = seat.place() {
+            if let (Filed::Asking, number) = waiter.filed() {
                 self.asking.remove(&number);
             }
-            seat.put_at(SeatPlace::Nowhere);
+            waiter.file(Filed::Nowhere, 0);
             self.known -= 1;
-            settle_all([&seat], &mut self.woken);
+            settle_all([&waiter], &mut self.after.woken);
         }
         false
     }
-}
-
-/// Wakes all seats that are parked: each looks for itself, from its own cursor. True: at least one was.
-fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<WakeUp>) -> bool {
-    let (now, mut any) = (clock::now(), false);
-    for claim in seats.into_iter().filter_map(Seat::claim) {
-        any = true;
-        woken.extend(claim.settle(0, now));
-    }
-    any
 }

@@ -3,11 +3,11 @@
 mod calls;
 mod portions;
 
-use super::hub::{PassEnd, Visit};
-use super::seat::{CountedAt, SeatRef};
+use super::notify::notifier::{PassEnd, Visit, push};
+use super::sleep::parked_waiter::{CountedAt, WaiterRef};
 use super::{
-    CacheFrontier, Due, FilterCode, FirstMatch, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper,
-    VisitEvent, Waker, Watched,
+    CacheFrontier, Due, FilterCode, FirstMatch, GroupRef, Hub, HubOwner, Hubs, Interest, Overtaken, ParkedWaiter,
+    Parker, Rest, Searched, Unparked, VisitEvent, WaiterCell, Waiters, Waker, Watched,
 };
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
@@ -96,6 +96,20 @@ impl Watched for Log {
         LogEnd { head: self.head.load(Ordering::SeqCst), closed: self.is_closed.load(Ordering::SeqCst) }
     }
 
+    fn newest_mark(&self) -> u64 {
+        0
+    }
+
+    fn waiters(&self, code: FilterCode) -> &Waiters {
+        &self.hubs().of(code).waiters
+    }
+
+    fn notify(self: &Arc<Self>, code: FilterCode) {
+        self.hubs().of(code).notify(self);
+    }
+}
+
+impl Searched for Log {
     fn first_match(&self, _: &Matcher, from: u64, head: u64, most: usize) -> Result<FirstMatch, Overtaken> {
         let head = head.min(from.saturating_add(most as u64));
         stop(&self.match_stops);
@@ -105,21 +119,19 @@ impl Watched for Log {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let looked = found.map_or(head, |seq| seq + 1) - from;
         self.asked.fetch_add(looked, Ordering::SeqCst);
-        Ok(FirstMatch { found, looked_to: found.unwrap_or(head), looked: looked as usize })
+        Ok(FirstMatch { found, examined_to: found.unwrap_or(head), looked: looked as usize })
     }
 
     fn visit_buckets(&self, _: u64, _: u64, _: &mut VisitEvent<'_>) -> Result<(), Overtaken> {
         Ok(())
     }
 
-    fn newest_mark(&self) -> u64 {
-        0
-    }
-
     fn window(&self) -> u64 {
         Some(self.window.load(Ordering::SeqCst)).filter(|window| *window > 0).unwrap_or(1 << 20)
     }
+}
 
+impl HubOwner for Log {
     fn enforce_lag_limits(&self) -> Option<Instant> {
         self.limits.fetch_add(1, Ordering::SeqCst);
         None
@@ -144,7 +156,11 @@ impl Log {
         Arc::new(Log { head: AtomicU64::new(50), alone: Some(std::thread::current().id()), ..Log::default() })
     }
 
-    /// The group of sleepers that follow everything.
+    fn own(&self) -> &Hub {
+        self.hubs.of(FilterCode::Own)
+    }
+
+    /// The group of waiters that follow everything.
     fn group(&self) -> GroupRef {
         self.group_of(&Filter::default())
     }
@@ -152,23 +168,23 @@ impl Log {
     fn group_of(&self, filter: &Filter) -> GroupRef {
         let schema = Schema::new(Vec::new(), None).unwrap();
         let matcher = Arc::new(Matcher::new(filter, false, b"/", &schema).unwrap());
-        self.hubs.of(FilterCode::Own).groups.join(&matcher, false)
+        self.own().groups.join(&matcher, false)
     }
 
-    /// Makes a sleeper at 50 for each waker, which the notifier's tables then have.
-    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<OwnSeat> {
+    /// Makes a waiter at 50 for each waker, which the notifier's tables then have.
+    fn parked(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<WaiterCell> {
         let group = self.group();
-        let sleepers = wakers.into_iter().map(|waker| self.sleeper(&group, waker)).collect();
+        let waiters = wakers.into_iter().map(|waker| self.parked_one(&group, waker)).collect();
         self.look();
-        sleepers
+        waiters
     }
 
-    /// Makes a sleeper at 50, whose message is not read yet.
-    fn sleeper(self: &Arc<Log>, group: &GroupRef, waker: Waker) -> OwnSeat {
-        let mut seat = OwnSeat::new();
-        let parked = awake(&mut seat, group).park(self, 50, waker, &Due::default());
+    /// Makes a waiter at 50, whose message is not read yet.
+    fn parked_one(self: &Arc<Log>, group: &GroupRef, waker: Waker) -> WaiterCell {
+        let mut waiter = WaiterCell::new();
+        let parked = awake(&mut waiter, group).park(self, 50, waker, &Due::default());
         assert!(parked.is_ok(), "it has everything");
-        seat
+        waiter
     }
 
     /// Does passes of the notifier until no work is left, and returns the time of the next one.
@@ -181,7 +197,7 @@ impl Log {
     }
 
     fn pass(self: &Arc<Log>, visit: Visit) -> PassEnd {
-        self.hubs.of(FilterCode::Own).pass(&(self.clone() as Arc<dyn Watched>), visit)
+        self.own().pass(&**self, visit, || push(FilterCode::Own, self.clone()))
     }
 
     /// Publishes an event that passes, and those below it.
@@ -191,27 +207,41 @@ impl Log {
     }
 }
 
-/// The consumer of a seat, whose interest is the events of a group.
-fn awake<'s>(seat: &'s mut OwnSeat, group: &GroupRef) -> Sleeper<'s> {
-    let mut sleeper = seat.sleeper(FilterCode::Own);
-    sleeper.wait_for(Interest::Events(group.clone(), None));
-    sleeper
+fn thread() -> Waker {
+    Waker::Thread(current_thread())
 }
 
-fn are_woken(sleepers: &[OwnSeat]) -> usize {
-    sleepers.iter().filter(|one| matches!(one.seat().unwrap().rest(), Rest::Woken { resume: 60, .. })).count()
+/// Parks a consumer that follows the events of a group.
+fn park(log: &Arc<Log>, waiter: &mut WaiterCell, group: &GroupRef, cursor: u64) -> Result<(), Unparked> {
+    awake(waiter, group).park(log, cursor, thread(), &Due::default())
 }
 
-/// Few sleepers are woken by the publisher.
+/// A log whose head is 50, over which the notifier's thread does passes, too.
+fn log() -> Arc<Log> {
+    Arc::new(Log { head: AtomicU64::new(50), ..Log::default() })
+}
+
+/// The consumer of a waiter, whose interest is the events of a group.
+fn awake<'s>(waiter: &'s mut WaiterCell, group: &GroupRef) -> Parker<'s> {
+    let mut parker = waiter.parker(FilterCode::Own);
+    parker.wait_for(Interest::Events(group.clone(), None));
+    parker
+}
+
+fn are_woken(waiters: &[WaiterCell]) -> usize {
+    waiters.iter().filter(|one| matches!(one.waiter().unwrap().rest(), Rest::Woken { resume: 60, .. })).count()
+}
+
+/// Few waiters are woken by the publisher.
 #[test]
 fn publisher_wakes_few_itself() {
-    for (sleepers, woken) in [(1, 1), (4, 4), (5, 0)] {
+    for (waiters, woken) in [(1, 1), (4, 4), (5, 0)] {
         let log = Log::alone();
-        let sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        let waiters = log.parked((0..waiters).map(|_| thread()));
         log.publish(60);
-        assert_eq!(are_woken(&sleepers), woken, "of {}", sleepers.len());
+        assert_eq!(are_woken(&waiters), woken, "of {}", waiters.len());
         log.look();
-        assert_eq!(are_woken(&sleepers), sleepers.len());
+        assert_eq!(are_woken(&waiters), waiters.len());
     }
 }
 
@@ -219,53 +249,52 @@ fn publisher_wakes_few_itself() {
 #[test]
 fn publisher_leaves_many_events_to_the_notifier() {
     let log = Log::alone();
-    let sleepers = log.sleepers([Waker::Thread(current_thread())]);
+    let waiters = log.parked([thread()]);
     log.publish(70);
-    assert_eq!(are_woken(&sleepers), 0);
+    assert_eq!(are_woken(&waiters), 0);
     log.look();
-    assert_eq!(are_woken(&sleepers), 1);
+    assert_eq!(are_woken(&waiters), 1);
 }
 
-/// After a long time without sleepers, the publisher looks from the lowest cursor of its sleepers on, if these are few.
+/// After a long time without waiters, the publisher looks from the lowest cursor of its waiters on, if these are few.
 #[test]
 fn publisher_looks_from_where_few_stand() {
-    for (sleepers, woken) in [(1, 1), (9, 0)] {
+    for (waiters, woken) in [(1, 1), (9, 0)] {
         let log = Log::alone();
-        let mut sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        let mut waiters = log.parked((0..waiters).map(|_| thread()));
         let group = log.group();
         log.head.store(90, Ordering::SeqCst);
-        for seat in &mut sleepers {
-            let mut sleeper = awake(seat, &group);
-            sleeper.unpark(&log.hubs);
-            assert!(sleeper.park(&log, 90, Waker::Thread(current_thread()), &Due::default()).is_ok());
+        for waiter in &mut waiters {
+            let mut parker = awake(waiter, &group);
+            parker.unpark(&log);
+            assert!(parker.park(&log, 90, thread(), &Due::default()).is_ok());
         }
         log.publish(90);
-        let is_woken = |one: &&OwnSeat| matches!(one.seat().unwrap().rest(), Rest::Woken { resume: 90, .. });
-        assert_eq!(sleepers.iter().filter(is_woken).count(), woken);
+        let is_woken = |one: &&WaiterCell| matches!(one.waiter().unwrap().rest(), Rest::Woken { resume: 90, .. });
+        assert_eq!(waiters.iter().filter(is_woken).count(), woken);
     }
 }
 
 /// The thread that wakes subtracts the count of a sleep; the consumer, which runs later, subtracts nothing more.
 #[test]
 fn who_is_woken_is_looked_for_no_more() {
-    for sleepers in [1, 4, 5, 20] {
+    for waiters in [1, 4, 5, 20] {
         let log = Log::alone();
-        let mut sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        let mut waiters = log.parked((0..waiters).map(|_| thread()));
         let group = log.group();
         for head in [60, 61] {
-            assert_eq!(log.hubs.waiting(), sleepers.len() as u64);
+            assert_eq!(log.hubs.waiting(), waiters.len() as u64);
             log.publish(head);
             log.look();
-            assert_eq!(log.hubs.waiting(), 0, "of {}, before they come to run", sleepers.len());
-            for seat in &mut sleepers {
-                let mut sleeper = awake(seat, &group);
-                let unparked = sleeper.unpark(&log.hubs);
+            assert_eq!(log.hubs.waiting(), 0, "of {}, before they come to run", waiters.len());
+            for waiter in &mut waiters {
+                let mut parker = awake(waiter, &group);
+                let unparked = parker.unpark(&log);
                 assert!(unparked.woken && unparked.resume == head);
                 assert_eq!(log.hubs.waiting(), 0);
             }
-            for seat in &mut sleepers {
-                let parked = awake(seat, &group).park(&log, head + 1, Waker::Thread(current_thread()), &Due::default());
-                assert!(parked.is_ok(), "it has everything");
+            for waiter in &mut waiters {
+                assert!(park(&log, waiter, &group, head + 1).is_ok());
             }
         }
     }
@@ -276,25 +305,26 @@ fn who_is_woken_is_looked_for_no_more() {
 #[test]
 fn pass_wakes_each_behind_its_cursor() {
     let log = Log::alone();
-    let ann = log.sleepers([Waker::Thread(current_thread())]);
+    let ann = log.parked([thread()]);
     log.head.store(80, Ordering::SeqCst);
-    let mut bob = OwnSeat::new();
-    let parked = awake(&mut bob, &log.group()).park(&log, 80, Waker::Thread(current_thread()), &Due::default());
-    assert!(parked.is_ok());
+    let mut bob = WaiterCell::new();
+    assert!(park(&log, &mut bob, &log.group(), 80).is_ok());
     log.head.store(100, Ordering::SeqCst);
     log.look();
     assert_eq!(are_woken(&ann), 1);
-    assert!(matches!(bob.seat().unwrap().rest(), Rest::Woken { resume: 80, .. }), "{:?}", bob.seat().unwrap().rest());
+    assert!(
+        matches!(bob.waiter().unwrap().rest(), Rest::Woken { resume: 80, .. }),
+        "{:?}",
+        bob.waiter().unwrap().rest()
+    );
 }
 
-/// An unread message may be of a sleeper, so the notifier does the pass and not the publisher.
+/// An unread message may be of a waiter, so the notifier does the pass and not the publisher.
 #[test]
 fn publisher_reads_no_messages() {
     let log = Log::alone();
-    let _known = log.sleepers([Waker::Thread(current_thread())]);
-    let mut late = OwnSeat::new();
-    let parked = awake(&mut late, &log.group()).park(&log, 50, Waker::Thread(current_thread()), &Due::default());
-    assert!(parked.is_ok());
+    let _known = log.parked([thread()]);
+    let late = log.parked_one(&log.group(), thread());
     log.publish(60);
     assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
     log.look();
@@ -313,9 +343,9 @@ fn publisher_calls_no_task() {
     }
     let log = Log::alone();
     let called = Arc::new(Called(AtomicU64::new(0)));
-    let sleepers = log.sleepers([Waker::Task(called.clone().into()), Waker::Thread(current_thread())]);
+    let waiters = log.parked([Waker::Task(called.clone().into()), thread()]);
     log.publish(60);
-    assert_eq!((are_woken(&sleepers), called.0.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!((are_woken(&waiters), called.0.load(Ordering::SeqCst)), (2, 0));
     log.look();
     assert_eq!(called.0.load(Ordering::SeqCst), 1);
 }
@@ -324,14 +354,11 @@ fn publisher_calls_no_task() {
 /// the event 60, of those that it has looked at, and says nothing of those from 10 on.
 #[test]
 fn pass_moves_nobody_who_parks_meanwhile() {
-    let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
+    let log = log();
     let group = log.group();
-    let park = |seat: &mut OwnSeat, cursor| {
-        awake(seat, &group).park(&log, cursor, Waker::Thread(current_thread()), &Due::default())
-    };
-    let (mut ann, mut bob) = (OwnSeat::new(), OwnSeat::new());
-    assert!(park(&mut ann, 50).is_ok(), "she has everything");
-    assert!(park(&mut bob, 10).is_err(), "he has not, but the tables know him now");
+    let (mut ann, mut bob) = (WaiterCell::new(), WaiterCell::new());
+    assert!(park(&log, &mut ann, &group, 50).is_ok(), "she has everything");
+    assert!(park(&log, &mut bob, &group, 10).is_err(), "he has not, but the tables know him now");
 
     log.head.store(100, Ordering::SeqCst);
     std::thread::scope(|scope| {
@@ -339,7 +366,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
         let notifier = scope.spawn(|| log.look());
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
-        let bob = scope.spawn(|| park(&mut bob, 10));
+        let bob = scope.spawn(|| park(&log, &mut bob, &group, 10));
         parked.recv_timeout(BOUND).unwrap();
         look_on.send(()).unwrap();
         notifier.join().unwrap();
@@ -348,7 +375,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
         assert!(unparked.woken, "the test's own premise");
         assert_eq!(unparked.resume, 0, "he continues at his cursor");
     });
-    let unparked = ann.sleeper(FilterCode::Own).unpark(&log.hubs);
+    let unparked = ann.parker(FilterCode::Own).unpark(&log);
     assert!(unparked.woken && unparked.resume == 60);
 }
 
@@ -356,18 +383,18 @@ fn pass_moves_nobody_who_parks_meanwhile() {
 /// of his sleep, and Ann's count is not subtracted.
 #[test]
 fn pass_moves_nobody_who_waits_for_something_else_by_now() {
-    let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
+    let log = log();
     let group = log.group();
     let (requests, mut router) = (Requests::default(), Router::new(Arc::default(), 100));
     let request = requests.ask(b"x".as_slice().into());
-    let thread = || Waker::Thread(current_thread());
-    let (mut ann, mut bob) = (OwnSeat::new(), OwnSeat::new());
-    assert!(awake(&mut ann, &group).park(&log, 50, thread(), &Due::default()).is_ok());
-    let mut sleeper = bob.sleeper(FilterCode::Own);
-    sleeper.wait_for(Interest::Events(group.clone(), Some(request.clone())));
-    assert!(sleeper.park(&log, 50, thread(), &Due::default()).is_ok());
+    let thread = || thread();
+    let (mut ann, mut bob) = (WaiterCell::new(), WaiterCell::new());
+    assert!(park(&log, &mut ann, &group, 50).is_ok());
+    let mut parker = bob.parker(FilterCode::Own);
+    parker.wait_for(Interest::Events(group.clone(), Some(request.clone())));
+    assert!(parker.park(&log, 50, thread(), &Due::default()).is_ok());
     log.look();
-    sleeper.unpark(&log.hubs);
+    parker.unpark(&log);
     assert_eq!(log.hubs.waiting(), 1);
     log.head.store(51, Ordering::SeqCst);
     router.take_requests(&requests, 51, &mut System);
@@ -378,7 +405,7 @@ fn pass_moves_nobody_who_waits_for_something_else_by_now() {
         let notifier = scope.spawn(|| log.look());
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
-        let bob = scope.spawn(|| awake(&mut bob, &group).park(&log, 50, thread(), &Due::default()));
+        let bob = scope.spawn(|| park(&log, &mut bob, &group, 50));
         parked.recv_timeout(BOUND).unwrap();
         look_on.send(()).unwrap();
         notifier.join().unwrap();
@@ -391,18 +418,18 @@ fn pass_moves_nobody_who_waits_for_something_else_by_now() {
     assert_eq!(are_woken(std::slice::from_ref(&ann)), 1);
 }
 
-/// A close of a subscription wakes it, also if the notifier moves its seat meanwhile.
+/// A close of a subscription wakes it, also if the notifier moves its waiter meanwhile.
 #[test]
 fn closer_wakes_who_is_moved() {
     for _ in 0..often(200) {
-        let seat = SeatRef::new(Seat::new(FilterCode::Own));
-        // SAFETY: the test's thread is the only consumer of the seat, and has no other sleeper.
-        unsafe { seat.park(5, Waker::Thread(current_thread()), &Due::default(), CountedAt::Hub) };
+        let waiter = WaiterRef::new(ParkedWaiter::new(FilterCode::Own));
+        // SAFETY: the test's thread is the only consumer of the waiter, and has no other parker.
+        unsafe { waiter.park(5, thread(), &Due::default(), CountedAt::Hub) };
         let moves = AtomicU64::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..50 {
-                    if let Some(claim) = Seat::claim(&seat) {
+                    if let Some(claim) = ParkedWaiter::claim(&waiter) {
                         let cursor = claim.cursor();
                         claim.put_back(cursor, CountedAt::Hub);
                     }
@@ -412,8 +439,8 @@ fn closer_wakes_who_is_moved() {
             while moves.load(Ordering::SeqCst) == 0 {
                 std::hint::spin_loop();
             }
-            Seat::wake(&seat);
+            ParkedWaiter::wake(&waiter);
         });
-        assert!(seat.is_woken());
+        assert!(waiter.is_woken());
     }
 }

@@ -325,7 +325,7 @@ fn shared_values_are_not_copied_and_come_back() {
         drop((all, kv));
         assert_eq!(batch.events()[2].value(), Some(&bytes[..]), "a batch keeps what it shows");
         drop(batch);
-        // The notifier may have the cache, or a seat, for a moment longer.
+        // The notifier may have the cache, or a waiter, for a moment longer.
         let is_alone = || quiesce(Duration::from_secs(60)) && Arc::strong_count(&bytes) == 1;
         until("the bytes are ours alone", is_alone);
         writer.apply(140, [Change::put_shared("/a", &bytes)]).unwrap();

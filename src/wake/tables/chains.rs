@@ -1,4 +1,4 @@
-//! Seats at buckets, which are found through the buckets of each new event.
+//! Waiters at buckets, which are found through the buckets of each new event.
 //!
 //! Short lists are looked at while their event is visited. A long one is noted with the event instead, and looked at in
 //! portions: at most [`EVENTS`] events are noted for a list, and where there are more, or where the portions do not keep up
@@ -9,14 +9,15 @@
 
 #![forbid(unsafe_code)]
 
-use super::ahead::WakeAhead;
 use super::lists::{ChainReader, ChainReaders, IdMap, Members, each_match};
-use super::{View, settle_all};
+use super::prefetch::PrefetchedWakeUps;
+use super::steps::Steps;
+use super::view::{View, settle_all};
 use crate::data::event::{Event, Kind};
 use crate::log::buckets::Bucket;
-use crate::wake::seat::SeatRef;
-use crate::wake::steps::Steps;
-use crate::wake::waker::WakeUp;
+use crate::sync::Relaxed;
+use crate::wake::sleep::parked_waiter::WaiterRef;
+use crate::wake::sleep::waker::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ const EVENTS: usize = 4096;
 
 /// The events for which the members of a list are still to be looked at.
 #[derive(Default)]
-struct Behind {
+struct Backlog {
     /// Events that have come to the bucket, oldest first.
     events: VecDeque<u64>,
     /// Instead of looking at `events`, every member whose bucket has an event for it is woken.
@@ -40,7 +41,7 @@ struct Behind {
     below: Option<usize>,
 }
 
-impl Behind {
+impl Backlog {
     fn add(&mut self, seq: u64) {
         if self.all && self.below.is_none() {
             return;
@@ -72,7 +73,7 @@ impl Behind {
             if self.all {
                 let any = settle_all(with_something(&readers.bucket, some, view), woken);
                 if any && std::mem::take(&mut self.lapped) {
-                    view.hub.count_lap();
+                    view.waiters.lapped.fetch_add(1, Relaxed);
                 }
             } else if look_at_one(some, self.events[0], view, woken).is_none() {
                 self.wake_all(true);
@@ -92,21 +93,21 @@ fn with_something<'t>(
     bucket: &Arc<Bucket>,
     members: &'t [ChainReader],
     view: &View<'_>,
-) -> impl Iterator<Item = &'t SeatRef> {
+) -> impl Iterator<Item = &'t WaiterRef> {
     let (newest, mark) = (bucket.newest(), view.cache.newest_mark());
     let has_something =
-        move |seat: &&SeatRef| seat.parked_at().is_some_and(|cursor| newest >= cursor || mark >= cursor);
-    members.iter().map(|reader| &reader.seat).filter(has_something)
+        move |waiter: &&WaiterRef| waiter.parked_at().is_some_and(|cursor| newest >= cursor || mark >= cursor);
+    members.iter().map(|reader| &reader.waiter).filter(has_something)
 }
 
 /// Wakes the members that wait for this event. `None`: it has left the window.
 fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut Vec<WakeUp>) -> Option<()> {
-    let mut ahead = WakeAhead::new(woken);
+    let mut wake_ups = PrefetchedWakeUps::new(None, woken);
     let visited = view.cache.visit_buckets(seq, seq + 1, &mut |event, _| {
-        each_match(members, event, |seat| ahead.wake_behind(seat, seq));
+        each_match(members, event, |waiter| wake_ups.wake_behind(waiter, seq));
         false
     });
-    ahead.finish();
+    wake_ups.finish();
     visited.ok()
 }
 
@@ -114,7 +115,7 @@ fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut V
 #[derive(Default)]
 pub(super) struct Lists {
     readers: IdMap<ChainReaders>,
-    behind: BTreeMap<u64, Behind>,
+    behind: BTreeMap<u64, Backlog>,
     /// The next portion begins with the list of this bucket, or of the smallest id above.
     next: u64,
     /// The lists whose members are woken next, once the cache is closed.
@@ -130,20 +131,19 @@ impl Lists {
         self.readers.get(&bucket)
     }
 
-    pub(super) fn seats(&self) -> impl Iterator<Item = &SeatRef> {
-        self.readers.values().flat_map(|readers| readers.members.seats())
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &WaiterRef> {
+        self.readers.values().flat_map(|readers| readers.members.waiters())
     }
 
-    /// Adds a reader; its index.
-    pub(super) fn add(&mut self, bucket: Arc<Bucket>, reader: ChainReader) -> u32 {
+    pub(super) fn add(&mut self, bucket: Arc<Bucket>, reader: ChainReader) {
         let id = bucket.id();
         let readers = || ChainReaders { bucket, members: Members::default() };
-        self.readers.entry(id).or_insert_with(readers).members.add(reader)
+        self.readers.entry(id).or_insert_with(readers).members.add(reader);
     }
 
-    pub(super) fn remove(&mut self, bucket: u64, index: u32) {
+    pub(super) fn remove(&mut self, bucket: u64, waiter: &WaiterRef) {
         if let Some(ChainReaders { members, .. }) = self.readers.get_mut(&bucket) {
-            members.remove(index);
+            members.remove(waiter);
             if members.all().is_empty() {
                 self.readers.remove(&bucket);
                 self.behind.remove(&bucket);
@@ -152,7 +152,7 @@ impl Lists {
     }
 
     /// Removes any reader, of a cache that was closed.
-    pub(super) fn pop(&mut self) -> Option<SeatRef> {
+    pub(super) fn pop(&mut self) -> Option<WaiterRef> {
         while !self.readers.is_empty() {
             if self.closed.is_empty() {
                 self.closed.extend(self.readers.keys());
@@ -160,7 +160,7 @@ impl Lists {
             let Some(id) = self.closed.last() else { break };
             let reader = self.readers.get_mut(id).and_then(|list| list.members.pop());
             if let Some(reader) = reader {
-                return Some(reader.seat);
+                return Some(reader.waiter);
             }
             self.readers.remove(id);
             self.behind.remove(id);
@@ -174,11 +174,8 @@ impl Lists {
         self.behind.is_empty()
     }
 
-    /// Calls `note` for every list.
-    fn note_for_all(readers: &IdMap<ChainReaders>, behind: &mut BTreeMap<u64, Behind>, note: impl Fn(&mut Behind)) {
-        for id in readers.keys() {
-            note(behind.entry(*id).or_default());
-        }
+    fn followed(&mut self, short: usize) -> Followed<'_> {
+        Followed { readers: &self.readers, behind: &mut self.behind, short }
     }
 
     /// Looks at the lists for the noted events. True: for all of them.
@@ -201,22 +198,31 @@ impl Lists {
     }
 }
 
-/// Looks at the readers of an event's bucket. Notes the event instead where the list is long, or has noted events already:
-/// a woken reader continues at the event that it is woken for, and must not skip those.
-fn touch<'t>(
-    (readers, behind, short): (&'t IdMap<ChainReaders>, &mut BTreeMap<u64, Behind>, usize),
-    bucket: u64,
-    event: &Event,
-    ahead: &mut WakeAhead<'t, '_>,
-    steps: &mut Steps,
-) {
-    let Some(ChainReaders { members, .. }) = readers.get(&bucket) else { return };
-    if members.len() > short || behind.contains_key(&bucket) {
-        behind.entry(bucket).or_default().add(event.sequence());
-        return;
+/// Lists while events are followed, in which readers are found and backlogs noted.
+struct Followed<'t> {
+    readers: &'t IdMap<ChainReaders>,
+    behind: &'t mut BTreeMap<u64, Backlog>,
+    /// The longest list that is looked at at once.
+    short: usize,
+}
+
+impl<'t> Followed<'t> {
+    /// Looks at the readers of an event's bucket. Notes the event instead where the list is long, or has noted events already:
+    /// a woken reader continues at the event that it is woken for, and must not skip those.
+    fn touch(&mut self, bucket: u64, event: &Event, wake_ups: &mut PrefetchedWakeUps<'t, '_>, steps: &mut Steps) {
+        let Some(ChainReaders { members, .. }) = self.readers.get(&bucket) else { return };
+        if members.len() > self.short || self.behind.contains_key(&bucket) {
+            self.behind.entry(bucket).or_default().add(event.sequence());
+            return;
+        }
+        steps.take(members.len());
+        each_match(members.all(), event, |waiter| wake_ups.wake_behind(waiter, event.sequence()));
     }
-    steps.take(members.len());
-    each_match(members.all(), event, |seat| ahead.wake_behind(seat, event.sequence()));
+
+    /// Calls `note` for every list.
+    fn note_for_all(&mut self, note: impl Fn(&mut Backlog)) {
+        self.readers.keys().for_each(|id| note(self.behind.entry(*id).or_default()));
+    }
 }
 
 /// The lists of readers that ask no filter, and of those that ask one.
@@ -227,7 +233,7 @@ pub(super) struct Chains {
     /// Readers that ask a filter about each event.
     pub(super) filtered: Lists,
     /// All events below were visited.
-    followed_to: u64,
+    pub(super) followed_to: u64,
 }
 
 impl Chains {
@@ -239,33 +245,19 @@ impl Chains {
         self.whole.is_empty() && self.filtered.is_empty()
     }
 
-    pub(super) fn seats(&self) -> impl Iterator<Item = &SeatRef> {
-        self.whole.seats().chain(self.filtered.seats())
-    }
-
-    pub(super) fn followed_to(&self) -> u64 {
-        self.followed_to
-    }
-
-    /// Records that a publisher has looked at all events below.
-    pub(super) fn set_followed_to(&mut self, seq: u64) {
-        self.followed_to = seq;
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &WaiterRef> {
+        self.whole.waiters().chain(self.filtered.waiters())
     }
 
     /// Visits each event from `from` on, and looks at the readers of its buckets. True: up to the head.
     pub(super) fn follow(&mut self, from: u64, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let head = view.now.head;
-        self.followed_to = from;
-        if self.is_empty() {
-            self.followed_to = head;
-        }
+        self.followed_to = if self.is_empty() { head } else { from };
         if self.followed_to >= head {
             return true;
         }
-        let Lists { readers: whole, behind: whole_behind, .. } = &mut self.whole;
-        let Lists { readers: filtered, behind: filtered_behind, .. } = &mut self.filtered;
-        let (whole, filtered) = (&*whole, &*filtered);
-        let mut ahead = WakeAhead::new(woken);
+        let mut both = [self.whole.followed(SHORT), self.filtered.followed(SHORT_WITH_FILTERS)];
+        let mut wake_ups = PrefetchedWakeUps::new(None, woken);
         let mut stopped = None;
         let visited = view.cache.visit_buckets(from, head, &mut |event, buckets| {
             if !steps.take_one() {
@@ -274,21 +266,18 @@ impl Chains {
             }
             if event.kind() == Kind::Resync {
                 // Every filter lets a mark pass.
-                Lists::note_for_all(whole, whole_behind, |list| list.add(event.sequence()));
-                Lists::note_for_all(filtered, filtered_behind, |list| list.add(event.sequence()));
+                both.iter_mut().for_each(|lists| lists.note_for_all(|list| list.add(event.sequence())));
                 return true;
             }
             for bucket in buckets {
-                touch((whole, whole_behind, SHORT), bucket, event, &mut ahead, steps);
-                touch((filtered, filtered_behind, SHORT_WITH_FILTERS), bucket, event, &mut ahead, steps);
+                both.iter_mut().for_each(|lists| lists.touch(bucket, event, &mut wake_ups, steps));
             }
             true
         });
-        ahead.finish();
+        wake_ups.finish();
         if visited.is_err() {
             // The events have left the window; they may have been of buckets at which nobody waits.
-            Lists::note_for_all(whole, whole_behind, |list| list.wake_all(true));
-            Lists::note_for_all(filtered, filtered_behind, |list| list.wake_all(true));
+            both.iter_mut().for_each(|lists| lists.note_for_all(|list| list.wake_all(true)));
         }
         self.followed_to = stopped.unwrap_or(head);
         stopped.is_none()

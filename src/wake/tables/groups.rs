@@ -1,4 +1,4 @@
-//! The scan: groups of sleepers at no bucket, whose filter is evaluated once an event.
+//! The scan: groups of waiters at no bucket, whose filter is evaluated once an event.
 //!
 //! A notifier may be too slow for this work: ten thousand filters and ten thousand events a second are a hundred million
 //! evaluations. So the work is done in portions. A [`Round`] visits each group once, evaluates its filter up to the
@@ -10,23 +10,24 @@
 
 #![forbid(unsafe_code)]
 
-use super::ahead::WakeAhead;
 use super::lists::Members;
-use super::{NEAR, View, settle_all};
+use super::prefetch::PrefetchedWakeUps;
+use super::steps::{Steps, VISIT};
+use super::view::{NEAR, View, first_to_examine, settle_all};
+use crate::sync::Relaxed;
 #[cfg(loom)]
 use crate::sync::weak;
-use crate::wake::group::GroupRef;
-use crate::wake::seat::SeatRef;
-use crate::wake::steps::{Steps, VISIT};
-use crate::wake::waker::WakeUp;
+use crate::wake::sleep::group::GroupRef;
+use crate::wake::sleep::parked_waiter::WaiterRef;
+use crate::wake::sleep::waker::WakeUp;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The members of one filter group, and how far the filter was evaluated.
-pub(super) struct Scanners {
+pub(super) struct ScannedGroup {
     pub(super) group: GroupRef,
-    pub(super) members: Members<SeatRef>,
-    /// All events below were looked at for every sleeper of the group.
-    looked_to: u64,
+    pub(super) members: Members<WaiterRef>,
+    /// All events below were looked at for every waiter of the group.
+    examined_to: u64,
     /// The wake-up of the members that is under way, if the steps were over before all were woken.
     waking: Option<Box<Waking>>,
 }
@@ -65,12 +66,12 @@ struct Round {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Groups {
-    all: BTreeMap<u64, Scanners>,
+    all: BTreeMap<u64, ScannedGroup>,
     /// The groups whose filter passes everything.
     open: BTreeSet<u64>,
     round: Option<Round>,
-    /// All events below were looked at for every sleeper of every group; 0: no pass has run yet.
-    scanned_to: u64,
+    /// All events below were looked at for every waiter of every group; 0: no pass has run yet.
+    pub(super) scanned_to: u64,
 }
 
 impl Groups {
@@ -78,7 +79,7 @@ impl Groups {
         self.all.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Scanners> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &ScannedGroup> {
         self.all.values()
     }
 
@@ -90,49 +91,43 @@ impl Groups {
         self.scanned_to
     }
 
-    /// Records that a publisher has looked at all events below.
-    pub(super) fn set_scanned_to(&mut self, seq: u64) {
-        self.scanned_to = seq;
-    }
-
     /// The sequence number up to which events were looked at for one group.
-    pub(super) fn looked_to(&self, id: u64) -> u64 {
-        self.all.get(&id).map_or(0, |scanners| scanners.looked_to.max(self.scanned_to))
+    pub(super) fn examined_to(&self, id: u64) -> u64 {
+        self.all.get(&id).map_or(0, |scanned| scanned.examined_to.max(self.scanned_to))
     }
 
-    /// Adds a member; its index.
-    pub(super) fn add(&mut self, group: &GroupRef, seat: SeatRef) -> u32 {
+    pub(super) fn add(&mut self, group: &GroupRef, waiter: WaiterRef) {
         let id = group.id();
-        let scanners = self.all.entry(id).or_insert_with(|| {
+        let scanned = self.all.entry(id).or_insert_with(|| {
             if group.matcher.passes_all() {
                 self.open.insert(id);
             }
-            Scanners { group: group.clone(), members: Members::default(), looked_to: 0, waking: None }
+            ScannedGroup { group: group.clone(), members: Members::default(), examined_to: 0, waking: None }
         });
-        scanners.members.add(seat)
+        scanned.members.add(waiter);
     }
 
     /// Removes a member. Returns the group, where it was the last.
-    pub(super) fn remove(&mut self, id: u64, index: u32) -> Option<GroupRef> {
-        let Scanners { members, .. } = self.all.get_mut(&id)?;
-        members.remove(index);
+    pub(super) fn remove(&mut self, id: u64, waiter: &WaiterRef) -> Option<GroupRef> {
+        let ScannedGroup { members, .. } = self.all.get_mut(&id)?;
+        members.remove(waiter);
         members.all().is_empty().then(|| self.remove_group(id)).flatten()
     }
 
     fn remove_group(&mut self, id: u64) -> Option<GroupRef> {
         self.open.remove(&id);
-        self.all.remove(&id).map(|scanners| scanners.group)
+        self.all.remove(&id).map(|scanned| scanned.group)
     }
 
     /// Removes any member, of a cache that was closed, with its group, where it was the last.
-    pub(super) fn pop(&mut self) -> Option<(SeatRef, Option<GroupRef>)> {
+    pub(super) fn pop(&mut self) -> Option<(WaiterRef, Option<GroupRef>)> {
         loop {
             let mut entry = self.all.first_entry()?;
             let (id, members) = (*entry.key(), &mut entry.get_mut().members);
-            let seat = members.pop();
+            let waiter = members.pop();
             let group = members.all().is_empty().then(|| self.remove_group(id)).flatten();
-            if let Some(seat) = seat {
-                return Some((seat, group));
+            if let Some(waiter) = waiter {
+                return Some((waiter, group));
             }
         }
     }
@@ -141,7 +136,7 @@ impl Groups {
     pub(super) fn look_at_open(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let (Groups { all, open, scanned_to, .. }, mut whole) = (self, true);
         for id in open.iter() {
-            whole &= all.get_mut(id).is_none_or(|scanners| scanners.look(view, *scanned_to, steps, woken));
+            whole &= all.get_mut(id).is_none_or(|scanned| scanned.look(view, *scanned_to, steps, woken));
         }
         whole
     }
@@ -154,14 +149,14 @@ impl Groups {
                 return true;
             }
             let Round { head, next } = round.get_or_insert(Round { head: view.now.head, next: 0 });
-            for (id, scanners) in all.range_mut(*next..) {
+            for (id, scanned) in all.range_mut(*next..) {
                 *next = *id;
                 if steps.are_over() {
                     return false;
                 }
-                let whole = scanners.look(view, *scanned_to, steps, woken);
+                let whole = scanned.look(view, *scanned_to, steps, woken);
                 // A group that has reached the head of the round may wait: the other groups go first.
-                if !whole && scanners.looked_to < *head {
+                if !whole && scanned.examined_to < *head {
                     return false;
                 }
             }
@@ -171,7 +166,7 @@ impl Groups {
     }
 }
 
-impl Scanners {
+impl ScannedGroup {
     /// Evaluates the filter for new events, as long as a member sleeps. True: up to the head.
     ///
     /// A member that is not found parked loads the head later than this pass, and does not sleep below it. So after an
@@ -179,17 +174,17 @@ impl Scanners {
     fn look(&mut self, view: &View<'_>, scanned_to: u64, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
         let head = view.now.head;
         steps.take(VISIT);
-        self.looked_to = self.looked_to.max(scanned_to);
+        self.examined_to = self.examined_to.max(scanned_to);
         let mut waking = self.waking.take().map(|waking| *waking);
         loop {
-            if self.looked_to >= head || !self.group.has_parked() {
-                self.looked_to = self.looked_to.max(head);
+            if self.examined_to >= head || !self.group.has_parked() {
+                self.examined_to = self.examined_to.max(head);
                 return true;
             }
             if let Some(begun) = waking.or_else(|| self.next_to_wake(view, steps)) {
                 waking = self.wake(begun, view, steps, woken);
             }
-            if steps.are_over() && self.looked_to < head {
+            if steps.are_over() && self.examined_to < head {
                 self.waking = waking.map(Box::new);
                 return false;
             }
@@ -199,49 +194,40 @@ impl Scanners {
     /// Evaluates the filter, up to the first event that passes. `None`: no event does, as far as the steps reach.
     fn next_to_wake(&mut self, view: &View<'_>, steps: &mut Steps) -> Option<Waking> {
         let head = view.now.head;
-        let from = self.first_to_look_at(head, steps);
+        let near = NEAR.max(self.members.len() as u64);
+        if self.examined_to == 0 || head - self.examined_to > near {
+            steps.take(self.members.len());
+        }
+        let from = first_to_examine(self.examined_to, head, near, self.members.waiters());
         let waking = |cause| Some(Waking { cause, below: usize::MAX, head, lowest: None, any: false });
         if view.is_late(from) {
             return waking(Cause::Behind);
         }
         match view.cache.first_match(&self.group.matcher, from, head, steps.left()) {
             Ok(first) => {
-                self.looked_to = first.looked_to;
+                self.examined_to = first.examined_to;
                 steps.take(first.looked);
                 waking(Cause::Event(first.found?))
             }
             Err(_) => {
-                self.looked_to = from;
+                self.examined_to = from;
                 steps.take(1);
                 waking(Cause::Lapped)
             }
         }
     }
 
-    /// The start of the look: the end of the last one, or, where that lies far below the head because nobody slept
-    /// meanwhile, the lowest cursor of the sleepers.
-    fn first_to_look_at(&self, head: u64, steps: &mut Steps) -> u64 {
-        let members = self.members.len();
-        if self.looked_to != 0 && head - self.looked_to <= NEAR.max(members as u64) {
-            return self.looked_to;
-        }
-        // Asking every member costs no more than the new events would.
-        steps.take(members);
-        let lowest = self.members.seats().filter_map(|seat| seat.parked_at()).min();
-        lowest.unwrap_or(head).max(self.looked_to).min(head)
-    }
-
     /// Wakes members, as far as the steps reach; returns the rest of the wake-up, if any.
     fn wake(&mut self, begun: Waking, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> Option<Waking> {
-        let Scanners { group, members, .. } = self;
+        let ScannedGroup { group, members, .. } = self;
         let (some, below) = members.last_below(begun.below, steps.left());
         let mut waking = Waking { below, ..begun };
         steps.take(some.len());
         if let Cause::Event(seq) = begun.cause {
             // Reads the clock after the filter ran: a predicate's time is no lag of the members that it finds.
-            let mut ahead = WakeAhead::of_group(woken);
-            some.iter().rev().for_each(|seat| ahead.wake_behind(seat, seq));
-            let lowest = ahead.finish_group(view.hub, group);
+            let mut wake_ups = PrefetchedWakeUps::new(Some((view.waiters, group)), woken);
+            some.iter().rev().for_each(|waiter| wake_ups.wake_behind(waiter, seq));
+            let lowest = wake_ups.finish();
             waking.lowest = [lowest, begun.lowest].into_iter().flatten().min();
         } else {
             waking.any |= settle_all(some, woken);
@@ -250,11 +236,11 @@ impl Scanners {
             return Some(waking);
         }
         if waking.cause == Cause::Lapped && waking.any {
-            view.hub.count_lap();
+            view.waiters.lapped.fetch_add(1, Relaxed);
         }
         #[cfg(loom)]
         let waking = Waking { head: weak::instead(weak::Site::WokenToNow, view.now.head, waking.head), ..waking };
-        self.looked_to = waking.lowest.unwrap_or(waking.head).min(waking.head);
+        self.examined_to = waking.lowest.unwrap_or(waking.head).min(waking.head);
         None
     }
 }

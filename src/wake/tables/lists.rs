@@ -1,11 +1,11 @@
-//! Lists of seats that are looked at together.
+//! Lists of waiters that are looked at together.
 
 #![forbid(unsafe_code)]
 
 use crate::data::event::Event;
 use crate::log::buckets::Bucket;
-use crate::wake::group::GroupRef;
-use crate::wake::seat::SeatRef;
+use crate::wake::sleep::group::GroupRef;
+use crate::wake::sleep::parked_waiter::WaiterRef;
 use std::sync::Arc;
 
 /// Keyed by an id that the library gives. loom replays executions, so its map has a fixed order.
@@ -14,37 +14,37 @@ pub(super) type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash:
 #[cfg(loom)]
 pub(super) type IdMap<V> = std::collections::BTreeMap<u64, V>;
 
-/// A seat in the list of its bucket.
+/// A waiter in the list of its bucket.
 pub(super) struct ChainReader {
-    pub(super) seat: SeatRef,
+    pub(super) waiter: WaiterRef,
     /// The group whose filter an event of the bucket has to pass. `None`: all pass.
     pub(super) asks: Option<GroupRef>,
 }
 
-/// The seats at one bucket.
+/// The waiters at one bucket.
 pub(super) struct ChainReaders {
     pub(super) bucket: Arc<Bucket>,
     pub(super) members: Members<ChainReader>,
 }
 
-/// An element of a list of seats.
-pub(super) trait Seated {
-    fn seat(&self) -> &SeatRef;
+/// An element of a list of waiters.
+pub(super) trait Listed {
+    fn waiter(&self) -> &WaiterRef;
 }
 
-impl Seated for SeatRef {
-    fn seat(&self) -> &SeatRef {
+impl Listed for WaiterRef {
+    fn waiter(&self) -> &WaiterRef {
         self
     }
 }
 
-impl Seated for ChainReader {
-    fn seat(&self) -> &SeatRef {
-        &self.seat
+impl Listed for ChainReader {
+    fn waiter(&self) -> &WaiterRef {
+        &self.waiter
     }
 }
 
-/// Seats that are looked at together, in no order. A single member, as most buckets and many filters have, is stored
+/// Waiters that are looked at together, in no order. A single member, as most buckets and many filters have, is stored
 /// without an allocation.
 ///
 /// A pass that looks at a part goes from the last member to the first, and notes the index below which none was looked
@@ -60,7 +60,7 @@ impl<M> Default for Members<M> {
     }
 }
 
-impl<M: Seated> Members<M> {
+impl<M: Listed> Members<M> {
     pub(super) fn all(&self) -> &[M] {
         match self {
             Members::Alone(one) => one.as_slice(),
@@ -72,7 +72,8 @@ impl<M: Seated> Members<M> {
         self.all().len()
     }
 
-    pub(super) fn add(&mut self, member: M) -> u32 {
+    pub(super) fn add(&mut self, member: M) {
+        member.waiter().set_index(self.len() as u32);
         match self {
             Members::Alone(one @ None) => *one = Some(member),
             Members::Alone(one) => *self = Members::Many(one.take().into_iter().chain([member]).collect()),
@@ -84,11 +85,10 @@ impl<M: Seated> Members<M> {
                 all.push(member);
             }
         }
-        (self.len() - 1) as u32
     }
 
-    pub(super) fn seats(&self) -> impl DoubleEndedIterator<Item = &SeatRef> {
-        self.all().iter().map(Seated::seat)
+    pub(super) fn waiters(&self) -> impl DoubleEndedIterator<Item = &WaiterRef> {
+        self.all().iter().map(Listed::waiter)
     }
 
     /// The last `count` members below the index `below`, and the index of the first of them.
@@ -98,14 +98,15 @@ impl<M: Seated> Members<M> {
         (&self.all()[rest..below], rest)
     }
 
-    /// Removes the seat at `index`; the last one takes its index.
-    pub(super) fn remove(&mut self, index: u32) {
+    /// Removes a member; the last one takes its index.
+    pub(super) fn remove(&mut self, waiter: &WaiterRef) {
         match self {
             Members::Alone(one) => *one = None,
             Members::Many(all) => {
+                let index = waiter.index();
                 all.swap_remove(index as usize);
                 if let Some(moved) = all.get(index as usize) {
-                    moved.seat().set_index(index);
+                    moved.waiter().set_index(index);
                 }
             }
         }
@@ -122,14 +123,14 @@ impl<M: Seated> Members<M> {
 
 /// Calls `found` for the members whose filter this event passes, and for all without one. A filter is evaluated only for
 /// members that sleep and have not handed the event out, once for neighbours with equal filters.
-pub(super) fn each_match<'t>(members: &'t [ChainReader], event: &Event, mut found: impl FnMut(&'t SeatRef)) {
+pub(super) fn each_match<'t>(members: &'t [ChainReader], event: &Event, mut found: impl FnMut(&'t WaiterRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for ChainReader { seat, asks } in members.iter().rev() {
+    for ChainReader { waiter, asks } in members.iter().rev() {
         let Some(group) = asks else {
-            found(seat);
+            found(waiter);
             continue;
         };
-        if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
+        if waiter.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }
         let matches = match last {
@@ -141,7 +142,7 @@ pub(super) fn each_match<'t>(members: &'t [ChainReader], event: &Event, mut foun
             }
         };
         if matches {
-            found(seat);
+            found(waiter);
         }
     }
 }

@@ -1,6 +1,5 @@
-//! The threads that answer a call, and the work that is done once the turn is given back.
+//! The threads that answer a call, and the work that is done once the pass lock is given back.
 
-use super::super::Hub;
 use super::*;
 use crate::worker::Need;
 
@@ -23,30 +22,26 @@ pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
 #[test]
 fn limits_are_looked_at_beside_a_publisher() {
     let (_notifier, log) = (notifier(), Log::alone());
-    let sleepers = log.sleepers([Waker::Thread(current_thread())]);
+    let waiters = log.parked([thread()]);
     let before = log.limits.load(Ordering::SeqCst);
     std::thread::scope(|scope| {
         let (called, go_on) = stops(&log.frontier_stops);
         let publisher = scope.spawn(|| log.publish(60));
         called.recv_timeout(BOUND).unwrap();
-        log.hub().notify(&log);
+        log.own().notify(&log);
         go_on.send(()).unwrap();
         publisher.join().unwrap();
     });
-    assert_eq!(are_woken(&sleepers), 1, "the publisher has looked itself");
+    assert_eq!(are_woken(&waiters), 1, "the publisher has looked itself");
     until("nobody looks at the limits", || log.limits.load(Ordering::SeqCst) > before);
 }
 
 impl Log {
-    fn hub(&self) -> &Hub {
-        self.hubs.of(FilterCode::Own)
-    }
-
     /// Sleeps until the listing is there, or for an event.
-    fn park(self: &Arc<Log>, seat: &mut OwnSeat, interest: Interest) {
-        let mut sleeper = seat.sleeper(FilterCode::Own);
-        sleeper.wait_for(interest);
-        assert!(sleeper.park(self, 50, Waker::Thread(current_thread()), &Due::default()).is_ok());
+    fn park_for(self: &Arc<Log>, waiter: &mut WaiterCell, interest: Interest) {
+        let mut parker = waiter.parker(FilterCode::Own);
+        parker.wait_for(interest);
+        assert!(parker.park(self, 50, thread(), &Due::default()).is_ok());
     }
 
     fn hook(self: &Arc<Log>, hook: &LogHook, mut does: impl FnMut(&Arc<Log>) + Send + 'static) {
@@ -59,25 +54,25 @@ pub(super) fn revision(revision: u64) -> Interest {
     Interest::revision(Position { revision, ..Position::default() }, None)
 }
 
-/// A source is foreign code: it is woken after the turn was given back, and if it panics, all messages are read all the
+/// A source is foreign code: it is woken after the pass lock was given back, and if it panics, all messages are read all the
 /// same.
 #[test]
 fn source_that_panics_ends_nobodys_sleep() {
     let log = Log::alone();
-    let [mut ann, mut bob, mut carl, mut dora] = [(); 4].map(|()| OwnSeat::new());
-    log.park(&mut ann, revision(10));
-    log.park(&mut bob, revision(100));
+    let [mut ann, mut bob, mut carl, mut dora] = [(); 4].map(|()| WaiterCell::new());
+    log.park_for(&mut ann, revision(10));
+    log.park_for(&mut bob, revision(100));
     log.look();
     // Ann's message lowers the wanted revision after Carl has raised it, so the source is woken once more.
-    ann.sleeper(FilterCode::Own).leave(&log);
-    log.park(&mut carl, revision(200));
-    log.park(&mut dora, Interest::Events(log.group(), None));
+    ann.parker(FilterCode::Own).leave(&log);
+    log.park_for(&mut carl, revision(200));
+    log.park_for(&mut dora, Interest::Events(log.group(), None));
     let (asked, questions) = channel();
     log.hook(&log.source, move |log| {
-        // While the turn is held, this call starts no pass.
+        // While the pass lock is held, this call starts no pass.
         log.head.store(61, Ordering::SeqCst);
         log.look();
-        asked.send(log.hub().highest_revision_wanted()).unwrap();
+        asked.send(log.own().waiters.highest_revision_wanted()).unwrap();
         panic!("a source");
     });
     log.look();
@@ -89,7 +84,7 @@ fn source_that_panics_ends_nobodys_sleep() {
 #[test]
 fn pass_ends_though_clients_come_and_go() {
     const CLIENTS: usize = 100;
-    let (_notifier, log) = (notifier(), Arc::new(Log { head: AtomicU64::new(50), ..Log::default() }));
+    let (_notifier, log) = (notifier(), log());
     let me = std::thread::current().id();
     let (came, clients) = channel();
     let mut to_come = 0..CLIENTS;
@@ -97,9 +92,9 @@ fn pass_ends_though_clients_come_and_go() {
         if to_come.next().is_none() {
             return;
         }
-        let mut seat = OwnSeat::new();
-        log.park(&mut seat, revision(10));
-        seat.sleeper(FilterCode::Own).leave(log);
+        let mut waiter = WaiterCell::new();
+        log.park_for(&mut waiter, revision(10));
+        waiter.parker(FilterCode::Own).leave(log);
         came.send(std::thread::current().id() == me).unwrap();
     });
     log.look();
@@ -112,14 +107,14 @@ fn pass_ends_though_clients_come_and_go() {
 #[test]
 fn revision_that_is_replaced_is_wanted_no_more() {
     let log = Log::alone();
-    let mut seat = OwnSeat::new();
-    log.park(&mut seat, revision(10));
+    let mut waiter = WaiterCell::new();
+    log.park_for(&mut waiter, revision(10));
     log.look();
-    assert_eq!(log.hub().highest_revision_wanted(), 10);
+    assert_eq!(log.own().waiters.highest_revision_wanted(), 10);
     for (interest, wanted) in [(revision(7), 7), (Interest::Events(log.group(), None), 0)] {
-        log.park(&mut seat, interest);
+        log.park_for(&mut waiter, interest);
         log.look();
-        assert_eq!(log.hub().highest_revision_wanted(), wanted);
+        assert_eq!(log.own().waiters.highest_revision_wanted(), wanted);
     }
 }
 
@@ -128,13 +123,13 @@ fn revision_that_is_replaced_is_wanted_no_more() {
 fn deadline_goes_with_its_consumer() {
     let (log, hour) = (Log::alone(), Duration::from_secs(3600));
     let next = || log.look();
-    let mut seat = OwnSeat::new();
-    let mut sleeper = seat.sleeper(FilterCode::Own);
-    sleeper.wait_for(revision(10));
+    let mut waiter = WaiterCell::new();
+    let mut parker = waiter.parker(FilterCode::Own);
+    parker.wait_for(revision(10));
     let due = Due { deadline: Some(Instant::now() + hour), ..Due::default() };
-    assert!(sleeper.park(&log, 50, Waker::Thread(current_thread()), &due).is_ok());
+    assert!(parker.park(&log, 50, thread(), &due).is_ok());
     assert!(next().is_some());
-    seat.seat().unwrap().announce_anew();
-    seat.sleeper(FilterCode::Own).leave(&log);
+    waiter.waiter().unwrap().announce_anew();
+    waiter.parker(FilterCode::Own).leave(&log);
     assert_eq!(next(), None);
 }

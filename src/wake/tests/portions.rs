@@ -1,37 +1,24 @@
-//! Passes are bounded: the next pass continues with the work that is left, and no sleeper waits for filters of others.
+//! Passes are bounded: the next pass continues with the work that is left, and no waiter waits for filters of others.
 
-use super::super::Hub;
-use super::super::steps::{CHEAP, FILTERS, VISIT};
+use super::super::notify::notifier::Visited;
+use super::super::tables::steps::{CHEAP, FILTERS, VISIT};
 use super::calls::{notifier, revision, until};
 use super::*;
 
 /// More filters than one pass comes to.
 const MANY: usize = 2 * FILTERS / VISIT;
 
-fn thread() -> Waker {
-    Waker::Thread(current_thread())
-}
-
-/// A log whose head is 50, over which the notifier's thread does passes, too.
-fn log() -> Arc<Log> {
-    Arc::new(Log { head: AtomicU64::new(50), ..Log::default() })
-}
-
 impl Log {
-    fn own(&self) -> &Hub {
-        self.hubs.of(FilterCode::Own)
-    }
-
-    /// Makes a sleeper for each of `count` filters, which the notifier's tables have.
-    fn with_filters(self: &Arc<Log>, count: usize) -> Vec<OwnSeat> {
+    /// Makes a waiter for each of `count` filters, which the notifier's tables have.
+    fn with_filters(self: &Arc<Log>, count: usize) -> Vec<WaiterCell> {
         let group = |number| self.group_of(&Filter::any().key(format!("/{number}")));
-        let sleepers = (0..count).map(|number| self.sleeper(&group(number), thread())).collect();
+        let waiters = (0..count).map(|number| self.parked_one(&group(number), thread())).collect();
         self.look();
-        // With this many messages the notifier is called, too: if its thread holds the turn, `look` leaves them to it.
+        // With this many messages the notifier is called, too: if its thread holds the pass lock, `look` leaves them to it.
         until("all are known", || self.own().is_done());
         assert_eq!(self.asked.swap(0, Ordering::SeqCst), 0, "there is nothing to look at");
         self.calls.store(0, Ordering::SeqCst);
-        sleepers
+        waiters
     }
 
     fn set_head(&self, head: u64) {
@@ -47,8 +34,8 @@ impl Log {
     }
 }
 
-fn awake_now(sleepers: &[OwnSeat]) -> usize {
-    sleepers.iter().filter(|one| matches!(one.seat().unwrap().rest(), Rest::Woken { .. })).count()
+fn awake_now(waiters: &[WaiterCell]) -> usize {
+    waiters.iter().filter(|one| matches!(one.waiter().unwrap().rest(), Rest::Woken { .. })).count()
 }
 
 /// A pass evaluates a bounded number of filters, whatever sleeps and was published; the next passes continue there.
@@ -56,7 +43,7 @@ fn awake_now(sleepers: &[OwnSeat]) -> usize {
 fn pass_asks_no_more_filters_than_it_has_steps() {
     for (filters, head) in [(MANY, 59), (3, 50 + 2 * FILTERS as u64)] {
         let log = Log::alone();
-        let sleepers = log.with_filters(filters);
+        let waiters = log.with_filters(filters);
         let first = (head - 1).max(60);
         log.passes.store(first, Ordering::SeqCst);
         log.set_head(head);
@@ -72,55 +59,54 @@ fn pass_asks_no_more_filters_than_it_has_steps() {
                 break;
             }
             assert!(asked > 0, "a pass that does nothing");
-            assert_eq!(log.own().scanned_to(), 50, "nobody takes over what was not looked at for all");
+            assert_eq!(log.own().waiters.scanned_to(), 50, "nobody takes over what was not looked at for all");
         }
         assert!(passes > 1, "the test's own premise");
-        assert_eq!(log.own().scanned_to(), head);
+        assert_eq!(log.own().waiters.scanned_to(), head);
         if head < 60 {
-            assert_eq!((log.asked(), awake_now(&sleepers)), (9 * filters as u64, 0));
+            assert_eq!((log.asked(), awake_now(&waiters)), (9 * filters as u64, 0));
         } else {
-            let is_woken =
-                |one: &&OwnSeat| matches!(one.seat().unwrap().rest(), Rest::Woken { resume, .. } if resume == first);
-            assert_eq!(sleepers.iter().filter(is_woken).count(), filters, "each for its event");
+            let is_woken = |one: &&WaiterCell| matches!(one.waiter().unwrap().rest(), Rest::Woken { resume, .. } if resume == first);
+            assert_eq!(waiters.iter().filter(is_woken).count(), filters, "each for its event");
         }
     }
 }
 
-/// A pass wakes a bounded number of the seats that one event wakes, and reads a bounded number of messages.
+/// A pass wakes a bounded number of the waiters that one event wakes, and reads a bounded number of messages.
 #[test]
 fn pass_wakes_no_more_than_it_has_steps() {
     const SLEEPERS: usize = 2 * (CHEAP + FILTERS);
     let log = Log::alone();
     let group = log.group();
     // Nobody has read the messages.
-    let mut sleepers: Vec<_> = (0..SLEEPERS).map(|_| log.sleeper(&group, thread())).collect();
+    let mut waiters: Vec<_> = (0..SLEEPERS).map(|_| log.parked_one(&group, thread())).collect();
     log.set_head(61);
     assert!(log.pass(Visit::Called).is_behind);
-    assert_eq!(are_woken(&sleepers), 0, "events are looked at when it knows who sleeps");
+    assert_eq!(are_woken(&waiters), 0, "events are looked at when it knows who sleeps");
     let mut woken = 0;
     while log.pass(Visit::Queued).is_behind {
-        let now = are_woken(&sleepers);
+        let now = are_woken(&waiters);
         assert!(now - woken <= CHEAP + FILTERS, "{} in one pass", now - woken);
         woken = now;
         // A member that leaves hides no other one.
-        if let Some(place) = sleepers.iter().position(|one| awake_now(std::slice::from_ref(one)) == 0) {
-            sleepers.swap_remove(place).sleeper(FilterCode::Own).leave(&log);
+        if let Some(place) = waiters.iter().position(|one| awake_now(std::slice::from_ref(one)) == 0) {
+            waiters.swap_remove(place).parker(FilterCode::Own).leave(&log);
         }
     }
-    assert_eq!(are_woken(&sleepers), sleepers.len());
+    assert_eq!(are_woken(&waiters), waiters.len());
 }
 
-/// A sleeper without a filter is woken by the first pass, also of a hub that is queued for its filters.
+/// A waiter without a filter is woken by the first pass, also of a hub that is queued for its filters.
 #[test]
 fn whoever_asks_no_filter_waits_for_none() {
     let log = Log::alone();
     let filtered = log.with_filters(MANY);
     let park = |interest, due: &Due| {
-        let mut seat = OwnSeat::new();
-        let mut sleeper = seat.sleeper(FilterCode::Own);
-        sleeper.wait_for(interest);
-        assert!(sleeper.park(&log, 50, thread(), due).is_ok());
-        seat
+        let mut waiter = WaiterCell::new();
+        let mut parker = waiter.parker(FilterCode::Own);
+        parker.wait_for(interest);
+        assert!(parker.park(&log, 50, thread(), due).is_ok());
+        waiter
     };
     let past = Due { deadline: Some(Instant::now()), ..Due::default() };
     let cheap = [
@@ -133,30 +119,30 @@ fn whoever_asks_no_filter_waits_for_none() {
     log.asked.store(0, Ordering::SeqCst);
     log.set_head(61);
     log.revision.store(10, Ordering::SeqCst);
-    log.own().queue(true);
+    log.queue(FilterCode::Own, true);
     let end = log.pass(Visit::Called);
     assert_eq!((awake_now(&cheap), awake_now(&filtered)), (3, 0));
     assert!(end.is_behind && log.asked() <= 11, "no filter, but that of the one who follows everything");
-    log.own().queue(false);
+    log.queue(FilterCode::Own, false);
     log.look();
     assert_eq!(are_woken(&filtered), MANY);
 }
 
-/// A time that comes between two passes wakes a sleeper whose filter was not asked yet: it continues where the filter was
+/// A time that comes between two passes wakes a waiter whose filter was not asked yet: it continues where the filter was
 /// evaluated to.
 #[test]
 fn deadline_takes_over_what_was_looked_at() {
     for closes in [false, true] {
         let log = Log::alone();
         let _filtered = log.with_filters(CHEAP + MANY);
-        let mut seat = OwnSeat::new();
+        let mut waiter = WaiterCell::new();
         let due = Due { deadline: Some(Instant::now()), ..Due::default() };
-        let mut sleeper = awake(&mut seat, &log.group_of(&Filter::any().key("/last")));
-        assert!(sleeper.park(&log, 50, thread(), &due).is_ok());
+        let mut parker = awake(&mut waiter, &log.group_of(&Filter::any().key("/last")));
+        assert!(parker.park(&log, 50, thread(), &due).is_ok());
         log.set_head(61);
         log.is_closed.store(closes, Ordering::SeqCst);
         assert!(log.pass(Visit::Called).is_behind);
-        let unparked = sleeper.unpark(&log.hubs);
+        let unparked = parker.unpark(&log);
         assert!(unparked.woken && unparked.resume <= 50, "it passes over {}", unparked.resume);
     }
 }
@@ -167,55 +153,55 @@ fn deadline_takes_over_what_was_looked_at() {
 fn who_is_half_a_window_behind_looks_for_itself() {
     let log = Log::alone();
     log.window.store(16, Ordering::SeqCst);
-    let mut sleepers = log.with_filters(MANY);
+    let mut waiters = log.with_filters(MANY);
     log.set_head(59);
     assert!(log.pass(Visit::Called).is_behind);
-    assert_eq!(awake_now(&sleepers), 0);
+    assert_eq!(awake_now(&waiters), 0);
     log.look();
     // The last filter was asked about a part of the events.
-    assert_eq!(awake_now(&sleepers), MANY - log.calls() + 1, "those that no pass came to in time");
+    assert_eq!(awake_now(&waiters), MANY - log.calls() + 1, "those that no pass came to in time");
     assert_eq!(log.hubs.lapped(), 0, "nobody has lost anything");
     // They look, and sleep again at the head.
-    for (number, seat) in sleepers.iter_mut().enumerate() {
+    for (number, waiter) in waiters.iter_mut().enumerate() {
         let group = log.group_of(&Filter::any().key(format!("/{number}")));
-        let mut sleeper = awake(seat, &group);
-        let unparked = sleeper.unpark(&log.hubs);
+        let mut parker = awake(waiter, &group);
+        let unparked = parker.unpark(&log);
         assert_eq!(unparked.resume, if unparked.woken { 0 } else { 59 });
-        assert!(sleeper.park(&log, 59, thread(), &Due::default()).is_ok());
+        assert!(parker.park(&log, 59, thread(), &Due::default()).is_ok());
     }
     log.set_head(61);
     log.look();
-    assert_eq!(are_woken(&sleepers), MANY);
+    assert_eq!(are_woken(&waiters), MANY);
 }
 
-/// A cache is closed in the middle of its passes: all sleepers are woken, in portions, also if members leave meanwhile.
+/// A cache is closed in the middle of its passes: all waiters are woken, in portions, also if members leave meanwhile.
 #[test]
 fn close_between_passes_wakes_everybody() {
     let log = Log::alone();
-    let mut sleepers = log.with_filters(CHEAP + MANY);
-    sleepers.extend(log.sleepers((0..10).map(|_| thread())));
+    let mut waiters = log.with_filters(CHEAP + MANY);
+    waiters.extend(log.parked((0..10).map(|_| thread())));
     log.set_head(59);
     assert!(log.pass(Visit::Called).is_behind);
     log.is_closed.store(true, Ordering::SeqCst);
     assert!(log.pass(Visit::Called).is_behind);
-    assert!(awake_now(&sleepers) <= CHEAP);
-    let asleep = sleepers.iter().rposition(|one| awake_now(std::slice::from_ref(one)) == 0).unwrap();
-    sleepers.swap_remove(asleep).sleeper(FilterCode::Own).leave(&log);
+    assert!(awake_now(&waiters) <= CHEAP);
+    let asleep = waiters.iter().rposition(|one| awake_now(std::slice::from_ref(one)) == 0).unwrap();
+    waiters.swap_remove(asleep).parker(FilterCode::Own).leave(&log);
     log.look();
-    assert_eq!(awake_now(&sleepers), sleepers.len());
+    assert_eq!(awake_now(&waiters), waiters.len());
     assert_eq!(log.hubs.behind(59), 0);
-    sleepers.iter_mut().for_each(|one| one.sleeper(FilterCode::Own).leave(&log));
+    waiters.iter_mut().for_each(|one| one.parker(FilterCode::Own).leave(&log));
     log.look();
     assert_eq!(log.hubs.waiting(), 0);
 }
 
-/// A pass that panics half way, the first one or one that goes on: nobody calls again, and its sleepers are woken all the
+/// A pass that panics half way, the first one or one that goes on: nobody calls again, and its waiters are woken all the
 /// same.
 #[test]
 fn pass_that_panics_goes_on() {
     for calls in [10, FILTERS / VISIT] {
         let (_notifier, log) = (notifier(), log());
-        let sleepers = log.with_filters(MANY);
+        let waiters = log.with_filters(MANY);
         let mut left = calls;
         *lock(&log.filters) = Some(Box::new(move || {
             left -= 1;
@@ -223,7 +209,7 @@ fn pass_that_panics_goes_on() {
         }));
         log.set_head(61);
         log.own().notify(&log);
-        until("nobody goes on", || are_woken(&sleepers) == MANY);
+        until("nobody goes on", || are_woken(&waiters) == MANY);
         assert!(lock(&log.filters).is_none(), "it has panicked");
     }
 }
@@ -245,7 +231,7 @@ fn caches_take_turns() {
     let filtered = busy.with_filters(10 * MANY);
     let others: Vec<_> = (0..caches).map(|_| log()).collect();
     let waker = || Waker::Task(Arc::new(Calls(busy.clone(), came.clone())).into());
-    let sleepers: Vec<_> = others.iter().map(|log| log.sleepers([waker()])).collect();
+    let waiters: Vec<_> = others.iter().map(|log| log.parked([waker()])).collect();
     // The notifier runs a filter of the busy cache when the others call.
     let (looks, look_on) = stops(&busy.match_stops);
     busy.set_head(59);
@@ -261,9 +247,9 @@ fn caches_take_turns() {
         let asked = calls.recv_timeout(BOUND).expect("it is woken") - before;
         assert!(asked <= FILTERS as u64, "it waited for {asked} evaluations");
     }
-    until("the busy one comes forward", || busy.own().scanned_to() == 59);
+    until("the busy one comes forward", || busy.own().waiters.scanned_to() == 59);
     assert_eq!((busy.asked(), awake_now(&filtered)), (9 * 10 * MANY as u64, 0));
-    drop(sleepers);
+    drop(waiters);
 }
 
 /// Two caches that have not finished take turns: neither waits for all of the other one.
@@ -271,7 +257,7 @@ fn caches_take_turns() {
 fn caches_that_are_behind_take_turns() {
     let _notifier = notifier();
     let logs = [log(), log()];
-    let sleepers = logs.each_ref().map(|log| log.with_filters(10 * MANY));
+    let waiters = logs.each_ref().map(|log| log.with_filters(10 * MANY));
     let (looks, look_on) = stops(&logs[0].match_stops);
     logs[0].set_head(59);
     logs[0].own().notify(&logs[0]);
@@ -283,9 +269,9 @@ fn caches_that_are_behind_take_turns() {
     logs[1].set_head(59);
     logs[1].own().notify(&logs[1]);
     look_on.send(()).unwrap();
-    until("both come forward", || logs.iter().all(|log| log.own().scanned_to() == 59));
+    until("both come forward", || logs.iter().all(|log| log.own().waiters.scanned_to() == 59));
     let all: Vec<u64> = looked.try_iter().collect();
     assert!(all[0] <= FILTERS as u64, "the second one waited for {} evaluations", all[0]);
     assert!(all.windows(2).all(|two| two[1] - two[0] <= FILTERS as u64), "a turn of more than one portion");
-    drop(sleepers);
+    drop(waiters);
 }

@@ -4,8 +4,8 @@
 //! | --- | --- | --- |
 //! | times; PARKED; fence; `list` | `unlist`; fence; PARKED; times | SeqCst fences: one of the two sees the other |
 //!
-//! The notifier looks at a seat no later than the time that it is listed for. A consumer that parks with an earlier time
-//! lists that and posts a message; the notifier removes the listing before it looks at the seat. So either the consumer
+//! The notifier looks at a waiter no later than the time that it is listed for. A consumer that parks with an earlier time
+//! lists that and posts a message; the notifier removes the listing before it looks at the waiter. So either the consumer
 //! finds no listing and lists itself, or the notifier sees it parked, with the times that it parked with.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    pub(super) fn is_some(&self) -> bool {
+    pub(crate) fn is_some(&self) -> bool {
         self.deadline.is_some() || self.bookmark.is_some()
     }
 }
@@ -35,9 +35,9 @@ impl Due {
 /// No time: it is never due.
 const NEVER: u64 = u64::MAX;
 
-/// The times of a seat, as times of [`clock`].
-pub(super) struct DueTimes {
-    // These lie still while the seat is parked, which orders them.
+/// The times of a waiter, as times of [`clock`].
+pub(crate) struct DueTimes {
+    // These lie still while the waiter is parked, which orders them.
     deadline: Plain,
     bookmark: Plain,
     /// The position that the last bookmark showed, as a progress word.
@@ -45,12 +45,12 @@ pub(super) struct DueTimes {
     /// The notifier looks no later than this: its heap has an entry of that time, or will once it reads a message that was
     /// posted; [`NEVER`]: the heap has none.
     listed: AtomicU64,
-    /// The seat's number in [`Timers`](super::timers::Timers); 0: none. Only the thread that holds the turn uses it.
+    /// The waiter's number in [`Timers`](super::timers::Timers); 0: none. Only the thread that holds the pass lock uses it.
     number: Plain,
 }
 
 impl DueTimes {
-    pub(super) fn never() -> DueTimes {
+    pub(crate) fn never() -> DueTimes {
         DueTimes {
             deadline: Plain::new(NEVER),
             bookmark: Plain::new(NEVER),
@@ -60,7 +60,7 @@ impl DueTimes {
         }
     }
 
-    pub(super) fn store(&self, due: &Due) {
+    pub(crate) fn store(&self, due: &Due) {
         self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
         self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
         self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
@@ -69,51 +69,51 @@ impl DueTimes {
     // ---- The consumer ------------------------------------------------------------------------------------
 
     /// Lists its first time, after PARKED and a fence. True: the notifier would look later, so the caller posts a message.
-    pub(super) fn list_first(&self) -> bool {
+    pub(crate) fn list_first(&self) -> bool {
         self.list(self.deadline.load(Relaxed).min(self.bookmark.load(Relaxed)))
     }
 
-    // ---- The holder of the turn --------------------------------------------------------------------------
+    // ---- The holder of the pass lock --------------------------------------------------------------------------
 
     /// Lists a time. True: it was listed for a later time, or for none.
-    pub(super) fn list(&self, at: u64) -> bool {
+    pub(crate) fn list(&self, at: u64) -> bool {
         self.listed.load(Relaxed) > at && self.listed.fetch_min(at, AcqRel) > at
     }
 
-    /// Removes the listing. The caller then issues a fence and looks at the seat.
-    pub(super) fn unlist(&self) {
+    /// Removes the listing. The caller then issues a fence and looks at the waiter.
+    pub(crate) fn unlist(&self) {
         self.listed.swap(NEVER, AcqRel);
     }
 
-    /// The time that the seat is listed for.
-    pub(super) fn listed(&self) -> Option<u64> {
+    /// The time that the waiter is listed for.
+    pub(crate) fn listed(&self) -> Option<u64> {
         Some(self.listed.load(Relaxed)).filter(|at| *at != NEVER)
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number.load(Relaxed)
     }
 
-    pub(super) fn set_number(&self, number: u64) {
+    pub(crate) fn set_number(&self, number: u64) {
         self.number.store(number, Relaxed);
     }
 
-    pub(super) fn is_past_deadline(&self, now: u64) -> bool {
+    pub(crate) fn is_past_deadline(&self, now: u64) -> bool {
         self.deadline.load(Relaxed) <= now
     }
 
     /// Whether the time of its bookmark has come.
-    pub(super) fn awaits_a_move(&self, now: u64) -> bool {
+    pub(crate) fn awaits_a_move(&self, now: u64) -> bool {
         self.bookmark.load(Relaxed) <= now
     }
 
     /// Whether the position differs from that of its last bookmark.
-    pub(super) fn has_moved_to(&self, position: Position) -> bool {
+    pub(crate) fn has_moved_to(&self, position: Position) -> bool {
         self.delivered.load(Relaxed) != progress_word(position)
     }
 
     /// The next time that it is due, leaving out a bookmark whose time has come: that waits until the position moves.
-    pub(super) fn next_after(&self, now: u64) -> Option<u64> {
+    pub(crate) fn next_after(&self, now: u64) -> Option<u64> {
         let bookmark = self.bookmark.load(Relaxed);
         let next = self.deadline.load(Relaxed).min(if bookmark <= now { NEVER } else { bookmark });
         (next != NEVER).then_some(next)

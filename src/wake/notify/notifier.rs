@@ -1,4 +1,4 @@
-//! The notifiers: two threads of the process, one for each [`FilterCode`](super::FilterCode).
+//! The notifiers: two threads of the process, one for each [`FilterCode`].
 //!
 //! The first evaluates filters of the library's own and is started before the first cache is there. The second runs
 //! predicates, which may take any time and may never return, and is started before the first subscription that has one.
@@ -10,29 +10,57 @@
 
 #![forbid(unsafe_code)]
 
+use crate::wake::sleep::group::FilterCode;
+use std::sync::Arc;
+use std::time::Instant;
+
 #[cfg(loom)]
-pub(super) use model::push;
+pub(crate) use model::push;
 #[cfg(not(loom))]
-pub(super) use thread::push;
-#[cfg(not(loom))]
-pub(crate) use thread::{start, workers};
+pub(crate) use thread::{push, start, workers};
+
+/// A cache, as the notifiers visit it.
+pub(crate) trait Visited: Send + Sync {
+    /// Does one pass over the waiters whose filters run this kind of code. `hand_on` calls the notifier again.
+    fn pass(&self, code: FilterCode, visit: Visit, hand_on: &dyn Fn()) -> PassEnd;
+    /// Records whether the notifier has the cache in its queue. True: it had it there before.
+    fn queue(&self, code: FilterCode, is_queued: bool) -> bool;
+}
+
+/// Why a notifier passes over a cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// The notifier was called, or a due time has come.
+    Called,
+    /// The last pass has left work, and the cache has come to the front of the queue.
+    Queued,
+    /// The last pass panicked and is tried once more.
+    #[cfg_attr(loom, allow(dead_code, reason = "no pass of a model panics"))]
+    Retried,
+}
+
+/// How a pass has ended.
+pub(crate) struct PassEnd {
+    /// The time of the next pass, if nobody calls before.
+    #[cfg_attr(loom, allow(dead_code, reason = "models have no clock"))]
+    pub(crate) again: Option<Instant>,
+    /// Whether the pass has left work: the notifier comes again after it has served other caches.
+    pub(crate) is_behind: bool,
+}
 
 #[cfg(not(loom))]
 mod thread {
+    use super::{Arc, FilterCode, Instant, Visit, Visited};
     use crate::foreign;
     use crate::sync::Inbox;
-    use crate::wake::hub::Visit;
-    use crate::wake::{FilterCode, Watched};
     use crate::worker::{Worker, needs};
     use std::collections::{BTreeMap, HashMap, VecDeque};
     use std::io;
-    use std::sync::Arc;
-    use std::time::Instant;
 
     /// Caches to be looked at, and the thread that does it.
     struct Notifier {
         code: FilterCode,
-        inbox: Inbox<Arc<dyn Watched>>,
+        inbox: Inbox<Arc<dyn Visited>>,
         worker: Worker,
     }
 
@@ -60,7 +88,7 @@ mod thread {
     }
 
     /// Hands a cache to the notifier; a futex call only if its thread sleeps.
-    pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
+    pub(crate) fn push(code: FilterCode, cache: Arc<dyn Visited>) {
         let this = notifier(code);
         this.inbox.push(cache);
         // The thread runs: it does not end while a cache lives.
@@ -97,12 +125,11 @@ mod thread {
             }
         }
 
-        fn visit(&self, cache: Arc<dyn Watched>, visit: Visit, agenda: &mut Agenda) {
-            let hub = cache.hubs().of(self.code);
+        fn visit(&self, cache: Arc<dyn Visited>, visit: Visit, agenda: &mut Agenda) {
             if visit != Visit::Called {
-                hub.queue(false);
+                cache.queue(self.code, false);
             }
-            let end = foreign::guard(|| hub.pass(&cache, visit));
+            let end = foreign::guard(|| cache.pass(self.code, visit, &|| push(self.code, cache.clone())));
             if end.is_none() {
                 foreign::report(|| tracing::error!("the notifier caught a panic and continues"));
             }
@@ -114,7 +141,7 @@ mod thread {
                 _ => None,
             };
             if let Some(next) = next
-                && !hub.queue(true)
+                && !cache.queue(self.code, true)
             {
                 agenda.queue.push_back((cache.clone(), next));
             }
@@ -126,16 +153,16 @@ mod thread {
     #[derive(Default)]
     struct Agenda {
         /// Caches whose last pass has left work, in the order in which they are served, with the reason.
-        queue: VecDeque<(Arc<dyn Watched>, Visit)>,
+        queue: VecDeque<(Arc<dyn Visited>, Visit)>,
         /// The caches with a due time, keyed by that time and the address of the cache.
-        timers: BTreeMap<(Instant, usize), Arc<dyn Watched>>,
+        timers: BTreeMap<(Instant, usize), Arc<dyn Visited>>,
         /// The due time of each, keyed by the address of the cache.
         times: HashMap<usize, Instant>,
     }
 
     impl Agenda {
         /// Replaces the due time of a cache by the one that its last pass has returned, if any.
-        fn plan(&mut self, cache: Arc<dyn Watched>, at: Option<Instant>) {
+        fn plan(&mut self, cache: Arc<dyn Visited>, at: Option<Instant>) {
             let address = Arc::as_ptr(&cache).cast::<()>() as usize;
             let before = match at {
                 Some(at) => self.times.insert(address, at),
@@ -155,7 +182,7 @@ mod thread {
         }
 
         /// Adds the caches whose time has come to `caches`; `all`: every cache with a due time.
-        fn take_due(&mut self, caches: &mut Vec<Arc<dyn Watched>>, all: bool) {
+        fn take_due(&mut self, caches: &mut Vec<Arc<dyn Visited>>, all: bool) {
             if self.timers.is_empty() {
                 return;
             }
@@ -174,18 +201,14 @@ mod thread {
 /// The notifier of loom models: a thread of the model does its passes.
 #[cfg(loom)]
 pub(crate) mod model {
+    use super::{Arc, FilterCode, Visit, Visited};
     use crate::sync::{AcqRel, AtomicUsize};
-    use crate::wake::hub::Visit;
-    use crate::wake::{FilterCode, Watched};
-    use std::cell::{Cell, RefCell};
-    use std::sync::Arc;
+    use crate::wake::notify::burst;
+    use crate::wake::tables::steps;
+    use std::cell::RefCell;
 
     thread_local! {
-        static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Watched>)>> = const { RefCell::new(Vec::new()) };
-        /// Whether a publisher may do a pass itself; false leaves all passes to the notifier.
-        static PUBLISHERS_LOOK: Cell<bool> = const { Cell::new(false) };
-        /// The steps of a pass in a model that bounds them.
-        static STEPS: Cell<Option<usize>> = const { Cell::new(None) };
+        static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Visited>)>> = const { RefCell::new(Vec::new()) };
     }
 
     loom::lazy_static! {
@@ -193,28 +216,21 @@ pub(crate) mod model {
         static ref INBOX: AtomicUsize = AtomicUsize::new(0);
     }
 
-    /// Begins an execution. Caches that a failed execution has left are forgotten, because loom's objects in them are gone.
-    pub(crate) fn begin(publishers_look: bool, steps: Option<usize>) {
+    /// Begins an execution, in which a publisher may do a pass itself or leaves all to the notifier, whose passes have so many
+    /// steps. Caches that a failed execution has left are forgotten, because loom's objects in them are gone.
+    pub(crate) fn begin(publishers_look: bool, bound: Option<usize>) {
         std::mem::forget(HANDED.take());
-        STEPS.set(steps);
-        PUBLISHERS_LOOK.set(publishers_look);
+        burst::PUBLISHERS_LOOK.set(publishers_look);
+        steps::BOUND.set(bound);
     }
 
-    pub(in crate::wake) fn do_publishers_look() -> bool {
-        PUBLISHERS_LOOK.get()
-    }
-
-    pub(in crate::wake) fn steps() -> Option<usize> {
-        STEPS.get()
-    }
-
-    pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
+    pub(crate) fn push(code: FilterCode, cache: Arc<dyn Visited>) {
         INBOX.fetch_add(1, AcqRel);
         HANDED.with_borrow_mut(|handed| handed.push((code, cache)));
     }
 
     /// Makes the notifier look at this cache though nobody has called, as when a due time has come.
-    pub(crate) fn is_due(cache: Arc<dyn Watched>) {
+    pub(crate) fn is_due(cache: Arc<dyn Visited>) {
         push(FilterCode::Own, cache);
     }
 
@@ -222,7 +238,7 @@ pub(crate) mod model {
     pub(crate) fn step() {
         INBOX.fetch_add(0, AcqRel);
         HANDED.take().into_iter().for_each(|(code, cache)| {
-            let pass = |visit| cache.hubs().of(code).pass(&cache, visit).is_behind;
+            let pass = |visit| cache.pass(code, visit, &|| push(code, cache.clone())).is_behind;
             let mut is_behind = pass(Visit::Called);
             while is_behind {
                 is_behind = pass(Visit::Queued);

@@ -1,4 +1,4 @@
-//! A seat is a parked waiter: one consumer's state, cursor and waker while it sleeps.
+//! The parked waiter of one consumer: its state, cursor and waker while it sleeps.
 //!
 //! | state | owner of sequence number, waker and place of count | next |
 //! | --- | --- | --- |
@@ -9,29 +9,29 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the seat | SeqCst fences |
+//! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the waiter | SeqCst fences |
 //! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED, the waker with it | Acquire / Release |
 //! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
-//! State, number and place of count are one word, so a claimer knows the cursor at which the seat was parked.
+//! State, number and place of count are one word, so a claimer knows the cursor at which the waiter was parked.
 //!
 //! See docs/internals/waking.md.
 
 use super::due::{Due, DueTimes};
+use super::group::FilterCode;
+use super::interest::Interest;
 use super::owned::Owned;
-use super::registration::Registration;
-use super::wake_set::MemberWord;
-use super::waker::{Membership, WakeUp, Waker, WakerSlot};
+use super::ready_list::{MemberWord, SetMember};
+use super::waker::{WakeUp, Waker, WakerSlot};
 use crate::heap;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
-use crate::wake::FilterCode;
 use std::sync::atomic::{AtomicU32 as PlainHalf, AtomicU64 as Plain};
 use std::time::Instant;
 
-/// The word of a seat: state, place of count, sequence number.
+/// The word of a waiter: state, place of count, sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct SeatWord(u64);
+struct WaiterWord(u64);
 
 const IDLE: u64 = 0;
 const PARKED: u64 = 1;
@@ -40,22 +40,16 @@ const WOKEN: u64 = 3;
 
 /// The two lowest bits.
 const STATE: u64 = 3;
-/// The place where the seat is counted: the next two bits.
-const AT_BUCKET: u64 = 4;
-const UNCOUNTED: u64 = 8;
+/// The place where the waiter is counted: the next two bits.
+const COUNTED_SHIFT: u32 = 2;
 /// The rest: a sequence number. There are 2^60: enough for a thousand years of 35 million events a second.
 const SEQ_SHIFT: u32 = 4;
 const LAST_SEQ: u64 = u64::MAX >> SEQ_SHIFT;
 
-impl SeatWord {
-    fn new(state: u64, seq: u64, counted: CountedAt) -> SeatWord {
-        let counted = match counted {
-            CountedAt::Hub => 0,
-            CountedAt::Bucket => AT_BUCKET,
-            CountedAt::Nowhere => UNCOUNTED,
-        };
-        // A seat that waits for no event may have a larger cursor.
-        SeatWord(seq.min(LAST_SEQ) << SEQ_SHIFT | counted | state)
+impl WaiterWord {
+    fn new(state: u64, seq: u64, counted: CountedAt) -> WaiterWord {
+        // A waiter that waits for no event may have a larger cursor.
+        WaiterWord(seq.min(LAST_SEQ) << SEQ_SHIFT | (counted as u64) << COUNTED_SHIFT | state)
     }
 
     fn state(self) -> u64 {
@@ -63,28 +57,28 @@ impl SeatWord {
     }
 
     /// This word with another state.
-    fn in_state(self, state: u64) -> SeatWord {
-        SeatWord(self.0 & !STATE | state)
+    fn in_state(self, state: u64) -> WaiterWord {
+        WaiterWord(self.0 & !STATE | state)
     }
 
-    /// The cursor of a parked or claimed seat: every event below was handed out, or does not match. In WOKEN the resume
+    /// The cursor of a parked or claimed waiter: every event below was handed out, or does not match. In WOKEN the resume
     /// point; 0: its consumer continues at its cursor.
     fn seq(self) -> u64 {
         self.0 >> SEQ_SHIFT
     }
 
     fn counted(self) -> CountedAt {
-        match self.0 & (AT_BUCKET | UNCOUNTED) {
+        match self.0 >> COUNTED_SHIFT & 3 {
             0 => CountedAt::Hub,
-            AT_BUCKET => CountedAt::Bucket,
+            1 => CountedAt::Bucket,
             _ => CountedAt::Nowhere,
         }
     }
 }
 
-/// The place where a seat that is parked, or was woken, is counted, so that the writer looks for it.
+/// The place where a waiter that is parked, or was woken, is counted, so that the writer looks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum CountedAt {
+pub(crate) enum CountedAt {
     /// In the hub's `waiting`, and in its filter group's where it has one.
     Hub,
     /// In the `waiting` of the bucket whose events it reads.
@@ -104,41 +98,41 @@ pub(crate) enum Rest {
     Woken { at: u64, resume: u64 },
 }
 
-/// The state in which a consumer found its seat when it left it.
-pub(super) struct LeftSeat {
+/// The state in which a consumer found its waiter when it left it.
+pub(crate) struct EndedSleep {
     /// The sequence number at which it continues, if it was woken; 0: at its cursor.
-    pub(super) resume: Option<u64>,
+    pub(crate) resume: Option<u64>,
     /// The place where it was counted.
-    pub(super) counted: CountedAt,
+    pub(crate) counted: CountedAt,
 }
 
-/// The place of a seat in the tables. For a list, the last number is the index in it.
+/// The part of the tables in which a waiter is filed, under an id of that part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SeatPlace {
+pub(crate) enum Filed {
     Nowhere,
     /// In the group of this id.
-    InGroup(u64, u32),
+    InGroup,
     /// In its group, and in the map of requests for a bucket under this number.
-    Asking(u64, u32),
+    Asking,
     /// At the bucket of this id.
-    AtBucket(u64, u32),
+    AtBucket,
     /// At the bucket of this id, in the list of those that ask a filter about each event.
-    AtFiltered(u64, u32),
+    AtFiltered,
     /// In the map of those that wait for no event, under this number.
-    OfTheCache(u64),
+    OfTheCache,
 }
 
-/// The word of a place: its kind in three bits, a bit that says in which hub the seat is, and the id or number. There
-/// are 2^60 of these.
-const NOWHERE: u64 = 0;
-const IN_GROUP: u64 = 1;
-const ASKING: u64 = 2;
-const AT_BUCKET_LIST: u64 = 3;
-const OF_THE_CACHE: u64 = 4;
-const AT_FILTERED: u64 = 5;
-const PLACE_KIND: u64 = 7;
+impl Filed {
+    /// In the order of their numbers.
+    const ALL: [Filed; 6] =
+        [Filed::Nowhere, Filed::InGroup, Filed::Asking, Filed::AtBucket, Filed::AtFiltered, Filed::OfTheCache];
+}
+
+/// The word that says where a waiter is filed: the part in three bits, a bit that says in which hub the waiter is, and the id,
+/// of which there are 2^60.
+const PART: u64 = 7;
 const OF_FOREIGN_CODE: u64 = 8;
-const PLACE_ID_SHIFT: u32 = 4;
+const ID_SHIFT: u32 = 4;
 
 /// Set while the tables know the interest that was announced last, or will once they read a message that was posted.
 /// Cleared when the tables have dropped it, or the consumer has another one.
@@ -146,84 +140,79 @@ const ANNOUNCED: u32 = 1;
 /// The step from one announcement's number to the next.
 const NEXT_INTEREST: u32 = 2;
 
-/// A counted reference to a seat: its consumer, the tables and each handle that may close the subscription have one.
-pub(crate) type SeatRef = LeanArc<Seat>;
+/// A counted reference to a waiter: its consumer, the tables and each handle that may close the subscription have one.
+pub(crate) type WaiterRef = LeanArc<ParkedWaiter>;
+
+/// The consumer's own part of its waiter.
+#[derive(Default)]
+pub(crate) struct Registration {
+    /// The thing that it waits for whenever it is parked.
+    pub(crate) interest: Option<Interest>,
+}
 
 /// See the module.
-pub(crate) struct Seat {
-    /// A [`SeatWord`].
+pub(crate) struct ParkedWaiter {
+    /// A [`WaiterWord`].
     word: AtomicU64,
     /// The number of the interest that was announced last, and [`ANNOUNCED`].
     announced: AtomicU32,
-    /// The index of its [`SeatPlace`]. Only the thread that holds the turn uses it, and the turn orders the accesses.
-    place_index: PlainHalf,
+    /// Its index in the list of its group or bucket. Only the thread that holds the pass lock uses it, and the pass lock orders the accesses.
+    index: PlainHalf,
     /// The waker and the membership, owned as the state says.
-    waker: Owned<WakerSlot>,
-    /// Its membership of a wake set, and whether that is listed: see `wake_set`.
+    pub(crate) waker: Owned<WakerSlot<ParkedWaiter>>,
+    /// Its membership of a wake set, and whether that is listed: see `ready_list`.
     member: MemberWord,
-    // The rest needs no order of its own: it does not change while the seat is parked.
+    // The rest needs no order of its own: it does not change while the waiter is parked.
     woken_at: Plain,
     /// The due times, made when the consumer first parks with one.
     times: OnceBox<DueTimes>,
     /// Only the consumer uses this.
-    registration: Owned<Registration>,
-    /// Its hub, and its [`SeatPlace`] but for the index.
-    place: Plain,
+    pub(crate) registration: Owned<Registration>,
+    /// Its hub, and where it is filed.
+    filed: Plain,
 }
 
-impl Seat {
-    /// Makes an idle seat for a consumer whose filter runs this kind of code.
-    pub(super) fn new(code: FilterCode) -> Seat {
-        Seat {
+impl ParkedWaiter {
+    /// Makes an idle waiter for a consumer whose filter runs this kind of code.
+    pub(crate) fn new(code: FilterCode) -> ParkedWaiter {
+        ParkedWaiter {
             word: AtomicU64::new(IDLE),
             announced: AtomicU32::new(0),
-            place_index: PlainHalf::new(0),
+            index: PlainHalf::new(0),
             waker: Owned::new(WakerSlot::Empty),
             member: MemberWord::new(),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
             registration: Owned::new(Registration::default()),
-            place: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
+            filed: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }
     }
 
     /// Acquire: partner of the stores in `park`, `settle` and `put_back`.
-    fn word(&self) -> SeatWord {
-        SeatWord(self.word.load(Acquire))
+    fn word(&self) -> WaiterWord {
+        WaiterWord(self.word.load(Acquire))
     }
 
     // ---- The consumer's side ----------------------------------------------------------------------
 
-    /// The consumer's side.
-    ///
-    /// # Safety
-    ///
-    /// Only its consumer may call this, and no other reference from here lives.
-    #[inline]
-    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
-    pub(super) unsafe fn registration(&self) -> &mut Registration {
-        // SAFETY: only the consumer calls this, for one reference at a time, so no other one lives.
-        unsafe { self.registration.take() }
-    }
-
     /// The kind of code that its filter runs, which names its hub.
-    pub(super) fn code(&self) -> FilterCode {
-        if self.place.load(Relaxed) & OF_FOREIGN_CODE != 0 { FilterCode::Foreign } else { FilterCode::Own }
+    pub(crate) fn code(&self) -> FilterCode {
+        if self.filed.load(Relaxed) & OF_FOREIGN_CODE != 0 { FilterCode::Foreign } else { FilterCode::Own }
     }
 
     /// Whether its consumer is awake. Only the consumer asks this.
     #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        // Relaxed: only the consumer moves the seat out of IDLE, and into it.
-        SeatWord(self.word.load(Relaxed)).state() == IDLE
+    pub(crate) fn is_idle(&self) -> bool {
+        // Relaxed: only the consumer moves the waiter out of IDLE, and into it.
+        WaiterWord(self.word.load(Relaxed)).state() == IDLE
     }
 
-    /// Fills the seat and stores PARKED.
+    /// Fills the waiter and stores PARKED.
     ///
     /// # Safety
     ///
     /// Only its consumer may call this, while it is awake: the state is IDLE.
-    pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
+    pub(crate) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         if due.is_some() {
             self.times.get_or_make(DueTimes::never).store(due);
         } else if let Some(times) = self.times.get() {
@@ -232,24 +221,24 @@ impl Seat {
         // SAFETY: in IDLE the waker is the consumer's, and `unpark` has acquired what the last claimer did with it.
         let before = unsafe { self.waker.take() }.put(waker);
         // Release: partner of the compare-exchange in `claim_behind`.
-        self.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
+        self.word.store(WaiterWord::new(PARKED, cursor, counted).0, Release);
         // Foreign code: dropping the waker that a task has left, if it was never called.
         drop(before);
     }
 
     /// Ends the sleep, whether it was woken or not. Only its consumer calls this.
-    pub(super) fn unpark(&self) -> LeftSeat {
+    pub(crate) fn unpark(&self) -> EndedSleep {
         loop {
             // Acquire: partner of the store in `settle`.
             let word = self.word();
-            let left = LeftSeat { resume: (word.state() == WOKEN).then_some(word.seq()), counted: word.counted() };
+            let left = EndedSleep { resume: (word.state() == WOKEN).then_some(word.seq()), counted: word.counted() };
             match word.state() {
                 WOKEN => {
                     // Only the consumer changes WOKEN.
                     self.word.store(IDLE, Relaxed);
                     return left;
                 }
-                // A failed exchange means that a thread has claimed the seat.
+                // A failed exchange means that a thread has claimed the waiter.
                 PARKED if self.word.compare_exchange(word.0, IDLE, AcqRel, Relaxed).is_ok() => return left,
                 // The claimer finishes within a few instructions and runs no foreign code meanwhile.
                 PARKED | CLAIMED => spin(),
@@ -258,23 +247,8 @@ impl Seat {
         }
     }
 
-    /// Its waker, and its membership of a wake set.
-    ///
-    /// # Safety
-    ///
-    /// Only its consumer may call this, in IDLE, and no other reference from here lives.
-    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
-    pub(super) unsafe fn waker(&self) -> &mut WakerSlot {
-        // SAFETY: in IDLE the waker is the consumer's, which has only this reference to it.
-        unsafe { self.waker.take() }
-    }
-
-    pub(super) fn member(&self) -> &MemberWord {
-        &self.member
-    }
-
     /// Whether somebody has woken it. Acquire: partner of the store in `settle`.
-    pub(super) fn is_woken(&self) -> bool {
+    pub(crate) fn is_woken(&self) -> bool {
         self.word().state() == WOKEN
     }
 
@@ -296,7 +270,7 @@ impl Seat {
         }
     }
 
-    pub(super) fn woken_at(&self) -> u64 {
+    pub(crate) fn woken_at(&self) -> u64 {
         self.woken_at.load(Relaxed)
     }
 
@@ -312,15 +286,15 @@ impl Seat {
         }
     }
 
-    /// Claims a parked seat; `None`: it is not parked. Of several claimers exactly one wins.
-    pub(super) fn claim(seat: &SeatRef) -> Option<Claim<'_>> {
-        Seat::claim_behind(seat, u64::MAX).ok().flatten()
+    /// Claims a parked waiter; `None`: it is not parked. Of several claimers exactly one wins.
+    pub(crate) fn claim(waiter: &WaiterRef) -> Option<Claim<'_>> {
+        ParkedWaiter::claim_behind(waiter, u64::MAX).ok().flatten()
     }
 
-    /// Claims a parked seat whose cursor is not above `seq`. `Err`: the cursor, which is above; the seat stays parked.
-    fn claim_behind(seat: &SeatRef, seq: u64) -> Result<Option<Claim<'_>>, u64> {
+    /// Claims a parked waiter whose cursor is not above `seq`. `Err`: the cursor, which is above; the waiter stays parked.
+    fn claim_behind(waiter: &WaiterRef, seq: u64) -> Result<Option<Claim<'_>>, u64> {
         loop {
-            let word = SeatWord(seat.word.load(Relaxed));
+            let word = WaiterWord(waiter.word.load(Relaxed));
             if word.state() != PARKED {
                 return Ok(None);
             }
@@ -328,21 +302,21 @@ impl Seat {
                 return Err(word.seq());
             }
             let claimed = word.in_state(CLAIMED);
-            // Acquire: partner of the store in `park`. Failed: the consumer has left the seat, or parked at another cursor.
-            if seat.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
-                return Ok(Some(Claim { seat, word: claimed }));
+            // Acquire: partner of the store in `park`. Failed: the consumer has left the waiter, or parked at another cursor.
+            if waiter.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
+                return Ok(Some(Claim { waiter, word: claimed }));
             }
         }
     }
 
     /// Wakes the consumer, whatever it waits for, because its subscription was closed.
-    pub(crate) fn wake(seat: &SeatRef) {
+    pub(crate) fn wake(waiter: &WaiterRef) {
         loop {
-            if let Some(claim) = Seat::claim(seat) {
+            if let Some(claim) = ParkedWaiter::claim(waiter) {
                 return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
-            // Another claimer may move the seat to a bucket and store PARKED again: then this claims it.
-            if !matches!(seat.word().state(), PARKED | CLAIMED) {
+            // Another claimer may move the waiter to a bucket and store PARKED again: then this claims it.
+            if !matches!(waiter.word().state(), PARKED | CLAIMED) {
                 return;
             }
             spin();
@@ -353,27 +327,27 @@ impl Seat {
 
     /// Prefetches the fields that a claim uses.
     #[inline]
-    pub(super) fn prefetch(&self) {
+    pub(crate) fn prefetch(&self) {
         heap::prefetch(std::ptr::from_ref(&self.word).cast());
         heap::prefetch(std::ptr::from_ref(&self.waker).cast());
     }
 
     /// The cursor, if it is parked. Called after the notifier's fence.
-    pub(super) fn parked_at(&self) -> Option<u64> {
+    pub(crate) fn parked_at(&self) -> Option<u64> {
         let word = self.word();
         (word.state() == PARKED).then(|| word.seq())
     }
 
     /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on,
-    /// because its cursor (the value) is above that event. With `uncounted`, a seat that is counted at the hub is added
+    /// because its cursor (the value) is above that event. With `uncounted`, a waiter that is counted at the hub is added
     /// there, for the caller to subtract.
-    pub(super) fn wake_behind(
-        seat: &SeatRef,
+    pub(crate) fn wake_behind(
+        waiter: &WaiterRef,
         seq: u64,
         now: u64,
         uncounted: Option<&mut usize>,
     ) -> Result<Option<WakeUp>, u64> {
-        let Some(claim) = Seat::claim_behind(seat, seq)? else { return Ok(None) };
+        let Some(claim) = ParkedWaiter::claim_behind(waiter, seq)? else { return Ok(None) };
         let counted = match (uncounted, claim.counted()) {
             (Some(uncounted), CountedAt::Hub) => {
                 *uncounted += 1;
@@ -384,45 +358,28 @@ impl Seat {
         Ok(claim.settle_counted(seq, now, counted))
     }
 
-    /// Its place in the tables. Only the thread that holds the turn changes it.
-    pub(super) fn place(&self) -> SeatPlace {
-        let (place, index) = (self.place.load(Relaxed), self.place_index.load(Relaxed));
-        let of = place >> PLACE_ID_SHIFT;
-        match place & PLACE_KIND {
-            IN_GROUP => SeatPlace::InGroup(of, index),
-            ASKING => SeatPlace::Asking(of, index),
-            AT_BUCKET_LIST => SeatPlace::AtBucket(of, index),
-            AT_FILTERED => SeatPlace::AtFiltered(of, index),
-            OF_THE_CACHE => SeatPlace::OfTheCache(of),
-            _ => SeatPlace::Nowhere,
-        }
+    /// Where it is filed, and the id there. Only the thread that holds the pass lock changes it.
+    pub(crate) fn filed(&self) -> (Filed, u64) {
+        let word = self.filed.load(Relaxed);
+        (Filed::ALL[(word & PART) as usize], word >> ID_SHIFT)
     }
 
-    pub(super) fn put_at(&self, place: SeatPlace) {
-        let (kind, of, index) = match place {
-            SeatPlace::Nowhere => (NOWHERE, 0, 0),
-            SeatPlace::InGroup(group, index) => (IN_GROUP, group, index),
-            SeatPlace::Asking(number, index) => (ASKING, number, index),
-            SeatPlace::AtBucket(bucket, index) => (AT_BUCKET_LIST, bucket, index),
-            SeatPlace::AtFiltered(bucket, index) => (AT_FILTERED, bucket, index),
-            SeatPlace::OfTheCache(number) => (OF_THE_CACHE, number, 0),
-        };
-        let code = self.place.load(Relaxed) & OF_FOREIGN_CODE;
-        self.place.store(of << PLACE_ID_SHIFT | code | kind, Relaxed);
-        self.set_index(index);
+    pub(crate) fn file(&self, part: Filed, id: u64) {
+        let code = self.filed.load(Relaxed) & OF_FOREIGN_CODE;
+        self.filed.store(id << ID_SHIFT | code | part as u64, Relaxed);
     }
 
-    /// The index in its list.
-    pub(super) fn index(&self) -> u32 {
-        self.place_index.load(Relaxed)
+    /// Its index in the list of its group or bucket.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Relaxed)
     }
 
-    pub(super) fn set_index(&self, index: u32) {
-        self.place_index.store(index, Relaxed);
+    pub(crate) fn set_index(&self, index: u32) {
+        self.index.store(index, Relaxed);
     }
 
     /// Its due times, if it was ever parked with one.
-    pub(super) fn times(&self) -> Option<&DueTimes> {
+    pub(crate) fn times(&self) -> Option<&DueTimes> {
         self.times.get()
     }
 
@@ -430,14 +387,14 @@ impl Seat {
 
     /// Clears [`ANNOUNCED`], because the consumer will wait for something else. Called before PARKED, so that a claimer
     /// of the next sleep sees it.
-    pub(super) fn announce_anew(&self) {
+    pub(crate) fn announce_anew(&self) {
         self.announced.fetch_and(!ANNOUNCED, Relaxed);
     }
 
     /// The number under which the consumer's interest is to be announced; `None`: it is announced already. Called by
-    /// its consumer, after PARKED and a fence. Partner: [`Seat::forget`].
+    /// its consumer, after PARKED and a fence. Partner: [`ParkedWaiter::forget`].
     #[inline]
-    pub(super) fn announce(&self) -> Option<u32> {
+    pub(crate) fn announce(&self) -> Option<u32> {
         let before = self.announced.load(Relaxed);
         if before & ANNOUNCED != 0 {
             return None;
@@ -448,75 +405,77 @@ impl Seat {
     }
 
     /// Whether the consumer waits for the interest that it announced under this number. Asked by a claimer.
-    pub(super) fn waits_for(&self, number: u32) -> bool {
+    pub(crate) fn waits_for(&self, number: u32) -> bool {
         self.announced.load(Relaxed) == number
     }
 
     /// Whether its interest is announced. Acquire: partner of `forget`.
-    pub(super) fn is_announced(&self) -> bool {
+    pub(crate) fn is_announced(&self) -> bool {
         self.announced.load(Acquire) & ANNOUNCED != 0
     }
 
     /// Records that the tables have dropped the interest of this number. False: its consumer has announced another one.
-    pub(super) fn forget(&self, number: u32) -> bool {
+    pub(crate) fn forget(&self, number: u32) -> bool {
         self.announced.compare_exchange(number, number & !ANNOUNCED, AcqRel, Relaxed).is_ok()
     }
 }
 
-impl std::fmt::Debug for Seat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seat, {:?}", self.rest())
+impl SetMember for ParkedWaiter {
+    fn member(&self) -> &MemberWord {
+        &self.member
     }
 }
 
-/// A claimed seat, which its claimer settles or puts back.
+impl std::fmt::Debug for ParkedWaiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "waiter, {:?}", self.rest())
+    }
+}
+
+/// A claimed waiter, which its claimer settles or puts back.
 #[must_use]
-pub(super) struct Claim<'a> {
-    seat: &'a SeatRef,
-    word: SeatWord,
+pub(crate) struct Claim<'a> {
+    waiter: &'a WaiterRef,
+    word: WaiterWord,
 }
 
 impl Claim<'_> {
     /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`], not before
     /// the event or change that it is woken for. The caller calls the wake-up when it holds no lock and no turn.
-    pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
+    pub(crate) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
         let counted = self.counted();
         self.settle_counted(resume, now, counted)
     }
 
     /// Like `settle`; `counted` is the place where the consumer will find its count.
     fn settle_counted(self, resume: u64, now: u64, counted: CountedAt) -> Option<WakeUp> {
-        let seat = self.seat;
-        seat.woken_at.store(now, Relaxed);
+        let waiter = self.waiter;
+        waiter.woken_at.store(now, Relaxed);
         // SAFETY: in CLAIMED only the claimer uses the waker, and its exchange has acquired the consumer's store of it.
-        let slot = unsafe { seat.waker.take() };
+        let slot = unsafe { waiter.waker.take() };
         let wake = match slot.take() {
             None => None,
             Some(Waker::Thread(thread)) => Some(WakeUp::Thread(thread)),
             Some(Waker::Task(task)) => Some(WakeUp::Task(task)),
             // Listed before its consumer can see WOKEN. Listing makes no system call and runs no foreign code.
-            Some(Waker::Member) => slot.membership().and_then(|Membership { set, tag }| {
-                let set = set.upgrade()?;
-                set.list(seat, *tag);
-                Some(WakeUp::Raise(set))
-            }),
+            Some(Waker::Member) => slot.membership().and_then(|membership| membership.list(waiter)).map(WakeUp::Raise),
         };
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
-        seat.word.store(SeatWord::new(WOKEN, resume, counted).0, ord!(Settle, Release));
+        waiter.word.store(WaiterWord::new(WOKEN, resume, counted).0, ord!(Settle, Release));
         wake
     }
 
     /// Lets it sleep on, with this cursor and this place of count.
-    pub(super) fn put_back(self, cursor: u64, counted: CountedAt) {
+    pub(crate) fn put_back(self, cursor: u64, counted: CountedAt) {
         // Release: partner of the compare-exchanges in `claim_behind` and `unpark`.
-        self.seat.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
+        self.waiter.word.store(WaiterWord::new(PARKED, cursor, counted).0, Release);
     }
 
-    pub(super) fn cursor(&self) -> u64 {
+    pub(crate) fn cursor(&self) -> u64 {
         self.word.seq()
     }
 
-    pub(super) fn counted(&self) -> CountedAt {
+    pub(crate) fn counted(&self) -> CountedAt {
         self.word.counted()
     }
 }

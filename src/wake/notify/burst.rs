@@ -27,9 +27,15 @@ const MOMENT: u64 = 20_000;
 /// Where more events than this lie between two calls, consumers that were awake took them.
 const SINGLE: u64 = 2;
 
+#[cfg(loom)]
+thread_local! {
+    /// Whether a publisher of a model may do a pass itself; false leaves all passes to the notifier.
+    pub(crate) static PUBLISHERS_LOOK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// See the module.
 #[derive(Default)]
-pub(super) struct Burst {
+pub(crate) struct Burst {
     /// When a publisher called last, as a time of [`clock`]; 0: never.
     #[cfg(not(loom))]
     called_at: Statistic,
@@ -42,7 +48,7 @@ pub(super) struct Burst {
 impl Burst {
     /// Records that a publisher calls for the events below `head`. True: it called a moment ago.
     #[cfg(not(loom))]
-    pub(super) fn called(&self, head: u64) -> bool {
+    pub(crate) fn called(&self, head: u64) -> bool {
         let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
         self.is_on.store(events > SINGLE, Relaxed);
         let now = clock::now().max(1);
@@ -51,15 +57,15 @@ impl Burst {
     }
 
     #[cfg(loom)]
-    pub(super) fn called(&self, head: u64) -> bool {
+    pub(crate) fn called(&self, head: u64) -> bool {
         let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
         self.is_on.store(events > SINGLE, Relaxed);
-        !super::notifier::model::do_publishers_look()
+        !PUBLISHERS_LOOK.get()
     }
 
     /// Whether several events came between the last two calls.
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 }

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::wake_set::SetShared;
+use super::ready_list::{Membership, SetSignal};
 use crate::foreign;
 use crate::heap;
 use crate::sync::Thread;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The means by which a sleeping consumer is woken.
 pub(crate) enum Waker {
@@ -14,17 +14,17 @@ pub(crate) enum Waker {
     Thread(Thread),
     /// A task that polled a stream or a future, which is pending.
     Task(std::task::Waker),
-    /// The seat is armed in the wake set that it is a member of.
+    /// The consumer is armed in the wake set that it is a member of.
     Member,
 }
 
-/// The part of a wake-up that is called after the seat is settled, outside of the turn and of all locks: system calls
+/// The part of a wake-up that is called after the waiter is settled, outside the pass lock and all other locks: system calls
 /// and foreign code.
 pub(crate) enum WakeUp {
     Thread(Thread),
     Task(std::task::Waker),
-    /// A member is on the ready list of this set; the descriptor is still to be raised.
-    Raise(Arc<SetShared>),
+    /// A member is on the ready list of its set; the descriptor is still to be raised.
+    Raise(Arc<SetSignal>),
 }
 
 impl Waker {
@@ -36,33 +36,26 @@ impl Waker {
     }
 }
 
-/// The consumer's membership of a wake set, and its waker while it sleeps. Mostly a seat has only one of the two, so they
+/// The consumer's membership of a wake set, and its waker while it sleeps. Mostly a waiter has only one of the two, so they
 /// share the space.
 #[derive(Default)]
-pub(super) enum WakerSlot {
+pub(crate) enum WakerSlot<M> {
     #[default]
     Empty,
     Thread(Thread),
     Task(std::task::Waker),
     Member {
-        membership: Membership,
+        membership: Membership<M>,
         armed: bool,
     },
     /// A member whose consumer slept by itself, on a thread or in a task.
-    Both(Box<(Membership, Option<Waker>)>),
+    Both(Box<(Membership<M>, Option<Waker>)>),
 }
 
-/// The set that a seat is in, and the seat's tag there.
-pub(super) struct Membership {
-    /// Weak: the descriptor goes with the set, also while it has members.
-    pub(super) set: Weak<SetShared>,
-    pub(super) tag: u64,
-}
-
-impl WakerSlot {
+impl<M> WakerSlot<M> {
     /// Stores the waker for this sleep and returns the previous one.
     #[inline]
-    pub(super) fn put(&mut self, waker: Waker) -> Option<Waker> {
+    pub(crate) fn put(&mut self, waker: Waker) -> Option<Waker> {
         if let (WakerSlot::Member { armed, .. }, Waker::Member) = (&mut *self, &waker) {
             *armed = true;
             return None;
@@ -89,7 +82,7 @@ impl WakerSlot {
 
     /// Takes the waker out; a member stays one.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Waker> {
+    pub(crate) fn take(&mut self) -> Option<Waker> {
         match self {
             WakerSlot::Empty => None,
             WakerSlot::Member { armed, .. } => std::mem::take(armed).then_some(Waker::Member),
@@ -102,9 +95,9 @@ impl WakerSlot {
         }
     }
 
-    /// Drops the waker, so that an abandoned seat does not keep a task alive.
+    /// Drops the waker, so that an abandoned waiter does not keep a task alive.
     #[inline]
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         match self {
             WakerSlot::Empty => {}
             WakerSlot::Member { armed, .. } => *armed = false,
@@ -113,7 +106,7 @@ impl WakerSlot {
     }
 
     #[inline]
-    pub(super) fn membership(&self) -> Option<&Membership> {
+    pub(crate) fn membership(&self) -> Option<&Membership<M>> {
         match self {
             WakerSlot::Member { membership, .. } => Some(membership),
             WakerSlot::Both(both) => Some(&both.0),
@@ -127,7 +120,7 @@ const FETCHED: usize = 8;
 
 impl WakeUp {
     /// Calls all, in their order.
-    pub(super) fn call_all(woken: Vec<WakeUp>) {
+    pub(crate) fn call_all(woken: Vec<WakeUp>) {
         let mut woken = woken.into_iter();
         while let Some(next) = woken.next() {
             if let Some(WakeUp::Task(later)) = woken.as_slice().get(FETCHED) {
@@ -147,7 +140,7 @@ impl WakeUp {
                     foreign::report(|| tracing::error!("a waker panicked; all others are woken"));
                 }
             }
-            WakeUp::Raise(set) => set.raise(),
+            WakeUp::Raise(signal) => signal.raise(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A cell whose value belongs to one thread at a time, which an atomic word beside it (the state of the seat) decides.
+//! A cell whose value belongs to one thread at a time, which an atomic word beside it (the state of the waiter) decides.
 //!
 //! The cell itself checks nothing: the caller must know from that word that no other thread uses the value. Under loom each
 //! access is tracked, and two that are not ordered fail the model.
@@ -9,14 +9,14 @@ use loom::cell::UnsafeCell;
 use std::cell::UnsafeCell;
 
 /// See the module.
-pub(super) struct Owned<T>(UnsafeCell<T>);
+pub(crate) struct Owned<T>(UnsafeCell<T>);
 
 // SAFETY: the value moves from one thread to the next, which `T: Send` allows; the only access is `take`, whose
 // contract excludes two users at once.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    pub(super) fn new(value: T) -> Owned<T> {
+    pub(crate) fn new(value: T) -> Owned<T> {
         Owned(UnsafeCell::new(value))
     }
 
@@ -25,7 +25,7 @@ impl<T> Owned<T> {
     /// No other reference from `take` lives beside this one, and every earlier use of the value happens before this call.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
-    pub(super) unsafe fn take(&self) -> &mut T {
+    pub(crate) unsafe fn take(&self) -> &mut T {
         #[cfg(loom)]
         let place = self.0.with_mut(|place| place);
         #[cfg(not(loom))]

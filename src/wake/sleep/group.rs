@@ -1,4 +1,4 @@
-//! The groups of a hub: sleepers with equal filters, so that each filter is evaluated once an event.
+//! The groups of a hub: waiters with equal filters, so that each filter is evaluated once an event.
 //!
 //! A subscription joins the group of its filter when it sleeps for the first time, and leaves it when it is dropped. In
 //! between it counts itself there each time that it sleeps without a bucket: a group in which nobody sleeps is not
@@ -12,6 +12,29 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 
+/// Whether a waiter's filter runs code of the user. Each kind has its own hub in a cache and its own thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FilterCode {
+    /// Only the library's code, which returns.
+    Own,
+    /// A predicate of the user's, which may never return.
+    Foreign,
+}
+
+impl FilterCode {
+    pub(crate) fn of(matcher: &Matcher) -> FilterCode {
+        if matcher.has_predicates() { FilterCode::Foreign } else { FilterCode::Own }
+    }
+
+    /// The name of the thread that runs it.
+    pub(crate) const fn thread(self) -> &'static str {
+        match self {
+            FilterCode::Own => "watchcore-wake",
+            FilterCode::Foreign => "watchcore-judge",
+        }
+    }
+}
+
 /// A count on a group.
 pub(crate) type GroupRef = crate::sync::Arc<FilterGroup>;
 
@@ -20,28 +43,28 @@ pub(crate) struct FilterGroup {
     id: u64,
     pub(crate) matcher: Arc<Matcher>,
     /// Whether every event of the filter's bucket passes the filter.
-    pub(super) passes_its_bucket: bool,
+    pub(crate) passes_its_bucket: bool,
     /// Members that sleep without a bucket. Each adds itself; the thread that wakes it, or the member itself, subtracts it.
     parked: AtomicUsize,
 }
 
 impl FilterGroup {
-    pub(super) fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Called after the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Sleeper::park`.
-    pub(super) fn has_parked(&self) -> bool {
+    /// Called after the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Parker::park`.
+    pub(crate) fn has_parked(&self) -> bool {
         self.parked.load(Relaxed) != 0
     }
 
     #[inline]
-    pub(super) fn add_parked(&self) {
+    pub(crate) fn add_parked(&self) {
         self.parked.fetch_add(1, Relaxed);
     }
 
     #[inline]
-    pub(super) fn remove_parked(&self, count: usize) {
+    pub(crate) fn remove_parked(&self, count: usize) {
         self.parked.fetch_sub(count, Relaxed);
     }
 }
