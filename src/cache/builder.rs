@@ -306,7 +306,6 @@ impl Builder {
         };
         let inner = Inner {
             keepers: AtomicUsize::new(0),
-            birth,
             slots: core.slots.pages(),
             heap: core.heap.free_bytes(),
             prefix: self.prefix.into(),

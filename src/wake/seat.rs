@@ -23,7 +23,7 @@ use super::registration::Registration;
 use super::wake_set::MemberWord;
 use super::waker::{Membership, WakeUp, Waker, WakerSlot};
 use crate::heap;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
+use crate::sync::{AcqRel, Acquire, Arc, AtomicU32, AtomicU64, OnceArc, Relaxed, Release, ord, spin};
 use crate::sys::clock;
 use crate::wake::FilterCode;
 use std::sync::atomic::{AtomicU32 as PlainHalf, AtomicU64 as Plain};
@@ -147,7 +147,7 @@ const ANNOUNCED: u32 = 1;
 const NEXT_INTEREST: u32 = 2;
 
 /// A counted reference to a seat: its consumer, the tables and each handle that may close the subscription have one.
-pub(crate) type SeatRef = LeanArc<Seat>;
+pub(crate) type SeatRef = Arc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
@@ -164,7 +164,7 @@ pub(crate) struct Seat {
     // The rest needs no order of its own: it does not change while the seat is parked.
     woken_at: Plain,
     /// The due times, made when the consumer first parks with one.
-    times: OnceBox<DueTimes>,
+    times: OnceArc<DueTimes>,
     /// Only the consumer uses this.
     registration: Owned<Registration>,
     /// Its hub, and its [`SeatPlace`] but for the index.
@@ -181,7 +181,7 @@ impl Seat {
             waker: Owned::new(WakerSlot::Empty),
             member: MemberWord::new(),
             woken_at: Plain::new(0),
-            times: OnceBox::new(),
+            times: OnceArc::new(),
             registration: Owned::new(Registration::default()),
             place: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }
