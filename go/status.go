@@ -59,8 +59,8 @@ type Status struct {
 	Objects       uint64        // live keys
 	Bytes         uint64        // all memory of the cache: the sum of the bytes in Stats
 	Subscriptions uint64        // open subscriptions
-	MaxLagEvents  uint64        // the largest present lag of a subscription, read or not; Cache.Subscriptions shows whose it is
-	MaxLagSeen    uint64        // the largest lag ever measured, including closed subscriptions
+	MaxLagEvents  uint64        // the largest present Lag.Events of a subscription, read or not; Cache.Subscriptions shows whose it is
+	MaxLagSeen    uint64        // the largest Lag.Events ever measured, including closed subscriptions
 	Lapped        uint64        // open subscriptions that have lost events and not reported it by a poll: SubscriptionLapped
 	StaleSince    time.Time     // StateStale: since when; else zero
 	LastError     *Error        // the source's last error, which stays set after the source has recovered

@@ -1989,8 +1989,8 @@ typedef struct watchcore_status {
     uint64_t bytes;
     // Open subscriptions.
     uint64_t subscriptions;
-    // The largest present lag of all subscriptions, in events, including one that is never polled. Which one it is:
-    // watchcore_subscription_list_new.
+    // The largest present lag of all subscriptions, in events as in watchcore_lag, including one that is never
+    // polled. Which one it is: watchcore_subscription_list_new.
     uint64_t max_lag_events;
     // STALE: since when; else 0.
     int64_t stale_since_unix_ms;
@@ -2012,7 +2012,8 @@ typedef struct watchcore_status {
     int32_t source_error;
     // How far back the log goes: it has every event since then.
     uint64_t window_age_ms;
-    // The largest lag that any subscription was ever found with, in events, including freed ones.
+    // The largest lag that any subscription was ever found with, in events as in watchcore_lag, including freed
+    // ones.
     uint64_t max_lag_seen;
     // Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
     uint64_t lapped;

@@ -10,15 +10,13 @@
 //! loom a test may weaken one name, and must then fail.
 
 mod inbox;
-mod lean_arc;
 mod once;
 mod steps;
 #[cfg(loom)]
 mod track;
 
 pub(crate) use inbox::{Inbox, Taken};
-pub(crate) use lean_arc::LeanArc;
-pub(crate) use once::{OnceArc, OnceBox};
+pub(crate) use once::OnceArc;
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
 pub(crate) use steps::step;
@@ -176,9 +174,6 @@ pub(crate) mod weak {
         TablePageLoad,
         CountRelease,
         CountReleaseLast,
-        /// `LeanArc`: a count that is released; the last one.
-        LeanRelease,
-        LeanLast,
         /// A worker: it is called; it rests; who stands in leaves. Step: it ends though it was called.
         DutyCall,
         DutyRest,

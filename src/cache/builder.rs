@@ -299,7 +299,6 @@ impl Builder {
         };
         let inner = Inner {
             keepers: AtomicUsize::new(0),
-            birth,
             slots: core.slots.pages(),
             heap: core.heap.free_bytes(),
             prefix: self.prefix.into(),

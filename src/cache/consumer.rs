@@ -11,18 +11,15 @@
 //! | `end`, once; fence; the state of the waiter | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
 //! | the waiter, before the first sleep in it | `waiter` | by `WaiterCell` |
 
-use super::observed::Standing;
+use super::standing::{Standing, StandingWord};
 use super::{Inner, Lag};
 use crate::filter::matcher::Matcher;
-use crate::foreign;
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
-use crate::sync::{
-    AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord, step,
-};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, OnceArc, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
-use crate::wake::{FilterCode, ParkedWaiter, Parker, Rest, WaiterCell};
+use crate::wake::{FilterCode, ParkedWaiter, Parker, WaiterCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::Duration;
@@ -30,23 +27,11 @@ use std::time::Duration;
 /// `Consumer::end` while the subscription is open.
 pub(crate) const OPEN: u64 = u64::MAX;
 
-/// The value of `Consumer::free_slots` where they are unknown. A number with this lower half counts as unknown, too.
-const UNKNOWN: u32 = u32::MAX;
-
-/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, which suffices for ages of up to a
-/// year.
-const POLLED_STEP: u32 = 24;
-
-/// The first step that begins after a time: rounded up, so that no poll seems longer ago than it is.
-fn step_from(time: u64) -> u64 {
-    (time >> POLLED_STEP) + 1
-}
-
-/// Bits of an id that `low_id` has; the bits above are in the top of `standing`.
-const LOW_ID_BITS: u32 = 32;
+/// Polls that follow each other within this many nanoseconds are frequent: [`Consumer::polled_at`].
+const FREQUENT: u64 = 20_000_000;
 
 /// A counted reference to a subscription: its handle, its registry and each handle that may close it have one.
-pub(crate) type ConsumerRef = LeanArc<Consumer>;
+pub(crate) type ConsumerRef = crate::sync::Arc<Consumer>;
 
 /// See the module.
 pub(crate) struct Consumer {
@@ -59,31 +44,22 @@ pub(crate) struct Consumer {
     pub(super) cursor: AtomicU64,
     /// The position, packed as the progress word is: 12 bits of its epoch.
     position: AtomicU64,
-    /// The lower half of its epoch (the cache has the upper one), stored after a position of that epoch, so never ahead
-    /// of the position. 0: no position yet.
-    epoch: AtomicU32,
-    /// The lower half of the number of slots below the cursor that no event has; [`UNKNOWN`] where the cursor's segment
-    /// had left. Stored before the cursor.
-    free_slots: HalfStatistic,
-    /// From the low bits up: its [`Standing`], the number of its losses, the upper bits of its id: see `observed`.
+    /// Its whole epoch, stored after a position of that epoch, so never ahead of the position. 0: no position yet.
+    epoch: AtomicU64,
+    /// A [`StandingWord`]: see `observed`.
     pub(super) standing: AtomicU64,
     /// The time at which the consumer, or the notifier that enforces limits, last saw that it had everything: a time of
     /// [`clock`]. Statistics.
     pub(super) caught_up: Statistic,
     /// Events and marks that it handed out. Statistics.
     handed_out: Statistic,
-    /// The time of its last recorded poll, in steps of [`POLLED_STEP`]; 0: never. Statistics.
-    polled: HalfStatistic,
-    /// The lower bits of its number in its cache.
-    low_id: u32,
+    /// The time of its last recorded poll, of [`clock`]; 0: never. Statistics.
+    polled: Statistic,
+    /// Its number in its cache.
+    id: u64,
     /// Its waiter, once it has slept.
     sleep: WaiterCell,
-    extras: OnceBox<Extras>,
-}
-
-/// The greatest number up to `most` that has this lower half.
-pub(crate) fn whole(lower_half: u32, most: u64) -> u64 {
-    most.saturating_sub(u64::from((most as u32).wrapping_sub(lower_half)))
+    extras: OnceArc<Extras>,
 }
 
 /// State that few subscriptions need, allocated when first used.
@@ -103,10 +79,10 @@ impl Extras {
 }
 
 /// The limits of its lag, and the lag for which it was closed.
-struct LagLimits {
-    events: u64,
-    age: Duration,
-    exceeded: Mutex<Option<Box<Lag>>>,
+pub(super) struct LagLimits {
+    pub(super) events: u64,
+    pub(super) age: Duration,
+    pub(super) exceeded: Mutex<Option<Box<Lag>>>,
     /// Its slot in the registry's list of subscriptions with limits.
     slot: HalfStatistic,
 }
@@ -126,7 +102,7 @@ impl MaxLag {
 
 impl Consumer {
     pub(crate) fn new(inner: Arc<Inner>, matcher: Arc<Matcher>, max_lag: MaxLag, name: &str) -> Consumer {
-        let extras = OnceBox::new();
+        let extras = OnceArc::new();
         if !name.is_empty() || max_lag.is_some() {
             let MaxLag { events, age } = max_lag;
             let limits = || LagLimits { events, age, exceeded: Mutex::new(None), slot: HalfStatistic::new(0) };
@@ -140,13 +116,12 @@ impl Consumer {
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(first),
             position: AtomicU64::new(0),
-            epoch: AtomicU32::new(0),
-            free_slots: HalfStatistic::new(0),
-            standing: AtomicU64::new(Standing::AwaitsListingThenLog.of_new(id >> LOW_ID_BITS)),
+            epoch: AtomicU64::new(0),
+            standing: AtomicU64::new(StandingWord::of_new(Standing::AwaitsListingThenLog).0),
             caught_up: Statistic::new(clock::now()),
             handed_out: Statistic::new(0),
-            polled: HalfStatistic::new(0),
-            low_id: id as u32,
+            polled: Statistic::new(0),
+            id,
             sleep: WaiterCell::new(),
             extras,
         }
@@ -154,7 +129,7 @@ impl Consumer {
 
     /// Its number in its cache.
     pub(crate) fn id(&self) -> u64 {
-        self.upper_id() << LOW_ID_BITS | u64::from(self.low_id)
+        self.id
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -169,13 +144,7 @@ impl Consumer {
     #[inline]
     pub(crate) fn stands_at(&self) -> (u64, Position) {
         let word = self.position.load(Relaxed);
-        let position = Position {
-            epoch: match self.epoch.load(Relaxed) {
-                0 => 0,
-                lower_half => self.inner.birth | u64::from(lower_half),
-            },
-            revision: word & MAX_REVISION,
-        };
+        let position = Position { epoch: self.epoch.load(Relaxed), revision: word & MAX_REVISION };
         (self.cursor.load(Relaxed), position)
     }
 
@@ -185,53 +154,28 @@ impl Consumer {
         self.show_cursor(cursor);
         // Release: partner of the loads in `position`.
         self.position.store(progress_word(position), Release);
-        let epoch = position.epoch as u32;
-        if self.epoch.load(Relaxed) != epoch {
-            self.epoch.store(epoch, Release);
+        if self.epoch.load(Relaxed) != position.epoch {
+            self.epoch.store(position.epoch, Release);
         }
     }
 
     #[inline]
     pub(crate) fn show_cursor(&self, cursor: u64) {
-        // Only the consumer stores here. Free slots end segments, so their number changes only with the cursor's segment.
-        if self.cursor.load(Relaxed) ^ cursor >= self.inner.ring.segment_slots() {
-            self.count_free_slots(cursor);
-        }
         // Release: a loss that was counted before is seen with the new cursor: see `observed`.
         self.cursor.store(cursor, Release);
-    }
-
-    #[cold]
-    fn count_free_slots(&self, cursor: u64) {
-        let free = self.inner.ring.free_slots_below(cursor).map_or(UNKNOWN, |free| free as u32);
-        self.free_slots.store(free, Relaxed);
-    }
-
-    /// Events below the cursor that the consumer has stored. Only the consumer calls this.
-    pub(crate) fn events_below_shown(&self) -> u64 {
-        self.events_below(self.cursor.load(Relaxed))
-    }
-
-    /// Events before `cursor`, which the caller has loaded. A lower bound; exact unless the consumer moves concurrently.
-    pub(super) fn events_below(&self, cursor: u64) -> u64 {
-        let ring = &self.inner.ring;
-        // Loaded after the cursor: the number is of that cursor or of a later one, which has no fewer free slots below it.
-        let lower_half = self.free_slots.load(Relaxed);
-        let Some(all) = ring.free_slots_below(ring.head()).filter(|_| lower_half != UNKNOWN) else { return 0 };
-        cursor.saturating_sub(ring.first_seq()).saturating_sub(whole(lower_half, all))
     }
 
     /// The position as of the last poll, consistent in itself: the epoch, which is loaded first, is that of the word or
     /// an earlier one, and 12 bits of the word tell how much earlier.
     pub(crate) fn position(&self) -> Position {
         // Acquire: partner of the stores in `show`: the word is at least as new as the epoch.
-        let lower_half = u64::from(self.epoch.load(Acquire));
+        let epoch = self.epoch.load(Acquire);
         let word = self.position.load(Acquire);
-        if lower_half == 0 {
+        if epoch == 0 {
             return Position::default();
         }
-        let ahead = (word >> REVISION_BITS).wrapping_sub(lower_half) & EPOCH_MASK;
-        Position { epoch: (self.inner.birth | lower_half) + ahead, revision: word & MAX_REVISION }
+        let ahead = (word >> REVISION_BITS).wrapping_sub(epoch) & EPOCH_MASK;
+        Position { epoch: epoch + ahead, revision: word & MAX_REVISION }
     }
 
     /// Records that at this time everything up to the head was handed out.
@@ -239,25 +183,20 @@ impl Consumer {
         self.caught_up.store(at, Relaxed);
     }
 
-    /// Records the time of a poll, from [`clock::now`] or [`clock::soon`]. True: the last recorded poll was at most one
-    /// step earlier.
+    /// Records the time of a poll, from [`clock::now`] or [`clock::soon`]. True: the last recorded poll was at most
+    /// [`FREQUENT`] earlier.
     pub(crate) fn polled_at(&self, now: u64) -> bool {
-        let step = step_from(now) as u32;
         let before = self.polled.load(Relaxed);
         // 0 means never polled.
-        self.polled.store(step.max(1), Relaxed);
-        before != 0 && step.wrapping_sub(before) <= 1
+        self.polled.store(now.max(1), Relaxed);
+        before != 0 && now.saturating_sub(before) <= FREQUENT
     }
 
     /// Time since its last poll.
     pub(crate) fn last_poll(&self) -> Option<Duration> {
         let polled = self.polled.load(Relaxed);
-        (polled != 0).then(|| {
-            let now = step_from(clock::soon());
-            // `soon` may lag by more than a step: a step ahead of it is a poll of just now, not of the round before.
-            let is_ahead = polled.wrapping_sub(now as u32).cast_signed() > 0;
-            if is_ahead { Duration::ZERO } else { clock::since(whole(polled, now) << POLLED_STEP) }
-        })
+        // `soon` may be ahead of now: then the poll was just now.
+        (polled != 0).then(|| clock::since(polled))
     }
 
     pub(crate) fn hand_out(&self, count: u64) {
@@ -342,12 +281,12 @@ impl Consumer {
     }
 
     /// Sets the end: no event from this sequence number on is handed out. False: it had an end already.
-    fn end_at(&self, head: u64) -> bool {
+    pub(super) fn end_at(&self, head: u64) -> bool {
         self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire).is_ok()
     }
 
     /// Wakes the consumer, after the end was stored.
-    fn wake_up(&self) {
+    pub(super) fn wake_up(&self) {
         fence(ord!(CloserFence, SeqCst));
         // Partner: the consumer stores PARKED, fence, looks at `end`.
         if let Some(waiter) = self.sleep.count() {
@@ -364,35 +303,7 @@ impl Consumer {
         self.limits_of_lag().is_some()
     }
 
-    /// Whether it is less than half a window behind, or over: a feeder that waits for it asks this. Its words do not change
-    /// while it sleeps, so this uses how far the notifier has looked for it, and calls the notifier if that is too far
-    /// behind. So a feeder waits for no waiter that nobody looks at, nor runs ahead of one that may have to be woken.
-    pub(crate) fn is_near(&self) -> bool {
-        if self.end.load(Acquire) != OPEN || self.inner.is_closed() || self.takes_nothing() {
-            return true;
-        }
-        let hub = self.inner.hubs.of(FilterCode::of(&self.matcher));
-        let waiter = self.waiter();
-        let rest = waiter.map_or(Rest::Awake, |waiter| waiter.rest());
-        let examined_to = match rest {
-            Rest::Parked => waiter.map_or(0, |waiter| hub.waiters.examined_to(waiter)),
-            Rest::Woken { resume, .. } => resume,
-            Rest::Awake => 0,
-        };
-        let cursor = self.cursor.load(Relaxed).max(examined_to);
-        let ring = &self.inner.ring;
-        let (oldest, head) = (ring.oldest_seq(), ring.head());
-        // Half of the present window once it is full; before that no event can be lost.
-        let window = ring.window_slots();
-        let is_near = head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest);
-        if !is_near && rest == Rest::Parked {
-            // The writer does not call the notifier for events of other buckets than the one at which this sleeps.
-            hub.notify(&self.inner);
-        }
-        is_near
-    }
-
-    fn limits_of_lag(&self) -> Option<&LagLimits> {
+    pub(super) fn limits_of_lag(&self) -> Option<&LagLimits> {
         self.extras.get().and_then(|extras| extras.limits.as_deref())
     }
 
@@ -417,78 +328,5 @@ impl Consumer {
     /// Whether it was closed for its lag, which no poll has reported yet.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.limits_of_lag().is_some_and(|limits| lock(&limits.exceeded).is_some())
-    }
-
-    /// Ends it if its lag exceeds a limit. False: it has ended, and needs no further check.
-    pub(crate) fn enforce_lag_limit(&self) -> bool {
-        if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
-            return false;
-        }
-        let Some(limits) = self.limits_of_lag() else { return true };
-        let lag = self.lag();
-        if lag.events == 0 {
-            // A subscription that is not polled while there are no events is behind from now on, not since its last
-            // poll. A later time that its consumer has stored stays.
-            self.caught_up.fetch_max(clock::soon(), Relaxed);
-            return true;
-        }
-        if lag.events <= limits.events && lag.age <= limits.age {
-            return true;
-        }
-        step("found too slow");
-        {
-            // Both stored under the lock, so that a consumer that sees this end finds the lag with it. If its owner has
-            // closed it meanwhile, the owner's end stays.
-            let mut exceeded = lock(&limits.exceeded);
-            if !self.end_at(0) {
-                return false;
-            }
-            *exceeded = Some(Box::new(lag));
-        }
-        foreign::report(|| {
-            tracing::warn!(
-                cache = self.inner.name,
-                subscription = self.name(),
-                id = self.id(),
-                events = lag.events,
-                age_ms = lag.age.as_millis() as u64,
-                "closed: further behind than it may be"
-            );
-        });
-        self.wake_up();
-        false
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::{clock, whole};
-    use crate::{Cache, Start};
-    use std::time::Duration;
-
-    /// The coarse clock may be late by as much as the system's tick.
-    #[test]
-    fn poll_of_a_late_clock_is_just_now() {
-        let cache = Cache::builder("/").build().unwrap();
-        let _one = cache.subscribe(Start::Now).open().unwrap();
-        let one = cache.inner.registry.all().remove(0);
-        let time = clock::TestTime;
-        time.pass(Duration::from_secs(3600));
-        for late in [60, 3600] {
-            one.polled_at(clock::now() + late * 1_000_000_000);
-            assert_eq!(one.last_poll(), Some(Duration::ZERO), "{late} s");
-        }
-        one.polled_at(clock::now());
-        time.pass(Duration::from_secs(3600));
-        assert!(one.last_poll().is_some_and(|age| age >= Duration::from_secs(3599)));
-    }
-
-    #[test]
-    fn half_a_number_is_completed() {
-        for number in [0, 1, 7, 1 << 32, (1 << 32) + 7, (5 << 32) - 1] {
-            for more in [0, 1, 1000, u64::from(u32::MAX)] {
-                assert_eq!(whole(number as u32, number + more), number, "{number} and {more}");
-            }
-        }
     }
 }

@@ -15,55 +15,27 @@
 
 use super::Inner;
 use super::consumer::{Consumer, OPEN};
-use super::registry::{Figures, Unread};
+use super::standing::{Standing, StandingWord};
 use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
-use crate::data::numbered::numbered;
+use crate::foreign;
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
 use crate::reclaim;
-use crate::sync::{Acquire, Relaxed, Release};
+use crate::sync::{Acquire, Relaxed, Release, lock, step};
 use crate::sys::clock;
-use crate::wake::Rest;
+use crate::wake::{FilterCode, Rest};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-numbered! {
-    /// The phase that the consumer publishes: the low byte of `Consumer::standing`.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    #[repr(u8)]
-    pub(crate) enum Standing {
-        /// The cache has no listing yet; after it come the state, the log, or a wait for a revision.
-        AwaitsListingThenState = 0,
-        AwaitsListingThenLog,
-        AwaitsListingThenRevision,
-        /// `StateAtLeast`: the poll that finds the revision reached fixes the beginning.
-        AwaitsRevision,
-        /// `After` a revision of the future: events above it count as lag, whether it is polled or not.
-        AwaitsFuture,
-        InitialState,
-        Live,
-        /// Live, and it keeps the segment of its cursor.
-        LiveInSegment,
-        CatchingUp,
-        /// A loss was counted; the new cursor is not published yet.
-        LossReported,
-        Ended,
-    }
-}
-
-/// The word `Consumer::standing`, from the top: upper bits of its id (constant), number of its losses, its standing.
-const UPPER_ID: u32 = 48;
-const A_LOSS: u64 = 1 << 8;
-const ALL_LOSSES: u64 = (1 << UPPER_ID) - A_LOSS;
-
-impl Standing {
-    fn of_word(word: u64) -> Standing {
-        Standing::with_number(u32::from(word as u8)).unwrap_or(Standing::Ended)
-    }
-
-    /// The word of a new consumer.
-    pub(super) fn of_new(self, upper_id: u64) -> u64 {
-        upper_id << UPPER_ID | self as u64
-    }
+/// The share of one subscription in the statistics of its cache.
+pub(crate) struct Figures {
+    /// The events that it has not taken: see [`Lag::events`].
+    pub(crate) lag_events: u64,
+    /// Whether events that it had not taken have left the window, which no poll has reported.
+    pub(crate) lapped: bool,
+    /// Losses that are counted, that one included.
+    pub(crate) lagged: u64,
 }
 
 impl Consumer {
@@ -71,38 +43,36 @@ impl Consumer {
     #[inline]
     pub(crate) fn stands(&self, standing: Standing) {
         // Only the consumer stores here.
-        let before = self.standing.load(Relaxed);
-        let now = before & !0xff | standing as u64;
+        let before = self.standing_word(Relaxed);
+        let now = before.with(standing);
         if now != before {
             // Release: see the table. The cursor and position that `show` stored before are seen with it.
-            self.standing.store(now, Release);
+            self.standing.store(now.0, Release);
         }
     }
 
     /// Counts a loss that a poll has met, before its new cursor is published.
     pub(crate) fn lost(&self) {
-        let before = self.standing.load(Relaxed);
-        // The count stops at 2^40: each loss takes a poll and a whole window of events, so it is never reached.
-        let one = if before & ALL_LOSSES == ALL_LOSSES { 0 } else { A_LOSS };
         // Release: see the table.
-        self.standing.store(((before & !0xff) + one) | Standing::LossReported as u64, Release);
+        self.standing.store(self.standing_word(Relaxed).with_a_loss().0, Release);
     }
 
-    /// The upper bits of its id.
-    pub(super) fn upper_id(&self) -> u64 {
-        self.standing.load(Relaxed) >> UPPER_ID
+    fn standing_word(&self, order: Ordering) -> StandingWord {
+        StandingWord(self.standing.load(order))
     }
 
     /// Whether no event concerns it, as of its last poll: it waits for a revision, or has ended.
     pub(super) fn takes_nothing(&self) -> bool {
         // Acquire: partner of the store in `stands`.
-        let standing = Standing::of_word(self.standing.load(Acquire));
-        matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision | Standing::Ended)
+        matches!(
+            self.standing_word(Acquire).standing(),
+            Standing::AwaitsFuture | Standing::AwaitsRevision | Standing::Ended
+        )
     }
 
     /// The number of losses that polls have met.
     pub(crate) fn losses(&self) -> u64 {
-        losses_of(self.standing.load(Relaxed))
+        self.standing_word(Relaxed).losses()
     }
 
     /// Its present lag. While it is parked it counts as having everything; once it was woken it is behind from that
@@ -113,10 +83,10 @@ impl Consumer {
 
     fn lag_as(&self, standing: Standing) -> Lag {
         let inner = &self.inner;
-        let Some((unread, since)) = self.unread(standing) else { return Lag::default() };
+        let Some((Range { start, end }, since)) = self.unread(standing) else { return Lag::default() };
         let (now, head) = inner.now(&reclaim::pin());
         let position = self.position();
-        let events = unread.events(&inner.ring, head);
+        let events = inner.ring.events_between(start, end.min(head));
         let revisions =
             if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
         Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(since) } }
@@ -131,8 +101,9 @@ impl Consumer {
         }
     }
 
-    /// The events that it has not taken, and the time since when. `None`: it has everything.
-    fn unread(&self, standing: Standing) -> Option<(Unread, u64)> {
+    /// The sequence numbers that it has not taken, and the time since when; the end is above every head if the
+    /// subscription has none. `None`: it has everything.
+    fn unread(&self, standing: Standing) -> Option<(Range<u64>, u64)> {
         let (resume, since) = match self.waiter().map_or(Rest::Awake, |waiter| waiter.rest()) {
             Rest::Parked => return None,
             Rest::Woken { at, resume } => (resume, at),
@@ -143,7 +114,7 @@ impl Consumer {
             Standing::AwaitsFuture => self.first_above_the_start(cursor)?,
             _ => cursor.max(resume),
         };
-        Some((Unread { seqs: start..self.end_of_reading(), below: self.events_below(cursor) }, since))
+        Some((start..self.end_of_reading(), since))
     }
 
     /// The first event above the revision that it waits for, once the cache has reached that: `None` before, and where
@@ -190,20 +161,19 @@ impl Consumer {
     fn seen(&self) -> Seen {
         loop {
             // Acquire: partner of the stores in `stands` and `lost`.
-            let word = self.standing.load(Acquire);
-            let standing = Standing::of_word(word);
+            let word = self.standing_word(Acquire);
+            let standing = word.standing();
             let lapped = self.has_lapped(standing);
             // Loaded after the cursor, whose load was Acquire: see the table.
-            if self.standing.load(Relaxed) >> 8 == word >> 8 {
-                return Seen { standing, lapped, losses: losses_of(word) };
+            if self.losses() == word.losses() {
+                return Seen { standing, lapped, losses: word.losses() };
             }
         }
     }
 
     /// Whether its next poll will meet a loss.
     fn has_lapped(&self, standing: Standing) -> bool {
-        let Some((Unread { seqs, .. }, _)) = self.unread(standing) else { return false };
-        let cursor = seqs.start;
+        let Some((Range { start: cursor, .. }, _)) = self.unread(standing) else { return false };
         let inner = &self.inner;
         let ring = &inner.ring;
         if standing == Standing::AwaitsFuture {
@@ -248,10 +218,6 @@ impl Consumer {
             Standing::Live | Standing::LiveInSegment => SubscriptionState::Live,
         }
     }
-}
-
-fn losses_of(word: u64) -> u64 {
-    (word & ALL_LOSSES) / A_LOSS
 }
 
 /// The result of [`Consumer::seen`].
@@ -322,10 +288,83 @@ impl Consumer {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();
         let unread = if is_over { None } else { self.unread(seen.standing) };
+        let ring = &self.inner.ring;
         Figures {
-            unread: unread.map(|(unread, _)| unread),
+            lag_events: unread.map_or(0, |(seqs, _)| ring.events_between(seqs.start, seqs.end.min(ring.head()))),
             lapped: seen.lapped,
             lagged: seen.losses + u64::from(seen.lapped),
         }
+    }
+}
+
+// ---- Limits ---------------------------------------------------------------------------------------------
+
+impl Consumer {
+    /// Whether it is less than half a window behind, or over: a feeder that waits for it asks this. Its words do not change
+    /// while it sleeps, so this uses how far the notifier has looked for it, and calls the notifier if that is too far
+    /// behind. So a feeder waits for no waiter that nobody looks at, nor runs ahead of one that may have to be woken.
+    pub(crate) fn is_near(&self) -> bool {
+        if self.end.load(Acquire) != OPEN || self.inner.is_closed() || self.takes_nothing() {
+            return true;
+        }
+        let hub = self.inner.hubs.of(FilterCode::of(&self.matcher));
+        let waiter = self.waiter();
+        let rest = waiter.map_or(Rest::Awake, |waiter| waiter.rest());
+        let examined_to = match rest {
+            Rest::Parked => waiter.map_or(0, |waiter| hub.waiters.examined_to(waiter)),
+            Rest::Woken { resume, .. } => resume,
+            Rest::Awake => 0,
+        };
+        let cursor = self.cursor.load(Relaxed).max(examined_to);
+        let ring = &self.inner.ring;
+        let (oldest, head) = (ring.oldest_seq(), ring.head());
+        // Half of the present window once it is full; before that no event can be lost.
+        let window = ring.window_slots();
+        let is_near = head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest);
+        if !is_near && rest == Rest::Parked {
+            // The writer does not call the notifier for events of other buckets than the one at which this sleeps.
+            hub.notify(&self.inner);
+        }
+        is_near
+    }
+
+    /// Ends it if its lag exceeds a limit. False: it has ended, and needs no further check.
+    pub(crate) fn enforce_lag_limit(&self) -> bool {
+        if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
+            return false;
+        }
+        let Some(limits) = self.limits_of_lag() else { return true };
+        let lag = self.lag();
+        if lag.events == 0 {
+            // A subscription that is not polled while there are no events is behind from now on, not since its last
+            // poll. A later time that its consumer has stored stays.
+            self.caught_up.fetch_max(clock::soon(), Relaxed);
+            return true;
+        }
+        if lag.events <= limits.events && lag.age <= limits.age {
+            return true;
+        }
+        step("found too slow");
+        {
+            // Both stored under the lock, so that a consumer that sees this end finds the lag with it. If its owner has
+            // closed it meanwhile, the owner's end stays.
+            let mut exceeded = lock(&limits.exceeded);
+            if !self.end_at(0) {
+                return false;
+            }
+            *exceeded = Some(Box::new(lag));
+        }
+        foreign::report(|| {
+            tracing::warn!(
+                cache = self.inner.name,
+                subscription = self.name(),
+                id = self.id(),
+                events = lag.events,
+                age_ms = lag.age.as_millis() as u64,
+                "closed: further behind than it may be"
+            );
+        });
+        self.wake_up();
+        false
     }
 }

@@ -13,44 +13,13 @@
 #![forbid(unsafe_code)]
 
 use super::consumer::{Consumer, ConsumerRef};
-use crate::log::ring::Ring;
 use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
-use std::ops::Range;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::{Duration, Instant};
 
 /// Time between two checks of the limits, and the pieces of [`Slots`] that the notifier looks at in one pass of a check.
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
 const PORTION: usize = 16;
-
-/// The share of one subscription in the statistics of its cache.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Figures {
-    /// The events that it has not taken, if it is behind.
-    pub(crate) unread: Option<Unread>,
-    /// Whether events that it had not taken have left the window, which no poll has reported.
-    pub(crate) lapped: bool,
-    /// Losses that are counted, that one included.
-    pub(crate) lagged: u64,
-}
-
-/// The events that a subscription has not taken.
-#[derive(Clone, Debug)]
-pub(crate) struct Unread {
-    /// Their sequence numbers; the end is above every head if the subscription has none.
-    pub(crate) seqs: Range<u64>,
-    /// A lower bound of the number of events below them; exact as long as the subscription knows it.
-    pub(crate) below: u64,
-}
-
-impl Unread {
-    /// The number of these events below `head`.
-    pub(crate) fn events(&self, ring: &Ring, head: u64) -> u64 {
-        let Range { start, end } = self.seqs;
-        let end = end.min(head);
-        if start < end { ring.events_between(start, end, self.below) } else { 0 }
-    }
-}
 
 /// The figures of all subscriptions together.
 #[derive(Clone, Copy, Default, Debug)]
@@ -140,19 +109,17 @@ impl Registry {
     }
 
     /// The present figures of all subscriptions together. O(subscriptions).
-    pub(crate) fn standings(&self, ring: &Ring) -> Standings {
+    pub(crate) fn standings(&self) -> Standings {
         let (all, lost_before): (Vec<_>, u64) = {
             let open = lock(&self.open);
             (open.slots.iter().cloned().collect(), open.lost_before)
         };
-        let head = ring.head();
         let mut sum = Standings { lagged: lost_before, ..Standings::default() };
         for one in all {
             let figures = one.figures();
             sum.lapped += u64::from(figures.lapped);
             sum.lagged += figures.lagged;
-            let events = figures.unread.map_or(0, |unread| unread.events(ring, head));
-            sum.max_lag_events = sum.max_lag_events.max(events);
+            sum.max_lag_events = sum.max_lag_events.max(figures.lag_events);
         }
         sum
     }

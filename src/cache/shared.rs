@@ -101,8 +101,6 @@ pub(crate) const READY: u32 = 1;
 pub(crate) struct Inner {
     /// Handles of the cache, and subscriptions that have not ended: the last one closes the cache.
     pub(super) keepers: AtomicUsize,
-    /// The upper half of each epoch of this cache.
-    pub(crate) birth: u64,
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
     pub(crate) limits: SizeLimits,
@@ -290,7 +288,7 @@ impl Inner {
 
     /// The present figures of all subscriptions; raises the largest lag ever seen to theirs.
     pub(super) fn standings(&self) -> Standings {
-        let now = self.registry.standings(&self.ring);
+        let now = self.registry.standings();
         self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
     }

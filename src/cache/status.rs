@@ -83,11 +83,11 @@ pub struct Status {
     pub last_error: Option<Error>,
     /// Subscriptions that are open.
     pub subscriptions: u64,
-    /// The largest present lag of an open subscription, in events, also of one that never polls; 0 where all of them
-    /// have everything. [`crate::Cache::subscriptions`] shows whose it is.
+    /// The largest present lag of an open subscription, in events as [`crate::Lag::events`] counts them, also of one that
+    /// never polls; 0 where all of them have everything. [`crate::Cache::subscriptions`] shows whose it is.
     pub max_lag_events: u64,
-    /// The largest lag of any subscription that a poll or a check has found so far, in events: a high-water mark that
-    /// outlives the subscription.
+    /// The largest lag of any subscription that a poll or a check has found so far, in events as
+    /// [`crate::Lag::events`] counts them: a high-water mark that outlives the subscription.
     pub max_lag_seen: u64,
     /// Open subscriptions that have lost events now, which no poll has reported yet
     /// ([`crate::SubscriptionState::Lapped`]).

@@ -25,8 +25,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct Lag {
     /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start lies in the
-    /// future. An upper bound, instead of exact, only if the segment of its cursor has left the window and it has not
-    /// polled since it was woken there, or since a start in the future was reached.
+    /// future. Exact while the cursor is in the window. Once the cursor's segment has left, an upper bound, and never more
+    /// than all events that were published.
     pub events: u64,
     /// Revisions between the position and the cache's.
     pub revisions: u64,

@@ -366,11 +366,6 @@ impl Ring {
         (oldest, count)
     }
 
-    #[inline]
-    pub(crate) fn segment_slots(&self) -> u64 {
-        self.slots
-    }
-
     pub(crate) fn base_of(&self, seq: u64) -> u64 {
         seq & !(self.slots - 1)
     }
@@ -479,14 +474,14 @@ impl Ring {
         self.capacity
     }
 
-    /// Events in [from, head), where at least `below` events lie below `from` (0 where nothing is known of it). Exact
-    /// where `from` is in the window, before all events, or above `below` events and no more. Otherwise at most too
-    /// many: how full each segment was that has left is not known, only how many events they had together. O(1).
-    pub(crate) fn events_between(&self, from: u64, head: u64, below: u64) -> u64 {
+    /// Events in [from, to), where `to` is at most the head: exact where `from` is in the window or before all events.
+    /// Otherwise an upper bound, because a segment that has left does not say how many of its slots were free; of all such
+    /// segments together that is known. O(1).
+    pub(crate) fn events_between(&self, from: u64, to: u64) -> u64 {
         let pin = reclaim::pin();
-        let (_, to) = self.events_below(head, &pin);
-        let (least, _) = self.events_below(from, &pin);
-        to.saturating_sub(least.max(below)).min(head.saturating_sub(from))
+        let (_, below_to) = self.events_below(to, &pin);
+        let (below_from, _) = self.events_below(from, &pin);
+        below_to.saturating_sub(below_from).min(to.saturating_sub(from))
     }
 
     /// How many events were published. `None` while a revision longer than the log is written, which leaves no
@@ -525,12 +520,6 @@ impl Ring {
         // The segment that begins there may not be open yet: then it is where the one before ends.
         let segment = self.peek(seq, pin).or_else(|| self.peek(seq - 1, pin))?;
         Some(segment.events_before() + segment.end(seq).min(seq) - segment.base())
-    }
-
-    /// Slots below a sequence number at most the head that no event has; `None` where that is not known any more.
-    pub(crate) fn free_slots_below(&self, seq: u64) -> Option<u64> {
-        let events = self.events_below_in_window(seq, &reclaim::pin())?;
-        Some(seq.saturating_sub(self.slots) - events)
     }
 
     /// h(R): the seq of the first event above `revision` in the present history; `head` if there is none. The answer

@@ -11,7 +11,6 @@
 //! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | inbox | `inbox` | its exchange; its swap |
 //! | version count | `version_count` | the release of a count; the last one's load |
-//! | a count of a `LeanArc` | `lean_arc_count` | the release of a count; the last one's load |
 
 use super::*;
 use crate::data::slot::OwnedSlot;
@@ -263,28 +262,4 @@ proof!(
     version_count, loom_version_count,
     loom_version_count_weak_give_back: CountRelease => "Causality violation",
     loom_version_count_weak_last: CountReleaseLast => "Causality violation",
-);
-
-/// Row "a count of a `LeanArc`": every use of the value happens before its drop.
-fn lean_arc_count(weakened: Weak) {
-    struct Ends(collector::Track);
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            self.0.end();
-        }
-    }
-    PLAIN.run(weakened, || {
-        let one = sync::LeanArc::new(Ends(collector::Track::new()));
-        let other = one.clone();
-        let reading = thread::spawn(move || other.0.read());
-        one.clone().0.read();
-        drop(one);
-        reading.join().unwrap();
-    });
-}
-
-proof!(
-    lean_arc_count, loom_lean_arc_count,
-    loom_lean_arc_count_weak_release: LeanRelease => "Causality violation",
-    loom_lean_arc_count_weak_last: LeanLast => "Causality violation",
 );

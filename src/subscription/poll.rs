@@ -117,8 +117,7 @@ impl Awake<'_> {
     /// be closed before it is full.
     #[cold]
     fn count_max_lag(&self, frontier: &Frontier) {
-        let below = self.shared.events_below_shown();
-        let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head, below);
+        let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head);
         self.shared.inner.consumers.max_lag.fetch_max(events, Relaxed);
     }
 

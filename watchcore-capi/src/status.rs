@@ -55,8 +55,8 @@ pub struct watchcore_status {
     pub bytes: u64,
     /// Open subscriptions.
     pub subscriptions: u64,
-    /// The largest present lag of all subscriptions, in events, including one that is never polled. Which one it is:
-    /// watchcore_subscription_list_new.
+    /// The largest present lag of all subscriptions, in events as in watchcore_lag, including one that is never
+    /// polled. Which one it is: watchcore_subscription_list_new.
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,
@@ -78,7 +78,8 @@ pub struct watchcore_status {
     pub source_error: i32,
     /// How far back the log goes: it has every event since then.
     pub window_age_ms: u64,
-    /// The largest lag that any subscription was ever found with, in events, including freed ones.
+    /// The largest lag that any subscription was ever found with, in events as in watchcore_lag, including freed
+    /// ones.
     pub max_lag_seen: u64,
     /// Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
     pub lapped: u64,

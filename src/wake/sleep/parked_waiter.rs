@@ -24,7 +24,7 @@ use super::owned::Owned;
 use super::ready_list::{MemberWord, SetMember};
 use super::waker::{WakeUp, Waker, WakerSlot};
 use crate::heap;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
+use crate::sync::{AcqRel, Acquire, Arc, AtomicU32, AtomicU64, OnceArc, Relaxed, Release, ord, spin};
 use crate::sys::clock;
 use std::sync::atomic::{AtomicU32 as PlainHalf, AtomicU64 as Plain};
 use std::time::Instant;
@@ -141,7 +141,7 @@ const ANNOUNCED: u32 = 1;
 const NEXT_INTEREST: u32 = 2;
 
 /// A counted reference to a waiter: its consumer, the tables and each handle that may close the subscription have one.
-pub(crate) type WaiterRef = LeanArc<ParkedWaiter>;
+pub(crate) type WaiterRef = Arc<ParkedWaiter>;
 
 /// The consumer's own part of its waiter.
 #[derive(Default)]
@@ -165,7 +165,7 @@ pub(crate) struct ParkedWaiter {
     // The rest needs no order of its own: it does not change while the waiter is parked.
     woken_at: Plain,
     /// The due times, made when the consumer first parks with one.
-    times: OnceBox<DueTimes>,
+    times: OnceArc<DueTimes>,
     /// Only the consumer uses this.
     pub(crate) registration: Owned<Registration>,
     /// Its hub, and where it is filed.
@@ -182,7 +182,7 @@ impl ParkedWaiter {
             waker: Owned::new(WakerSlot::Empty),
             member: MemberWord::new(),
             woken_at: Plain::new(0),
-            times: OnceBox::new(),
+            times: OnceArc::new(),
             registration: Owned::new(Registration::default()),
             filed: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }

@@ -19,7 +19,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, Inbox, LeanArc, Mutex, Relaxed, SeqCst, fence, lock, ord};
+use crate::sync::{self, AcqRel, Acquire, AtomicBool, AtomicU64, Inbox, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::sys::Signal;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -63,7 +63,7 @@ struct TakenMembers<M> {
 
 /// A member on the ready list of a set, in one of its memberships.
 struct ListedMember<M> {
-    member: LeanArc<M>,
+    member: sync::Arc<M>,
     number: u64,
     tag: u64,
 }
@@ -168,7 +168,7 @@ impl<M: SetMember> Membership<M> {
 
     /// Puts the member on the ready list, unless it is listed already; the signal that the caller then raises. Takes no lock
     /// and makes no system call.
-    pub(crate) fn list(&self, member: &LeanArc<M>) -> Option<Arc<SetSignal>> {
+    pub(crate) fn list(&self, member: &sync::Arc<M>) -> Option<Arc<SetSignal>> {
         let set = self.set.upgrade()?;
         if let Some(number) = member.member().list() {
             set.ready.push(ListedMember { member: member.clone(), number, tag: self.tag });
