@@ -10,6 +10,7 @@
 # WATCHCORE_STEP_TIMEOUT   seconds a step may take (default 2400)
 # WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
 # WATCHCORE_FAKE_ETCD      the fake etcd, if not the one scripts/fake-etcd.sh builds
+# WATCHCORE_COMPARISON     1: with the step `comparison`, which else runs where Go has compiled Kubernetes' API server before
 set -uo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -132,8 +133,10 @@ step_go-tags() {
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
-# Real clients against watchcore serve, and the comparison with Kubernetes' API server.
-step_http-tests() { tested scripts/http-tests.sh -v ./...; }
+# Real clients against watchcore serve.
+step_http-tests() { tested scripts/http-tests.sh -v; }
+# Its answers beside those of Kubernetes' API server, which Go compiles for some minutes.
+step_comparison() { tested scripts/http-tests.sh --comparison -v; }
 # Programs of strangers, built outside of the tree as the documentation says.
 step_outside-rust() { tests/outside/run.sh 'rust*'; }
 step_outside-c() { tests/outside/run.sh 'c*'; }
@@ -232,16 +235,26 @@ run() {
 
 lanes=("tools$(! wants rust c go || echo ' etcd')")
 run
+comparison=
+if wants go; then
+    if [ "${WATCHCORE_COMPARISON:-0}" = 1 ] || scripts/http-tests.sh --compiled 2>/dev/null; then
+        comparison=" comparison"
+    else
+        left_out="comparison was left out: WATCHCORE_COMPARISON=1 make test, or scripts/test.sh --step comparison, runs it"
+    fi
+fi
 # The models need a core and nothing else: they fill what the first steps of the others leave, a link on one core and downloads.
 lanes=("" "" "")
 ! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features msrv rust doc pipe address outside-rust"
 ! wants c go || lanes[1]+=" lib fake-etcd"
 ! wants c || lanes[1]+=" lib-test c python outside-c"
-! wants go || lanes[1]+=" gofmt vet go go-tags go-kubernetes http-tests outside-go"
+! wants go || lanes[1]+=" gofmt vet go go-tags go-kubernetes http-tests$comparison outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
 run
 
+[ -z "${left_out:-}" ] || summary+=$(row comparison "left out" - -)$'\n'
 printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds processor)" "$summary" "$(row all "" $SECONDS "")"
+[ -z "${left_out:-}" ] || printf '%s\n' "$left_out"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit

@@ -136,7 +136,7 @@ func (s *Server) Close() {
 // Output is the last of what it logged.
 func (s *Server) Output() string { return s.process.Output() }
 
-// Kubernetes is its API server for custom resources (cmd/apiserver), with the resources of this package.
+// Kubernetes is its API server for custom resources (comparison/apiserver), with the resources of this package.
 type Kubernetes struct {
 	URL     string
 	process *Process
