@@ -143,10 +143,10 @@ type Kubernetes struct {
 	input   io.Closer
 }
 
-// StartKubernetes starts one over an etcd. What it writes lies below directory. The resources are not declared yet: see Declare.
+// StartKubernetes starts one over an etcd, with its files below directory. The resources are not declared yet: see Declare.
 func StartKubernetes(ctx context.Context, binary, etcd, directory string) (*Kubernetes, error) {
 	reader, writer := io.Pipe()
-	// It ends when its input does, and so not later than this program.
+	// The server ends when its input does, and so not later than this program.
 	input, hold, err := os.Pipe()
 	if err != nil {
 		return nil, err
