@@ -25,7 +25,8 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 3
 fi
 
-export GOFLAGS="-buildvcs=false ${GOFLAGS:-}" GOWORK=off CGO_ENABLED=0
+# One line of Go's settings for all, so that one build of a package does for all. -trimpath is that of scripts/etcd.sh.
+export GOFLAGS="-buildvcs=false -trimpath ${GOFLAGS:-}" GOWORK=off CGO_ENABLED=0
 packages="./cmd/... ./internal/... ./tests"
 case ${1:-} in
 --comparison)
@@ -64,10 +65,8 @@ if [ "${1:-}" = --run ]; then
     cd -- "$root"
     exec "$@"
 fi
-# shellcheck disable=SC2086
-go vet $packages
 unformatted=$(gofmt -l .)
 [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted" >&2; exit 1; }
 "${CARGO:-cargo}" fmt --manifest-path ../rust/Cargo.toml --check
 # shellcheck disable=SC2086
-exec go test -count=1 -timeout 6m "$@" $packages
+exec go test -vet=all -count=1 -timeout 6m "$@" $packages

@@ -119,20 +119,21 @@ step_gofmt() {
     unformatted=$(gofmt -l go) || return 1
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
-step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug . && scripts/go.sh -C kubernetes vet ./...; }
 # tested COMMAND...: -v names the tests that passed; their beginnings are left out.
 tested() { "$@" | grep --line-buffered -v '^=== '; }
-# Beside an etcd, for the examples.
-step_go() { tested scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./...; }
+# Beside an etcd, for the examples. All checks of vet are part of each go test here, on what that compiles anyway.
+step_go() { tested scripts/with-etcd.sh scripts/go.sh test -vet=all -v -race -count=1 ./...; }
 # With the shared library, as `make lib` left it, and with the tag that poisons released batches: the packages that the tags
 # change, and the informers, which release batches. Go keeps what pkg-config said once, also of another place: the flag makes this
-# place a build of its own.
+# place a build of its own. The tests of watch have a file that the race detector leaves out.
 step_go-tags() {
     PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
-        scripts/go.sh test -count=1 -tags watchcore_system . && tested scripts/go.sh test -v -count=1 -tags debug . ./informer
+        scripts/go.sh test -vet=all -count=1 -tags watchcore_system . &&
+        tested scripts/go.sh test -vet=all -v -count=1 -tags debug . ./informer &&
+        scripts/go.sh vet -tags debug ./watch
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
-step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
+step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -vet=all -v -race -count=1 ./...; }
 # Real clients against watchcore serve.
 step_http-tests() { tested scripts/http-tests.sh -v; }
 # Its answers beside those of Kubernetes' API server, which Go compiles for some minutes.
@@ -248,7 +249,7 @@ lanes=("" "" "")
 ! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features msrv rust doc pipe address outside-rust"
 ! wants c go || lanes[1]+=" lib fake-etcd"
 ! wants c || lanes[1]+=" lib-test c python outside-c"
-! wants go || lanes[1]+=" gofmt vet go go-tags go-kubernetes http-tests$comparison outside-go"
+! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes http-tests$comparison outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
 run
 
