@@ -83,14 +83,14 @@ models() {
     local cfg=$1 list
     shift
     export RUSTFLAGS="${RUSTFLAGS:-} --cfg $cfg" LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3}
-    list=$(cargo test --release --lib "$@" loom_ -- --list) || return 1
+    list=$(cargo test --lib "$@" loom_ -- --list) || return 1
     # A filter that matches nothing would pass.
     grep -q ': test$' <<<"$list" || { echo "no test of that name: $*"; return 1; }
     # More than cores: a few models take most of the time, and begin late in the order of their names.
-    cargo test --release --lib "$@" loom_ -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
+    cargo test --lib "$@" loom_ -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
 }
-step_loom() { models loom --no-default-features --target-dir target/loom; }
-# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
+step_loom() { models loom --release --no-default-features --target-dir target/loom; }
+# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs. They are so short that optimization would take longer.
 step_toolkit-loom() { models toolkit_loom -p watchcore-toolkit --target-dir target/toolkit-loom; }
 
 # Wake sets with a pipe, as where there is no eventfd: all tests but the unit tests of what lies below them. A cfg is another build,
@@ -244,13 +244,16 @@ if wants go; then
         left_out="comparison was left out: WATCHCORE_COMPARISON=1 make test, or scripts/test.sh --step comparison, runs it"
     fi
 fi
-# The models need a core and nothing else: they fill what the first steps of the others leave, a link on one core and downloads.
+# Of about the same length. The third begins with the models, which need a core and nothing else: they fill what a link on one core and
+# downloads leave. The builds that http-tests takes up are there then.
 lanes=("" "" "")
-! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features msrv rust doc pipe address outside-rust"
+! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features rust doc outside-rust"
 ! wants c go || lanes[1]+=" lib fake-etcd"
 ! wants c || lanes[1]+=" lib-test c python outside-c"
-! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes http-tests$comparison outside-go"
+! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
+! wants go || lanes[2]+=" http-tests$comparison"
+! wants rust || lanes[2]+=" address msrv pipe"
 run
 
 [ -z "${left_out:-}" ] || summary+=$(row comparison "left out" - -)$'\n'
