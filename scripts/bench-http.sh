@@ -22,7 +22,7 @@ if [ -z "${NO_BUILD:-}" ]; then
     cargo bench -p watchcore-benches --bench http --profile release --no-run
     # Some minutes with empty caches of Go.
     mkdir -p target/http-tests
-    (cd http-tests/go && go build -o "$apiserver" ./cmd/apiserver)
+    (cd http-tests/go && go build -o "$apiserver" ./comparison/apiserver)
 fi
 # Sockets of ten thousand watchers.
 ulimit -n "$(ulimit -Hn)"

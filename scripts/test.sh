@@ -10,6 +10,7 @@
 # WATCHCORE_STEP_TIMEOUT   seconds a step may take (default 2400)
 # WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
 # WATCHCORE_FAKE_ETCD      the fake etcd, if not the one scripts/fake-etcd.sh builds
+# WATCHCORE_COMPARISON     1: with the step `comparison`, which else runs where Go has compiled Kubernetes' API server before
 set -uo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -82,14 +83,14 @@ models() {
     local cfg=$1 list
     shift
     export RUSTFLAGS="${RUSTFLAGS:-} --cfg $cfg" LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3}
-    list=$(cargo test --release --lib "$@" loom_ -- --list) || return 1
+    list=$(cargo test --lib "$@" loom_ -- --list) || return 1
     # A filter that matches nothing would pass.
     grep -q ': test$' <<<"$list" || { echo "no test of that name: $*"; return 1; }
     # More than cores: a few models take most of the time, and begin late in the order of their names.
-    cargo test --release --lib "$@" loom_ -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
+    cargo test --lib "$@" loom_ -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
 }
-step_loom() { models loom --no-default-features --target-dir target/loom; }
-# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
+step_loom() { models loom --release --no-default-features --target-dir target/loom; }
+# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs. They are so short that optimization would take longer.
 step_toolkit-loom() { models toolkit_loom -p watchcore-toolkit --target-dir target/toolkit-loom; }
 
 # Wake sets with a pipe, as where there is no eventfd: all tests but the unit tests of what lies below them. A cfg is another build,
@@ -118,22 +119,25 @@ step_gofmt() {
     unformatted=$(gofmt -l go) || return 1
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
-step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug . && scripts/go.sh -C kubernetes vet ./...; }
 # tested COMMAND...: -v names the tests that passed; their beginnings are left out.
 tested() { "$@" | grep --line-buffered -v '^=== '; }
-# Beside an etcd, for the examples.
-step_go() { tested scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./...; }
+# Beside an etcd, for the examples. All checks of vet are part of each go test here, on what that compiles anyway.
+step_go() { tested scripts/with-etcd.sh scripts/go.sh test -vet=all -v -race -count=1 ./...; }
 # With the shared library, as `make lib` left it, and with the tag that poisons released batches: the packages that the tags
 # change, and the informers, which release batches. Go keeps what pkg-config said once, also of another place: the flag makes this
-# place a build of its own.
+# place a build of its own. The tests of watch have a file that the race detector leaves out.
 step_go-tags() {
     PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
-        scripts/go.sh test -count=1 -tags watchcore_system . && tested scripts/go.sh test -v -count=1 -tags debug . ./informer
+        scripts/go.sh test -vet=all -count=1 -tags watchcore_system . &&
+        tested scripts/go.sh test -vet=all -v -count=1 -tags debug . ./informer &&
+        scripts/go.sh vet -tags debug ./watch
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
-step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -v -race -count=1 ./...; }
-# Real clients against watchcore serve, and the comparison with Kubernetes' API server.
-step_http-tests() { tested scripts/http-tests.sh -v ./...; }
+step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -vet=all -v -race -count=1 ./...; }
+# Real clients against watchcore serve.
+step_http-tests() { tested scripts/http-tests.sh -v; }
+# Its answers beside those of Kubernetes' API server, which Go compiles for some minutes.
+step_comparison() { tested scripts/http-tests.sh --comparison -v; }
 # Programs of strangers, built outside of the tree as the documentation says.
 step_outside-rust() { tests/outside/run.sh 'rust*'; }
 step_outside-c() { tests/outside/run.sh 'c*'; }
@@ -232,16 +236,29 @@ run() {
 
 lanes=("tools$(! wants rust c go || echo ' etcd')")
 run
-# The models need a core and nothing else: they fill what the first steps of the others leave, a link on one core and downloads.
+comparison=
+if wants go; then
+    if [ "${WATCHCORE_COMPARISON:-0}" = 1 ] || scripts/http-tests.sh --compiled 2>/dev/null; then
+        comparison=" comparison"
+    else
+        left_out="comparison was left out: WATCHCORE_COMPARISON=1 make test, or scripts/test.sh --step comparison, runs it"
+    fi
+fi
+# Of about the same length. The third begins with the models, which need a core and nothing else: they fill what a link on one core and
+# downloads leave. The builds that http-tests takes up are there then.
 lanes=("" "" "")
-! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features msrv rust doc pipe address outside-rust"
+! wants rust || lanes[0]+=" fmt storeys operations rows names clippy no-features rust doc outside-rust"
 ! wants c go || lanes[1]+=" lib fake-etcd"
 ! wants c || lanes[1]+=" lib-test c python outside-c"
-! wants go || lanes[1]+=" gofmt vet go go-tags go-kubernetes http-tests outside-go"
+! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
+! wants go || lanes[2]+=" http-tests$comparison"
+! wants rust || lanes[2]+=" address msrv pipe"
 run
 
+[ -z "${left_out:-}" ] || summary+=$(row comparison "left out" - -)$'\n'
 printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds processor)" "$summary" "$(row all "" $SECONDS "")"
+[ -z "${left_out:-}" ] || printf '%s\n' "$left_out"
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit

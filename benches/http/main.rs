@@ -6,7 +6,7 @@
 //! | variable | |
 //! | --- | --- |
 //! | `WATCHCORE_SERVER` | the binary `watchcore`; default `target/release/watchcore` |
-//! | `HTTP_APISERVER` | a program that serves custom objects of `bench.test/v1` `widgets` as Kubernetes does: as the program of `http-tests/go/cmd/apiserver` does; without it that column is empty |
+//! | `HTTP_APISERVER` | a program that serves custom objects of `bench.test/v1` `widgets` as Kubernetes does: as the program of `http-tests/go/comparison/apiserver` does; without it that column is empty |
 //! | `ROWS` | which rows: `fanout idle list latency deaf hostile`; default all |
 //! | `WATCHERS` | how many, for the fan-out; default `1000 10000` |
 //! | `WATCHERS` | in the row `revoke`, which is run by its name alone: how many; default 10000 |

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"watchcore.test/http/internal/clients"
+	"watchcore.test/http/internal/suite"
 )
 
 // All clients follow the same changes at once, through a kill -9 of etcd, a compaction that the server does not see, a
 // kill -9 of the server and a SIGTERM to it. Each ends with etcd's own state, and was told everything once, but for what
 // a list that it read itself has in it.
 func TestClients(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 1000)
 	url, directory := w.Server.URL, t.TempDir()
 	type client = clients.Client

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"watchcore.test/http/internal/clients"
+	"watchcore.test/http/internal/suite"
 	"watchcore.test/http/internal/world"
 )
 
@@ -41,7 +42,7 @@ func lines(text string) []string {
 
 // Each use of kubectl that reads, against what lies in etcd.
 func TestKubectl(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 600)
 	home := t.TempDir()
 	kubectl := func(t *testing.T, arguments ...string) string {

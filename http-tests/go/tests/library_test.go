@@ -22,6 +22,7 @@ import (
 
 	"watchcore.test/http/internal/clients"
 	"watchcore.test/http/internal/history"
+	"watchcore.test/http/internal/suite"
 	"watchcore.test/http/internal/world"
 )
 
@@ -66,7 +67,7 @@ func known(ctx context.Context, t *testing.T, w *world.World, revision int64) {
 
 // client-go's pager reads pages of 37 while objects change: together they are the state of one revision.
 func TestPagerReadsOneRevision(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 1000)
 	resource := dynamicClient(t, w.Server.URL).Resource(clients.Resource("widgets"))
 	churning(ctx, t, w.Writer.Churn)
@@ -111,7 +112,7 @@ func TestPagerReadsOneRevision(t *testing.T) {
 
 // A token of a revision that the server has no longer is refused with another token, with which the list goes on.
 func TestPagerGoesOnAfterExpiry(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 500)
 	resource := dynamicClient(t, w.Server.URL).Resource(clients.Resource("widgets"))
 	first, err := resource.List(ctx, metav1.ListOptions{Limit: 20})
@@ -153,7 +154,7 @@ func TestPagerGoesOnAfterExpiry(t *testing.T) {
 
 // UntilWithSync sees the condition that a later change makes true, also if etcd is killed meanwhile.
 func TestUntilWithSync(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 200)
 	resource := dynamicClient(t, w.Server.URL).Resource(clients.Resource("gizmos"))
 	lists := &cache.ListWatch{
@@ -196,7 +197,7 @@ func TestUntilWithSync(t *testing.T) {
 
 // A Table that is asked for by hand and read with Kubernetes' types, as a list and as a watch.
 func TestTypedTables(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	w := newWorld(ctx, t, 300)
 	const form = "application/json;as=Table;v=v1;g=meta.k8s.io"
 	revision, err := w.Etcd.Revision(ctx)
@@ -204,7 +205,7 @@ func TestTypedTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	url := w.Server.URL + "/apis/matrix.test/v1/widgets"
-	_, _, body := fetch(ctx, t, url, form)
+	_, _, body := suite.Fetch(ctx, t, url, form)
 	var list metav1.Table
 	if err := json.Unmarshal(body, &list); err != nil {
 		t.Fatal(err)

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"watchcore.test/http/internal/fleet"
+	"watchcore.test/http/internal/suite"
 )
 
 // Three servers over one etcd, behind one address. Each is held behind etcd once while the two others are killed, so that all
 // clients come to it with revisions that it does not have.
 func TestServersInTurn(t *testing.T) {
-	ctx := bounded(t)
+	ctx := suite.Bounded(t)
 	f, err := fleet.Start(ctx, programs, "", t.TempDir(), 300, t.Logf)
 	t.Cleanup(f.Close)
 	if err != nil {

@@ -24,7 +24,7 @@ use std::error::Error;
 use std::pin::pin;
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
-/// What is watched: the plural and the kind.
+/// The watched resources: the plural and the kind.
 const RESOURCES: [(&str, &str); 2] = [("widgets", "Widget"), ("gizmos", "Gizmo")];
 
 fn resource(plural: &str, kind: &str) -> ApiResource {
@@ -60,7 +60,7 @@ async fn follow<K: Resource>(log: String, plural: &str, events: impl Stream<Item
             Ok(Event::InitDone) => print(&log, json!({ "kind": "list", "items": std::mem::take(&mut initial) })),
             Ok(Event::Apply(object)) => happened(&log, "APPLIED", place(plural, &object)),
             Ok(Event::Delete(object)) => happened(&log, "DELETED", place(plural, &object)),
-            // It tries again by itself.
+            // The watcher tries again by itself.
             Err(error) => eprintln!("{log}: {error}"),
         }
     }

@@ -1,7 +1,7 @@
 // Package clients has the programs and libraries that list and watch, each as one that can be started, tells logs what
 // it was told, and is stopped.
 //
-// None of them knows that it is tested: a client keeps its own rules of when it resumes and when it lists anew, and where
+// No client knows that it is tested: each keeps its own rules of when it resumes and when it lists anew, and where
 // a program has none (curl), it is run by the smallest loop that Kubernetes' documentation asks for.
 package clients
 

@@ -80,7 +80,7 @@ func runInformer(ctx context.Context, informer cache.SharedIndexInformer, log *h
 		return stateOf(plural, informer.GetStore().List()), nil
 	}
 	seen := &revisions{informer: informer, plural: plural, highest: map[string]int64{}}
-	// It fails for an informer that has stopped, which this one has not.
+	// AddEventHandler fails for an informer that has stopped, which this one has not.
 	_, _ = informer.AddEventHandler(seen)
 	c.Back = seen.back
 	c.run(func() error {
@@ -90,7 +90,7 @@ func runInformer(ctx context.Context, informer cache.SharedIndexInformer, log *h
 	return c
 }
 
-// revisions are those that an informer's handler sees. None of them may fall.
+// revisions are those that an informer's handler sees. They must not go back.
 type revisions struct {
 	informer cache.SharedIndexInformer
 	plural   string

@@ -147,7 +147,7 @@ func (k *kubectl) state(log *history.Log) (map[string]int64, error) {
 			if last {
 				break
 			}
-			// It ended before its watch began: nobody was told anything that counts.
+			// This kubectl ended before its watch began: nobody was told anything that counts.
 			k.run, k.row = k.run+1, 0
 			continue
 		}

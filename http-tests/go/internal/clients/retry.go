@@ -13,8 +13,8 @@ import (
 	"watchcore.test/http/internal/history"
 )
 
-// RetryWatcher starts client-go's watcher that resumes by itself. It follows a list, and where it can no longer resume,
-// another one.
+// RetryWatcher starts client-go's watcher that resumes by itself. The watcher follows a list, and where it can no longer
+// resume, another one.
 func RetryWatcher(ctx context.Context, url, plural string) (*Client, error) {
 	client, err := dynamic.NewForConfig(Config(url))
 	if err != nil {
@@ -66,7 +66,7 @@ func retryWatch(ctx context.Context, resource dynamic.ResourceInterface, log *hi
 			}
 			log.Bookmark(metadataOf{ResourceVersion: object.GetResourceVersion()}.revision())
 		case watch.Error:
-			// It gives up: what it was to resume from is gone.
+			// The watcher gives up: the revision to resume from is gone.
 			return nil
 		}
 	}

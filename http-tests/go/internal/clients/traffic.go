@@ -20,8 +20,8 @@ type Traffic struct {
 }
 
 // CountTraffic counts from now on, until the function that it returns is called. Each request has a connection of its own
-// then, so that a balancer of connections sends it to the next server. It stands in the place of http.DefaultTransport, which
-// all clients have that do not say more than an address, client-go's too.
+// then, so that a balancer of connections sends it to the next server. The counter replaces http.DefaultTransport, which
+// all clients have that are given nothing but an address, client-go's too.
 func CountTraffic() (traffic *Traffic, stop func()) {
 	before := http.DefaultTransport
 	below := before.(*http.Transport).Clone()

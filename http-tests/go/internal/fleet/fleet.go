@@ -325,8 +325,8 @@ func (f *Fleet) changes(ctx context.Context) (int64, error) {
 	return last, err
 }
 
-// restart starts a server again, unless it runs. What it shows from its first answer on is not older than etcd was when it was
-// started.
+// restart starts a server again, unless it runs. From its first answer on the server shows no state older than etcd's at its
+// start.
 func (f *Fleet) restart(ctx context.Context, one *member) error {
 	if one.Runs() {
 		return nil

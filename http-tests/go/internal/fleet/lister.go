@@ -16,14 +16,14 @@ import (
 )
 
 // A lister lists again and again, each time at the next server: with each resourceVersion that a list may have, whole and in
-// pages. What it is answered is compared with what happened.
+// pages. Each answer is compared with what happened.
 type lister struct {
 	f      *Fleet
 	plural string
 
 	turn           int
 	lists, refused int
-	// Of lists with resourceVersion=0: how many there were, how many were older than one before, the highest revision.
+	// Lists with resourceVersion=0: their number, how many were older than one before, and their highest revision.
 	any, older int
 	highest    int64
 }
@@ -109,7 +109,7 @@ func (l *lister) list(ctx context.Context, query url.Values) (int64, map[string]
 			return 0, nil, errors.New(response.Status)
 		}
 		if err != nil {
-			// It was killed in the middle of its answer.
+			// The server was killed in the middle of its answer.
 			return 0, nil, nil
 		}
 		revision, err := strconv.ParseInt(list.ResourceVersion, 10, 64)

@@ -18,7 +18,7 @@ const (
 // Applied is the type of an event where the client does not tell ADDED from MODIFIED.
 const Applied = "APPLIED"
 
-// An Entry is one thing that a client was told. As JSON it is a line of what a client program prints.
+// An Entry is one thing that a client was told. A client program prints one as a line of JSON.
 type Entry struct {
 	Kind     string           `json:"kind"`
 	Revision int64            `json:"revision,omitempty"`

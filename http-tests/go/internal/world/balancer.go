@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// StartBalancer starts a proxy before several servers, such as 127.0.0.1:8080. It gives each connection to the next of them,
-// and passes over those that do not take it.
+// StartBalancer starts a proxy before several servers, such as 127.0.0.1:8080. The proxy gives each connection to the next
+// of them, and skips those that do not take it.
 func StartBalancer(servers []string) (*Proxy, error) {
 	var turn atomic.Uint64
 	return startProxy(func() (net.Conn, error) {
@@ -45,7 +45,7 @@ backend servers
  option httpchk GET /readyz
 `
 
-// StartHaproxy starts haproxy before several servers. It gives each request to the next of those that are ready.
+// StartHaproxy starts haproxy before several servers. Haproxy gives each request to the next of those that are ready.
 func StartHaproxy(ctx context.Context, binary, directory string, servers []string) (url string, process *Process, err error) {
 	address, err := FreeAddress()
 	if err != nil {

@@ -82,7 +82,7 @@ func (e *Etcd) Start(ctx context.Context) error {
 	return err
 }
 
-// Kill ends it as kill -9 does. What it had acknowledged is there again after Start.
+// Kill ends etcd as kill -9 does. Writes that etcd acknowledged are there again after Start.
 func (e *Etcd) Kill() { e.process.Kill() }
 
 // Close ends it for good.

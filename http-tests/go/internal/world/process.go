@@ -22,7 +22,7 @@ import (
 // Patience is how long anything may take that is waited for.
 const Patience = 60 * time.Second
 
-// A Process is a program that was started here. It is killed when this program dies, however that happens.
+// A Process is a program that was started here. The kernel kills the process when this program dies, however that happens.
 type Process struct {
 	command *exec.Cmd
 	ended   chan struct{}

@@ -67,7 +67,7 @@ func (p *Proxy) carry(from net.Conn) {
 	_, _ = io.Copy(gated{from, p}, to)
 }
 
-// gated is the side of the one who connected. It is no net.Conn, so that io.Copy calls its Write.
+// gated is the side of the one who connected. The type is no net.Conn, so that io.Copy calls its Write.
 type gated struct {
 	to    io.Writer
 	proxy *Proxy

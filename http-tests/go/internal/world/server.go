@@ -136,17 +136,17 @@ func (s *Server) Close() {
 // Output is the last of what it logged.
 func (s *Server) Output() string { return s.process.Output() }
 
-// Kubernetes is its API server for custom resources (cmd/apiserver), with the resources of this package.
+// Kubernetes is its API server for custom resources (comparison/apiserver), with the resources of this package.
 type Kubernetes struct {
 	URL     string
 	process *Process
 	input   io.Closer
 }
 
-// StartKubernetes starts one over an etcd. What it writes lies below directory. The resources are not declared yet: see Declare.
+// StartKubernetes starts one over an etcd, with its files below directory. The resources are not declared yet: see Declare.
 func StartKubernetes(ctx context.Context, binary, etcd, directory string) (*Kubernetes, error) {
 	reader, writer := io.Pipe()
-	// It ends when its input does, and so not later than this program.
+	// The server ends when its input does, and so not later than this program.
 	input, hold, err := os.Pipe()
 	if err != nil {
 		return nil, err

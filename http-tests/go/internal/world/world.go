@@ -19,25 +19,31 @@ import (
 
 // Programs are the paths of what is run.
 type Programs struct {
-	Etcd, Watchcore, Kubectl, APIServer, KubeRust string
+	Etcd, Watchcore, Kubectl, KubeRust string
 }
 
 // ProgramsFromEnvironment reads what scripts/http-tests.sh sets.
-func ProgramsFromEnvironment() (Programs, error) {
-	var p Programs
+func ProgramsFromEnvironment() (p Programs, err error) {
 	for name, to := range map[string]*string{
-		"HTTP_TESTS_ETCD": &p.Etcd, "HTTP_TESTS_WATCHCORE": &p.Watchcore, "HTTP_TESTS_KUBECTL": &p.Kubectl,
-		"HTTP_TESTS_APISERVER": &p.APIServer, "HTTP_TESTS_KUBE_RUST": &p.KubeRust,
+		"HTTP_TESTS_ETCD": &p.Etcd, "HTTP_TESTS_WATCHCORE": &p.Watchcore, "HTTP_TESTS_KUBECTL": &p.Kubectl, "HTTP_TESTS_KUBE_RUST": &p.KubeRust,
 	} {
-		*to = os.Getenv(name)
-		if *to == "" {
-			return p, fmt.Errorf("%s does not name a program: run scripts/http-tests.sh, which builds and names them", name)
-		}
-		if _, err := os.Stat(*to); err != nil {
-			return p, fmt.Errorf("%s: %w: run scripts/http-tests.sh, which builds it", name, err)
+		if *to, err = ProgramFromEnvironment(name); err != nil {
+			return p, err
 		}
 	}
 	return p, nil
+}
+
+// ProgramFromEnvironment is the path in one of these variables.
+func ProgramFromEnvironment(name string) (string, error) {
+	path := os.Getenv(name)
+	if path == "" {
+		return "", fmt.Errorf("%s does not name a program: run scripts/http-tests.sh, which builds and names them", name)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("%s: %w: run scripts/http-tests.sh, which builds it", name, err)
+	}
+	return path, nil
 }
 
 // A World is an etcd with a writer, and watchcore serve over it by a connection that can be cut.

@@ -30,7 +30,7 @@ var (
 // The number of the last transaction lies here, so that a writer who got no answer finds out what became of it.
 const marker = "/watchcore-test/transaction"
 
-// A Writer changes objects in etcd, a transaction after the other, and keeps their history. One goroutine uses it.
+// A Writer changes objects in etcd, a transaction after the other, and keeps their history. A Writer is for one goroutine.
 type Writer struct {
 	History *history.History
 
@@ -69,8 +69,8 @@ func (w *Writer) Fill(ctx context.Context, objects int) error {
 	return nil
 }
 
-// Churn makes at least so many changes, in transactions of one to twenty. It stops early with the context, between two
-// transactions.
+// Churn makes at least so many changes, in transactions of one to twenty. The end of the context stops it early, between
+// two transactions.
 func (w *Writer) Churn(ctx context.Context, changes int) error {
 	for changes > 0 && ctx.Err() == nil {
 		batch := 1
@@ -153,7 +153,7 @@ func (w *Writer) commit(ctx context.Context, changes []history.Change) error {
 	err := Until(ctx, "a transaction", func() error {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		// Where it had come through although no answer came, the condition does not hold, and the marker says when.
+		// If an earlier attempt came through although no answer came, the condition does not hold, and the marker says when.
 		response, err := w.etcd.Client.Txn(attempt).If(condition).Then(operations...).Else(clientv3.OpGet(marker)).Commit()
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package tests
+package comparison
 
 const (
 	limitHolds     = "the limit holds also with resourceVersion 0"

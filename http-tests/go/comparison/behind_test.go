@@ -1,4 +1,4 @@
-package tests
+package comparison
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"watchcore.test/http/internal/suite"
 	"watchcore.test/http/internal/world"
 )
 
@@ -63,8 +64,8 @@ func askBoth(ctx context.Context, t *testing.T, kubernetes, watchcore string, on
 // The same requests to both servers while what etcd sends to them is held. All fields of the answers agree, and a watch from a
 // revision that the server has not waits until it has it.
 func TestBehindComparison(t *testing.T) {
-	ctx := bounded(t)
-	w := newWorld(ctx, t, 40)
+	ctx := suite.Bounded(t)
+	w := newWorld(ctx, t)
 	proxy, err := world.StartProxy(strings.TrimPrefix(w.Etcd.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func shows(ctx context.Context, t *testing.T, w *world.World, base string) {
 		last := fmt.Sprint(w.Writer.History.Last(plural + "/"))
 		url := base + "/apis/matrix.test/v1/" + plural + query("resourceVersion", last, "resourceVersionMatch", "NotOlderThan")
 		err := world.Until(ctx, "the API server reaches revision "+last, func() error {
-			if code, _, body := fetch(ctx, t, url, ""); code != 200 {
+			if code, _, body := suite.Fetch(ctx, t, url, ""); code != 200 {
 				return fmt.Errorf("%d: %.300s", code, body)
 			}
 			return nil

@@ -4,11 +4,11 @@
 //	apiserver -etcd http://127.0.0.1:2379
 //
 // It prints one line, "listening on http://127.0.0.1:PORT", when it answers there: plain HTTP on the loopback address,
-// and everyone may do everything. It ends when it is told to, or when its standard input ends, so that it does not
+// and everyone may do everything. The program ends by a signal, or when its standard input ends, so that it does not
 // outlive a test that was killed.
 //
-// Behind that address stands the whole chain of handlers of the API server, with its watch cache. Its own address, which
-// it cannot do without, has TLS and is not used.
+// That address has the whole chain of handlers of the API server, with its watch cache. The API server's own address,
+// which it cannot do without, has TLS and is not used.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"k8s.io/apiserver/pkg/util/openapi"
 )
 
-// It has to be there to start, because whom to ask about users and their rights is delegated; nobody is asked.
+// The server does not start without one, because it delegates the question who users are and what they may do; nobody is asked.
 const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: nobody, cluster: {server: "http://127.0.0.1:1"}}]

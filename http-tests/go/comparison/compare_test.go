@@ -1,4 +1,4 @@
-package tests
+package comparison
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"watchcore.test/http/internal/suite"
 	"watchcore.test/http/internal/world"
 )
 
@@ -50,7 +51,7 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 	if strings.Contains(target, "{TOKEN}") {
 		target = strings.ReplaceAll(target, "{TOKEN}", url.QueryEscape(token(ctx, t, base)))
 	}
-	response := open(ctx, t, base+target, one.accept)
+	response := suite.Open(ctx, t, base+target, one.accept)
 	defer response.Body.Close()
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	found := answer{"code": fmt.Sprint(response.StatusCode), "type": media}
@@ -79,7 +80,7 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 // token is a server's continue token behind its first widget.
 func token(ctx context.Context, t *testing.T, base string) string {
 	t.Helper()
-	response := open(ctx, t, base+"/apis/matrix.test/v1/widgets?limit=1", "")
+	response := suite.Open(ctx, t, base+"/apis/matrix.test/v1/widgets?limit=1", "")
 	defer response.Body.Close()
 	var list struct {
 		Metadata struct {
@@ -158,8 +159,8 @@ func matches(pattern, field string) bool {
 // The same requests to Kubernetes' API server and to watchcore serve over one etcd. All fields of the answers agree, but
 // for those that a request names with the reason.
 func TestComparison(t *testing.T) {
-	ctx := bounded(t)
-	w := newWorld(ctx, t, 40)
+	ctx := suite.Bounded(t)
+	w := newWorld(ctx, t)
 	kubernetes := newKubernetes(ctx, t, w.Etcd.URL)
 	replace := prepare(ctx, t, w)
 
