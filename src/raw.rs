@@ -6,8 +6,8 @@
 //! - Tests and benchmarks, which are crates of their own, set what no program has to set ([`TestBuilder`]), and wait until
 //!   memory is freed ([`quiesce`]).
 
+pub use crate::attribute::encode::MAX_FIELDS;
 pub use crate::attribute::protobuf::MAX_DEPTH as MAX_PROTOBUF_PATH;
-pub use crate::attribute::schema::MAX_FIELDS;
 pub use crate::batch::RawBatch;
 pub use crate::filter::indexes::MOST as MAX_INDEXES;
 pub use crate::foreign::report;

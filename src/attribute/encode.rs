@@ -8,10 +8,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::schema::MAX_FIELDS;
 use crate::data::key_value::{KeyValue, MOST_ATTRIBUTES};
 use std::borrow::Cow;
 
+/// The most fields that a cache can declare.
+pub const MAX_FIELDS: usize = 64;
 /// The most labels of one key-value.
 const MAX_LABELS: usize = (1 << 24) - 1;
 /// All strings of one key-value are shorter than this together.

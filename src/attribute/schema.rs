@@ -3,15 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::declared::{Attribute, Labels, LabelsOrigin, Origin};
-use super::encode::{Extracted, TOO_LONG, encode};
+use super::encode::{Extracted, MAX_FIELDS, TOO_LONG, encode};
 use super::json::{Malformed, Pointers};
 use super::protobuf::{self, Paths};
 use crate::error::{Result, say};
 use crate::foreign;
 use std::borrow::Cow;
-
-/// The most fields that a cache can declare.
-pub const MAX_FIELDS: usize = 64;
 
 /// The attributes and labels that a cache declares.
 pub(crate) struct Schema {

@@ -16,9 +16,8 @@ use crate::heap::One;
 use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::Epochs;
 use crate::log::retention::LogClock;
-use crate::log::ring::Ring;
 use crate::log::segment::own_bytes;
-use crate::log::writer::WindowLimits;
+use crate::log::writer::{RingWriter, WindowLimits};
 #[cfg(not(loom))]
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
@@ -287,7 +286,7 @@ impl Builder {
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
-        let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs, indexes.width(), schema.clone());
+        let (ring, ring_writer) = RingWriter::with_ring(slots, limits, clock, epochs, indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
         let mut core = Core::new(ring_writer, router);
         core.loaded = !self.expect_load;

@@ -4,9 +4,10 @@
 
 mod quote;
 
-pub(crate) use quote::{Length, Shown, boundary, printable, refuse, show};
+pub(crate) use quote::{Length, Shown, boundary, printable, show};
 
 use crate::position::Position;
+use quote::Around;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -361,6 +362,11 @@ pub(crate) mod say {
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(Code::InvalidArgument, message)
     }
+}
+
+/// A text that cannot be read further than to byte `at`.
+pub(crate) fn refuse(what: &str, text: &[u8], at: usize, why: &str) -> Error {
+    say::invalid(format!("{what} \"{}\": byte {at}: {why}.", Around(text, at)))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Error, say};
 use std::fmt;
 
 /// A key for a message: its beginning, where it is long.
@@ -32,12 +31,8 @@ impl fmt::Debug for Length<'_> {
     }
 }
 
-pub(crate) fn refuse(what: &str, text: &[u8], at: usize, why: &str) -> Error {
-    say::invalid(format!("{what} \"{}\": byte {at}: {why}.", Around(text, at)))
-}
-
 /// The text around a position, about 80 bytes of it.
-struct Around<'a>(&'a [u8], usize);
+pub(super) struct Around<'a>(pub(super) &'a [u8], pub(super) usize);
 
 impl fmt::Display for Around<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

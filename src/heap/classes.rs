@@ -1,7 +1,8 @@
 //! The owner's side of the slabs: chooses the slab that a block is taken from, and the slabs that go back to the system.
 
+use super::block::{ALIGN, HEADER, Memory, System, prefetch};
+use super::count::BlockCount;
 use super::slab::{Home, List, SLAB_STRIDE, Slab};
-use super::{ALIGN, BlockCount, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 

@@ -6,9 +6,7 @@
 //! | --- | --- | --- |
 //! | `sub` | its load, or that of `is_one` | Release / Acquire: every use of the block happens before its end |
 
-use super::Header;
 use crate::sync::{Acquire, Relaxed, Release};
-use std::ptr::NonNull;
 // The steps are those of std's `Arc`, so the models use the plain atomic.
 use std::sync::atomic::AtomicU32;
 
@@ -34,17 +32,6 @@ impl BlockCount {
     /// A count of one.
     pub(super) const fn new() -> BlockCount {
         BlockCount(AtomicU32::new(1))
-    }
-
-    /// The count of a block.
-    ///
-    /// # Safety
-    ///
-    /// The block is from [`super::Memory::allocate`], and not freed during 'a.
-    #[inline]
-    pub(crate) unsafe fn of<'a, T>(block: NonNull<T>) -> &'a BlockCount {
-        // SAFETY: `allocate` has put a header before the block, which lives during 'a.
-        unsafe { &(*block.cast::<Header>().sub(1).as_ptr()).count }
     }
 
     /// The raw counter, for callers that choose their own memory orderings.

@@ -6,14 +6,15 @@
 
 mod tail;
 
-pub(crate) use tail::{TAIL, Tail};
+pub(crate) use super::tail_word::TAIL;
+pub(crate) use tail::Tail;
 
+use super::tail_word::TailWord;
 use super::{ALIGN, BlockCount, Memory, footprint, free};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use tail::TailWord;
 
 /// The head before the values.
 #[repr(C)]

@@ -24,7 +24,7 @@
 //! | `announce`: link, then `Home::announced` | `taken`: `Home::announced`, then links | Release / Acquire |
 //! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: the second of the two sees the first |
 
-use super::{ALIGN, Header, WIDE};
+use super::block::{ALIGN, Header, WIDE};
 #[cfg(loom)]
 use crate::sync::Track;
 use crate::sync::{AcqRel, Acquire, Arc, AtomicBool, AtomicPtr, AtomicU64, Relaxed, Release, ord};
@@ -363,7 +363,7 @@ impl Slab {
             let place = std::alloc::alloc(layout).cast::<Slab>();
             let Some(slab) = NonNull::new(place) else { std::alloc::handle_alloc_error(layout) };
             #[cfg(loom)]
-            super::living_slabs(|living| *living += 1);
+            super::block::living_slabs(|living| *living += 1);
             home.slabs.fetch_add(layout.size() as u64, Relaxed);
             slab.write(Slab {
                 word: AtomicU64::new(Word::CURRENT.pack()),
@@ -531,7 +531,7 @@ impl Slab {
         // SAFETY: no other thread can reach the slab, and `new` has allocated it with this layout.
         unsafe {
             #[cfg(loom)]
-            super::living_slabs(|living| *living -= 1);
+            super::block::living_slabs(|living| *living -= 1);
             #[cfg(loom)]
             slab.as_ref().tracks.iter().chain([&slab.as_ref().own]).for_each(Track::end);
             let layout = Slab::layout(slab.as_ref().size as usize, slab.as_ref().blocks as usize);

@@ -21,7 +21,6 @@
 //! (`loom_page_against_eviction`, `loom_page_against_detach`.)
 
 use super::retention::RetentionToken;
-use super::ring::Ring;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
 use crate::data::slot::ShownVersion;
 use crate::reclaim;
@@ -203,9 +202,8 @@ pub(crate) struct Kept<T> {
 }
 
 impl<T> Kept<T> {
-    /// Takes the token, with room for `room` versions: every version that is looked up after this can be added.
-    pub(crate) fn new(ring: &Ring, cache: Arc<dyn Send + Sync>, room: usize) -> Kept<T> {
-        let token = ring.token(&reclaim::pin());
+    /// With the newest token, and room for `room` versions: every version that is looked up after this can be added.
+    pub(crate) fn new(token: RetentionToken, cache: Arc<dyn Send + Sync>, room: usize) -> Kept<T> {
         Kept { entries: Vec::with_capacity(room), token, older: Vec::new(), cache }
     }
 
@@ -213,7 +211,7 @@ impl<T> Kept<T> {
     ///
     /// # Safety
     ///
-    /// The slot is of the ring's cache, and was looked at after this was made.
+    /// The slot is of the token's cache, and was looked at after this was made.
     #[inline]
     pub(crate) unsafe fn push(&mut self, shown: ShownVersion<'_>, with: T) {
         let ShownVersion { kv, newest } = shown;

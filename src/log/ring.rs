@@ -7,7 +7,7 @@
 //! **Directory**: entry (s / N) mod its length holds the segment of seq s, or a newer lap. Lap detection is
 //! one comparison, `segment.base == s - s mod N`. **Token** k belongs to segment k, has a count on it and,
 //! once it exists, on token k+1: a snapshot that has one token keeps every segment from there on.
-//! The directory's own counts are the tokens in [`RingWriter::live`].
+//! The directory's own counts are the tokens in `RingWriter::live`.
 //!
 //! A revision longer than the ring gets a longer directory: nothing is evicted for it. The segments
 //! before it then go one for one with those after; when it is the oldest, all of it goes at once,
@@ -26,15 +26,13 @@
 //! `docs/internals/memory-model.md` says what goes wrong in another order, `docs/internals/lag.md` what a reader does that
 //! finds its segment evicted.
 
+use super::retention::Ages;
 pub(crate) use super::retention::RetentionToken;
-use super::retention::{Ages, LogClock};
-use super::writer::{RingWriter, WindowLimits};
-use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Phase};
 use crate::heap::{One, System};
 use crate::log::epochs::{EpochView, Epochs};
 use crate::log::kept::Keepers;
-use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
+use crate::log::segment::{Held, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
 #[cfg(loom)]
@@ -168,28 +166,19 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A log of segments of `slots` slots, and its writer.
-    pub(crate) fn new(
-        slots: u64,
-        limits: WindowLimits,
-        clock: LogClock,
-        epochs: Epochs,
+    /// The words of a log whose only segment is that of `token`, and its first.
+    pub(super) fn new(
+        capacity: u64,
         width: usize,
-        schema: Shared<Schema>,
-    ) -> (Ring, RingWriter) {
-        let segments = limits.segments;
-        let capacity = limits.events.min(slots * segments);
-        let held = Arc::new(Held::default());
-        let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
-        let first = pen.segment().clone();
-        let directory = One::new(Directory::new(segments), &mut System);
-        let epochs = One::new(epochs, &mut System);
-        directory.entry(1).store(first.as_ptr().cast_mut(), Release);
-        let token = RetentionToken::first(first, clock);
+        token: RetentionToken,
+        directory: One<Directory>,
+        epochs: One<Epochs>,
+        held: Arc<Held>,
+    ) -> Ring {
+        let slots = token.segment().base();
         let ages = token.token().ages.clone();
-        let writer = RingWriter::new(token.clone(), pen, directory.clone(), epochs.clone(), limits, schema);
         let progress = progress_word(Position { epoch: epochs.first_epoch, revision: epochs.listing });
-        let ring = Ring {
+        Ring {
             slots,
             capacity,
             width,
@@ -205,8 +194,7 @@ impl Ring {
             held,
             keepers: Shared::default(),
             ages,
-        };
-        (ring, writer)
+        }
     }
 
     /// The sequence number after the newest published event. Acquire: partner of [`Ring::publish`].
@@ -271,7 +259,7 @@ impl Ring {
         self.front.head.fetch_and(!CLAIMED, Release) & (CLOSED | CLAIMED) == CLOSED | CLAIMED
     }
 
-    /// The progress word; to be loaded before head. Acquire: partner of [`RingWriter::set_progress`].
+    /// The progress word; to be loaded before head. Acquire: partner of `RingWriter::set_progress`.
     #[inline]
     pub(crate) fn progress(&self) -> u64 {
         self.front.progress.load(ord!(ProgressLoad, Acquire))

@@ -1,30 +1,40 @@
-//! The writer's side of the ring: where a revision's events go, what leaves for them, what is published.
+//! The writer's side of the ring: its segments, and the bytes that count as theirs.
 //!
-//! See [`super::ring`] for the order of its steps.
+//! `plan` decides where a revision's events go and what leaves for them, `commit` carries it out. See [`super::ring`] for
+//! the order of the steps.
 
 #![forbid(unsafe_code)]
 
+mod commit;
 mod plan;
 
-pub(crate) use plan::{Plan, WindowLimits};
+pub(crate) use self::plan::Plan;
 
-use self::plan::{Coming, Opened};
-use super::buckets::Router;
-use super::epochs::{EpochChange, Epochs};
-use super::retention::RetentionToken;
-use super::ring::{Directory, Ring, progress_word};
-use super::segment::Pen;
+use super::epochs::Epochs;
+use super::retention::{LogClock, RetentionToken};
+use super::ring::{Directory, Ring};
+use super::segment::{Before, Held, Pen};
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
-use crate::data::event::LogEvent;
-use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::heap::{One, System};
-use crate::position::Position;
-use crate::reclaim;
-use crate::sync::{Relaxed, Release, ord};
+use crate::sync::{Arc, Release};
 use std::collections::VecDeque;
-use std::ptr;
 use std::sync::Arc as Shared;
+
+/// The bounds of the window.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowLimits {
+    /// Events: those of the closed segments, and the newest segment whole.
+    pub(crate) events: u64,
+    /// Segments: places of the directory, of which there are more than the events and the bytes are for.
+    pub(crate) segments: u64,
+    /// Bytes of all of them; the largest revision comes on top.
+    pub(crate) bytes: u64,
+    /// A segment also closes at this many bytes.
+    pub(crate) segment_bytes: u64,
+    /// `(age in milliseconds, events)`: older segments leave early as long as that many events stay.
+    pub(crate) keep: Option<(u64, u64)>,
+}
 
 /// A segment of the window.
 struct Live {
@@ -43,6 +53,10 @@ struct Live {
 }
 
 impl Live {
+    fn new(token: RetentionToken, giant: u64, opened: u64) -> Live {
+        Live { token, giant, opened, deleted: 0, decoded: 0, drained: 0 }
+    }
+
     /// Bytes that count as the segment's: what is freed with it (its arrays, the versions that its events have replaced,
     /// the slots that were purged into it, decoded values), and what stays because of its deletes.
     fn bytes(&self) -> u64 {
@@ -116,30 +130,30 @@ pub(crate) struct RingWriter {
     schema: Shared<Schema>,
 }
 
-/// A revision on its way into the log: the segments that it has still to enter.
-pub(crate) struct Writing<'a> {
-    ring: &'a Ring,
-    opened: std::vec::IntoIter<Opened>,
-    closed: std::vec::IntoIter<u64>,
-    giant: u64,
-}
-
 impl RingWriter {
-    /// The writer of a ring whose only segment is that of `token` and `pen`, and its first.
-    pub(super) fn new(
-        token: RetentionToken,
-        pen: Pen,
-        directory: One<Directory>,
-        epochs: One<Epochs>,
+    /// A log of segments of `slots` slots: what readers load of it, and its writer.
+    pub(crate) fn with_ring(
+        slots: u64,
         limits: WindowLimits,
+        clock: LogClock,
+        epochs: Epochs,
+        width: usize,
         schema: Shared<Schema>,
-    ) -> RingWriter {
-        let (base, own) = (pen.segment().base(), pen.segment().bytes() as u64);
-        RingWriter {
-            live: VecDeque::from([Live { token, giant: 0, opened: 0, deleted: 0, decoded: 0, drained: 0 }]),
+    ) -> (Ring, RingWriter) {
+        let held = Arc::new(Held::default());
+        let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
+        let (first, bytes) = (pen.segment().clone(), pen.segment().bytes() as u64);
+        let directory = One::new(Directory::new(limits.segments), &mut System);
+        directory.entry(1).store(first.as_ptr().cast_mut(), Release);
+        let epochs = One::new(epochs, &mut System);
+        let token = RetentionToken::first(first, clock);
+        let capacity = limits.events.min(slots * limits.segments);
+        let ring = Ring::new(capacity, width, token.clone(), directory.clone(), epochs.clone(), held);
+        let writer = RingWriter {
+            live: VecDeque::from([Live::new(token, 0, 0)]),
             pen,
             limits,
-            ordinary: WindowSum { segments: 1, bytes: own, ..WindowSum::default() },
+            ordinary: WindowSum { segments: 1, bytes, ..WindowSum::default() },
             giants: WindowSum::default(),
             deleted: 0,
             beside: 0,
@@ -147,14 +161,15 @@ impl RingWriter {
             removed: 0,
             directory,
             epochs,
-            base,
+            base: slots,
             fill: 0,
             is_giant: false,
-            head: base,
-            token_base: base,
+            head: slots,
+            token_base: slots,
             summary: Box::new(Summary::new(&schema)),
             schema,
-        }
+        };
+        (ring, writer)
     }
 
     /// The next sequence number, unless its segment is closed first.
@@ -228,228 +243,9 @@ impl RingWriter {
         bytes - owed
     }
 
-    /// Evicts what is older than has to be kept, a few segments at a time: for a log that grows slowly.
-    pub(crate) fn age(&mut self, ring: &Ring) {
-        if self.limits.keep.is_some() && self.giants.segments == 0 {
-            let leaving = self.leaving(Coming::default(), ring.ages.now()).min(4);
-            (0..leaving).for_each(|_| self.evict(ring));
-            self.trim_epochs(ring);
-        }
-    }
-
-    /// Commit, step 1: makes room for a revision, with what was allocated for it.
-    pub(crate) fn begin<'a>(&mut self, ring: &'a Ring, mut plan: Plan) -> Writing<'a> {
-        let giant = if plan.giant { self.base } else { 0 };
-        self.make_room(ring, &mut plan);
-        Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), giant }
-    }
-
-    /// Opens the segment of a sequence number, where it is not the one in hand.
-    #[inline]
-    pub(crate) fn turn_to(&mut self, writing: &mut Writing<'_>, seq: u64) {
-        while seq >= self.pen.segment().limit() {
-            let (Some(opened), Some(len)) = (writing.opened.next(), writing.closed.next()) else { break };
-            self.open(writing.ring, opened, len, writing.giant);
-        }
-    }
-
-    /// Commit, step 2: appends an event with what it owns, which `own` brings, to the segment in hand; see
-    /// [`Pen::append`]. `at` is its number in the revision, `added` what it adds to the window.
-    #[inline(always)]
-    pub(crate) fn append(
-        &mut self,
-        router: &mut Router,
-        (at, added): (usize, Added),
-        event: LogEvent,
-        own: impl FnOnce() -> Option<EventCounts>,
-    ) {
-        let seq = event.sequence;
-        let RingWriter { pen, summary, base, .. } = self;
-        let slot = seq - *base;
-        if !summary.add(slot as u32, pen.append(event, added.kept, own)) {
-            summary.widen(slot as u32, |slot| pen.segment().event(*base + u64::from(slot)));
-        }
-        router.link(pen, seq, at);
-        self.fill = slot + 1;
-        self.sum().bytes += added.sum();
-        if added.deleted + added.decoded > 0 {
-            let live = self.live.back_mut().expect("never empty");
-            live.deleted += added.deleted;
-            live.decoded += added.decoded;
-            self.beside += added.deleted + added.decoded;
-            self.deleted += added.deleted;
-        }
-    }
-
-    /// Evicts what the new segments displace, and puts a new directory in place where one is due.
-    fn make_room(&mut self, ring: &Ring, plan: &mut Plan) {
-        for _ in 0..plan.evicted {
-            self.evict(ring);
-        }
-        self.trim_epochs(ring);
-        if let Some(directory) = plan.directory.take() {
-            for live in &self.live {
-                let segment = live.token.segment();
-                directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), Release);
-            }
-            let bytes = self.directory.size() as usize * size_of::<*const ()>();
-            self.directory = directory.clone();
-            ring.directory.replace(directory, bytes, &mut System);
-        }
-    }
-
-    fn evict(&mut self, ring: &Ring) {
-        let Some(oldest) = self.live.pop_front() else { return };
-        let closed = self.live.front().map_or(0, |next| next.token.segment().events_before());
-        let sum = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
-        sum.segments -= 1;
-        sum.events -= closed.saturating_sub(oldest.token.segment().events_before());
-        sum.bytes -= oldest.bytes();
-        sum.drained -= oldest.drained;
-        self.beside -= oldest.beside();
-        self.owed += if oldest.giant == 0 { oldest.deleted } else { 0 };
-        let segment = oldest.token.segment();
-        let base = segment.base();
-        let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
-        // The last event that leaves raises `oldest`, if it is of the present history.
-        let epoch_view = self.epochs.at(u64::MAX);
-        let end = segment.end(ring.head());
-        if end > base && end > epoch_view.since_seq {
-            let last = segment.event(end - 1);
-            let left = last.revision();
-            // Relaxed: published by the store of `oldest_seq` below; partner: `Ring::is_torn`.
-            if !(last.is_first() && last.is_last()) {
-                ring.torn_revision.store(left, Relaxed);
-            }
-            let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
-            ring.oldest_revision.store(oldest, Release);
-        }
-        // Release, before the entry changes and before anything is retired: a reader that loads this
-        // after its root learns that its head has left the window.
-        ring.oldest_seq.store(next, Release);
-        self.directory.entry(base / ring.slots).store(ptr::null_mut(), Release);
-        if let Some(first) = self.live.front() {
-            ring.oldest_opened.store(first.opened, Relaxed);
-        }
-        let bytes = segment.bytes();
-        let (token, keepers) = (oldest.token, ring.keepers.clone());
-        let left = move || {
-            keepers.detach_below(next);
-            drop(token);
-        };
-        reclaim::retire(bytes, Box::new(left), &mut System);
-    }
-
-    fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, giant: u64) {
-        let Opened { token, pen, summary } = opened;
-        let summary = std::mem::replace(&mut self.summary, summary);
-        std::mem::replace(&mut self.pen, pen).close(closed as u32, summary);
-        // Linked before the first write into it: a reader that has token k keeps k+1, too.
-        self.live.back().expect("never empty").token.link(token.clone());
-        let segment = token.segment();
-        // Release: partner of the load in `entry`.
-        self.directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
-        self.base = segment.base();
-        let own = segment.bytes() as u64;
-        self.sum().events += closed;
-        self.is_giant = giant != 0;
-        let sum = self.sum();
-        sum.segments += 1;
-        sum.bytes += own;
-        self.live.push_back(Live { token, giant, opened: ring.ages.now(), deleted: 0, decoded: 0, drained: 0 });
-    }
-
-    /// Keeps a removed slot with the newest segment.
-    pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
-        let bytes = self.pen.keep_removed(slot);
-        self.removed -= bytes;
-        self.sum().bytes += bytes;
-    }
-
-    /// Claims the log for a commit, which may then store; [`RingWriter::publish_head`] or [`RingWriter::release`] ends
-    /// the claim. False: the log is closed.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) fn claim(&mut self, ring: &Ring) -> bool {
-        ring.claim(self.head)
-    }
-
-    /// Ends the claim of a commit that has no events. True: as of [`RingWriter::publish_head`].
-    #[must_use]
-    pub(crate) fn release(&mut self, ring: &Ring) -> bool {
-        ring.release()
-    }
-
-    /// Commit, step 3: one addition makes everything of the revision visible and ends the claim; then the token. True:
-    /// the log was closed meanwhile, and ends here.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
-        let before = std::mem::replace(&mut self.head, self.base + self.fill);
-        let closed = ring.publish(before, self.head);
-        if self.token_base != self.base {
-            self.publish_token(ring);
-        }
-        closed
-    }
-
-    /// The head has entered another segment.
-    #[cold]
-    fn publish_token(&mut self, ring: &Ring) {
-        self.token_base = self.base;
-        let newest = &self.live.back().expect("never empty").token;
-        // After the head: a token k+1 with a head in k would hold too little.
-        let token = One::new(newest.clone(), &mut System);
-        ring.token.replace(token, size_of::<RetentionToken>(), &mut System);
-    }
-
-    /// Commit, step 4. Release: partner of [`Ring::progress`].
-    pub(crate) fn set_progress(&self, ring: &Ring, position: Position) {
-        ring.front.progress.store(progress_word(position), ord!(Progress, Release));
-    }
-
-    pub(crate) fn set_oldest_revision(&self, ring: &Ring, revision: u64) {
-        // Release: partner of `oldest_revision`: the epochs come first.
-        ring.oldest_revision.store(revision, ord!(Oldest, Release));
-    }
-
     /// The epochs as of the newest commit, or of the one that is under way.
     pub(crate) fn epochs(&self) -> &Epochs {
         &self.epochs
-    }
-
-    /// Publishes an epoch change, before the head that covers its marks, which were written last.
-    pub(crate) fn add_epoch(&mut self, ring: &Ring, change: EpochChange) {
-        let mut epochs = Epochs::clone(&self.epochs);
-        epochs.push(change);
-        self.set_epochs(ring, epochs);
-        // The end of the bracket: a batch that begins inside it must see that mark too.
-        // Release: partner of `newest_mark`, which is read after head.
-        ring.newest_mark.store(self.base + self.fill - 1, Release);
-    }
-
-    /// Publishes the revision of the first listing.
-    pub(crate) fn set_listing(&mut self, ring: &Ring, revision: u64) {
-        let mut epochs = Epochs::clone(&self.epochs);
-        epochs.listing = revision;
-        self.set_epochs(ring, epochs);
-    }
-
-    /// Epoch changes leave with the segments of their marks, a chunk at a time. After `oldest_seq`: a reader that needs
-    /// one of them finds that its head has left.
-    fn trim_epochs(&mut self, ring: &Ring) {
-        let oldest = ring.oldest_seq.load(Relaxed);
-        if self.epochs.has_left(oldest) {
-            let mut epochs = Epochs::clone(&self.epochs);
-            epochs.trim(oldest);
-            self.set_epochs(ring, epochs);
-        }
-    }
-
-    fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
-        let bytes = self.epochs.bytes();
-        self.epochs = One::new(epochs, &mut System);
-        ring.epochs.replace(self.epochs.clone(), bytes, &mut System);
     }
 
     /// Bytes of the newest segment that are not in the cache's sum yet.

@@ -126,7 +126,8 @@ impl<'a> Scan<'a> {
             At::Head(inner, _) => inner,
             At::Held(snapshot) => snapshot.inner(),
         };
-        let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
+        let token = inner.ring.token(&reclaim::pin());
+        let mut kept = Kept::new(token, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
         while !self.over && kept.len() < most && pages > 0 {
             pages -= 1;
             let before = kept.len();

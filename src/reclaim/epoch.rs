@@ -1,6 +1,6 @@
 //! The collector, the thread that frees, and the bound of what waits for it.
 
-use super::Job;
+use super::job::Job;
 use crate::foreign;
 use crate::heap::{self, Memory, System};
 use crate::sync::{Acquire, Inbox, Mutex, Relaxed, Release, lock, step};

@@ -21,6 +21,7 @@
 
 #[cfg(not(loom))]
 mod epoch;
+mod job;
 #[cfg(loom)]
 mod loom_twin;
 
@@ -38,26 +39,12 @@ pub(crate) use loom_twin::{
     retire, unboxed,
 };
 
+pub(crate) use job::Job;
+
 use crate::heap::{Memory, One};
 #[cfg(loom)]
 use crate::sync::weak::{self, Site};
 use crate::sync::{Acquire, AtomicPtr, Release, ord};
-
-/// Something to be done on the reclaimer thread.
-pub(crate) enum Job {
-    Call(Box<dyn FnOnce() + Send>),
-    /// A count of a [`One`] by its raw pointer, and what drops it: needs no memory of its own.
-    Release(*mut (), unsafe fn(*mut ())),
-}
-
-// SAFETY: a count of something that is Send, see `Job::of`.
-unsafe impl Send for Job {}
-
-impl<F: FnOnce() + Send + 'static> From<Box<F>> for Job {
-    fn from(call: Box<F>) -> Job {
-        Job::Call(call)
-    }
-}
 
 impl Job {
     /// Releases a count.
@@ -66,14 +53,6 @@ impl Job {
             // SAFETY: the count that `of` gave away; a job is run once.
             release(unsafe { One::<T>::from_raw(place.cast()) });
         })
-    }
-
-    fn run(self) {
-        match self {
-            Job::Call(call) => call(),
-            // SAFETY: as `of` made it.
-            Job::Release(place, release) => unsafe { release(place) },
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The options of a feeder, and their checks.
 
-use super::feeder::Feeder;
 use super::range::KeyRange;
 use super::tls::{Credentials, Tls};
 use etcd_client::ConnectOptions;
@@ -34,7 +33,7 @@ impl fmt::Debug for User {
     }
 }
 
-/// The options of a [`Feeder`]; [`FeederBuilder::start`] starts it.
+/// The options of a [`Feeder`](crate::Feeder); [`FeederBuilder::start`] starts it.
 ///
 /// A duration above one year, such as `Duration::MAX`, counts as one year.
 ///
@@ -268,12 +267,8 @@ impl FeederBuilder {
         self
     }
 
-    /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
-    /// stopped or dropped.
-    ///
-    /// Does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused here; every other
-    /// problem shows in `Cache::status`.
-    pub fn start(self, writer: Writer) -> Result<Feeder> {
+    /// The checked options, for the cache of `writer`.
+    pub(super) fn config(self, writer: &Writer) -> Result<Config> {
         let options = self.options.checked()?;
         let range = match &options.only_key {
             None => KeyRange::of_prefix(writer.prefix()),
@@ -286,12 +281,12 @@ impl FeederBuilder {
                 )));
             }
         };
-        if self.pace.as_ref().is_some_and(|pace| !pace.is_of(&writer)) {
+        if self.pace.as_ref().is_some_and(|pace| !pace.is_of(writer)) {
             return Err(invalid(
                 "the feeder was asked to keep pace with a subscription of another cache. Give one of the cache that it fills",
             ));
         }
-        Feeder::start(Config { options, range, pace: self.pace }, writer)
+        Ok(Config { options, range, pace: self.pace })
     }
 }
 
@@ -307,8 +302,7 @@ impl Options {
         let secure = self.tls.is_some() || self.endpoints.iter().any(|url| url.starts_with("https://"));
         if secure {
             let tls = self.tls.clone().unwrap_or_default();
-            tls.check()?;
-            self.credentials = Some(Arc::new(Credentials::new(tls)));
+            self.credentials = Some(Arc::new(Credentials::new(tls)?));
         }
         let given = self.tls.is_some();
         let urls =

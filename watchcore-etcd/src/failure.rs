@@ -5,7 +5,7 @@ use super::server_text;
 use super::tls::Refusal;
 use etcd_client::Error as ClientError;
 use std::error::Error as _;
-use watchcore::Code;
+use watchcore::{Code, Error};
 
 /// The reaction to a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,12 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAUTHENTICATED: i32 = 16;
 
 impl Failure {
+    /// The failure for data that the cache refused.
+    pub(super) fn refused(error: &Error) -> Failure {
+        let class = if error.code() == Code::Closed { Class::Closed } else { Class::Refused };
+        Failure::new(class, format!("the cache refused etcd's data: {}", error.message()))
+    }
+
     /// Makes a failure. The text may contain a server's words, so it is cleaned here, for every failure.
     pub(super) fn new(class: Class, text: impl AsRef<str>) -> Failure {
         Failure { class, text: server_text::clean(text.as_ref()), kind: None }

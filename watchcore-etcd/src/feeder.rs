@@ -62,16 +62,24 @@ impl fmt::Debug for Feeder {
     }
 }
 
+impl FeederBuilder {
+    /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
+    /// stopped or dropped.
+    ///
+    /// Does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused here; every other
+    /// problem shows in `Cache::status`.
+    pub fn start(self, writer: Writer) -> Result<Feeder> {
+        let config = self.config(&writer)?;
+        Feeder::start_on(config, writer, |body| watchcore::spawn_feeder("watchcore-etcd", body))
+    }
+}
+
 impl Feeder {
     /// Configures a feeder for these endpoints, such as `http://127.0.0.1:2379`. They are used one at a time, in this
     /// order.
     #[allow(clippy::new_ret_no_self)]
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FeederBuilder {
         FeederBuilder::new(endpoints.into_iter().map(Into::into).collect())
-    }
-
-    pub(super) fn start(config: Config, writer: Writer) -> Result<Feeder> {
-        Feeder::start_on(config, writer, |body| watchcore::spawn_feeder("watchcore-etcd", body))
     }
 
     /// Starts the event loop and the thread before it hands over the writer: if one of them cannot be created, the
@@ -289,7 +297,8 @@ mod tests {
         let error = Feeder::start_on(config(), cache.writer().unwrap(), none).unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
         assert_eq!(cache.status().state, State::Ready, "the cache is the embedding program's still");
-        let feeder = Feeder::start(config(), cache.writer().expect("the writer came back")).expect("a feeder");
+        let writer = cache.writer().expect("the writer came back");
+        let feeder = Feeder::new(["http://127.0.0.1:1"]).start(writer).expect("a feeder");
         feeder.stop();
         assert_eq!(cache.status().state, State::Closed);
     }

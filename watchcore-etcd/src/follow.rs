@@ -14,7 +14,7 @@ use super::liveness::Liveness;
 use super::progress::ProgressRequests;
 use super::report::LONGEST_MESSAGE;
 use super::resume::{Evidence, Order, Resume, digest};
-use super::session::{Session, WatchEnd, refused};
+use super::session::{Session, WatchEnd};
 use super::unanswered::HeldState;
 use crate::log::log;
 use etcd_client::proto::{PbEvent, PbKeyValue, PbWatchResponse};
@@ -448,7 +448,7 @@ impl Follower<'_, '_> {
             return Ok(None);
         }
         if revision > self.resume().point() {
-            self.session.writer.borrow_mut().progress(revision).map_err(|error| refused(&error))?;
+            self.session.writer.borrow_mut().progress(revision).map_err(|error| Failure::refused(&error))?;
             self.session.resume_mut().progressed(revision);
             self.liveness.moved(revision, Instant::now());
         }
@@ -499,7 +499,7 @@ impl Follower<'_, '_> {
             drop(writer);
             // The watch can only bring this revision again, so the present state has to be listed.
             self.session.needs_listing(ResyncReason::ChainBroken);
-            return Err(refused(&error));
+            return Err(Failure::refused(&error));
         }
         drop(writer);
         let digest = digest(run);

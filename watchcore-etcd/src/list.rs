@@ -6,7 +6,6 @@ use super::failure::{Class, Failure};
 use super::integrity::{ListingRules, Violation};
 use super::page::PageSize;
 use super::range::KeyRange;
-use super::session::refused;
 use crate::log::log;
 use etcd_client::proto::PbKeyValue;
 use etcd_client::{GetOptions, KeyValue};
@@ -91,7 +90,7 @@ impl<'a> LoadedPages<'a> {
         let Some(loading) = self.loading else { return Ok(()) };
         let mut writer = self.writer.borrow_mut();
         let published = if is_newest { writer.finish_load(loading) } else { writer.finish_load_behind(loading) };
-        published.map_err(|error| refused(&error))
+        published.map_err(|error| Failure::refused(&error))
     }
 }
 
@@ -99,14 +98,14 @@ impl PageSink for LoadedPages<'_> {
     fn begin(&mut self, revision: u64) -> Result<(), Failure> {
         // Frees the copied pages of an earlier attempt before a new listing begins.
         self.loading = None;
-        self.loading = Some(self.writer.borrow_mut().begin_load(revision).map_err(|error| refused(&error))?);
+        self.loading = Some(self.writer.borrow_mut().begin_load(revision).map_err(|error| Failure::refused(&error))?);
         Ok(())
     }
 
     fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
         let Some(loading) = &mut self.loading else { return Ok(()) };
         let records = page.iter().map(|kv| record(&kv.0));
-        self.writer.borrow_mut().load_more(loading, records).map_err(|error| refused(&error))
+        self.writer.borrow_mut().load_more(loading, records).map_err(|error| Failure::refused(&error))
     }
 }
 

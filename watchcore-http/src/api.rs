@@ -1,17 +1,20 @@
 //! The service that an embedding program builds, and the steps that every request passes.
 
 use crate::access::{Access, Asked, Authenticator, Authorizer, Peer, User, catch_panic};
-use crate::catalog::{Catalog, Resource, invalid};
-use crate::clients::{Account, BlockingPool, ClientId, Unread};
-use crate::counters::Counters;
+use crate::catalog::Catalog;
+use crate::clients::{Account, ClientId, Unread};
 use crate::keys;
+use crate::limits::Limits;
+use crate::object::Resource;
 use crate::operate;
-use crate::page::{self, Viewers};
+use crate::page;
 use crate::request::{Params, Route, canonical_path};
 use crate::request_record::RequestRecord;
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
+use crate::state::ApiState;
 use crate::status::Refusal;
+use crate::viewers::Viewers;
 use crate::watch::{OpenWatches, Recheck};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -22,138 +25,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use watchcore::{Cache, Code, Error, Result};
-
-/// The smallest `header_bytes` that is accepted: browsers and proxies send heads of several KiB.
-const MIN_HEADER_BYTES: usize = 8 << 10;
-
-/// Limits of the server: see [`ApiBuilder::limits`].
-///
-/// ```
-/// let mut limits = watchcore_http::Limits::default();
-/// limits.watches = 50_000;
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Watches in all. Once nine tenths are in use, a user (or an address, where users are not authenticated) that
-    /// already has its even share gets no more. Default 10,000.
-    pub watches: usize,
-    /// Watches of one connection (HTTP/2 multiplexes many). Default 1,000.
-    pub watches_per_connection: usize,
-    /// Bytes of frames cached for each resource, and for the keys of each cache as `/v1/keys` shows them, so that an
-    /// event is framed once for all watchers. Default 16 MiB.
-    pub frame_bytes: usize,
-    /// How long a connection of a [`Server`](crate::Server) may have unsent data for its client, a watch included,
-    /// without the client taking a byte; then it is cut off. Default 60 s.
-    pub stall: Duration,
-    /// How long a list may take from its beginning, even if its client keeps reading; then it is cut off. A list is of
-    /// one revision, so the cache keeps later changes in memory until it ends. Default 10 minutes.
-    pub list: Duration,
-    /// How long a watch may take, whatever `timeoutSeconds` says. A watch without `timeoutSeconds` ends after a random
-    /// time between half of this and all of it. Default an hour.
-    pub watch: Duration,
-    /// Bytes of answers of a [`Server`](crate::Server) that were produced and not yet taken by their clients. Beyond:
-    /// 429, and the answer whose client has taken nothing for longest is cut off. Default 256 MiB.
-    pub unread_bytes: usize,
-    /// `unread_bytes` for each client: a user, or an address where users are not authenticated. Default 64 MiB.
-    pub unread_bytes_per_client: usize,
-    /// Connections of a [`Server`](crate::Server); the limit on open files may lower this. Beyond, only health probes
-    /// are answered. Once nine tenths are in use, an address that already has its even share gets no more. Default
-    /// 20,000.
-    pub connections: usize,
-    /// How old a connection may become, varied at random by a tenth; then HTTP/2 gets GOAWAY, and HTTP/1.1 closes with
-    /// its next answer. Default an hour.
-    pub connection_age: Duration,
-    /// Bytes of a request's head, its first line and its headers. Beyond: 431. Default 32 KiB, and at least 8 KiB.
-    pub header_bytes: usize,
-    /// Bytes of path and query. Beyond: 414. Default 16 KiB.
-    pub url_bytes: usize,
-    /// How long the head of a request may take from its first byte, and the first request of a connection from when the
-    /// connection was accepted; then the connection is closed. Default 10 s.
-    pub header_timeout: Duration,
-    /// How long the TLS handshake may take. Default 10 s.
-    pub handshake_timeout: Duration,
-    /// How long a connection may wait for its next request. Default 2 minutes: longer than most clients wait, so that
-    /// the client closes and no request crosses the server's close.
-    pub idle: Duration,
-    /// `idle` for a connection without an authenticated request, where authentication is required: strangers then do
-    /// not hold connections that others need. Default 10 s.
-    pub idle_unknown: Duration,
-    /// Bytes queued for a client in one stream, in addition to the kernel's buffers. Default 64 KiB.
-    pub queued_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            watches: 10_000,
-            watches_per_connection: 1_000,
-            frame_bytes: 16 << 20,
-            stall: Duration::from_secs(60),
-            list: Duration::from_secs(600),
-            watch: Duration::from_secs(3600),
-            unread_bytes: 256 << 20,
-            unread_bytes_per_client: 64 << 20,
-            connections: 20_000,
-            connection_age: Duration::from_secs(3600),
-            header_bytes: 32 << 10,
-            url_bytes: 16 << 10,
-            header_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(10),
-            idle: Duration::from_secs(120),
-            idle_unknown: Duration::from_secs(10),
-            queued_bytes: 64 << 10,
-        }
-    }
-}
-
-impl Limits {
-    /// # Errors
-    /// INVALID_ARGUMENT if no request could be served within these limits.
-    fn check(&self) -> Result<()> {
-        if self.header_bytes < MIN_HEADER_BYTES {
-            let given = self.header_bytes;
-            let message = format!("header_bytes is {given}: requests would not fit. Give {MIN_HEADER_BYTES} or more.");
-            return Err(invalid(message));
-        }
-        let zeros = [
-            ("queued_bytes", self.queued_bytes == 0),
-            ("url_bytes", self.url_bytes == 0),
-            ("header_timeout", self.header_timeout.is_zero()),
-            ("handshake_timeout", self.handshake_timeout.is_zero()),
-            ("stall", self.stall.is_zero()),
-            ("list", self.list.is_zero()),
-            ("watch", self.watch.is_zero()),
-            ("unread_bytes", self.unread_bytes == 0),
-            ("unread_bytes_per_client", self.unread_bytes_per_client == 0),
-            ("connection_age", self.connection_age.is_zero()),
-        ];
-        match zeros.iter().find(|(_, is_zero)| *is_zero) {
-            Some((name, _)) => Err(invalid(format!("{name} is 0: nothing would be served. Give more."))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// State that all requests share.
-pub(crate) struct ApiState {
-    pub(crate) catalog: Catalog,
-    pub(crate) open: Arc<OpenWatches>,
-    pub(crate) unread: Arc<Unread>,
-    /// Concurrency limit of reads that visit every key of a large cache.
-    pub(crate) list_pool: Arc<BlockingPool>,
-    /// Concurrency limit of reads that gather from all resources, caches or subscriptions.
-    pub(crate) stats_pool: Arc<BlockingPool>,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) bookmark_interval: Duration,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) viewers: Viewers,
-    pub(crate) access: Arc<Access>,
-    /// How long a cache may be without its source before `/readyz` fails.
-    pub(crate) stale_limit: Duration,
-    /// Set once shutdown has begun; `/readyz` then fails.
-    pub(crate) is_ending: AtomicBool,
-}
 
 /// The service over some caches: a [`Router`] that a program nests, or the base of a [`Server`](crate::Server).
 ///

@@ -7,9 +7,10 @@
 //! nearly valid texts.
 
 use crate::api::{Api, ApiBuilder};
-use crate::catalog::{Resource, Served};
-use crate::frame::Form;
+use crate::catalog::Served;
 use crate::json::layout::{Identity, Layout};
+use crate::object::Form;
+use crate::object::Resource;
 use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip, accepts_json, form};
 use crate::resources::watch::{self, Watched};
 use crate::transport::websocket;

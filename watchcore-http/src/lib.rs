@@ -18,20 +18,26 @@ mod frame;
 pub mod fuzz;
 mod json;
 mod keys;
+mod limits;
 #[doc(hidden)]
 pub mod lines;
+mod list;
+mod object;
 mod operate;
 mod page;
 mod request;
 mod request_record;
 mod resources;
 mod server;
+mod state;
 mod status;
 mod transport;
+mod viewers;
 mod watch;
 
 pub use access::{Asked, Authenticator, Authorizer, Decision, HookFuture, Tokens, User};
-pub use api::{Api, ApiBuilder, Limits};
-pub use catalog::Resource;
+pub use api::{Api, ApiBuilder};
+pub use limits::Limits;
+pub use object::Resource;
 pub use server::{Server, ServerBuilder, Tls};
 pub use status::Refusal;

@@ -248,6 +248,12 @@ impl From<&Error> for Refusal {
     }
 }
 
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::from(&error)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.code, self.reason, self.message)

@@ -5,28 +5,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Live, RingWriter};
+use super::{Live, RingWriter, WindowLimits};
 use crate::heap::{One, System};
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
 use crate::log::segment::{Before, Pen, own_bytes};
 use crate::log::summaries::Summary;
 use std::ops::Range;
-
-/// The bounds of the window.
-#[derive(Clone, Copy)]
-pub(crate) struct WindowLimits {
-    /// Events: those of the closed segments, and the newest segment whole.
-    pub(crate) events: u64,
-    /// Segments: places of the directory, of which there are more than the events and the bytes are for.
-    pub(crate) segments: u64,
-    /// Bytes of all of them; the largest revision comes on top.
-    pub(crate) bytes: u64,
-    /// A segment also closes at this many bytes.
-    pub(crate) segment_bytes: u64,
-    /// `(age in milliseconds, events)`: older segments leave early as long as that many events stay.
-    pub(crate) keep: Option<(u64, u64)>,
-}
 
 /// The sequence numbers of one revision: runs of consecutive ones.
 pub(crate) struct Seqs {

@@ -19,7 +19,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{TreeChild, TreeEntry, prefetch_keys, search};
+use super::node::{TreeChild, TreeEntry, prefetch_keys, search};
 use crate::data::key_number::{common_bytes, key_number};
 use crate::heap::prefetch;
 use crate::heap::shared_list::SharedList;

@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Beside, TreeChild, TreeEntry, TreeNode, child_of, place_of, rank_of};
+use super::guide::{Beside, child_of, place_of};
+use super::node::{TreeChild, TreeEntry, TreeNode, rank_of};
 use crate::heap::shared_list::{SharedList, Side, Tail};
 
 /// How many entries before its turn one is fetched: a leaf is there, and what its entries lead to lies anywhere.

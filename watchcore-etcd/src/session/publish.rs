@@ -1,6 +1,6 @@
 //! A session's listing: it is read, compared with the cache, and published.
 
-use super::{NextStep, Session, refused};
+use super::{NextStep, Session};
 use crate::compaction::compacted_at;
 use crate::config::Config;
 use crate::connect::Reader;
@@ -145,7 +145,7 @@ impl Session<'_> {
         if !is_published {
             self.shared.counts.no_resync(reason);
         }
-        done.map_err(|error| refused(&error))?;
+        done.map_err(|error| Failure::refused(&error))?;
         if is_published {
             let (from, to) = (before.revision, listing.revision);
             if self.retries.is_unstable() {

@@ -214,7 +214,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         let (port, serving) = strict(&pem, &key);
-        let credentials = Arc::new(Credentials::new(Tls::new().ca_pem(pem)));
+        let credentials = Arc::new(Credentials::new(Tls::new().ca_pem(pem)).unwrap());
         let config = credentials.current().await.unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let name = ServerName::try_from("localhost").unwrap();

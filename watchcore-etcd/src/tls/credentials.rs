@@ -6,8 +6,8 @@
 //! connection that was made with it.
 
 use super::expiry;
+use super::options::{Named, Pem, Tls, TlsVersion};
 use super::refusal::Refusal;
-use super::{Pem, Tls, TlsVersion};
 use crate::log::log;
 use http::Uri;
 use std::fs::File;
@@ -72,25 +72,23 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Refuses errors that do not depend on files: invalid certificates given as bytes, or an invalid server name.
-pub(super) fn check(tls: &Tls) -> Result<()> {
-    let refused = |text: String| Error::new(Code::InvalidArgument, text);
-    if let Some(name) = &tls.server_name {
-        ServerName::try_from(name.as_str())
-            .map_err(|_| refused(format!("the server name {name:?} is neither a host's name nor an address")))?;
-    }
-    if let Some(Pem::Bytes(pem)) = &tls.ca {
-        roots_of(pem, "the CA certificates given as bytes").map_err(refused)?;
-    }
-    if let Some((certificate @ Pem::Bytes(chain), key @ Pem::Bytes(secret))) = &tls.client {
-        client_of(chain, secret, &Named::client(certificate), &Named::key(key), &provider()).map_err(refused)?;
-    }
-    Ok(())
-}
-
 impl Credentials {
-    pub(crate) fn new(tls: Tls) -> Credentials {
-        Credentials { tls, reads: Arc::new(Semaphore::new(1)), state: Mutex::default() }
+    /// # Errors
+    /// INVALID_ARGUMENT for options that no change of a file can make valid: certificates given as bytes, or the
+    /// server's name.
+    pub(crate) fn new(tls: Tls) -> Result<Credentials> {
+        let refused = |text: String| Error::new(Code::InvalidArgument, text);
+        if let Some(name) = &tls.server_name {
+            ServerName::try_from(name.as_str())
+                .map_err(|_| refused(format!("the server name {name:?} is neither a host's name nor an address")))?;
+        }
+        if let Some(Pem::Bytes(pem)) = &tls.ca {
+            roots_of(pem, "the CA certificates given as bytes").map_err(refused)?;
+        }
+        if let Some((certificate @ Pem::Bytes(chain), key @ Pem::Bytes(secret))) = &tls.client {
+            client_of(chain, secret, &Named::client(certificate), &Named::key(key), &provider()).map_err(refused)?;
+        }
+        Ok(Credentials { tls, reads: Arc::new(Semaphore::new(1)), state: Mutex::default() })
     }
 
     pub(super) fn tls(&self) -> &Tls {
@@ -279,30 +277,6 @@ fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] 
     }
 }
 
-/// The names of certificates and keys in messages.
-pub(super) struct Named;
-
-impl Named {
-    pub(super) fn ca(pem: &Pem) -> String {
-        Named::with(pem, "the CA file", "the CA certificates given as bytes")
-    }
-
-    pub(super) fn client(pem: &Pem) -> String {
-        Named::with(pem, "the client certificate", "the client certificate given as bytes")
-    }
-
-    fn key(pem: &Pem) -> String {
-        Named::with(pem, "the client key", "the client key given as bytes")
-    }
-
-    fn with(pem: &Pem, file: &str, bytes: &str) -> String {
-        match pem {
-            Pem::File(path) => format!("{file} {}", path.display()),
-            Pem::Bytes(_) => bytes.to_owned(),
-        }
-    }
-}
-
 fn read(pem: &Pem, what: &str) -> std::result::Result<Vec<u8>, String> {
     let path = match pem {
         Pem::Bytes(bytes) => return Ok(bytes.clone()),
@@ -418,7 +392,7 @@ mod tests {
                 (Tls::new().client_pem(&*broken, &*text), "the client certificate"),
                 (Tls::new().ca_pem(&*broken), "the CA certificates"),
             ] {
-                let message = check(&tls).expect_err("it is broken").message().to_owned();
+                let message = Credentials::new(tls.clone()).expect_err("it is broken").message().to_owned();
                 assert!(message.starts_with(named), "{message}");
                 for at in 0..secret.len() - 8 {
                     let part = &secret[at..at + 8];

@@ -1,7 +1,6 @@
 //! Explains TLS failures: whose certificate it is, which file, and how to correct it.
 
-use super::credentials::Named;
-use super::{Pem, Tls};
+use super::options::{Named, Pem, Tls};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

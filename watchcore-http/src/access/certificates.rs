@@ -5,7 +5,7 @@
 //! watches: against the authorities and revocation lists as their files are then, and against the clock. While the
 //! files are unchanged and no certificate has expired, that costs one pointer comparison and one time comparison.
 
-use super::User;
+use super::user::User;
 use crate::files::Reloaded;
 use crate::status::Refusal;
 use rustls::RootCertStore;

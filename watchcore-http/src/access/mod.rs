@@ -13,14 +13,17 @@ mod admission;
 mod bearer;
 mod certificates;
 mod origin;
+mod peer;
 mod tokens;
+mod user;
 
 pub(crate) use admission::{Admission, Verdict};
 pub(crate) use bearer::{header_contains, header_words};
 pub(crate) use certificates::{Authorities, ClientCertificate, certificates, pem_fault};
+pub(crate) use peer::{Peer, watcher};
 pub use tokens::Tokens;
+pub use user::User;
 
-use crate::clients::{Activity, ClientId};
 use crate::status::Refusal;
 use axum::response::Response;
 use http::request::Parts;
@@ -28,11 +31,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use origin::Origins;
 use serde_json::json;
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -41,18 +42,6 @@ pub(crate) const UNREADABLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The future of an authenticator's or authorizer's answer.
 pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// An authenticated user.
-///
-/// ```
-/// let user = watchcore_http::User::new("alice").group("readers");
-/// assert_eq!((user.name(), user.groups()), ("alice", &["readers".to_owned()][..]));
-/// ```
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct User {
-    name: String,
-    groups: Vec<String>,
-}
 
 /// Authenticates requests. With several, the first that knows the user decides.
 ///
@@ -174,23 +163,6 @@ pub struct Asked {
     pub path: String,
 }
 
-/// The connection of a request: an extension of each request of our own server.
-pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
-    /// The server's address to which the client connected.
-    pub(crate) local: Option<SocketAddr>,
-    /// Whether the connection uses TLS.
-    pub(crate) is_encrypted: bool,
-    /// The client's certificate.
-    pub(crate) certificate: Option<Box<ClientCertificate>>,
-    /// Whether the server asks for client certificates; if so, authentication is required.
-    pub(crate) asks_certificate: bool,
-    /// Number of open watches on the connection.
-    pub(crate) watches: Arc<AtomicUsize>,
-    /// The connection's activity, if a clock supervises it.
-    pub(crate) activity: Option<Arc<Activity>>,
-}
-
 /// Authenticators, authorizers and allowed origins of one service.
 #[derive(Default)]
 pub(crate) struct Access {
@@ -198,57 +170,6 @@ pub(crate) struct Access {
     /// A request must be allowed by each of them.
     pub(crate) authorizers: Vec<Box<dyn Authorizer>>,
     pub(crate) origins: Origins,
-}
-
-impl User {
-    /// Creates a user without groups.
-    pub fn new(name: impl Into<String>) -> User {
-        User { name: name.into(), groups: Vec::new() }
-    }
-
-    /// Adds the user to a group.
-    pub fn group(mut self, group: impl Into<String>) -> User {
-        self.groups.push(group.into());
-        self
-    }
-
-    /// Returns the name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the groups.
-    pub fn groups(&self) -> &[String] {
-        &self.groups
-    }
-
-    fn anonymous() -> User {
-        User::new("system:anonymous").group("system:unauthenticated")
-    }
-}
-
-impl Peer {
-    /// Returns the connection of a request, if our own server accepted it.
-    pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
-        head.extensions.get()
-    }
-
-    /// Whether the certificate names a user.
-    fn names_user(&self) -> bool {
-        self.certificate.as_ref().is_some_and(|certificate| certificate.names_user())
-    }
-}
-
-impl ClientId {
-    /// Returns the client of a request that was already authenticated.
-    pub(crate) fn of(request: &Parts) -> ClientId {
-        let user = request.extensions.get::<User>();
-        match (user, Peer::of(request)) {
-            (Some(user), _) => ClientId::User(user.name().into()),
-            (None, Some(peer)) => ClientId::at(peer.address.ip()),
-            (None, None) => ClientId::Unknown,
-        }
-    }
 }
 
 impl Access {

@@ -9,8 +9,8 @@
 //! A page that cannot read an answer may still embed it, or measure its time and size, and the browser attaches its
 //! user's certificate. Such a request has no Origin, but Sec-Fetch-Site says where the page is from.
 
-use super::Peer;
 use super::bearer::bearer;
+use super::peer::Peer;
 use crate::status::Refusal;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;

@@ -1,17 +1,17 @@
 //! The served caches, and the resources that lie in them.
 
-mod resource;
 mod skipped;
 
-pub use resource::Resource;
-pub(crate) use resource::{Field, LAYOUT, invalid};
 pub(crate) use skipped::SkippedValues;
 
-use crate::frame::{Frames, LineForm, TableShape};
+use crate::frame::{Frames, LineForm};
+use crate::json::layout::{Identity, Layout};
+use crate::object::{Form, LAYOUT, Object, Resource, TableShape, invalid};
+use crate::status::Refusal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use watchcore::{Cache, Result, State};
+use watchcore::{Cache, Code, KeyValue, Result, State};
 
 /// Returns how long a cache has been without its source, or `None` if it is connected.
 pub(crate) fn stale_for(cache: &Cache) -> Option<Duration> {
@@ -21,15 +21,50 @@ pub(crate) fn stale_for(cache: &Cache) -> Option<Duration> {
     }
 }
 
+/// Returns 503: the cache is not filled yet and the client should try again, or it is closed and the client should not.
+pub(crate) fn not_ready(cache: &Cache) -> Refusal {
+    let (status, prefix) = (cache.status(), String::from_utf8_lossy(cache.prefix()));
+    if status.state == State::Closed {
+        let message = format!("the cache of {prefix:?} is closed: it serves again when the server is restarted");
+        return Refusal::of_code(Code::Closed, message);
+    }
+    let why = cache.source_error().map_or(String::new(), |error| format!(": {}", error.message()));
+    Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
+}
+
 /// A resource with the cache that holds its objects.
 pub(crate) struct Served {
     pub(crate) resource: Resource,
     pub(crate) cache: Cache,
     /// Number of the cache attribute that holds a value's layout, if the cache was prepared for it.
     pub(crate) layout: Option<usize>,
-    pub(crate) frames: Frames,
+    pub(crate) frames: Frames<Form>,
     pub(crate) table: TableShape,
     pub(crate) skipped: SkippedValues,
+}
+
+impl Served {
+    /// Returns the object in a key-value; `None` if the key does not have the resource's shape or the value is not a
+    /// JSON object.
+    pub(crate) fn object<'k>(&self, kv: &'k KeyValue) -> Option<Object<'k>> {
+        let (namespace, name) = self.resource.identity(kv.key())?;
+        let value = kv.value()?;
+        let layout = match self.layout {
+            Some(number) => Layout::from_bytes(kv.attribute(number)?)?,
+            None => Layout::of(kv.key(), value)?,
+        };
+        Some(Object { value, identity: Identity { namespace, name }, layout })
+    }
+
+    /// Like [`object`](Self::object); in addition, a value that is not an object is counted as skipped, and logged once
+    /// per key.
+    pub(crate) fn object_or_report<'k>(&self, kv: &'k KeyValue) -> Option<Object<'k>> {
+        let object = self.object(kv);
+        if object.is_none() {
+            self.skipped.report(&self.resource, kv.key(), kv.value());
+        }
+        object
+    }
 }
 
 /// The served caches and resources, looked up by the names in a request.

@@ -1,6 +1,6 @@
 //! Values below a resource's prefix that are not objects of it, and are therefore skipped.
 
-use super::Resource;
+use crate::object::Resource;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

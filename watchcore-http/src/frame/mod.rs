@@ -1,15 +1,8 @@
-//! Objects in the forms that clients accept, and the shared frames of events.
+//! Frames: the bytes of one event, shared by all watchers that need them.
 
-mod age;
-mod event;
-mod object;
 mod shared;
-mod table;
 
-pub(crate) use event::ResourceFraming;
-pub(crate) use object::{Form, Included, Object};
 pub(crate) use shared::Frames;
-pub(crate) use table::TableShape;
 
 use bytes::Bytes;
 

@@ -4,7 +4,7 @@
 //! one slot, which is chosen by the event's sequence number. The lock over the whole cache is taken to store a frame:
 //! once per event, not once per watcher. Lock order: the cache first, then a slot.
 
-use super::{Form, Frame};
+use super::Frame;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
@@ -22,7 +22,7 @@ const MIN_SLOTS: usize = 64;
 const MAX_SLOTS: usize = 1 << 16;
 
 /// Frames of one resource in all forms, or of one cache's keys. The limit in bytes covers all forms together.
-pub(crate) struct Frames<F = Form> {
+pub(crate) struct Frames<F> {
     /// Slots, indexed by sequence number modulo their count. Allocated when the first frame is stored.
     slots: OnceLock<Box<[RwLock<EventFrames<F>>]>>,
     stored: Mutex<StoredBytes>,

@@ -5,10 +5,9 @@
 //! lists of resources.
 
 use super::params::KeysList;
-use super::wait_for_newest;
 use crate::lines::{self, Numbers};
+use crate::list::{ListBytes, ListClient, ListItems, ListSource, PIECE, Pieces, Reader, page_of, respond};
 use crate::request::Selection;
-use crate::resources::list::{ListBytes, ListClient, ListItems, ListSource, PIECE, Pieces, Reader, page_of, respond};
 use crate::status::Refusal;
 use axum::response::Response;
 use tokio::time::Instant;
@@ -78,6 +77,13 @@ async fn source(cache: &Cache, list: KeysList, selection: Selection, reader: &Re
         options = options.continue_from(token);
     }
     Ok(ListSource::page(page_of(cache, Range::all(), options, deadline, reader).await?))
+}
+
+/// Waits until the cache has reached the revision that its source had when this was called.
+pub(super) async fn wait_for_newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let least = cache.consistent_revision_async(left()).await?;
+    cache.wait_until_async(least, left()).await.map(drop)
 }
 
 #[cfg(test)]

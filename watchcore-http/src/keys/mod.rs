@@ -9,11 +9,11 @@ mod list;
 mod params;
 mod watch;
 
-use crate::api::ApiState;
+use crate::access::watcher;
+use crate::catalog::not_ready;
 use crate::frame::Frames;
-use crate::resources::list::ListClient;
-use crate::resources::watch::{deadline, not_ready};
-use crate::resources::watcher;
+use crate::list::ListClient;
+use crate::state::ApiState;
 use crate::status::Refusal;
 use crate::transport::{self, sse, websocket};
 use crate::watch::{PIECE_BYTES, WatchStream};
@@ -92,13 +92,6 @@ fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal
     })
 }
 
-/// Waits until the cache has reached the revision that its source had when this was called.
-async fn wait_for_newest(cache: &Cache, deadline: Instant) -> watchcore::Result<()> {
-    let left = || deadline.saturating_duration_since(Instant::now());
-    let least = cache.consistent_revision_async(left()).await?;
-    cache.wait_until_async(least, left()).await.map(drop)
-}
-
 /// Opens a watch. Everything that can be refused is refused here, before the response begins.
 async fn open(
     state: &ApiState,
@@ -115,7 +108,7 @@ async fn open(
         Some(after) => Start::After(after),
         None => {
             // The client may have seen a newer state at another server.
-            wait_for_newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
+            list::wait_for_newest(cache, Instant::now() + DEFAULT_WAIT).await.map_err(refused)?;
             Start::State
         }
     };
@@ -133,7 +126,7 @@ async fn open(
     // Every cache of the catalog has a frame cache; without one, frames are not shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sse, watch.bookmarks, watch.after.unwrap_or(0));
-    let deadline = deadline(watch.timeout, &state.limits);
+    let deadline = state.limits.watch_duration(watch.timeout);
     Ok(WatchStream::new(subscription, framing, Some(deadline), permit).heartbeat(cache, state.bookmark_interval))
 }
 

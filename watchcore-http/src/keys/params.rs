@@ -1,6 +1,6 @@
 //! Parameters of the `/v1/keys` API.
 
-use crate::catalog::Field;
+use crate::object::Field;
 use crate::request::{Selection, field_requirements};
 use crate::status::Refusal;
 use percent_encoding::percent_decode;

@@ -7,9 +7,9 @@
 //! Without etcd, a cache serves its last state and stays ready for the stale limit, but consistent reads fail with 504.
 //! So `/readyz?verbose` also tries a consistent read, and reports the result in a line that does not affect readiness.
 
-use crate::api::ApiState;
 use crate::catalog::stale_for;
 use crate::request::{Health, decoded};
+use crate::state::ApiState;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;

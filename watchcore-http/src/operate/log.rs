@@ -1,11 +1,11 @@
 //! Logging and counting of requests: see [`RequestRecord`].
 
 use crate::access::Peer;
-use crate::api::ApiState;
-use crate::catalog::Resource;
 use crate::counters::ResourceLabels;
+use crate::object::Resource;
 use crate::request::{Health, Params, Route};
 use crate::request_record::{RequestRecord, Subject};
+use crate::state::ApiState;
 use crate::status::{Refusal, Refused};
 use axum::body::Body;
 use axum::response::Response;

@@ -1,9 +1,9 @@
 //! `/metrics`: the counters of the server and the metrics of its caches, as Prometheus text.
 
 use super::log::labels_of;
-use crate::api::ApiState;
 use crate::clients::{ClientId, read_deadline};
 use crate::counters::ResourceLabels;
+use crate::state::ApiState;
 use crate::status::Refusal;
 use axum::body::Body;
 use axum::response::Response;

@@ -10,11 +10,10 @@
 
 mod sample;
 
-use crate::api::ApiState;
 use crate::clients::{ClientId, read_deadline};
 use crate::digest::sha256;
 use crate::lines;
-use crate::resources::watch::deadline;
+use crate::state::ApiState;
 use crate::status::Refusal;
 use crate::transport::sse;
 use axum::body::Body;
@@ -23,9 +22,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::request::Parts;
 use http::{HeaderValue, header};
-use sample::Rates;
 use std::convert::Infallible;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::{Instant, timeout_at};
@@ -60,25 +58,6 @@ fn source_of(text: &str) -> String {
     format!("'sha256-{}'", sha256(text))
 }
 
-/// The sampling state that all viewers of an [`Api`](crate::Api) share.
-#[derive(Default)]
-pub(crate) struct Viewers(Mutex<ViewersState>);
-
-#[derive(Default)]
-struct ViewersState {
-    /// Receiver of the newest sample, while a sampling task runs. The sender belongs to the task, so the channel closes
-    /// with it, also when the task's runtime ends and the service continues on another.
-    samples: Option<Receiver<Bytes>>,
-    rates: Rates,
-}
-
-impl Viewers {
-    fn lock(&self) -> MutexGuard<'_, ViewersState> {
-        // A panic can leave at most one wrong rate.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Answers `/` with the document.
 pub(crate) fn page() -> Response {
     let mut response = Response::new(Body::from(DOCUMENT));
@@ -98,7 +77,7 @@ pub(crate) fn page() -> Response {
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let mut permit = state.open.open(request)?;
     let revocation = permit.revocation().clone();
-    let deadline = Instant::now() + deadline(None, &state.limits);
+    let deadline = Instant::now() + state.limits.watch_duration(None);
     permit.ends_at(deadline);
     let begin = Some((subscribe(state), permit, revocation));
     let events = stream::unfold(begin, move |viewing| async move {

@@ -1,46 +1,17 @@
 //! One sample for the page: statistics of the server, of its caches and of their watchers, as JSON.
 
-use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::counters::ResourceLabels;
+use crate::state::ApiState;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use watchcore::{Cache, Stats, SubscriptionInfo, metrics};
 
 /// At most this many watchers of a cache are shown: the most lagging ones.
 const WATCHERS: usize = 50;
 /// At most this many resources are shown: the most requested ones.
 const RESOURCES: usize = 100;
-/// Bounds on the time over which a rate is computed.
-const SHORTEST: Duration = Duration::from_millis(900);
-const LONGEST: Duration = Duration::from_secs(120);
-
-/// The state for computing rates: the event count of each cache at an earlier moment, and the last computed rates.
-#[derive(Default)]
-pub(super) struct Rates {
-    before: Option<(Instant, Vec<u64>)>,
-    newest: Vec<Option<f64>>,
-}
-
-impl Rates {
-    fn of(&mut self, events: Vec<u64>) -> Vec<Option<f64>> {
-        let now = Instant::now();
-        let elapsed = self.before.as_ref().map(|(at, _)| now.duration_since(*at));
-        match (&self.before, elapsed) {
-            (Some(_), Some(elapsed)) if elapsed < SHORTEST => return self.newest.clone(),
-            (Some((_, before)), Some(elapsed)) if elapsed <= LONGEST => {
-                let rate = |(now, before): (&u64, &u64)| now.saturating_sub(*before) as f64 / elapsed.as_secs_f64();
-                self.newest = events.iter().zip(before).map(|pair| Some(rate(pair))).collect();
-            }
-            _ => self.newest = vec![None; events.len()],
-        }
-        self.before = Some((now, events));
-        self.newest.clone()
-    }
-}
-
 /// Takes one sample, as `/events` sends it.
 pub(super) fn take_sample(state: &ApiState) -> Value {
     let caches = state.catalog.caches();
@@ -137,6 +108,7 @@ fn value(line: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::counters::RequestLabels;
+    use std::time::Duration;
 
     #[test]
     fn series_are_read() {
@@ -159,16 +131,5 @@ mod tests {
         assert_eq!((shown.len(), more), (100, 150));
         let names: Vec<_> = shown[..3].iter().map(|resource| resource["name"].as_str().unwrap()).collect();
         assert_eq!((names, &shown[0]["requests"]), (vec!["p249/v1", "p0/v1", "p1/v1"], &1.into()));
-    }
-
-    #[test]
-    fn rates_are_of_the_time_between() {
-        let mut rates = Rates::default();
-        assert_eq!(rates.of(vec![5]), [None], "nothing to compare with");
-        assert_eq!(rates.of(vec![500]), [None], "too soon");
-        let (at, _) = rates.before.clone().unwrap();
-        rates.before = Some((at - Duration::from_secs(2), vec![100]));
-        let rate = rates.of(vec![300])[0].unwrap();
-        assert!((99.0..=100.0).contains(&rate), "{rate}");
     }
 }

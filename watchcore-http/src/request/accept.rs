@@ -1,6 +1,6 @@
 //! Negotiation of the response form and encoding, by the headers Accept and Accept-Encoding.
 
-use crate::frame::Form;
+use crate::object::Form;
 use crate::request::Params;
 use crate::status::Refusal;
 use http::{HeaderMap, header};

@@ -5,7 +5,7 @@
 //! [`Params::watch_start`]. The first and the last refuse malformed numbers with 400, and forbidden combinations with
 //! 422, in Kubernetes' words. A request for one object uses only the revision.
 
-use crate::frame::Included;
+use crate::object::Included;
 use crate::status::{Cause, Refusal};
 use percent_encoding::percent_decode;
 use std::time::Duration;

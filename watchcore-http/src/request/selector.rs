@@ -5,7 +5,8 @@
 //! namespace is known, it is a range of keys; otherwise they are attributes that the cache derives from the key's
 //! segments.
 
-use crate::catalog::{Resource, Served};
+use crate::catalog::Served;
+use crate::object::Resource;
 use crate::request::Params;
 use crate::status::Refusal;
 use watchcore::{FieldRequirement, Filter, KeyValue, Range};

@@ -1,10 +1,8 @@
 //! A get of one object.
 
-use super::list::{EncodedObject, ListBytes, ListClient, respond};
-use super::watch::not_ready;
-use super::{WAIT, consistent, json_response, refused};
-use crate::catalog::Served;
-use crate::frame::{Form, Object};
+use crate::catalog::{Served, not_ready};
+use crate::list::{EncodedObject, ListBytes, ListClient, json_response, respond};
+use crate::object::{Form, Object};
 use crate::request::{GetStart, Params};
 use crate::status::Refusal;
 use axum::body::Body;
@@ -16,7 +14,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
-use watchcore::{Read, ReadOptions};
+use watchcore::{DEFAULT_WAIT, Read, ReadOptions};
 
 /// Answers with the object of a name, at the newest revision or at least at the requested one.
 ///
@@ -32,18 +30,18 @@ pub(crate) async fn get(
     client: ListClient,
 ) -> Result<Response, Refusal> {
     let (resource, cache) = (&served.resource, &served.cache);
-    let deadline = Instant::now() + WAIT;
+    let deadline = Instant::now() + DEFAULT_WAIT;
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
     let read = match params.get_start()? {
-        GetStart::Consistent => Read::AtLeast(consistent(cache, deadline).await?),
+        GetStart::Consistent => Read::AtLeast(cache.consistent_revision_async(DEFAULT_WAIT).await?),
         GetStart::Any => Read::Any,
         GetStart::AtLeast(revision) => Read::AtLeast(revision),
     };
     let options = ReadOptions::new(read).timeout(deadline.saturating_duration_since(Instant::now()));
-    let found = cache.get_with_async(resource.key(namespace, name), &options).await.map_err(refused)?;
-    let object = found.kv.as_ref().and_then(|kv| Some((kv.mod_revision(), Object::or_report(served, kv)?)));
+    let found = cache.get_with_async(resource.key(namespace, name), &options).await?;
+    let object = found.kv.as_ref().and_then(|kv| Some((kv.mod_revision(), served.object_or_report(kv)?)));
     let Some((revision, object)) = object else {
         return Err(Refusal::no_such_object(&resource.group, &resource.plural, name));
     };
@@ -56,7 +54,7 @@ pub(crate) async fn get(
         return Ok(json_response(Body::new(Slices::new([Bytes::from(out), rest, Bytes::from_static(b"\n")]))));
     }
     out.reserve(object.value.len() + 128);
-    object.write_as(served, form, revision, &mut out);
+    served.table.write_as(&object, form, revision, &mut out);
     out.push(b'\n');
     if params.pretty {
         // Indents may make it far larger, so it is sent in pieces like a list.

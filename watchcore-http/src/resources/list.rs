@@ -1,57 +1,18 @@
 //! Lists of a resource.
 //!
 //! A list without a limit at the newest revision walks a snapshot. One with a limit, with a continue token, or of an
-//! exact revision is a page of the core. Both are a [`ListSource`], which cannot fail: errors occur before the response
-//! head is sent. The bytes are produced when the transport asks for them: [`pieces`], [`body`]. Lists of the `/v1/keys`
-//! API share these parts, with another format of the items.
+//! exact revision is a page of the core.
 
-mod body;
-mod pieces;
-mod source;
-
-use super::watch::not_ready;
-use super::{WAIT, consistent, refused};
-use crate::api::ApiState;
-use crate::catalog::Served;
-use crate::clients::{BlockingPool, ClientId, is_large};
-use crate::frame::Form;
-use crate::request::{ListStart, Params, Selection, accepts_gzip};
+use crate::catalog::{Served, not_ready};
+use crate::json::layout::quoted;
+use crate::list::{ListBytes, ListClient, ListItems, ListSource, PIECE, Pieces, Reader, page_of, respond};
+use crate::object::Form;
+use crate::request::{ListStart, Params, Selection};
 use crate::status::Refusal;
 use axum::response::Response;
-#[cfg(test)]
-pub(crate) use body::ListPieces;
-pub(crate) use body::{EncodedObject, ListBytes, respond};
-use http::request::Parts;
-pub(crate) use pieces::{ListItems, PIECE, Pieces};
-pub(crate) use source::ListSource;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
-
-/// The client of a list, and how it takes the list.
-pub(crate) struct ListClient {
-    /// Whether the client accepts gzip.
-    pub(crate) gzip: bool,
-    /// The client, for blocking reads.
-    pub(crate) reader: Reader,
-    /// How long the whole list may take.
-    pub(crate) time_limit: Duration,
-}
-
-/// A client, and the pool in which its reads of large caches run.
-pub(crate) struct Reader {
-    pub(crate) client: ClientId,
-    pub(crate) pool: Arc<BlockingPool>,
-}
-
-impl ListClient {
-    /// Returns the sender of a request.
-    pub(crate) fn of(request: &Parts, state: &ApiState) -> ListClient {
-        let reader = Reader { client: ClientId::of(request), pool: state.list_pool.clone() };
-        ListClient { gzip: accepts_gzip(&request.headers), reader, time_limit: state.limits.list }
-    }
-}
+use watchcore::{Code, DEFAULT_WAIT, Error, KeyValue, Read, ReadOptions};
 
 /// Answers a list.
 ///
@@ -70,8 +31,49 @@ pub(crate) async fn list(
     let source = source(served, selection, start, params.limit, &client.reader).await?;
     // Indents usually double or triple the size, so smaller pieces are made, which can be formatted at once.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
-    let pieces = Pieces::new(served.clone(), form, source, size);
+    let pieces = pieces(served.clone(), form, source, size);
     Ok(respond(ListBytes::new(pieces, params.pretty), client).await)
+}
+
+/// The objects of a resource in a form.
+struct ObjectItems {
+    served: Arc<Served>,
+    form: Form,
+}
+
+impl ListItems for ObjectItems {
+    fn item(&self, kv: &KeyValue) -> Option<impl FnOnce(&mut Vec<u8>)> {
+        let ObjectItems { served, form } = self;
+        let object = served.object_or_report(kv)?;
+        Some(move |out: &mut Vec<u8>| match *form {
+            Form::Json => object.write(kv.mod_revision(), out),
+            Form::Metadata => object.write_partial(kv.mod_revision(), out),
+            Form::Table(included) => served.table.write_row(&object, kv.mod_revision(), included, out),
+        })
+    }
+}
+
+/// Creates the list of a resource's objects.
+fn pieces(served: Arc<Served>, form: Form, source: ListSource, size: usize) -> Pieces<ObjectItems> {
+    let metadata = source.metadata();
+    let mut head = Vec::new();
+    let resource = &served.resource;
+    let (kind, version) = match form {
+        Form::Json => (format!("{}List", resource.kind), resource.api_version()),
+        _ => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+    };
+    if let Form::Table(_) = form {
+        served.table.write_head(&metadata, &mut head);
+    } else {
+        for (member, text) in [(&b"{\"kind\":"[..], &kind), (b",\"apiVersion\":", &version)] {
+            head.extend_from_slice(member);
+            quoted(text, &mut head);
+        }
+        head.extend_from_slice(b",\"metadata\":");
+        head.extend_from_slice(&metadata);
+        head.extend_from_slice(b",\"items\":[");
+    }
+    Pieces::of(ObjectItems { served, form }, source, head, size)
 }
 
 /// Returns the state from which a list is answered, waiting for it if necessary.
@@ -83,13 +85,13 @@ async fn source(
     reader: &Reader,
 ) -> Result<ListSource, Refusal> {
     let cache = &served.cache;
-    let deadline = Instant::now() + WAIT;
+    let deadline = Instant::now() + DEFAULT_WAIT;
     // A cache that is not filled yet is not waited for: the client tries again.
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
     let (read, token) = match start {
-        ListStart::Consistent => (Read::AtLeast(consistent(cache, deadline).await?), None),
+        ListStart::Consistent => (Read::AtLeast(cache.consistent_revision_async(DEFAULT_WAIT).await?), None),
         ListStart::Any => (Read::Any, None),
         ListStart::AtLeast(revision) => (Read::AtLeast(revision), None),
         ListStart::Exact(revision) => (Read::Exact(revision), None),
@@ -99,10 +101,10 @@ async fn source(
     if is_newest && limit == 0 {
         if let Read::AtLeast(revision) = read {
             let left = deadline.saturating_duration_since(Instant::now());
-            cache.wait_until_async(revision, left).await.map_err(refused)?;
+            cache.wait_until_async(revision, left).await?;
         }
-        let snapshot = cache.snapshot().map_err(refused)?;
-        return ListSource::walk(snapshot, selection).map_err(refused);
+        let snapshot = cache.snapshot()?;
+        return Ok(ListSource::walk(snapshot, selection)?);
     }
     let has_token = token.is_some();
     let mut options = ReadOptions::new(read).filter(selection.filter).limit(limit);
@@ -110,36 +112,7 @@ async fn source(
         options = options.continue_from(token);
     }
     let page = page_of(cache, selection.range, options, deadline, reader).await;
-    page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
-}
-
-/// Reads a page of the core, waiting for its revision until `deadline`. A page is read at once, and the keys that
-/// remain after it are counted one by one, so with a large cache this happens on a blocking thread.
-pub(crate) async fn page_of(
-    cache: &Cache,
-    range: Range,
-    options: ReadOptions,
-    deadline: Instant,
-    reader: &Reader,
-) -> watchcore::Result<Page> {
-    let left = || deadline.saturating_duration_since(Instant::now());
-    if !is_large(cache) {
-        return cache.list_with_async(&range, &options.timeout(left())).await;
-    }
-    // The read must not wait on the blocking thread, which other lists need. If its revision, or its token's, lies in
-    // the future, the wait happens here.
-    let options = options.timeout(Duration::ZERO);
-    let blocking_read = async || {
-        let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
-        reader.pool.run(&reader.client, deadline, move || cache.list_with(&range, &options)).await?
-    };
-    match blocking_read().await {
-        Err(error) if error.code() == Code::FutureRevision => {
-            cache.wait_until_async(error.asked(), left()).await?;
-            blocking_read().await
-        }
-        answer => answer,
-    }
+    page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { Refusal::from(error) })
 }
 
 /// Translates the error of a continue token.
@@ -154,7 +127,7 @@ fn token_refused(error: Error) -> Refusal {
              list.",
         )
         .with_continue(token),
-        _ => refused(error),
+        _ => Refusal::from(error),
     }
 }
 

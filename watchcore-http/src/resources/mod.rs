@@ -1,28 +1,24 @@
 //! Objects of resources: list, get, watch, and discovery.
 
 pub(crate) mod discovery;
+mod framing;
 mod get;
-pub(crate) mod list;
+mod groups;
+mod list;
 mod openapi;
 pub(crate) mod watch;
 
-use crate::access::{Peer, User};
-use crate::api::ApiState;
+use crate::access::watcher;
 use crate::catalog::Served;
+use crate::list::ListClient;
 use crate::request::{self, Params, Route, form};
+use crate::state::ApiState;
 use crate::status::Refusal;
 use crate::transport;
-use axum::body::Body;
 use axum::response::Response;
+use http::Method;
 use http::request::Parts;
-use http::{HeaderValue, Method, header};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
-use watchcore::{Cache, DEFAULT_WAIT, Error};
-
-/// How long a list or a get waits for its revision, including the consistent read before it.
-const WAIT: Duration = DEFAULT_WAIT;
 
 /// The objects that a path names.
 pub(crate) struct ObjectPath {
@@ -69,7 +65,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             None => transport::respond(stream, "application/json"),
         });
     }
-    let client = list::ListClient::of(parts, state);
+    let client = ListClient::of(parts, state);
     if let Some(name) = &path.name {
         return get::get(served, path.namespace.as_deref(), name, &params, form, client).await;
     }
@@ -106,29 +102,4 @@ pub(crate) fn refuse_write(state: &ApiState, route: Route, method: &Method) -> R
         Ok(served) => Refusal::not_supported(verb, &served.resource.group, &served.resource.plural),
         Err(refusal) => refusal,
     }
-}
-
-/// Describes the client of a watch for people: the user and the address, as far as they are known.
-pub(crate) fn watcher(parts: &Parts) -> Option<String> {
-    let user = parts.extensions.get::<User>().map(|user| user.name().escape_debug().to_string());
-    let address = Peer::of(parts).map(|peer| peer.address.to_string());
-    match (user, address) {
-        (Some(user), Some(address)) => Some(format!("{user} {address}")),
-        (user, address) => user.or(address),
-    }
-}
-
-/// Returns the newest revision that etcd had when this was called.
-async fn consistent(cache: &Cache, deadline: Instant) -> Result<u64, Refusal> {
-    cache.consistent_revision_async(deadline.saturating_duration_since(Instant::now())).await.map_err(refused)
-}
-
-fn refused(error: Error) -> Refusal {
-    Refusal::from(&error)
-}
-
-fn json_response(body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

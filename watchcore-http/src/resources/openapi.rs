@@ -1,8 +1,8 @@
 //! Minimal OpenAPI 3 documents: kubectl requests them before it explains a kind, and some clients before they read
 //! objects. They list the kinds and their paths; the fields are declared as arbitrary.
 
-use super::discovery::DiscoveredGroup;
-use crate::catalog::Resource;
+use super::groups::DiscoveredGroup;
+use crate::object::Resource;
 use serde_json::{Map, Value, json};
 
 /// Returns the index of documents by group and version.

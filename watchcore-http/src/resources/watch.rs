@@ -1,17 +1,16 @@
 //! Opens the watch of a resource from its request.
 
-use super::WAIT;
-use crate::api::{ApiState, Limits};
-use crate::catalog::Served;
-use crate::frame::{Form, ResourceFraming};
+use super::framing::ResourceFraming;
+use crate::catalog::{Served, not_ready};
+use crate::object::Form;
 use crate::request::{Params, Selection, StateWait, WatchFrom};
+use crate::state::ApiState;
 use crate::status::Refusal;
 use crate::watch::{OpenWatch, PIECE_BYTES, WatchStream};
 use http::request::Parts;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Cache, Code, Error, OnLag, Start, State};
+use watchcore::{Cache, Code, DEFAULT_WAIT, Error, OnLag, Start};
 
 /// The target of a watch.
 pub(crate) struct Watched<'r> {
@@ -51,7 +50,7 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         Ok(begin) => begin,
         Err(error) => return error_as_event(error, framing, permit),
     };
-    let deadline = deadline(params.timeout.filter(|timeout| !timeout.is_zero()), &state.limits);
+    let deadline = state.limits.watch_duration(params.timeout.filter(|timeout| !timeout.is_zero()));
     let label = match watcher {
         Some(watcher) => format!("{} {watcher}", served.resource.plural),
         None => served.resource.plural.clone(),
@@ -85,7 +84,7 @@ fn error_as_event(error: Error, framing: ResourceFraming, permit: OpenWatch) -> 
 
 /// Waits as requested, within the time limit of a list, and returns the start of the subscription.
 async fn start_of(cache: &Cache, from: &WatchFrom) -> watchcore::Result<Start> {
-    let deadline = Instant::now() + WAIT;
+    let deadline = Instant::now() + DEFAULT_WAIT;
     let left = || deadline.saturating_duration_since(Instant::now());
     Ok(match from {
         WatchFrom::State(wait) => {
@@ -105,27 +104,4 @@ async fn start_of(cache: &Cache, from: &WatchFrom) -> watchcore::Result<Start> {
         WatchFrom::AfterConsistent => Start::After(cache.consistent_revision_async(left()).await?),
         WatchFrom::Now => Start::Now,
     })
-}
-
-/// Returns 503: the cache is not filled yet and the client should try again, or it is closed and the client should not.
-pub(crate) fn not_ready(cache: &Cache) -> Refusal {
-    let (status, prefix) = (cache.status(), String::from_utf8_lossy(cache.prefix()));
-    if status.state == State::Closed {
-        let message = format!("the cache of {prefix:?} is closed: it serves again when the server is restarted");
-        return Refusal::of_code(Code::Closed, message);
-    }
-    let why = cache.source_error().map_or(String::new(), |error| format!(": {}", error.message()));
-    Refusal::of_code(Code::NotReady, format!("the cache of {prefix:?} is {}{why}; try again", status.state.name()))
-}
-
-/// Returns the duration of a watch: as requested, up to nine tenths of `limits.watch`. Longer requests last a random
-/// time between that and the limit, and watches without a request between half and all of it, so that watches that
-/// began together do not end together.
-pub(crate) fn deadline(asked: Option<Duration>, limits: &Limits) -> Duration {
-    let least = match asked {
-        Some(asked) if asked <= limits.watch.mul_f64(0.9) => return asked,
-        Some(_) => 0.9,
-        None => 0.5,
-    };
-    limits.watch.mul_f64(least + (1.0 - least) * fastrand::f64())
 }

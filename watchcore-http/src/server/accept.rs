@@ -1,7 +1,8 @@
 //! Accepting connections, and shutting down all of them.
 
 use super::connection::{self, Accepted};
-use super::{Server, Shared};
+use super::descriptors::SPARE;
+use super::shared::{CUT, Shared};
 use crate::clients::{Activity, ClientId};
 use crate::counters::Reason;
 use socket2::{SockRef, TcpKeepalive};
@@ -19,9 +20,6 @@ use tokio::time::{Instant, Sleep};
 
 /// How long accepting pauses when the system cannot provide another connection.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Connections beyond the limit, on which only health probes are answered.
-pub(super) const SPARE: usize = 32;
 
 /// TCP keepalive: a client that vanished silently is detected within two minutes while nothing is sent to it.
 const KEEPALIVE: TcpKeepalive =
@@ -179,7 +177,7 @@ async fn shut_down(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Du
         shared.clock.none().await;
         shared.alive.none().await;
     };
-    if tokio::time::timeout(Server::CUT, cut).await.is_err() {
+    if tokio::time::timeout(CUT, cut).await.is_err() {
         tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
     }
 }

@@ -16,9 +16,9 @@
 //! A connection older than `connection_age` is told to close too: HTTP/2 at once, by GOAWAY, and HTTP/1.1 with its next
 //! answer. Answers that have begun are sent whole.
 
-use crate::api::Limits;
 use crate::clients::{Activity, ClientPermit, State};
 use crate::counters::{Counters, Reason};
+use crate::limits::Limits;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,11 +4,11 @@
 //! has no time limits of its own: the clock inspects its [`Activity`](super::clock::Activity), tells it to close, or
 //! cuts it off.
 
-use super::Shared;
 use super::answer::until_cut;
 use super::clock::Connection;
 use super::error_body::ErrorBodySocket;
 use super::handler::{DirectWatch, Handler, WatchHandover};
+use super::shared::{Shared, TaskCount};
 use super::socket::Socket;
 use crate::access::Peer;
 use crate::clients::Activity;
@@ -342,7 +342,7 @@ where
 
 /// Runs the HTTP/2 streams for hyper: each as a counted task, which can be cut off alone.
 #[derive(Clone)]
-struct Streams(Arc<super::TaskCount>);
+struct Streams(Arc<TaskCount>);
 
 impl<F> hyper::rt::Executor<F> for Streams
 where

@@ -2,9 +2,10 @@
 
 use super::answer::{Answer, holder};
 use crate::access::Peer;
-use crate::api::{Api, Limits};
+use crate::api::Api;
 use crate::clients::{Account, Activity, Answering, ClientId, UnreadAnswer};
 use crate::counters::Reason;
+use crate::limits::Limits;
 use crate::request::Route;
 use crate::status::Refusal;
 use crate::transport::{DirectStream, direct};

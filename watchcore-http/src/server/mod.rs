@@ -17,22 +17,22 @@ mod connection;
 mod descriptors;
 mod error_body;
 mod handler;
+mod shared;
 mod socket;
 mod tls;
 
 pub use tls::Tls;
 
-use crate::api::{Api, Limits};
+use crate::api::Api;
 use crate::clients::ClientPermits;
-use crate::counters::Counters;
 use axum::Router;
 use clock::Clock;
+use shared::{Shared, TaskCount};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use watchcore::{Code, Error, Result};
 
@@ -92,12 +92,9 @@ pub struct ServerBuilder {
 impl Server {
     /// How long [`shutdown`](Server::shutdown) may take beyond the grace time: HTTP/2 streams may need it to notice
     /// that their connection was cut off.
-    pub const CUT: Duration = Duration::from_secs(5);
+    pub const CUT: Duration = shared::CUT;
 
     /// Creates a builder of a server for this service. By default it listens on 127.0.0.1:8080.
-    ///
-    /// A service may have several servers, and be nested in another; but it ends with the first of them that shuts
-    /// down.
     ///
     /// A service may have several servers, and be nested in another; but it ends with the first of them that ends.
     pub fn builder(api: Api) -> ServerBuilder {
@@ -263,65 +260,6 @@ fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Res
         "listening on {address} is insecure: others reach this address, and {lacks}. Give certificates and tokens (or a client CA), or listen on 127.0.0.1, or say in so many words that it may be insecure (--insecure-listen)."
     );
     Err(Error::new(Code::InvalidArgument, message))
-}
-
-/// State that all connections of a server share.
-struct Shared {
-    api: Api,
-    router: Router,
-    /// Whether watches over HTTP/1.1 bypass hyper.
-    direct: bool,
-    tls: Option<tls::Certificates>,
-    asks_certificate: bool,
-    /// Whether requests must be authenticated.
-    requires_authentication: bool,
-    permits: Arc<ClientPermits>,
-    clock: Arc<Clock>,
-    alive: Arc<TaskCount>,
-}
-
-impl Shared {
-    fn limits(&self) -> &Arc<Limits> {
-        &self.api.0.limits
-    }
-
-    fn counters(&self) -> &Arc<Counters> {
-        &self.api.0.counters
-    }
-}
-
-/// Counts the server's tasks besides those of connections: HTTP/2 streams.
-#[derive(Default)]
-struct TaskCount {
-    count: AtomicUsize,
-    emptied: Notify,
-}
-
-/// A counted task, until this is dropped.
-struct CountedTask(Arc<TaskCount>);
-
-impl TaskCount {
-    fn enter(self: &Arc<Self>) -> CountedTask {
-        self.count.fetch_add(1, SeqCst);
-        CountedTask(self.clone())
-    }
-
-    /// Waits until there are none. No more may be entered.
-    async fn none(&self) {
-        while self.count.load(SeqCst) > 0 {
-            // If the last one leaves between the check and the wait, `notify_one` has stored a permit, and the wait
-            // returns at once.
-            self.emptied.notified().await;
-        }
-    }
-}
-
-impl Drop for CountedTask {
-    fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, SeqCst) == 1 {
-            self.0.emptied.notify_one();
-        }
-    }
 }
 
 #[cfg(test)]

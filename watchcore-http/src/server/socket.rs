@@ -104,8 +104,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Limits;
     use crate::clients::{ClientId, ClientPermits};
+    use crate::limits::Limits;
     use crate::server::clock::Clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::access::Peer;
 use crate::clients::ClientId;
+use crate::limits::Limits;
 use bytes::Bytes;
 use connection::ConnectionContext;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};

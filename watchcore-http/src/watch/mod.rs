@@ -7,8 +7,7 @@ mod open;
 mod recheck;
 mod timer;
 
-pub(crate) use open::{OpenWatch, OpenWatches};
-pub(crate) use recheck::Recheck;
+pub(crate) use open::{OpenWatch, OpenWatches, Recheck};
 
 use crate::frame::Frame;
 use futures_core::Stream;

@@ -1,12 +1,10 @@
 //! The open watches: their limits, and the ways in which they are ended from outside.
 
-use super::recheck::Recheck;
-use crate::access::{Admission, Peer, Verdict};
+use crate::access::{Access, Admission, Verdict};
 use crate::catalog::stale_for;
 use crate::clients::{ClientId, ClientPermit, ClientPermits, Full};
 use crate::request_record::RequestRecord;
 use crate::status::Refusal;
-use http::request::Parts;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -18,6 +16,23 @@ use watchcore::{Cache, Closer, Error, Subscription};
 
 /// Bounds on the time between two checks for overdue watches.
 const TICKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// Number of intervals for which a watch lasts without being confirmed.
+pub(super) const MAX_MISSED: u32 = 4;
+
+/// The hooks that recheck open watches, and the interval.
+pub(crate) struct Recheck {
+    pub(crate) access: Arc<Access>,
+    /// Time from the end of one pass to the beginning of the next.
+    pub(crate) interval: Duration,
+}
+
+impl Recheck {
+    /// Returns the time for which a watch lasts without being confirmed.
+    fn unconfirmed_limit(&self) -> Duration {
+        self.interval.saturating_mul(MAX_MISSED)
+    }
+}
 
 /// All open watches of an [`Api`](crate::Api).
 pub(crate) struct OpenWatches {
@@ -126,10 +141,10 @@ impl Revocation {
 /// The permit of an open watch. It is returned when the watch ends, or this is dropped.
 pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
-    number: u64,
+    pub(super) number: u64,
     revocation: Arc<Revocation>,
     /// Keeps the request's record open: the request is counted and logged when the watch ends.
-    record: Option<Arc<RequestRecord>>,
+    pub(super) record: Option<Arc<RequestRecord>>,
 }
 
 impl OpenWatches {
@@ -172,25 +187,21 @@ impl OpenWatches {
         }
     }
 
-    /// Admits the watch that a request opens. The request is counted and logged when the watch ends.
-    pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
-        let mut permit = self.admit(&ClientId::of(request), Peer::of(request).map(|peer| &peer.watches))?;
-        permit.record = RequestRecord::of(request).cloned();
-        if let Some(record) = &permit.record {
-            record.mark_watch();
-        }
-        let Some(recheck) = &self.recheck else { return Ok(permit) };
-        let Some(admission) = Admission::of(request, &recheck.access).map(Arc::new) else { return Ok(permit) };
+    /// How open watches are rechecked, if they are.
+    pub(super) fn recheck(&self) -> Option<&Recheck> {
+        self.recheck.as_ref()
+    }
+
+    /// Has a watch rechecked by this admission. `start` starts the task that rechecks all, if none runs.
+    pub(super) fn recheck_by(&self, number: u64, admission: Arc<Admission>, start: impl FnOnce() -> AbortHandle) {
         let mut open = self.lock();
-        if let Some(entry) = open.watches.get_mut(&permit.number) {
+        if let Some(entry) = open.watches.get_mut(&number) {
             entry.admission = Some(admission);
         }
         // The task ends with the runtime that it was started on, and the service may be used on another runtime later.
         if open.judging.as_ref().is_none_or(AbortHandle::is_finished) {
-            open.judging = Some(recheck.start(self));
+            open.judging = Some(start());
         }
-        drop(open);
-        Ok(permit)
     }
 
     /// Returns the watches to recheck in this pass. Watches whose hooks did not answer come last, so that they do not

@@ -5,44 +5,42 @@
 //! hook that hangs for one user does not delay the others.
 //!
 //! A watch ends at once if the answer is no. If there is no answer, because a hook hangs, panics or fails, the watch
-//! continues until it was not confirmed for [`MAX_MISSED`] intervals, a minute by default. A request whose hook fails
+//! continues until it was not confirmed for [`MAX_MISSED`](super::open::MAX_MISSED) intervals, a minute by default. A request whose hook fails
 //! is refused at once; a watch gets the minute, so that a short failure does not end all watches together.
 
-use super::open::OpenWatches;
-use crate::access::{Access, Admission, User, Verdict};
+use super::open::{OpenWatch, OpenWatches, Recheck};
+use crate::access::{Access, Admission, Peer, User, Verdict};
+use crate::clients::ClientId;
+use crate::request_record::RequestRecord;
+use crate::status::Refusal;
+use http::request::Parts;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::task::{AbortHandle, JoinSet, consume_budget};
+use tokio::task::{JoinSet, consume_budget};
 use tokio::time::sleep;
 use watchcore::Error;
 
 /// Number of users that are rechecked concurrently.
 const MAX_CONCURRENT: usize = 64;
 
-/// Number of intervals for which a watch lasts without being confirmed.
-const MAX_MISSED: u32 = 4;
-
 /// A hook may take the interval divided by this.
 const HOOK_SHARE: u32 = 3;
 
-/// The hooks that recheck open watches, and the interval.
-pub(crate) struct Recheck {
-    pub(crate) access: Arc<Access>,
-    /// Time from the end of one pass to the beginning of the next.
-    pub(crate) interval: Duration,
-}
-
-impl Recheck {
-    /// Returns the time for which a watch lasts without being confirmed.
-    pub(super) fn unconfirmed_limit(&self) -> Duration {
-        self.interval.saturating_mul(MAX_MISSED)
-    }
-
-    /// Starts the recheck task.
-    pub(super) fn start(&self, all: &Arc<OpenWatches>) -> AbortHandle {
-        let (all, access, interval) = (Arc::downgrade(all), self.access.clone(), self.interval);
-        tokio::spawn(run(all, access, interval)).abort_handle()
+impl OpenWatches {
+    /// Admits the watch that a request opens. The request is counted and logged when the watch ends.
+    pub(crate) fn open(self: &Arc<Self>, request: &Parts) -> Result<OpenWatch, Refusal> {
+        let mut permit = self.admit(&ClientId::of(request), Peer::of(request).map(|peer| &peer.watches))?;
+        permit.record = RequestRecord::of(request).cloned();
+        if let Some(record) = &permit.record {
+            record.mark_watch();
+        }
+        let Some(Recheck { access, interval }) = self.recheck() else { return Ok(permit) };
+        let Some(admission) = Admission::of(request, access).map(Arc::new) else { return Ok(permit) };
+        self.recheck_by(permit.number, admission, || {
+            tokio::spawn(run(Arc::downgrade(self), access.clone(), *interval)).abort_handle()
+        });
+        Ok(permit)
     }
 }
 
@@ -112,6 +110,7 @@ mod tests {
     use super::*;
     use crate::access::{Authenticator, HookFuture};
     use crate::status::Refusal;
+    use crate::watch::open::MAX_MISSED;
     use http::request::Parts;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

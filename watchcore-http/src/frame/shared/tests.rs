@@ -1,11 +1,12 @@
 use super::*;
+use crate::object::Form;
 use bytes::Bytes;
 
 fn frame(text: &str) -> Frame {
     Frame::new(0, |out| out.extend_from_slice(text.as_bytes()))
 }
 
-fn get(frames: &Frames, sequence: u64, form: Form, kind: Kind, text: &str) -> String {
+fn get(frames: &Frames<Form>, sequence: u64, form: Form, kind: Kind, text: &str) -> String {
     let frame = frames.get(sequence, form, kind, || Some(frame(text))).unwrap();
     String::from_utf8(frame.payload().to_vec()).unwrap()
 }

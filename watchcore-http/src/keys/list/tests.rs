@@ -1,6 +1,6 @@
 use super::*;
 use crate::clients::ClientId;
-use crate::resources::list::ListPieces;
+use crate::list::ListPieces;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use watchcore::{Change, Filter};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::frame::Included;
+use crate::object::Included;
 use http::HeaderValue;
 
 fn headers(name: header::HeaderName, values: &[&str]) -> HeaderMap {

@@ -1,5 +1,8 @@
 use super::*;
-use crate::catalog::{Catalog, Resource};
+use crate::catalog::Catalog;
+use crate::clients::ClientId;
+use crate::list::ListPieces;
+use crate::object::Resource;
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -26,13 +29,13 @@ fn selection(served: &Served, query: &str) -> Selection {
     Selection::of(served, None, None, &Params::parse(Some(query)).unwrap()).unwrap()
 }
 
-fn walk(served: &Arc<Served>, query: &str) -> Pieces {
+fn walk(served: &Arc<Served>, query: &str) -> Pieces<ObjectItems> {
     let selection = selection(served, query);
     let source = ListSource::walk(served.cache.snapshot().unwrap(), selection).unwrap();
-    Pieces::new(served.clone(), Form::Json, source, PIECE)
+    pieces(served.clone(), Form::Json, source, PIECE)
 }
 
-fn all(mut pieces: Pieces) -> Vec<u8> {
+fn all(mut pieces: Pieces<ObjectItems>) -> Vec<u8> {
     let mut out = Vec::new();
     while !pieces.is_over() {
         out.extend(pieces.next());
@@ -129,7 +132,7 @@ async fn page_and_walk_are_the_same_bytes() {
     for query in ["", "fieldSelector=metadata.name!%3Dw00007", "fieldSelector=metadata.name%3Dw00007"] {
         let exact = source(&served, selection(&served, query), ListStart::Exact(1), 0, &reader()).await.unwrap();
         assert!(matches!(exact, ListSource::Page { .. }));
-        let page = Pieces::new(served.clone(), Form::Json, exact, PIECE);
+        let page = pieces(served.clone(), Form::Json, exact, PIECE);
         assert!(all(page) == all(walk(&served, query)), "{query}");
     }
 }
@@ -142,7 +145,7 @@ async fn large_cache_is_paged_elsewhere() {
     let (mut names, mut pages) = (Vec::new(), 0);
     loop {
         let page = source(&served, selection(&served, ""), start, 5000, &reader()).await.unwrap();
-        let list: Value = serde_json::from_slice(&all(Pieces::new(served.clone(), Form::Json, page, PIECE))).unwrap();
+        let list: Value = serde_json::from_slice(&all(pieces(served.clone(), Form::Json, page, PIECE))).unwrap();
         names.extend(list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].clone()));
         pages += 1;
         let Some(token) = list["metadata"]["continue"].as_str() else { break };
@@ -218,12 +221,12 @@ async fn page_waits_no_longer_than_a_list() {
             }
         };
         // It answers when the whole time has passed, with a revision that is not reached.
-        tokio::time::advance(WAIT).await;
+        tokio::time::advance(DEFAULT_WAIT).await;
         writer.serve_consistent(ticket, 9);
         std::time::Instant::now()
     });
     assert_eq!(page.err().map(|refusal| refusal.code()), Some(504));
-    assert!(from.elapsed() < WAIT, "it is not waited for anew: {:?}", from.elapsed());
+    assert!(from.elapsed() < DEFAULT_WAIT, "it is not waited for anew: {:?}", from.elapsed());
 }
 
 /// Lists of the newest state are walked; lists with a limit, a token or an exact revision are pages.

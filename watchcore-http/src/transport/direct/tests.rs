@@ -1,8 +1,8 @@
 use super::*;
 use crate::api::Api;
-use crate::catalog::Resource;
 use crate::clients::{Activity, ClientId};
-use crate::frame::Form;
+use crate::object::Form;
+use crate::object::Resource;
 use crate::request::Params;
 use crate::resources::watch::{Watched, open};
 use std::future::poll_fn;

@@ -2,12 +2,13 @@
 //!
 //! A walk visits a bounded number of keys at a time. Lists of resources and of the `/v1/keys` API share it.
 
-use super::Reader;
+use super::client::Reader;
 use crate::clients::is_large;
 use crate::json::layout::{quoted, quoted_number};
 use crate::request::Selection;
+use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Cache, KeyValue, Page, Range, Result, Snapshot};
+use watchcore::{Cache, Code, KeyValue, Page, Range, ReadOptions, Result, Snapshot};
 
 /// Maximum number of keys visited at a time, whether they are items of the list or not.
 pub(super) const VISITED: usize = 1024;
@@ -90,7 +91,7 @@ impl ListSource {
 
     /// Returns the metadata of the list: its revision, and the continue token. The number of remaining objects is
     /// included only if the list has no selector, because a page counts nothing otherwise.
-    pub(super) fn metadata(&self) -> Vec<u8> {
+    pub(crate) fn metadata(&self) -> Vec<u8> {
         let mut out = br#"{"resourceVersion":"#.to_vec();
         quoted_number(self.revision(), &mut out);
         if let ListSource::Page { page, .. } = self
@@ -154,5 +155,34 @@ impl Walk {
         }
         let rest = self.selection.range.and(&Range::between(&self.next, ""));
         self.snapshot.range(&rest).nth(VISITED).map(|kv| kv.key().to_vec())
+    }
+}
+
+/// Reads a page of the core, waiting for its revision until `deadline`. A page is read at once, and the keys that
+/// remain after it are counted one by one, so with a large cache this happens on a blocking thread.
+pub(crate) async fn page_of(
+    cache: &Cache,
+    range: Range,
+    options: ReadOptions,
+    deadline: Instant,
+    reader: &Reader,
+) -> Result<Page> {
+    let left = || deadline.saturating_duration_since(Instant::now());
+    if !is_large(cache) {
+        return cache.list_with_async(&range, &options.timeout(left())).await;
+    }
+    // The read must not wait on the blocking thread, which other lists need. If its revision, or its token's, lies in
+    // the future, the wait happens here.
+    let options = options.timeout(Duration::ZERO);
+    let blocking_read = async || {
+        let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
+        reader.pool.run(&reader.client, deadline, move || cache.list_with(&range, &options)).await?
+    };
+    match blocking_read().await {
+        Err(error) if error.code() == Code::FutureRevision => {
+            cache.wait_until_async(error.asked(), left()).await?;
+            blocking_read().await
+        }
+        answer => answer,
     }
 }

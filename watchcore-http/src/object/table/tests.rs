@@ -1,6 +1,6 @@
 use super::*;
-use crate::catalog::Catalog;
-use crate::frame::Form;
+use crate::catalog::{Catalog, Served};
+use crate::object::Form;
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn written(served: &Served, value: &str, form: Form) -> Value {
     let snapshot = served.cache.snapshot().unwrap();
     let kv = snapshot.get(KEY).unwrap();
     let mut out = Vec::new();
-    Object::of(served, &kv).expect("an object").write_as(served, form, 7, &mut out);
+    served.table.write_as(&served.object(&kv).expect("an object"), form, 7, &mut out);
     serde_json::from_slice(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)))
 }
 
@@ -77,7 +77,7 @@ fn row_has_what_was_asked_as_object() {
     let whole = json!({"kind": "Widget", "metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7"}});
     assert_eq!(written(&served, value, Form::Table(Included::Object))["rows"][0]["object"], whole);
     let mut out = Vec::new();
-    write_table(&served, None, 9, Included::None, &mut out);
+    served.table.write_table(None, 9, Included::None, &mut out);
     let empty: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!((&empty["rows"], &empty["metadata"]), (&json!([]), &json!({"resourceVersion": "9"})));
     let none = cells(widgets(), value);

@@ -3,9 +3,10 @@
 //! The core reports what changed for the filter: a key came to match it, changed, or ceased to match. A client sees
 //! objects: a value that is not an object counts as an absent key. [`visible_change`] has the table that combines both.
 
-use super::{Form, Frame, Object, table};
 use crate::catalog::Served;
+use crate::frame::Frame;
 use crate::json::layout::{quoted, quoted_number};
+use crate::object::{Form, Object};
 use crate::status::Refusal;
 use crate::watch::Framing;
 use std::sync::Arc;
@@ -126,7 +127,7 @@ impl ResourceFraming {
             Some(Frame::new(change.object.room(self.form) + FRAME_OVERHEAD, |out| {
                 begin(change.kind.name(), out);
                 let from = out.len();
-                change.object.write_as(&self.served, self.form, change.revision, out);
+                self.served.table.write_as(&change.object, self.form, change.revision, out);
                 one_line(&mut out[from..]);
                 out.extend_from_slice(b"}\n");
             }))
@@ -145,7 +146,7 @@ impl ResourceFraming {
             return None;
         }
         let kv = event.kv()?;
-        let object = Object::of(&self.served, kv)?;
+        let object = self.served.object(kv)?;
         let mut start = Vec::new();
         begin(event.kind().name(), &mut start);
         let rest = Object::slice(kv, &object, kv.mod_revision(), &mut start)?;
@@ -188,7 +189,7 @@ impl ResourceFraming {
         }
         object.extend_from_slice(b"}}");
         match self.form {
-            Form::Table(_) => table::write_bookmark(&self.served, revision, &object, out),
+            Form::Table(_) => self.served.table.write_bookmark(revision, &object, out),
             Form::Json | Form::Metadata => out.extend_from_slice(&object),
         }
     }
@@ -304,8 +305,8 @@ fn error_event(refusal: &Refusal) -> Frame {
 /// | MODIFIED | no | yes | DELETED |
 /// | DELETED | | yes | DELETED |
 fn visible_change<'e>(served: &Served, event: &'e Event, gone_at: u64) -> Option<VisibleChange<'e>> {
-    let new = || event.kv().and_then(|kv| Some((Object::or_report(served, kv)?, kv.mod_revision())));
-    let old = || event.prev().and_then(|kv| Object::of(served, kv));
+    let new = || event.kv().and_then(|kv| Some((served.object_or_report(kv)?, kv.mod_revision())));
+    let old = || event.prev().and_then(|kv| served.object(kv));
     // A deleted object is sent as it last was, with the revision of the deletion.
     let gone = |object| VisibleChange { kind: Kind::Deleted, object, revision: gone_at };
     match event.kind() {

@@ -6,8 +6,7 @@
 //! that takes longer than `limits.list` is cut off, even if its client keeps reading: a separate task drops the rest,
 //! and the body ends with an error, so that the response does not look complete.
 
-use super::ListClient;
-use super::pieces::PIECE;
+use super::client::ListClient;
 use crate::json::Indent;
 use axum::body::Body;
 use axum::response::Response;
@@ -24,6 +23,9 @@ use tokio::task::AbortHandle;
 /// Lists larger than this are compressed if the client accepts it. As in Kubernetes, this is decided after producing as
 /// much.
 const COMPRESSED: usize = 128 << 10;
+
+/// Maximum size of a piece that has several items.
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// Produces the document of a list, a piece at a time.
 pub(crate) trait ListPieces: Send + 'static {
@@ -150,12 +152,19 @@ pub(crate) async fn respond(mut bytes: ListBytes, client: ListClient) -> Respons
     } else {
         Body::new(ListBody::new(first, bytes, client))
     };
-    let mut response = super::super::json_response(body);
+    let mut response = json_response(body);
     if compressed {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
+    response
+}
+
+/// A response of JSON.
+pub(crate) fn json_response(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -2,14 +2,7 @@
 
 use super::body::ListPieces;
 use super::source::{ListSource, VISITED};
-use crate::catalog::Served;
-use crate::frame::{Form, Object};
-use crate::json::layout::quoted;
-use std::sync::Arc;
 use watchcore::KeyValue;
-
-/// Maximum size of a piece that has several items.
-pub(crate) const PIECE: usize = 64 << 10;
 
 /// Room for an item's bytes besides key and value: numbers, and a name.
 const ADDED: usize = 128;
@@ -24,7 +17,7 @@ pub(crate) trait ListItems: Send + 'static {
 }
 
 /// A list being encoded.
-pub(crate) struct Pieces<I = ObjectItems> {
+pub(crate) struct Pieces<I> {
     items: I,
     source: ListSource,
     /// The bytes before the items.
@@ -40,49 +33,6 @@ enum Step {
     Head,
     Items,
     Over,
-}
-
-/// The objects of a resource in a form.
-pub(crate) struct ObjectItems {
-    served: Arc<Served>,
-    form: Form,
-}
-
-impl ListItems for ObjectItems {
-    fn item(&self, kv: &KeyValue) -> Option<impl FnOnce(&mut Vec<u8>)> {
-        let ObjectItems { served, form } = self;
-        let object = Object::or_report(served, kv)?;
-        Some(move |out: &mut Vec<u8>| match *form {
-            Form::Json => object.write(kv.mod_revision(), out),
-            Form::Metadata => object.write_partial(kv.mod_revision(), out),
-            Form::Table(included) => served.table.write_row(&object, kv.mod_revision(), included, out),
-        })
-    }
-}
-
-impl Pieces {
-    /// Creates the list of a resource's objects.
-    pub(super) fn new(served: Arc<Served>, form: Form, source: ListSource, size: usize) -> Pieces {
-        let metadata = source.metadata();
-        let mut head = Vec::new();
-        let resource = &served.resource;
-        let (kind, version) = match form {
-            Form::Json => (format!("{}List", resource.kind), resource.api_version()),
-            _ => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
-        };
-        if let Form::Table(_) = form {
-            served.table.write_head(&metadata, &mut head);
-        } else {
-            for (member, text) in [(&b"{\"kind\":"[..], &kind), (b",\"apiVersion\":", &version)] {
-                head.extend_from_slice(member);
-                quoted(text, &mut head);
-            }
-            head.extend_from_slice(b",\"metadata\":");
-            head.extend_from_slice(&metadata);
-            head.extend_from_slice(b",\"items\":[");
-        }
-        Pieces::of(ObjectItems { served, form }, source, head, size)
-    }
 }
 
 impl<I: ListItems> Pieces<I> {

@@ -5,8 +5,8 @@
 //! cells are written in order. Name comes first and Age last, around the declared columns.
 
 use super::age::{UNKNOWN, age};
-use super::object::{Included, Object};
-use crate::catalog::{Resource, Served};
+use super::resource::Resource;
+use super::{Form, Included, Object};
 use crate::json::layout::{quoted, quoted_number};
 use serde_json::Value;
 use std::ops::Range;
@@ -98,6 +98,44 @@ impl TableShape {
         out.extend_from_slice(br#","priority":0}"#);
     }
 
+    /// Appends the object in a form with this revision, as a watch event or a GET has it.
+    pub(crate) fn write_as(&self, object: &Object<'_>, form: Form, revision: u64, out: &mut Vec<u8>) {
+        match form {
+            Form::Json => object.write(revision, out),
+            Form::Metadata => object.write_partial(revision, out),
+            Form::Table(included) => self.write_table(Some(object), revision, included, out),
+        }
+    }
+
+    /// Appends a whole Table at a revision, with the row of an object or without rows.
+    pub(crate) fn write_table(
+        &self,
+        object: Option<&Object<'_>>,
+        revision: u64,
+        included: Included,
+        out: &mut Vec<u8>,
+    ) {
+        self.write_before_rows(revision, out);
+        if let Some(object) = object {
+            self.write_row(object, revision, included, out);
+        }
+        out.extend_from_slice(b"]}");
+    }
+
+    /// Appends the Table of a bookmark: one row with the bookmark's object.
+    pub(crate) fn write_bookmark(&self, revision: u64, object: &[u8], out: &mut Vec<u8>) {
+        self.write_before_rows(revision, out);
+        self.write_bare_row(object, out);
+        out.extend_from_slice(b"]}");
+    }
+
+    fn write_before_rows(&self, revision: u64, out: &mut Vec<u8>) {
+        let mut metadata = br#"{"resourceVersion":"#.to_vec();
+        quoted_number(revision, &mut metadata);
+        metadata.push(b'}');
+        self.write_head(&metadata, out);
+    }
+
     /// Appends the table up to its first row; the caller then writes the rows and `]}`. `metadata` is the encoded
     /// metadata of the table itself.
     pub(crate) fn write_head(&self, metadata: &[u8], out: &mut Vec<u8>) {
@@ -136,7 +174,7 @@ impl TableShape {
     }
 
     /// Appends the row of a bookmark: empty cells and the given object.
-    pub(crate) fn write_bare_row(&self, object: &[u8], out: &mut Vec<u8>) {
+    fn write_bare_row(&self, object: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(br#"{"cells":["""#);
         self.columns.iter().for_each(|_| out.extend_from_slice(b",null"));
         out.push(b',');
@@ -275,35 +313,6 @@ fn write_integer(value: &[u8], out: &mut Vec<u8>) {
         Some(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
         None => out.extend_from_slice(b"null"),
     }
-}
-
-/// Appends a whole Table at a revision, with the row of an object or without rows.
-pub(crate) fn write_table(
-    served: &Served,
-    object: Option<&Object<'_>>,
-    revision: u64,
-    included: Included,
-    out: &mut Vec<u8>,
-) {
-    write_before_rows(served, revision, out);
-    if let Some(object) = object {
-        served.table.write_row(object, revision, included, out);
-    }
-    out.extend_from_slice(b"]}");
-}
-
-/// Appends the Table of a bookmark: one row with the bookmark's object.
-pub(crate) fn write_bookmark(served: &Served, revision: u64, object: &[u8], out: &mut Vec<u8>) {
-    write_before_rows(served, revision, out);
-    served.table.write_bare_row(object, out);
-    out.extend_from_slice(b"]}");
-}
-
-fn write_before_rows(served: &Served, revision: u64, out: &mut Vec<u8>) {
-    let mut metadata = br#"{"resourceVersion":"#.to_vec();
-    quoted_number(revision, &mut metadata);
-    metadata.push(b'}');
-    served.table.write_head(&metadata, out);
 }
 
 #[cfg(test)]

@@ -1,7 +1,13 @@
-//! One object in each of the forms.
+//! A declared resource, and its objects in the forms that clients accept.
 
-use super::table::write_table;
-use crate::catalog::Served;
+mod age;
+mod resource;
+mod table;
+
+pub use resource::Resource;
+pub(crate) use resource::{Field, LAYOUT, invalid};
+pub(crate) use table::TableShape;
+
 use crate::json::layout::{Identity, Layout};
 use bytes::Bytes;
 use watchcore::KeyValue;
@@ -45,44 +51,13 @@ pub(crate) struct Object<'k> {
     pub(crate) layout: Layout,
 }
 
-impl<'k> Object<'k> {
-    /// Returns the object in a key-value; `None` if the key does not have the resource's shape or the value is not a
-    /// JSON object.
-    pub(crate) fn of(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
-        let (namespace, name) = served.resource.identity(kv.key())?;
-        let value = kv.value()?;
-        let layout = match served.layout {
-            Some(number) => Layout::from_bytes(kv.attribute(number)?)?,
-            None => Layout::of(kv.key(), value)?,
-        };
-        Some(Object { value, identity: Identity { namespace, name }, layout })
-    }
-
-    /// Like [`of`](Self::of); in addition, a value that is not an object is counted as skipped, and logged once per
-    /// key.
-    pub(crate) fn or_report(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
-        let object = Object::of(served, kv);
-        if object.is_none() {
-            served.skipped.report(&served.resource, kv.key(), kv.value());
-        }
-        object
-    }
-
+impl Object<'_> {
     /// Returns about how many bytes the object takes in a form.
     pub(crate) fn room(&self, form: Form) -> usize {
         match form {
             Form::Json | Form::Table(Included::Object) => self.value.len(),
             Form::Metadata | Form::Table(Included::Metadata) => self.layout.metadata().len(),
             Form::Table(Included::None) => 0,
-        }
-    }
-
-    /// Appends the object in a form with this revision, as a watch event or a GET has it.
-    pub(crate) fn write_as(&self, served: &Served, form: Form, revision: u64, out: &mut Vec<u8>) {
-        match form {
-            Form::Json => self.write(revision, out),
-            Form::Metadata => self.write_partial(revision, out),
-            Form::Table(included) => write_table(served, Some(self), revision, included, out),
         }
     }
 

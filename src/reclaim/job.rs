@@ -1,0 +1,27 @@
+//! Work for the thread that frees.
+
+/// Something to be done on the reclaimer thread.
+pub(crate) enum Job {
+    Call(Box<dyn FnOnce() + Send>),
+    /// A count of a [`One`](crate::heap::One) by its raw pointer, and what drops it: needs no memory of its own.
+    Release(*mut (), unsafe fn(*mut ())),
+}
+
+// SAFETY: a count of something that is Send, see `Job::of`.
+unsafe impl Send for Job {}
+
+impl<F: FnOnce() + Send + 'static> From<Box<F>> for Job {
+    fn from(call: Box<F>) -> Job {
+        Job::Call(call)
+    }
+}
+
+impl Job {
+    pub(super) fn run(self) {
+        match self {
+            Job::Call(call) => call(),
+            // SAFETY: as `of` made it.
+            Job::Release(place, release) => unsafe { release(place) },
+        }
+    }
+}
