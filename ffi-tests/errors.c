@@ -90,14 +90,6 @@ static void test_bad_values(void)
 
     /* A change that is refused changes nothing. */
     changes[0] = put("/a", "1");
-    changes[1] = put("/a", "2");
-    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
-    changes[1] = del("/absent");
-    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
-    changes[1] = put("outside", "2");
-    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
-    changes[1] = put("", "2");
-    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
     changes[1] = put("/b", NULL);
     BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
     CHECK(strstr(error.message, "changes[1]") != NULL);
@@ -121,151 +113,31 @@ static void test_bad_values(void)
     watchcore_cache_free(cache);
 }
 
-static void test_revisions(void)
-{
-    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
-    watchcore_subscription_options start = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
-    watchcore_subscription *slow = NULL, *subscription = NULL;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
-    watchcore_cache *cache = NULL;
-    watchcore_writer *writer = NULL, *second = NULL;
-    watchcore_change one = put("/a", "1");
-    watchcore_error lagged;
-    uint64_t revision, reached = 99, epoch = 0;
-
-    options.capacity = 1024;
-    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
-    CHECK_CODE(WATCHCORE_BUSY, watchcore_writer_new(cache, &second, &error));
-    start.start = WATCHCORE_START_NOW;
-    CHECK_OK(watchcore_subscription_new(cache, &start, &slow, &error));
-    for (revision = 10; revision < 5000; revision++) {
-        if (watchcore_writer_apply(writer, revision, &one, 1, NULL) != WATCHCORE_OK) {
-            break;
-        }
-    }
-    CHECK(revision == 5000);
-    CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_apply(writer, 4999, &one, 1, &error));
-    CHECK(error.asked == 4999 && error.current == 4999);
-    CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_progress(writer, 4998, &error));
-
-    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(slow, 64, &batch, &error));
-    CHECK(error.lost_from >= 1 && error.lost_from <= 10 && error.lost_to >= error.lost_from);
-    CHECK(error.oldest > 10 && error.lost_to == error.oldest - 1 && error.current == 4999);
-    lagged = error;
-    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(slow, 64, &batch, &error));
-    CHECK_OK(watchcore_subscription_position(slow, &reached, &epoch, &error)); /* stays readable */
-    CHECK(lagged.position == reached && lagged.epoch == epoch && epoch != 0);
-    watchcore_subscription_free(slow);
-
-    start.start = WATCHCORE_START_AFTER;
-    start.revision = 10;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &start, &subscription, &error));
-    CHECK(error.asked == 10 && error.oldest > 10 && error.current == 4999 && subscription == NULL);
-    read.mode = WATCHCORE_READ_EXACT;
-    read.revision = 10;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
-    read.revision = 6000;
-    read.timeout_ms = 0;
-    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
-    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_wait_until(cache, 6000, 1, &reached, NULL, &error));
-    CHECK(error.asked == 6000 && error.current == 4999);
-    CHECK(answer.kv == NULL && answer.found == 0); /* written only on success */
-    start.start = WATCHCORE_START_STATE_AT_LEAST;
-    start.revision = 6000;
-    start.start_timeout_ms = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
-    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
-    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_subscription_poll(subscription, 0, &batch, &error));
-    watchcore_subscription_free(subscription);
-
-    start.start = WATCHCORE_START_NOW;
-    start.revision = 0;
-    start.stop_on_resync = 1;
-    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
-    CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_subscription_wait(subscription, 0, &error));
-    CHECK_OK(watchcore_writer_resync(writer, 7000, NULL, 0, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
-    CHECK_CODE(WATCHCORE_RESYNCED, watchcore_subscription_poll(subscription, 0, &batch, &error));
-    watchcore_subscription_free(subscription);
-
-    watchcore_writer_free(writer);
-    CHECK_OK(watchcore_writer_new(cache, &writer, &error)); /* it can be taken again */
-    watchcore_writer_free(writer);
-    CHECK_OK(watchcore_cache_close(cache, &error));
-    CHECK_CODE(WATCHCORE_CLOSED, watchcore_writer_new(cache, &writer, &error));
-    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_until(cache, 9000, -1, NULL, NULL, &error));
-    watchcore_cache_free(cache);
-}
-
 #define TOO_LARGE(call) CHECK_CODE(WATCHCORE_FUTURE_REVISION, call)
 
-/* Revisions have 52 bits: more is no revision of any source, wherever it is given. */
+/* Revisions have 52 bits: more is no revision of any source. Here are the calls of which row 2.21 has no words. */
 static void no_revision(uint64_t revision)
 {
-    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
-    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_cache_options expecting = WATCHCORE_CACHE_OPTIONS_INIT;
-    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
-    watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    watchcore_subscription *subscription = NULL;
-    watchcore_writer *writer = NULL, *loader = NULL;
+    watchcore_writer *loader = NULL;
     watchcore_loading *loading = NULL;
     watchcore_waiter *waiter = NULL;
     watchcore_feeder *feeder = NULL;
-    watchcore_page *page = NULL;
-    watchcore_cache *cache = embedded(&writer), *empty = NULL;
-    watchcore_change one = put("/a", "1"), whole = exact("/a", "1", 3, 3, 1);
-    uint64_t number = 0;
-    uint32_t mode;
-
-    CHECK_OK(watchcore_writer_apply(writer, 3, &one, 1, &error));
-    options.revision = revision;
-    options.start = WATCHCORE_START_AFTER;
-    TOO_LARGE(watchcore_subscription_new(cache, &options, &subscription, &error));
-    options.start = WATCHCORE_START_STATE_AT_LEAST;
-    TOO_LARGE(watchcore_subscription_new(cache, &options, &subscription, &error));
-    CHECK(subscription == NULL);
-    for (mode = WATCHCORE_READ_AT_LEAST; mode <= WATCHCORE_READ_EXACT; mode++) {
-        read.mode = mode;
-        read.revision = revision;
-        read.timeout_ms = 0;
-        TOO_LARGE(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
-        TOO_LARGE(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
-        TOO_LARGE(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
-    }
-    TOO_LARGE(watchcore_cache_diff(cache, revision, 0, revision, 0, NULL, &batch, &error));
-    TOO_LARGE(watchcore_cache_diff(cache, 3, 0, revision, 0, NULL, &batch, &error));
-    TOO_LARGE(watchcore_cache_wait_until(cache, revision, 0, NULL, NULL, &error));
-    TOO_LARGE(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 0, &waiter, &error));
-    TOO_LARGE(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
-    CHECK(waiter == NULL && page == NULL && batch.count == 0);
-    BAD(watchcore_writer_apply(writer, revision, &one, 1, &error));
-    BAD(watchcore_writer_progress(writer, revision, &error));
-    BAD(watchcore_writer_compact(writer, revision, &error));
-    BAD(watchcore_writer_resync(writer, revision, &whole, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
-    whole.mod_revision = revision;
-    BAD(watchcore_writer_resync(writer, 9, &whole, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
-    CHECK_OK(watchcore_cache_wait_until(cache, 0, 0, &number, NULL, &error));
-    CHECK(number == 3);
-    watchcore_writer_free(writer);
+    watchcore_cache *empty = NULL;
 
     expecting.expect_load = 1;
     CHECK_OK(watchcore_cache_new(&expecting, &empty, &error));
+    TOO_LARGE(watchcore_waiter_new(empty, WATCHCORE_WANT_REVISION, revision, 0, &waiter, &error));
+    TOO_LARGE(watchcore_waiter_new(empty, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
     CHECK_OK(watchcore_writer_new(empty, &loader, &error));
-    BAD(watchcore_writer_load(loader, revision, NULL, 0, &error));
     BAD(watchcore_loading_new(loader, revision, &loading, &error));
-    CHECK(loading == NULL);
     watchcore_writer_free(loader);
     etcd.endpoints = text("http://127.0.0.1:1");
     etcd.start_revision = revision;
     BAD(watchcore_feeder_start(empty, &etcd, &feeder, &error));
-    CHECK(feeder == NULL);
-    watchcore_feeder_free(feeder);
+    CHECK(waiter == NULL && loading == NULL && feeder == NULL);
     watchcore_cache_free(empty);
-    watchcore_cache_free(cache);
 }
 
 static void test_impossible_revisions(void)
@@ -351,7 +223,6 @@ static void test_codes(void)
 int main(void)
 {
     RUN(test_bad_values);
-    RUN(test_revisions);
     RUN(test_impossible_revisions);
     RUN(test_no_descriptor_left);
     RUN(test_error_struct);

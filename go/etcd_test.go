@@ -1,7 +1,6 @@
 package watchcore_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -9,176 +8,46 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"watchcore"
 	"watchcore/internal/bounded"
+	"watchcore/internal/etcdtest"
 )
 
-// etcdBinaries is where etcd lies; it is built where need be.
-var etcdBinaries = sync.OnceValues(func() (string, error) {
-	command := exec.Command("../scripts/etcd.sh")
-	command.Stderr = os.Stderr
-	out, err := command.Output()
-	if err != nil {
-		return "", fmt.Errorf("scripts/etcd.sh: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
-})
+// server is an etcd of a test.
+type server struct{ *etcdtest.Server }
 
-// server is a throw-away etcd: free loopback ports, its own data, gone with the test.
-type server struct {
-	t            testing.TB
-	client, peer string
-	data         string
-	extra        []string
-	http         *http.Client
-	running      *exec.Cmd
-	exited       chan struct{}
-	log          *bytes.Buffer
-}
-
-// reservePort takes a port that servers cannot choose by themselves. The UDP socket
-// of the same number is the reservation, as in the tests in Rust; it lies outside of
-// the range that the system gives to outgoing connections.
-func reservePort(t testing.TB) int {
+func startServer(t testing.TB) *server {
 	t.Helper()
-	for attempt := range 20_000 {
-		port := 10_000 + (os.Getpid()*7919+attempt*101)%22_000
-		reserved, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		listener, err := net.Listen("tcp", reserved.LocalAddr().String())
-		if err != nil {
-			reserved.Close()
-			continue
-		}
-		listener.Close()
-		t.Cleanup(func() { reserved.Close() })
-		return port
-	}
-	t.Fatal("no free port on the loopback")
-	return 0
-}
-
-func startServer(t testing.TB, scheme string, extra ...string) *server {
-	t.Helper()
-	s := &server{
-		t:      t,
-		client: fmt.Sprintf("%s://127.0.0.1:%d", scheme, reservePort(t)),
-		peer:   fmt.Sprintf("http://127.0.0.1:%d", reservePort(t)),
-		data:   filepath.Join(t.TempDir(), "data"),
-		extra:  extra,
-		http:   &http.Client{},
-	}
-	s.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{}}
-	t.Cleanup(s.kill)
+	s := &server{etcdtest.New(t, "http")}
+	s.Start()
 	return s
-}
-
-// start starts it, or starts it again on the same ports and data.
-func (s *server) start() *server {
-	s.t.Helper()
-	directory, err := etcdBinaries()
-	check(s.t, err)
-	s.log = &bytes.Buffer{}
-	s.exited = make(chan struct{})
-	s.running = exec.Command(filepath.Join(directory, "etcd"), append([]string{
-		"--name", "s1", "--data-dir", s.data, "--unsafe-no-fsync", "--log-level", "warn",
-		"--heartbeat-interval", "10", "--election-timeout", "100",
-		"--listen-client-urls", s.client, "--advertise-client-urls", s.client,
-		"--listen-peer-urls", s.peer, "--initial-advertise-peer-urls", s.peer, "--initial-cluster", "s1=" + s.peer,
-	}, s.extra...)...)
-	// etcd takes each of its options from the environment, too.
-	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "ETCD_") {
-			s.running.Env = append(s.running.Env, variable)
-		}
-	}
-	s.running.Stdout, s.running.Stderr = s.log, s.log
-	check(s.t, s.running.Start())
-	go func(running *exec.Cmd, exited chan struct{}) {
-		defer close(exited)
-		_ = running.Wait()
-	}(s.running, s.exited)
-	bounded.Eventually(s.t, "etcd is healthy", func() bool {
-		select {
-		case <-s.exited:
-			s.t.Fatalf("etcd ended: %s", s.log)
-		default:
-		}
-		response, err := s.http.Get(s.client + "/health")
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		return err == nil && bytes.Contains(body, []byte(`"true"`))
-	})
-	return s
-}
-
-// kill is kill -9.
-func (s *server) kill() {
-	if s.running != nil {
-		_ = s.running.Process.Signal(syscall.SIGKILL)
-		<-s.exited
-		s.running = nil
-		s.http.CloseIdleConnections()
-	}
-}
-
-// ask sends a request to etcd's JSON gateway; []byte is base64 there.
-func (s *server) ask(path string, request map[string]any) error {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return err
-	}
-	response, err := s.http.Post(s.client+"/v3/"+path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", path, response.Status, answer)
-	}
-	return nil
 }
 
 func (s *server) put(key, value string) {
-	s.t.Helper()
-	check(s.t, s.ask("kv/put", map[string]any{"key": []byte(key), "value": []byte(value)}))
+	s.T.Helper()
+	s.Ask("kv/put", map[string]any{"key": []byte(key), "value": []byte(value)})
 }
 
 func (s *server) delete(key string) {
-	s.t.Helper()
-	check(s.t, s.ask("kv/deleterange", map[string]any{"key": []byte(key)}))
+	s.T.Helper()
+	s.Ask("kv/deleterange", map[string]any{"key": []byte(key)})
 }
 
 func open(t testing.TB, s *server, etcd watchcore.EtcdConfig, config watchcore.Config) *watchcore.Cache {
 	t.Helper()
-	etcd.Endpoints = []string{s.client}
+	etcd.Endpoints = []string{s.Client}
 	cache, err := watchcore.Open(bounded.Context(t), etcd, config)
 	check(t, err)
 	t.Cleanup(func() { cache.Close() })
@@ -203,7 +72,7 @@ func collect(t testing.TB, sub *watchcore.Subscription, n int) string {
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	s.put("/p/a", "1")       // revision 2
 	s.put("/elsewhere", "1") // revision 3
 	s.put("/p/b", "")        // revision 4
@@ -230,7 +99,7 @@ func TestOpen(t *testing.T) {
 	bounded.Eventually(t, "the status has the source's revision", func() bool { return cache.Status().Source.Revision >= 8 })
 	status := cache.Status()
 	want(t, "state", status.State, watchcore.StateReady)
-	want(t, "endpoint", status.Source.Endpoint, s.client)
+	want(t, "endpoint", status.Source.Endpoint, s.Client)
 	want(t, "version", strings.HasPrefix(status.Source.ServerVersion, "3."), true)
 	want(t, "ids", status.Source.ClusterID != 0 && status.Source.MemberID != 0, true)
 	want(t, "last error", status.LastError, nil)
@@ -266,7 +135,7 @@ func TestOpen(t *testing.T) {
 func TestServerIsKilled(t *testing.T) {
 	t.Parallel()
 	const writes = 200
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	cache := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
 	start := cache.Position()
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
@@ -296,7 +165,7 @@ func TestServerIsKilled(t *testing.T) {
 		if i == writes/2 {
 			// Something has come, so that there is something to answer with.
 			bounded.Eventually(t, "the first write", func() bool { return cache.Position().Revision > start.Revision })
-			s.kill()
+			s.Kill()
 			bounded.Eventually(t, "the cache is stale", func() bool { return cache.Status().State == watchcore.StateStale })
 			if cache.Status().StaleSince.IsZero() || cache.Status().LastError == nil {
 				t.Fatalf("a stale cache does not say since when and why: %+v", cache.Status())
@@ -304,7 +173,7 @@ func TestServerIsKilled(t *testing.T) {
 			kv, _, err := cache.Get(bounded.Context(t), "/k", watchcore.ReadOptions{})
 			check(t, err)
 			want(t, "what a stale cache answers", kv != nil, true)
-			s.start()
+			s.Start()
 		}
 		s.put("/k", strconv.Itoa(i))
 	}
@@ -318,7 +187,7 @@ func TestServerIsKilled(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	t.Parallel()
 	// Nobody listens on a reserved port.
-	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", etcdtest.ReservePort(t))
 	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	defer cache.Close()
@@ -346,7 +215,7 @@ func TestNoServer(t *testing.T) {
 
 func TestOpenSaysWhatWentWrong(t *testing.T) {
 	t.Parallel()
-	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", etcdtest.ReservePort(t))
 	// However late the first attempt fails: the context is longer in the next round.
 	for limit := 50 * time.Millisecond; limit < bounded.Bound; limit *= 2 {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -362,7 +231,7 @@ func TestOpenSaysWhatWentWrong(t *testing.T) {
 
 func TestStartRevision(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	for i := range 5 {
 		s.put("/a", strconv.Itoa(i)) // revisions 2 to 6
 	}
@@ -370,8 +239,8 @@ func TestStartRevision(t *testing.T) {
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(3)})
 	want(t, "etcd's own history", collect(t, sub, 3), lines("4 MODIFIED /a 2<1", "5 MODIFIED /a 3<2", "6 MODIFIED /a 4<3"))
 
-	check(t, s.ask("kv/compaction", map[string]any{"revision": 5}))
-	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 3}, watchcore.Config{})
+	s.Ask("kv/compaction", map[string]any{"revision": 5})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.Client}, StartRevision: 3}, watchcore.Config{})
 	wantError(t, "a start that etcd has compacted", err, watchcore.ErrCompacted)
 	var numbers *watchcore.Error
 	errors.As(err, &numbers)
@@ -392,7 +261,7 @@ func TestStartRevision(t *testing.T) {
 // A program that begins again goes on where it was, as far back as was asked for.
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	for i := range 9 {
 		s.put("/a", strconv.Itoa(i)) // revisions 2 to 10
 	}
@@ -412,7 +281,7 @@ func TestHistory(t *testing.T) {
 
 func TestPassword(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	s.put("/a", "1")
 	for _, step := range []struct {
 		path    string
@@ -423,11 +292,11 @@ func TestPassword(t *testing.T) {
 		{"auth/user/grant", map[string]any{"user": "root", "role": "root"}},
 		{"auth/enable", map[string]any{}},
 	} {
-		check(t, s.ask(step.path, step.request))
+		s.Ask(step.path, step.request)
 	}
 	cache := open(t, s, watchcore.EtcdConfig{Username: "root", Password: "right"}, watchcore.Config{})
 	want(t, "objects", cache.Status().Objects, 1)
-	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "root", Password: "wrong"}, watchcore.Config{})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.Client}, Username: "root", Password: "wrong"}, watchcore.Config{})
 	wantError(t, "a wrong password", err, watchcore.ErrUnauthenticated)
 	if strings.Contains(err.Error(), "wrong") {
 		t.Fatalf("the error tells the password: %v", err)
@@ -488,16 +357,16 @@ func TestTLS(t *testing.T) {
 	authority := certificate(t, "authority", nil)
 	own := certificate(t, "etcd.test", authority)
 	client := certificate(t, "client", authority)
-	s := startServer(t, "https", "--cert-file", own.certFile, "--key-file", own.keyFile,
-		"--trusted-ca-file", authority.certFile, "--client-cert-auth")
+	s := &server{etcdtest.New(t, "https", "--cert-file", own.certFile, "--key-file", own.keyFile,
+		"--trusted-ca-file", authority.certFile, "--client-cert-auth")}
 	mine, err := tls.X509KeyPair(client.cert, client.key)
 	check(t, err)
 	pool := x509.NewCertPool()
 	pool.AddCert(authority.parsed)
-	s.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{
+	s.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: pool, ServerName: "etcd.test", Certificates: []tls.Certificate{mine},
 	}}
-	s.start()
+	s.Start()
 	s.put("/a", "1")
 	config := watchcore.TLSConfig{CA: authority.cert, Cert: client.cert, Key: client.key, ServerName: "etcd.test"}
 	cache := open(t, s, watchcore.EtcdConfig{TLS: config}, watchcore.Config{})
@@ -512,7 +381,7 @@ func TestTLS(t *testing.T) {
 	want(t, "warning", cache.Status().Source.Warning, "")
 	refusal := func(name string, config watchcore.TLSConfig) string {
 		t.Helper()
-		_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}, watchcore.Config{})
+		_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.Client}, TLS: config}, watchcore.Config{})
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		return err.Error()
 	}
@@ -540,7 +409,7 @@ func TestTLS(t *testing.T) {
 	refused, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	defer refused.Close()
-	check(t, refused.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}))
+	check(t, refused.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{s.Client}, TLS: config}))
 	bounded.Eventually(t, "the status says that it is refused", func() bool { return refused.Status().LastError != nil })
 	want(t, "state", refused.Status().State == watchcore.StateReady, false)
 }

@@ -14,14 +14,14 @@ import (
 // fill writes revisions of so many keys each, below /p/; the value is the number of
 // the revision. It returns what etcd is at then.
 func (s *server) fill(revisions, keys int) uint64 {
-	s.t.Helper()
+	s.T.Helper()
 	for revision := range revisions {
 		var puts []any
 		for key := range keys {
 			put := map[string]any{"key": fmt.Appendf(nil, "/p/%03d", key), "value": fmt.Append(nil, revision)}
 			puts = append(puts, map[string]any{"requestPut": put})
 		}
-		check(s.t, s.ask("kv/txn", map[string]any{"success": puts}))
+		s.Ask("kv/txn", map[string]any{"success": puts})
 	}
 	return uint64(revisions + 1)
 }
@@ -31,14 +31,14 @@ func (s *server) fill(revisions, keys int) uint64 {
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const revisions, keys = 60, 100
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	newest := s.fill(revisions, keys)
 	follow := func(paced bool) (*watchcore.Cache, *watchcore.Subscription) {
 		cache, err := watchcore.New(watchcore.Config{Prefix: "/p/", ExpectLoad: true, Capacity: 1024})
 		check(t, err)
 		t.Cleanup(func() { cache.Close() })
 		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(1)})
-		etcd := watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 1}
+		etcd := watchcore.EtcdConfig{Endpoints: []string{s.Client}, StartRevision: 1}
 		if paced {
 			etcd.Pace = sub
 		}
@@ -87,9 +87,9 @@ func eventOfFill(revision, key int) string {
 // A cache that was there before its feeder, and is there behind it.
 func TestStartFeeder(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	s.put("/p/a", "1") // revision 2
-	from := watchcore.EtcdConfig{Endpoints: []string{s.client}}
+	from := watchcore.EtcdConfig{Endpoints: []string{s.Client}}
 	cache, err := watchcore.New(watchcore.Config{Prefix: "/p/", ExpectLoad: true})
 	check(t, err)
 	defer cache.Close()
@@ -184,7 +184,7 @@ func TestStartFeederIsRefused(t *testing.T) {
 
 func TestFollowCompaction(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	follows := open(t, s, watchcore.EtcdConfig{FollowCompaction: 20 * time.Millisecond}, watchcore.Config{})
 	keeps := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
 	const last = 21
@@ -194,7 +194,7 @@ func TestFollowCompaction(t *testing.T) {
 	for _, cache := range []*watchcore.Cache{follows, keeps} {
 		check(t, cache.WaitUntil(bounded.Context(t), last))
 	}
-	check(t, s.ask("kv/compaction", map[string]any{"revision": last - 5}))
+	s.Ask("kv/compaction", map[string]any{"revision": last - 5})
 	bounded.Eventually(t, "the compaction is followed", func() bool { return follows.Status().Oldest == last-4 })
 	kv, _, err := follows.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
 	check(t, err)
@@ -210,7 +210,7 @@ func TestFollowCompaction(t *testing.T) {
 // The whole cache is compared with etcd each interval, and a negative one is never.
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	s.put("/a/1", "x")
 	s.put("/a/2", "x")
 	never := open(t, s, watchcore.EtcdConfig{AuditInterval: -1}, watchcore.Config{})
@@ -227,7 +227,7 @@ func TestAudit(t *testing.T) {
 // Who learns of a compaction first says so: of what is there, and of what is to come.
 func TestCompactOfAFedCache(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	cache := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
 	const last = 21
 	for revision := uint64(2); revision <= last; revision++ {
@@ -258,7 +258,7 @@ func TestCompactOfAFedCache(t *testing.T) {
 
 func TestOnlyKey(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "http").start()
+	s := startServer(t)
 	for _, key := range []string{"/k/one", "/k/one/below", "/k/one2", "/k/other"} {
 		s.put(key, "1") // revisions 2 to 5
 	}
@@ -271,7 +271,7 @@ func TestOnlyKey(t *testing.T) {
 	want(t, "what follows", collect(t, sub, 1), "7 MODIFIED /k/one 2<1")
 	want(t, "objects", cache.Status().Objects, 1)
 
-	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, OnlyKey: "/elsewhere"}, watchcore.Config{Prefix: "/k/"})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.Client}, OnlyKey: "/elsewhere"}, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
 
 	// Who may read nothing else has it, too.
@@ -288,9 +288,9 @@ func TestOnlyKey(t *testing.T) {
 		{"auth/user/grant", map[string]any{"user": "root", "role": "root"}},
 		{"auth/enable", map[string]any{}},
 	} {
-		check(t, s.ask(step.path, step.request))
+		s.Ask(step.path, step.request)
 	}
-	user := watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "app", Password: "p"}
+	user := watchcore.EtcdConfig{Endpoints: []string{s.Client}, Username: "app", Password: "p"}
 	_, err = watchcore.Open(bounded.Context(t), user, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "the whole prefix", err, watchcore.ErrPermissionDenied)
 	user.OnlyKey = "/k/one"

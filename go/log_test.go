@@ -15,6 +15,7 @@ import (
 
 	"watchcore"
 	"watchcore/internal/bounded"
+	"watchcore/internal/etcdtest"
 )
 
 // said is what a logger was given, and a handler of slog.
@@ -58,7 +59,7 @@ func quiet(t testing.TB) { check(t, watchcore.SetLogger(nil)) }
 // unreachable is a cache that follows a server that is not there.
 func unreachable(t testing.TB) (*watchcore.Cache, string) {
 	t.Helper()
-	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", etcdtest.ReservePort(t))
 	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	t.Cleanup(func() { cache.Close() })
@@ -106,7 +107,7 @@ func TestOpenOfADeadServerLogs(t *testing.T) {
 	var written lockedBuffer
 	slog.SetDefault(slog.New(slog.NewTextHandler(&written, nil)))
 	check(t, watchcore.SetLogger(nil)) // as at the start of a process
-	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", etcdtest.ReservePort(t))
 	ctx, cancel := context.WithCancelCause(context.Background())
 	opened := make(chan error)
 	go func() {

@@ -156,74 +156,6 @@ func (e *errorList) all() []error {
 	return e.list
 }
 
-// A handler is synced when the last callback of its initial state has ended, not when it
-// was given, nor when the informer is.
-func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1", "/b=1")
-	in := s.informer(options{})
-	r, steps := newRecorder(), make(chan struct{})
-	r.before = func(string) { <-steps }
-	slow := add(t, in, r, informer.HandlerOptions{})
-	fast := add(t, in, newRecorder(), informer.HandlerOptions{})
-	check(t, informer.WaitForSync(bounded.Context(t), in, fast))
-	steps <- struct{}{}
-	bounded.Eventually(t, "the last one is being handled", func() bool {
-		status := slow.Status()
-		return status.Handled == 1 && status.Handling != ""
-	})
-	want(t, "synced", slow.HasSynced(), false)
-	want(t, "lag", slow.Status().LagEvents, 1)
-	s.apply("/c=1") // no part of its initial state
-	steps <- struct{}{}
-	bounded.Receive(t, "synced", slow.Synced())
-	want(t, "no reason is left", slow.Status().NotSynced, "")
-	close(steps)
-	s.settled(in, slow)
-	want(t, "lines", r.sorted(2), "*/a=1 */b=1 +/c=1")
-
-	// An empty state is complete at once.
-	empty := newSource(t, watchcore.Config{})
-	none := add(t, empty.informer(options{}), newRecorder(), informer.HandlerOptions{})
-	check(t, none.WaitSynced(bounded.Context(t)))
-}
-
-// Sync that does not come says why: which callback it is in and since when, or why the
-// source is not followed.
-func TestFaultSyncThatNeverComesSaysWhy(t *testing.T) {
-	s := newSource(t, watchcore.Config{Name: "pods", ExpectLoad: true})
-	in := s.informer(options{})
-	r, gate := newRecorder(), make(chan struct{})
-	r.before = func(string) { <-gate }
-	reg := add(t, in, r, informer.HandlerOptions{Name: "stuck"})
-	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	err := informer.WaitForSync(soon(), in, reg)
-	wantError(t, "before the listing", err, context.DeadlineExceeded)
-	contains(t, err.Error(), `informer "pods" is not synced: cache "pods" is NotReady: it has no listing yet`, `handler "stuck" is not synced: cache "pods"`)
-	check(t, s.writer.Load(5, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("1"), CreateRevision: 1, ModRevision: 1, Version: 1}}))
-	check(t, in.WaitSynced(bounded.Context(t)))
-	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
-	err = informer.WaitForSync(soon(), in, reg)
-	wantError(t, "in a callback", err, context.DeadlineExceeded)
-	contains(t, err.Error(), `handler "stuck"`, `its callback for "/a" has been running for`)
-	contains(t, reg.Status().NotSynced, `its callback for "/a"`)
-	close(gate)
-	check(t, reg.WaitSynced(bounded.Context(t)))
-
-	// One that ends before says so instead of waiting.
-	late := newSource(t, watchcore.Config{ExpectLoad: true})
-	in = late.informer(options{})
-	reg = add(t, in, newRecorder(), informer.HandlerOptions{})
-	late.cache.Close()
-	wantError(t, "a closed cache", in.WaitSynced(bounded.Context(t)), watchcore.ErrClosed)
-	wantError(t, "its handler", reg.WaitSynced(bounded.Context(t)), watchcore.ErrClosed)
-	wantError(t, "a wait for a revision", in.WaitUntil(bounded.Context(t), 3), watchcore.ErrClosed)
-}
-
 // Without a server the reason is the source's error.
 func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
 	cache, err := watchcore.New(watchcore.Config{Prefix: "/pods/", ExpectLoad: true})
@@ -359,6 +291,10 @@ func TestSI04ErrorHandlerHarmsNothing(t *testing.T) {
 	}
 	_, err := in.AddHandler(r, informer.HandlerOptions{ResyncPeriod: -1})
 	wantError(t, "a period", err, watchcore.ErrInvalidArgument)
+	_, err = in.AddHandler(r, informer.HandlerOptions{OnLag: 7})
+	wantError(t, "a policy", err, watchcore.ErrInvalidArgument)
+	_, err = in.AddHandler(nil, informer.HandlerOptions{})
+	wantError(t, "no handler", err, watchcore.ErrInvalidArgument)
 	_, err = informer.New[string](nil, decode, options{})
 	wantError(t, "no cache", err, watchcore.ErrInvalidArgument)
 }

@@ -16,45 +16,6 @@ import (
 	"watchcore/internal/bounded"
 )
 
-// What a removal takes an object out of is remembered, also where the function would end its goroutine by then. It is called
-// once for each version of an object.
-func TestSI09RemovalBesideAFunctionThatEndsItsGoroutine(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	var sick atomic.Bool
-	var mu sync.Mutex
-	calls := map[string]int{}
-	in := s.informer(options{Indexers: informer.Indexers[string]{"node": func(o *informer.Object[string]) []string {
-		mu.Lock()
-		calls[fmt.Sprint(o.Key, "@", o.Revision)]++
-		mu.Unlock()
-		if sick.Load() {
-			runtime.Goexit()
-		}
-		return []string{o.Value}
-	}}})
-	keys := func(value string) int {
-		list, err := in.Lister().ByIndex("node", value)
-		check(t, err)
-		return len(list)
-	}
-	s.apply("/a=n1", "/b=n1")
-	s.settled(in)
-	want(t, "n1", keys("n1"), 2)
-	sick.Store(true)
-	s.apply("-/a", "/b=n2")
-	s.settled(in)
-	sick.Store(false)
-	want(t, "n1", keys("n1"), 0)
-	s.apply("/b=n3")
-	s.settled(in)
-	want(t, "n3", keys("n3"), 1)
-	mu.Lock()
-	defer mu.Unlock()
-	for version, n := range calls {
-		want(t, version, n, 1)
-	}
-}
-
 // flighty is an index function that answers differently each time, panics and ends its goroutine, and remembers
 // what it said.
 type flighty struct {

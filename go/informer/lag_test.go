@@ -44,58 +44,22 @@ func overtaken(t *testing.T, o informer.HandlerOptions, onError func(error)) (s 
 	return s, in, r, reg, gate
 }
 
-// Overtaken by the window, a handler is given the difference to what it was given: deletions with the
-// last value first, then the rest by revision.
-func TestRF19OvertakenHandlerGetsTheDifference(t *testing.T) {
-	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{}, nil)
-	status := reg.Status()
-	want(t, "lag", status.LagEvents, 406)
-	close(gate)
-	s.settled(in, reg)
-	want(t, "lines", r.text(), "~/a=1>2 -/b=1 ~/a=2>402 +/d=1 ~/c=1>2")
-	want(t, "resnapshots", reg.Status().Resnapshots, 1)
-	s.apply("/a=x")
-	s.settled(in, reg)
-	want(t, "then live", strings.HasSuffix(r.text(), "~/c=1>2 ~/a=402>x"), true)
-}
-
-func TestRF19StoppedOnLagSaysWhatWasLost(t *testing.T) {
-	_, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop, Name: "strict"}, nil)
-	close(gate)
-	bounded.Receive(t, "its end", reg.Done())
-	want(t, "lines", r.text(), "~/a=1>2")
-	err := reg.Status().Err
-	wantError(t, "its end", err, watchcore.ErrLagged)
-	contains(t, err.Error(), `"strict"`)
-	var e *watchcore.Error
-	want(t, "numbers", errors.As(err, &e) && e.LostFrom == 3 && e.Position == 2, true)
-	wantError(t, "reported", in.Status().LastError, watchcore.ErrLagged)
-}
-
 // Its end is decided once, also where the error handler ends the goroutine that reports it.
 func TestRF19StoppedOnLagIsReportedOnce(t *testing.T) {
 	var reported errorList
-	_, _, _, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop}, func(err error) {
+	_, _, _, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop, Name: "strict"}, func(err error) {
 		reported.add(err)
 		runtime.Goexit()
 	})
 	close(gate)
 	bounded.Receive(t, "its end", reg.Done())
-	wantError(t, "its end", reg.Status().Err, watchcore.ErrLagged)
+	err := reg.Status().Err
+	wantError(t, "its end", err, watchcore.ErrLagged)
+	contains(t, err.Error(), `"strict"`)
+	var e *watchcore.Error
+	want(t, "numbers", errors.As(err, &e) && e.LostFrom == 3 && e.Position == 2, true)
 	want(t, "reports", len(reported.all()), 1)
 	want(t, "resnapshots", reg.Status().Resnapshots, 1)
-}
-
-func TestRF19SkipToOldestCountsWhatWasSkipped(t *testing.T) {
-	s, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.SkipToOldest}, nil)
-	close(gate)
-	s.settled(in, reg)
-	status := reg.Status()
-	given := uint64(len(r.lines))
-	want(t, "all but what was skipped", given+status.Lost, 1+2+400+3)
-	if !strings.HasSuffix(r.text(), "+/d=1 ~/c=1>2 -/z=1") || given < 8 || strings.Contains(r.text(), "-/b") {
-		t.Fatal(r.text())
-	}
 }
 
 // What a handler is behind is said in changes and in time.

@@ -3,7 +3,6 @@ package informer_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -19,8 +18,7 @@ import (
 	"watchcore/watch"
 )
 
-// Events that cannot be are errors, and a list mends what they may have hidden. Watches that end at once
-// and empty back off.
+// Events that cannot be are errors, and a list mends what they may have hidden.
 func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 	for what, e := range map[string]watch.Event[string]{
 		"no revision":  {Type: watch.Added, Object: "b=1"},
@@ -37,16 +35,6 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 		want(t, what, objects(in), "a=2")
 		want(t, what, len(reported.all()), 1)
 	}
-	s := newServer(t)
-	s.lists = append(s.lists, listed(10))
-	s.watches = append(s.watches, refusedWatch(io.EOF), refusedWatch(nil))
-	_, clock, reported := s.informer(options{})
-	for i := range 2 {
-		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
-		clock.Advance(2 * time.Second)
-	}
-	s.fake().Stop() // after some time: opened again at once
-	want(t, "asked", strings.HasPrefix(s.questions(), "list0 watch10 watch10 watch10"), true)
 }
 
 // Indexes, resync and handlers are the same over a source as over a cache, also where an index's

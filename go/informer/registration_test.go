@@ -14,44 +14,6 @@ import (
 	"watchcore/internal/bounded"
 )
 
-// The life of registrations: handlers are what they are by their registration, removal is
-// idempotent, and an ended informer takes none.
-func TestSI05RegistrationsLive(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{})
-	r := newRecorder()
-	first := add(t, in, r, informer.HandlerOptions{Name: "first"})
-	second := add(t, in, r, informer.HandlerOptions{})
-	s.settled(in, first, second)
-	want(t, "one handler twice", r.text(), "*/a=1 */a=1")
-	first.Remove()
-	first.Remove()
-	bounded.Receive(t, "its end", first.Done())
-	check(t, first.RemoveAndWait(bounded.Context(t)))
-	s.apply("/a=2")
-	s.settled(in, second)
-	want(t, "one is left", r.text(), "*/a=1 */a=1 ~/a=1>2")
-	want(t, "removed", first.Status().Removed, true)
-	want(t, "an error", first.Status().Err, nil)
-	handlers := in.Status().Handlers
-	want(t, "handlers", fmt.Sprint(len(handlers), " ", handlers[0].Name), "1 handler 2")
-
-	check(t, in.StopAndWait(bounded.Context(t)))
-	in.Stop()
-	bounded.Receive(t, "the other's end", second.Done())
-	wantError(t, "the other", second.Status().Err, watchcore.ErrClosed)
-	second.Remove()
-	check(t, second.RemoveAndWait(bounded.Context(t)))
-	_, err := in.AddHandler(r, informer.HandlerOptions{})
-	wantError(t, "add to an ended one", err, watchcore.ErrClosed)
-	want(t, "what it had stays", values(in.Lister().List()), "/a=2")
-	_, err = in.AddHandler(nil, informer.HandlerOptions{})
-	wantError(t, "no handler", err, watchcore.ErrInvalidArgument)
-	_, err = in.AddHandler(r, informer.HandlerOptions{OnLag: 7})
-	wantError(t, "a policy", err, watchcore.ErrInvalidArgument)
-}
-
 // Ten thousand handlers, and each is given everything; all are gone afterwards.
 func TestSI05TenThousandHandlers(t *testing.T) {
 	s := newSource(t, watchcore.Config{})

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"watchcore"
-	"watchcore/informer"
 	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
@@ -88,32 +87,4 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 	in.Stop()
 	_, err = in.Watch(context.Background())
 	wantError(t, "of one that has ended", err, watchcore.ErrClosed)
-}
-
-// UntilWithSync over an informer: without a precondition, with one that holds, that does not, and
-// that is never asked because there is no state.
-func TestUN06UntilWithSyncOverAnInformer(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{})
-	type lister = *informer.Lister[string]
-	type object = *informer.Object[string]
-	is := func(value string) watch.ConditionFunc[object] {
-		return func(e watch.Event[object]) (bool, error) { return e.Object != nil && e.Object.Value == value, nil }
-	}
-	e, err := watch.UntilWithSync[object, lister](bounded.Context(t), in, nil, is("1"))
-	check(t, err)
-	want(t, "the event", e.Type, watch.Added)
-	e, err = watch.UntilWithSync(bounded.Context(t), in, func(l lister) (bool, error) { return l.Len() == 1, nil }, is("never"))
-	check(t, err)
-	want(t, "nothing to wait for", e == nil, true)
-	e, err = watch.UntilWithSync(bounded.Context(t), in, func(lister) (bool, error) { s.apply("/a=2"); return false, nil }, is("2"))
-	check(t, err)
-	want(t, "the change", e.Object.Value, "2")
-	late := newSource(t, watchcore.Config{ExpectLoad: true})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	_, err = watch.UntilWithSync(ctx, late.informer(options{}), func(lister) (bool, error) { return true, nil }, is("x"))
-	wantError(t, "no state", err, context.DeadlineExceeded)
-	contains(t, err.Error(), "unable to sync caches", "it has no listing yet")
 }

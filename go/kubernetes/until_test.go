@@ -143,7 +143,7 @@ func TestIW03InformerWatcherByLists(t *testing.T) {
 	informerWatcher(t, func(config *kubernetes.Config) { config.NoWatchList = true })
 }
 
-func TestIW04InformerWatcherByWatchLists(t *testing.T) {
+func TestIW03InformerWatcherByWatchLists(t *testing.T) {
 	informerWatcher(t, func(config *kubernetes.Config) { config.NoWatchList = false })
 }
 

@@ -1,8 +1,6 @@
 package watch_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -60,37 +58,6 @@ func TestBroadcasterAllGivesBackWhatItHasNotSeen(t *testing.T) {
 		}
 		want(t, "all", uint64(expected), m.Revision())
 		want(t, "dropped", w.Dropped(), 0)
-	}
-}
-
-func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
-	m := watch.NewBroadcaster[int](100, watch.WaitIfChannelFull)
-	w, err := m.WatchWithPrefix([]watch.Event[int]{{Object: -2}, {Object: -1}})
-	check(t, err)
-	for i := range 70 {
-		check(t, m.Action(watch.Added, i))
-	}
-	expected := -2
-	for _, size := range []int{1, 5, 64, 64} {
-		into := make([]watch.Event[int], size)
-		n, err := w.NextBatch(bounded.Context(t), into)
-		check(t, err)
-		want(t, "events", n, min(size, 70-expected))
-		for _, e := range into[:n] {
-			want(t, "object", e.Object, expected)
-			expected++
-		}
-	}
-	if n, err := w.NextBatch(bounded.Context(t), nil); n != 0 || err == nil {
-		t.Fatalf("%d events and %v for no place", n, err)
-	}
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err = w.NextBatch(ended, make([]watch.Event[int], 1))
-	want(t, "error", err, context.Canceled)
-	w.Stop()
-	if n, err := w.NextBatch(bounded.Context(t), make([]watch.Event[int], 1)); n != 0 || !errors.Is(err, watch.ErrEnded) {
-		t.Fatalf("%d, %v", n, err)
 	}
 }
 

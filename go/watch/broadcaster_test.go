@@ -292,39 +292,3 @@ func TestBroadcasterRefusesOptionsOutOfBounds(t *testing.T) {
 	}()
 	watch.NewBroadcaster[int](-1, watch.WaitIfChannelFull)
 }
-
-func TestAW10ThousandWatchersSeeEverything(t *testing.T) {
-	noLeak(t)
-	const watchers, events = 1000, 300
-	m := watch.NewBroadcaster[int](16, watch.WaitIfChannelFull)
-	var reading sync.WaitGroup
-	for i := range watchers {
-		w, err := m.Watch()
-		check(t, err)
-		if i%2 == 0 {
-			w.ResultChan()
-		}
-		reading.Add(1)
-		go func() {
-			defer reading.Done()
-			expected := 0
-			for e := range w.All(context.Background()) {
-				if e.Object != expected || e.Lost != 0 {
-					t.Errorf("watcher %d: %v in place of %d", i, e, expected)
-					return
-				}
-				expected++
-			}
-			if expected != events {
-				t.Errorf("watcher %d: %d events", i, expected)
-			}
-		}()
-	}
-	for i := range events {
-		check(t, m.Action(watch.Added, i))
-	}
-	m.Shutdown()
-	done := make(chan struct{})
-	go func() { reading.Wait(); close(done) }()
-	bounded.Receive(t, "a thousand readers", done)
-}

@@ -33,38 +33,6 @@ func TestFaultActionOrDropWaitsBehindAction(t *testing.T) {
 	check(t, bounded.Receive(t, "the publisher", published))
 }
 
-// In the original what a full queue drops is not counted, and nobody learns of it.
-func TestFaultDropsAreSilent(t *testing.T) {
-	noLeak(t)
-	for _, channel := range []bool{false, true} {
-		b := watch.NewBroadcaster[int](3, watch.DropIfChannelFull)
-		w, err := b.Watch()
-		check(t, err)
-		if channel {
-			w.ResultChan()
-		}
-		const published = 1000
-		for i := range published {
-			check(t, b.Action(watch.Added, i))
-		}
-		bounded.Eventually(t, "all are queued or counted", func() bool { return w.Dropped() == published-3 })
-		// Three came in, and each says what is missing before it. They are the first three only for
-		// a watcher that looked while the log had them.
-		revision, lost := uint64(0), uint64(0)
-		for i := range 4 {
-			if i == 3 {
-				check(t, b.Action(watch.Added, published))
-			}
-			e := take(t, w)
-			want(t, "the revision behind what was lost", e.Revision, revision+e.Lost+1)
-			revision, lost = e.Revision, lost+e.Lost
-		}
-		want(t, "the last", revision, published+1)
-		want(t, "lost", lost, published-3)
-		w.Stop()
-	}
-}
-
 // heap is what is in use after a collection.
 func heap() int64 {
 	runtime.GC()

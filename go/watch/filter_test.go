@@ -13,23 +13,6 @@ import (
 
 func notB(e watch.Event[string]) (watch.Event[string], bool) { return e, e.Object[0] != 'b' }
 
-func TestAW16FilterStopStopsItsSource(t *testing.T) {
-	noLeak(t)
-	for range 100 {
-		source := watch.NewFake[string]()
-		filtered := watch.Filter(source, notB)
-		go func() {
-			_ = source.Add("foo")
-			filtered.Stop()
-		}()
-		got := rest(t, filtered.ResultChan())
-		if len(got) != 1 || got[0].Object != "foo" {
-			t.Fatalf("%v", got)
-		}
-		bounded.Eventually(t, "the source is stopped", source.IsStopped)
-	}
-}
-
 // boundaryRows are what a consumer of "in" objects must be given: old and new state, "" for none.
 var boundaryRows = []struct {
 	old, now string

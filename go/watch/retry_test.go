@@ -110,14 +110,6 @@ func TestRW01EmptyRevisionIsRefused(t *testing.T) {
 	}
 }
 
-func TestRW02RevisionZeroIsRefused(t *testing.T) {
-	expected := `initial RV "0" is not supported due to issues with underlying WATCH`
-	_, err := watch.NewRetryWatcher[string]("0", &script{})
-	want(t, "error", fmt.Sprint(err), expected)
-	_, err = watch.NewRetryWatcherWithOptions[string](context.Background(), 0, &script{}, watch.RetryOptions[string]{})
-	want(t, "error", fmt.Sprint(err), expected)
-}
-
 // rowOfRetry is a source, what has to come of it, and after which revisions it has to be opened.
 type rowOfRetry struct {
 	after  uint64
@@ -177,28 +169,6 @@ func with(first watch.Event[string], then ...watch.Event[string]) []watch.Event[
 func TestRW15RecoversFromAnErrorThatSaysNothing(t *testing.T) {
 	s := &script{events: with(at(6), watch.Event[string]{Type: watch.Error}, at(7))}
 	rowOfRetry{5, s, events(6, 7), []uint64{5, 6}, false}.run(t)
-}
-
-func TestRW23StopWithAnUnreadEvent(t *testing.T) {
-	noLeak(t)
-	for _, begun := range []bool{true, false} {
-		w, err := watch.NewRetryWatcher[string]("1", &script{events: events(2)})
-		check(t, err)
-		if begun {
-			w.ResultChan()
-			bounded.Eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
-		}
-		began := time.Now()
-		w.Stop()
-		w.Stop()
-		bounded.Receive(t, "the end", w.Done())
-		if took := time.Since(began); took > time.Second {
-			t.Fatalf("Stop took %s", took)
-		}
-		if _, ok := receiveFrom(t, w.ResultChan()); ok {
-			t.Fatal("the channel is open")
-		}
-	}
 }
 
 // The resume point moves when the consumer has taken an event, and not when the watch gave it.
@@ -305,4 +275,15 @@ func TestRetryWatcherOutlivesASourceThatEndsItsGoroutine(t *testing.T) {
 	}
 	w.Stop()
 	bounded.Receive(t, "the end", w.Done())
+}
+
+type closedCache struct{}
+
+func (closedCache) Error() string { return "the cache was closed" }
+func (closedCache) Fatal() bool   { return true }
+
+// A cache that was closed is an end: nothing can come of asking it again.
+func TestRetryWatcherEndsOnAFatalError(t *testing.T) {
+	err := fmt.Errorf("watch: %w", closedCache{})
+	rowOfRetry{5, &script{always: err}, []watch.Event[string]{{Type: watch.Error, Err: err}}, []uint64{5}, true}.run(t)
 }

@@ -39,20 +39,3 @@ fn text_of_an_error_is_its_message() {
         assert_eq!((error.is_retryable(), error.is_fatal()), (error.code().is_retryable(), error.code().is_fatal()));
     }
 }
-
-#[test]
-fn the_numbers_of_an_error_are_fields() {
-    let error = Error::new(Code::Lagged, "text")
-        .with_asked(1)
-        .with_oldest(2)
-        .with_current(3)
-        .with_lost(4, 5)
-        .with_position(Position { epoch: 6, revision: 7 });
-    let numbers = [error.asked(), error.oldest(), error.current(), error.lost_from(), error.lost_to()];
-    assert_eq!((numbers, error.position()), ([1, 2, 3, 4, 5], Position { epoch: 6, revision: 7 }));
-    let none = Error::new(Code::Timeout, "text");
-    assert_eq!(
-        [none.asked(), none.oldest(), none.current(), none.lost_from(), none.lost_to(), none.position().epoch],
-        [0; 6]
-    );
-}

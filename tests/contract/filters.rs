@@ -25,7 +25,7 @@ fn pod(app: &str, phase: &str) -> String {
 }
 
 #[test]
-fn selectors_choose_for_subscriptions_and_for_reads() {
+fn predicates_choose_for_subscriptions_and_reads() {
     let (cache, mut writer) = attributed();
     let objects = [("/1", "web", "Running"), ("/2", "web", "Pending"), ("/3", "db", "Running"), ("/4", "", "")];
     let values: Vec<String> = objects.iter().map(|(_, app, phase)| pod(app, phase)).collect();
@@ -34,23 +34,7 @@ fn selectors_choose_for_subscriptions_and_for_reads() {
     changes.push(Change::put("/5", ""));
     writer.apply(1, changes).unwrap();
     let labels = |text: &str| Filter::any().labels(text).unwrap();
-    let fields = |text: &str| Filter::any().fields(text).unwrap();
     let rows: Vec<(Filter, &[&str])> = vec![
-        (labels("app=web"), &["/1", "/2"]),
-        (labels("app in (web, db)"), &["/1", "/2", "/3"]),
-        (labels("app notin (web)"), &["/3", "/4", "/5"]),
-        (labels("!app"), &["/5"]),
-        (labels("app"), &["/1", "/2", "/3", "/4"]),
-        (fields("phase=Running"), &["/1", "/3"]),
-        (fields("phase!=Running"), &["/2", "/4", "/5"]),
-        (fields("phase="), &["/4", "/5"]),
-        // Each condition holds.
-        (labels("app=web").fields("phase=Running").unwrap(), &["/1"]),
-        (labels("app=web").and(fields("phase!=Running")), &["/2"]),
-        (labels("app").and(Filter::any().range(Range::between("/2", "/4"))), &["/2", "/3"]),
-        (labels("app=web,app!=web"), &[]),
-        (Filter::any(), &["/1", "/2", "/3", "/4", "/5"]),
-        (Filter::none(), &[]),
         (Filter::none().and(labels("app=web")), &[]),
         (Filter::any().predicate(|kv| kv.key() > &b"/3"[..]), &["/4", "/5"]),
         (labels("app").predicate(|kv| kv.key() > &b"/1"[..]), &["/2", "/3", "/4"]),

@@ -23,27 +23,6 @@ fn lagged(subscription: &mut Subscription, from: u64, to: u64, oldest: u64, curr
     assert!(subscription.lag().revisions > 0);
 }
 
-#[test]
-fn lagged_is_told_once_with_what_was_lost_then_closed() {
-    let (cache, mut writer) = tiny();
-    let mut slow = cache.subscribe(Start::Now).open().unwrap();
-    let mut filtered = cache.subscribe(Start::Now).prefix("/k").open().unwrap();
-    write(&mut writer, 1..=10);
-    assert_eq!(slow.poll(4).unwrap().len(), 4);
-    assert_eq!(filtered.poll(4).unwrap().len(), 4);
-    // What it took from its own segment stays within its reach.
-    write(&mut writer, 11..=1000);
-    let oldest = cache.oldest();
-    let first: Vec<u64> = slow.poll(100).unwrap().into_iter().map(Event::revision).collect();
-    assert_eq!(first, (5..=4 + first.len() as u64).collect::<Vec<_>>());
-    lagged(&mut slow, 5 + first.len() as u64, oldest - 1, oldest, 1000);
-    let batch = filtered.poll(100).unwrap();
-    lagged(&mut filtered, 5 + batch.len() as u64, oldest - 1, oldest, 1000);
-    // A new one continues where the log begins.
-    let mut again = cache.subscribe(Start::After(oldest - 1)).open().unwrap();
-    assert_eq!(revisions(&mut again), (oldest..=1000).collect::<Vec<_>>());
-}
-
 /// Of the last revision that a chain has looked at, more may lie in a segment that has left: the position stays before
 /// it, also where nothing of it was delivered.
 #[test]
@@ -197,55 +176,6 @@ fn half_lost_revision_of_a_chain_is_lost_whole() {
     assert_eq!(drain(&mut before), ["125 MODIFIED /own/a=125"], "the loss is reported once");
 }
 
-#[test]
-fn an_initial_state_within_the_window_is_as_it_was() {
-    let (cache, mut writer) = tiny();
-    let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
-    writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
-    let mut state = cache.subscribe(Start::State).open().unwrap();
-    for revision in 2..=60 {
-        writer.apply(revision, [Change::put("/25", "2"), Change::put(&format!("/new{revision}"), "x")]).unwrap();
-        if revision % 10 == 0 {
-            let batch = state.poll(8).unwrap();
-            assert!(batch.into_iter().all(|event| event.revision() == 1 && event.is_initial_state()), "{batch:?}");
-        }
-    }
-    let rest = drain(&mut state);
-    assert_eq!(rest.iter().position(|line| line == "1 BOOKMARK"), Some(2), "{rest:?}");
-    assert_eq!(rest.len(), 3 + 2 * 59);
-}
-
-#[test]
-fn a_parked_subscription_does_not_lag_because_others_are_busy() {
-    let (cache, mut writer) = tiny();
-    let (mut quiet, mut clock) = (
-        cache.subscribe(Start::Now).key("/quiet").open().unwrap(),
-        cache.subscribe(Start::Now).key("/clock").open().unwrap(),
-    );
-    let quiet = spawn(move || {
-        assert!(quiet.wait(BOUND).unwrap());
-        drain(&mut quiet)
-    });
-    until_asleep(&cache);
-    // The notifier has looked at all of a round once it lists the round's last event.
-    let set = WakeSet::new().unwrap();
-    set.add(&mut clock, 1).unwrap();
-    let mut revision = 0;
-    for _ in 0..40 {
-        assert!(!clock.arm().unwrap());
-        write(&mut writer, revision + 1..=revision + 40);
-        revision += 41;
-        writer.apply(revision, [Change::put("/clock", "x")]).unwrap();
-        assert!(set.wait(BOUND));
-        assert_eq!(set.take(&mut [0; 2]), 1);
-        assert_eq!(revisions(&mut clock), [revision]);
-    }
-    assert!(cache.oldest() > 1000, "many laps");
-    writer.apply(revision + 1, [Change::put("/quiet", "x")]).unwrap();
-    assert_eq!(quiet.end(), [format!("{} ADDED /quiet=x", revision + 1)]);
-    assert_eq!(cache.stats().notifier_lapped, 0);
-}
-
 /// A state at the end of a segment that closed early is exact as long as the next segment is there: no event lies in
 /// the slots between. So an initial state goes on, and no difference begins again at a newer state.
 #[test]
@@ -323,35 +253,6 @@ fn lag_is_visible_at_any_time() {
 }
 
 #[test]
-fn one_revision_always_fits() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, 1..=100);
-    let (mut there, mut history) =
-        (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::After(0)).open().unwrap());
-    let keys: Vec<String> = (0..1000).map(|key| format!("/{key:03}")).collect();
-    writer.apply(101, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
-    // It evicts nothing: a consumer that had read everything before it loses nothing, nor one that had not.
-    assert_eq!(cache.oldest(), 1);
-    let read = |subscription: &mut Subscription| revisions(subscription).into_iter().filter(|r| *r == 101).count();
-    assert_eq!(read(&mut there), 1000);
-    assert_eq!(read(&mut history), 1000);
-    assert_eq!(value_at(&cache, "/k", Read::Exact(1)).unwrap().unwrap(), "1");
-    assert_eq!(cache.count(&Range::all(), Read::Exact(101)).unwrap().count, 1001);
-    assert_eq!(cache.count(&Range::all(), Read::Exact(100)).unwrap().count, 1);
-    // It is held whole until it leaves, then all of it goes.
-    let mut from = cache.subscribe(Start::After(100)).open().unwrap();
-    write(&mut writer, 102..=200);
-    assert!(cache.oldest() <= 101);
-    assert_eq!(from.poll(1).unwrap().position().revision, 100);
-    write(&mut writer, 201..=400);
-    let oldest = cache.oldest();
-    assert!(oldest > 102, "{oldest}");
-    compacted(cache.subscribe(Start::After(100)).open(), 100, oldest, 400);
-    assert_eq!(revisions(&mut cache.subscribe(Start::After(oldest - 1)).open().unwrap()).len() as u64, 401 - oldest);
-    assert!(cache.stats().window_segments <= 9, "the long directory goes too: {:?}", cache.stats());
-}
-
-#[test]
 fn batches_outlive_everything() {
     let (cache, mut writer) = tiny();
     let mut live = cache.subscribe(Start::Now).open().unwrap();
@@ -365,17 +266,4 @@ fn batches_outlive_everything() {
     let other = spawn(move || drop(batch));
     other.end();
     assert_eq!((kv.value(), kv.mod_revision()), (Some(&b"5"[..]), 5));
-}
-
-#[test]
-fn a_start_that_waits_for_its_revision_is_not_behind() {
-    let (cache, mut writer) = embedded();
-    write(&mut writer, 1..=100);
-    let mut later = cache.subscribe(Start::StateAtLeast(200)).max_lag_events(10).open().unwrap();
-    assert!(later.poll(100).unwrap().is_empty());
-    assert_eq!((later.lag(), cache.status().max_lag_events), (Lag::default(), 0));
-    write(&mut writer, 101..=200);
-    assert_eq!(drain(&mut later), ["200 ADDED /k=200", "200 BOOKMARK"]);
-    write(&mut writer, 201..=211);
-    assert_eq!(drain(&mut later), ["LAGGED"]);
 }

@@ -11,14 +11,12 @@ mod guarantees;
 mod liveness;
 mod loss;
 mod observed;
-mod others;
 mod pages;
 mod panics;
 mod policies;
 mod reads;
 mod refused;
 mod resync;
-mod smoke;
 mod sources;
 mod starts;
 #[cfg(feature = "async")]

@@ -1,118 +1,7 @@
 //! Section 6: what a subscription does when it has lost events.
 
 use crate::tools::*;
-use std::collections::BTreeMap;
 use watchcore::*;
-
-/// What a consumer has after it has applied what was delivered.
-#[derive(Default)]
-struct Held(BTreeMap<String, String>);
-
-impl Held {
-    fn take(&mut self, batch: &Batch) {
-        for event in batch {
-            let key = text(event.key());
-            let before = match event.kind() {
-                Kind::Added | Kind::Modified => self.0.insert(key.clone(), text(event.value().unwrap())),
-                Kind::Deleted => self.0.remove(&key),
-                _ => continue,
-            };
-            assert_eq!(before.is_some(), event.kind() != Kind::Added, "{event:?}");
-            if let (Some(prev), Some(before)) = (event.prev_value(), before) {
-                assert_eq!(text(prev), before, "{event:?}");
-            }
-        }
-    }
-
-    /// Polls until there is nothing more; the errors that were reported.
-    fn follow(&mut self, subscription: &mut Subscription) -> Vec<Error> {
-        let mut errors = Vec::new();
-        loop {
-            match subscription.poll(50) {
-                Ok(batch) if batch.is_empty() => return errors,
-                Ok(batch) => self.take(&batch),
-                Err(error) => errors.push(error),
-            }
-        }
-    }
-
-    fn is_the_state_of(&self, cache: &Cache) {
-        let state: BTreeMap<String, String> = state(cache).into_iter().map(|(key, value, ..)| (key, value)).collect();
-        assert_eq!(self.0, state);
-    }
-}
-
-/// 300 objects, some of them deleted again: more than the window holds.
-fn churn(writer: &mut Writer, from: u64) -> u64 {
-    for revision in from..from + 400 {
-        let key = format!("/{:02}", revision % 37);
-        let change = match revision % 5 {
-            0 if writer.get(key.as_bytes()).is_some() => Change::delete(&key),
-            _ => Change::put(&key, &key),
-        };
-        writer.apply(revision, [change]).unwrap();
-    }
-    from + 400
-}
-
-#[test]
-fn resnapshot_tells_the_difference_to_what_was_shown() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, [1]);
-    writer.apply(2, [Change::put("/gone", "x"), Change::put("/same", "x")]).unwrap();
-    let mut subscription = cache.subscribe(Start::State).on_lag(OnLag::Resnapshot).open().unwrap();
-    let mut held = Held::default();
-    assert!(held.follow(&mut subscription).is_empty());
-    writer.apply(3, [Change::delete("/gone")]).unwrap();
-    let last = churn(&mut writer, 4) - 1;
-    let oldest = cache.oldest();
-    let error = refused(subscription.poll(100), Code::Lagged);
-    assert_eq!((error.lost_from(), error.lost_to(), error.current()), (3, oldest - 1, last));
-    let mut shown = Vec::new();
-    while subscription.position() != cache.position() {
-        assert_eq!(subscription.position().revision, 2, "it stays until the difference is complete");
-        let batch = subscription.poll(7).unwrap();
-        held.take(&batch);
-        shown.extend(lines(&batch));
-    }
-    let mark = |phase| format!("{last} RESYNC {phase} Lagged 2..{last}");
-    assert_eq!((&shown[0], shown.last().unwrap()), (&mark("Begin"), &mark("End")));
-    assert!(!shown.iter().any(|line| line.contains("/same")), "what did not change is not delivered");
-    // Deletes first, then puts; the last value of /gone has left the window.
-    assert_eq!(shown[1], format!("{last} DELETED"));
-    held.is_the_state_of(&cache);
-    // Live continues, also when it happens again.
-    for round in 1..4 {
-        churn(&mut writer, last + 1000 * round);
-        let errors = held.follow(&mut subscription);
-        assert!(errors.len() == 1 && errors[0].code() == Code::Lagged, "{errors:?}");
-        held.is_the_state_of(&cache);
-    }
-    assert_eq!(subscription.stats().delivered_keys, cache.stats().objects);
-}
-
-#[test]
-fn what_counts_as_shown_at_a_start_in_the_middle() {
-    for start in [Start::Now, Start::After(2)] {
-        let (cache, mut writer) = tiny();
-        writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-        writer.apply(2, [Change::put("/b", "2")]).unwrap();
-        let mut subscription = cache.subscribe(start).on_lag(OnLag::Resnapshot).open().unwrap();
-        writer.apply(3, [Change::delete("/a"), Change::put("/b", "3")]).unwrap();
-        write(&mut writer, 4..=1000);
-        refused(subscription.poll(100), Code::Lagged);
-        let shown = drain(&mut subscription);
-        assert_eq!(
-            shown[1..4],
-            ["1000 DELETED".to_string(), "1000 MODIFIED /b=3".to_string(), "1000 ADDED /k=1000".to_string()],
-            "{start:?}"
-        );
-        let (stats, bound) = (subscription.stats(), 32 * 2);
-        assert_eq!(stats.delivered_keys, 2);
-        // Some room for growth below a hundred keys.
-        assert!(stats.delivered_bytes <= bound + 2048, "{stats:?}");
-    }
-}
 
 /// Nothing above a close by the owner was to be handed out, so nothing above it is reported as lost.
 #[test]
@@ -149,59 +38,6 @@ fn loss_ends_at_the_close() {
             assert!(one.position().revision <= 300, "{policy}, {start:?}, {after}: {:?}", one.position());
         }
     }
-}
-
-#[test]
-fn conflate_is_never_told_and_shows_the_latest_of_each_key() {
-    let (cache, mut writer) = tiny();
-    let mut subscription = cache.subscribe(Start::State).on_lag(OnLag::Conflate).open().unwrap();
-    let mut held = Held::default();
-    let (mut at, mut highest) = (1, 0);
-    assert!(held.follow(&mut subscription).is_empty());
-    // While it keeps up it sees every event.
-    for revision in 1..=50 {
-        write(&mut writer, [revision]);
-        let batch = subscription.poll(100).unwrap();
-        held.take(&batch);
-        assert!(batch.into_iter().any(|event| event.revision() == revision));
-        at = revision + 1;
-    }
-    for _ in 0..4 {
-        at = churn(&mut writer, at);
-        let mut keys = BTreeMap::new();
-        loop {
-            let batch = subscription.poll(10).expect("a loss is never reported");
-            if batch.is_empty() {
-                break;
-            }
-            held.take(&batch);
-            for event in &batch {
-                assert!(event.revision() >= highest, "no value older than one delivered");
-                highest = event.revision();
-                assert!(event.kind() != Kind::Resync);
-                if event.is_synthetic() {
-                    assert!(keys.insert(event.key().to_vec(), ()).is_none(), "each key once");
-                }
-            }
-        }
-        assert!(!keys.is_empty(), "it fell behind");
-        held.is_the_state_of(&cache);
-        assert_eq!(subscription.position(), cache.position());
-    }
-}
-
-#[test]
-fn a_maximum_lag_closes_with_its_reason() {
-    let (cache, mut writer) = embedded();
-    let mut dead = cache.subscribe(Start::Now).max_lag_events(10).open().unwrap();
-    let mut slow = cache.subscribe(Start::Now).max_lag_events(10).open().unwrap();
-    write(&mut writer, 1..=10);
-    assert_eq!(revisions(&mut slow).len(), 10, "the limit itself is kept");
-    write(&mut writer, 11..=20);
-    assert_eq!(revisions(&mut slow).len(), 10);
-    let error = refused(dead.poll(100), Code::Lagged);
-    assert!(error.message().contains("20 events") && error.message().contains("10 events"), "{error}");
-    refused(dead.poll(100), Code::Closed);
 }
 
 #[test]
@@ -253,28 +89,6 @@ fn what_was_shown_takes_at_most_32_bytes_a_key() {
     assert_eq!(cache.stats().delivered_bytes, 0);
     let stops = cache.subscribe(Start::Now).open().unwrap().stats();
     assert_eq!((stops.delivered_keys, stops.delivered_bytes), (0, 0));
-}
-
-#[test]
-fn the_first_change_that_was_lost_is_in_the_difference() {
-    for policy in [OnLag::Resnapshot, OnLag::Conflate] {
-        let (cache, mut writer) = tiny();
-        writer.apply(1, [Change::put("/k", "old"), Change::put("/x", "")]).unwrap();
-        let mut subscription = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
-        assert_eq!(drain(&mut subscription).len(), 3);
-        // The very event at its cursor; nothing else touches this key.
-        writer.apply(2, [Change::put("/k", "new")]).unwrap();
-        for revision in 3..=1000 {
-            writer.apply(revision, [Change::put("/x", "")]).unwrap();
-        }
-        if policy == OnLag::Resnapshot {
-            refused(subscription.poll(100), Code::Lagged);
-        }
-        let batch = subscription.poll(100).unwrap();
-        let of_key: Vec<_> = batch.events().iter().filter(|event| event.key() == b"/k").collect();
-        assert_eq!(of_key.len(), 1, "{policy:?}: {batch:?}");
-        assert_eq!((of_key[0].kind(), of_key[0].value()), (Kind::Modified, Some(&b"new"[..])));
-    }
 }
 
 #[test]

@@ -4,55 +4,7 @@ use crate::tools::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
-use watchcore::raw::TestBuilder as _;
 use watchcore::*;
-
-/// A page, one of an older revision and a batch of the initial state keep what they show, whatever leaves the log,
-/// and nothing of the log.
-#[test]
-fn what_a_read_hands_out_stays_while_the_log_goes_on() {
-    let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let keys: Vec<String> = (0..20).map(|number| format!("/{number:02}")).collect();
-    let put = |writer: &mut Writer, revision: u64, at: usize| {
-        writer.apply(revision, [Change::put(&keys[at % 20], &revision.to_string())]).unwrap();
-    };
-    (0..60).for_each(|at| put(&mut writer, 1 + at as u64, at));
-    let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
-    let older = cache.list(&Range::all(), Read::Exact(25), 0).unwrap();
-    let mut subscription = cache.subscribe(Start::State).open().unwrap();
-    let batch = subscription.poll(16).unwrap();
-    // Overwritten, then deleted and forgotten, with segments and slots.
-    (60..300).for_each(|at| put(&mut writer, 1 + at as u64, at));
-    for (revision, key) in (301..).zip(&keys[1..]) {
-        writer.apply(revision, [Change::delete(key)]).unwrap();
-    }
-    (400..900).for_each(|revision| put(&mut writer, revision, 0));
-    // The log goes, and what they show stays.
-    until("the log is let go", || cache.stats().segments == cache.stats().window_segments);
-    let stats = cache.stats();
-    assert_eq!((stats.pages, stats.snapshots), (3, 0), "{stats:?}");
-    assert!(stats.page_bytes > 56 * 72, "{stats:?}");
-    let check = |items: &[KeyValue], newest: u64| {
-        assert_eq!(items.len(), 20);
-        for (at, kv) in items.iter().enumerate() {
-            let revision = (1..=newest).rev().find(|revision| (revision - 1) % 20 == at as u64).unwrap();
-            assert_eq!((kv.key(), kv.mod_revision()), (keys[at].as_bytes(), revision));
-            assert_eq!(kv.value(), Some(revision.to_string().as_bytes()));
-        }
-    };
-    check(page.items(), 60);
-    check(older.items(), 25);
-    let again = page.clone();
-    drop((page, older));
-    check(again.items(), 60);
-    assert!(
-        batch.len() == 16
-            && batch.events().iter().all(|event| event.value() == Some(event.revision().to_string().as_bytes()))
-    );
-    drop((again, batch, subscription));
-    assert_eq!((cache.stats().pages, cache.stats().page_bytes), (0, 0));
-}
 
 #[test]
 fn what_a_read_hands_out_stays_when_the_cache_is_gone() {
@@ -95,24 +47,6 @@ fn a_snapshot_passes_over_keys_that_came_and_went() {
     assert!((0..50).all(|key| snapshot.get(format!("/a{key:02}")).is_none()));
     assert_eq!(snapshot.get("/m").unwrap().value(), Some(&b"1"[..]));
     assert_eq!(cache.snapshot().unwrap().len(), 2);
-}
-
-#[test]
-fn reads_before_the_first_listing_answer_not_ready() {
-    let (cache, mut writer) = unloaded();
-    assert_eq!(cache.status().state, State::NotReady);
-    for read in [Read::Any, Read::AtLeast(1), Read::Exact(1)] {
-        assert!(refused(cache.get("/a", read), Code::NotReady).is_retryable());
-        refused(cache.list(&Range::all(), read, 0), Code::NotReady);
-        refused(cache.count(&Range::all(), read), Code::NotReady);
-    }
-    refused(cache.snapshot(), Code::NotReady);
-    refused(cache.wait_ready(Duration::from_millis(5)), Code::Timeout);
-    assert!(!writer.is_loaded());
-    writer.load(4, [record("/a", "1", 1, 2, 2)]).unwrap();
-    assert!(writer.is_loaded());
-    cache.wait_ready(Duration::ZERO).unwrap();
-    assert_eq!((cache.status().state, cache.snapshot().unwrap().revision()), (State::Ready, 4));
 }
 
 #[test]
@@ -163,15 +97,6 @@ fn status_says_how_fresh_the_cache_is() {
     assert_eq!(cache.status().state, State::Ready);
     cache.close();
     assert_eq!(cache.status().state, State::Closed);
-}
-
-#[test]
-fn a_key_outside_the_prefix_is_an_invalid_argument() {
-    let cache = Cache::builder("/a/").build().unwrap();
-    for key in ["", "/b", "/a", "x"] {
-        refused(cache.get(key, Read::Any), Code::InvalidArgument);
-    }
-    assert!(cache.get("/a/x", Read::Any).unwrap().kv.is_none());
 }
 
 #[test]

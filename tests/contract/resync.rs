@@ -41,22 +41,6 @@ fn token_between_from_and_to_is_compacted() {
 }
 
 #[test]
-fn a_subscription_can_ask_to_stop_at_a_resync() {
-    let (cache, mut writer) = embedded();
-    let mut stops = cache.subscribe(Start::Now).stop_on_resync(true).open().unwrap();
-    let mut key = cache.subscribe(Start::Now).key("/other").stop_on_resync(true).open().unwrap();
-    write(&mut writer, [5]);
-    writer.resync(9, [], ResyncReason::Compacted).unwrap();
-    write(&mut writer, [10]);
-    assert_eq!(lines(&stops.poll(100).unwrap()), ["5 ADDED /k=5"], "what was before it comes first");
-    for stopped in [&mut stops, &mut key] {
-        let error = refused(stopped.poll(100), Code::Resynced);
-        assert_eq!((error.current(), error.position().revision), (9, 5));
-        refused(stopped.poll(100), Code::Closed);
-    }
-}
-
-#[test]
 fn resync_rules() {
     let (cache, mut writer) = unloaded();
     refused(writer.resync(5, [], ResyncReason::Requested), Code::NotReady);
@@ -79,27 +63,6 @@ fn resync_rules() {
     assert_eq!((state(&cache), cache.position()), before, "nothing changed");
     writer.resync(9, [], ResyncReason::Requested).unwrap();
     assert!(state(&cache).is_empty());
-}
-
-#[test]
-fn a_resync_longer_than_the_log_is_one_revision_too() {
-    let (cache, mut writer) = tiny();
-    write(&mut writer, [1]);
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
-    let mut whole = cache.subscribe(Start::Now).whole_revisions(true).open().unwrap();
-    let keys: Vec<String> = (0..300).map(|key| format!("/{key:03}")).collect();
-    let listing = keys.iter().map(|key| record(key, "x", 2, 2, 1));
-    let position = writer.resync(5, listing, ResyncReason::Compacted).unwrap();
-    let mut events = 0;
-    while live.position() != position {
-        assert_eq!(live.position().revision, 1, "before it until its end");
-        let batch = live.poll(1000).unwrap();
-        assert_eq!(batch.continues(), batch.position() != position);
-        events += batch.len();
-    }
-    assert_eq!(events, 2 + 1 + 300);
-    let batch = whole.poll(1).unwrap();
-    assert_eq!((batch.len(), batch.continues(), batch.position()), (303, false, position));
 }
 
 /// Who sleeps at a bucket that a resync touches is woken for the bracket, not for what stands inside of it.

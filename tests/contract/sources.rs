@@ -60,11 +60,7 @@ fn source_that_panics_is_asked_by_whoever_waits_and_harms_nobody() {
 #[test]
 fn a_failure_before_the_first_listing_ends_every_wait() {
     let (cache, mut writer) = unloaded();
-    struct Quiet;
-    impl Source for Quiet {
-        fn wake(&self) {}
-    }
-    writer.attach(Arc::new(Quiet)).unwrap();
+    writer.attach(Arc::<Counting>::default()).unwrap();
     let caches = [cache.clone(), cache.clone(), cache.clone()];
     let [ready, revision, consistent] = caches;
     let sleepers = [
@@ -77,4 +73,21 @@ fn a_failure_before_the_first_listing_ends_every_wait() {
     for sleeper in sleepers {
         refused(sleeper.end(), Code::PermissionDenied);
     }
+}
+
+#[test]
+fn a_source_is_refused_where_its_listing_would_be_missed() {
+    let (cache, mut writer) = embedded();
+    let early = cache.subscribe(Start::State).open().unwrap();
+    let error = refused(writer.attach(Arc::<Counting>::default()), Code::Busy);
+    assert!(error.message().contains("expects a listing"), "{error}");
+    cache.snapshot().expect("it stays ready");
+    drop(early);
+    writer.attach(Arc::<Counting>::default()).unwrap();
+    refused(cache.snapshot(), Code::NotReady);
+    // One that comes now waits for the listing.
+    let mut late = cache.subscribe(Start::State).open().unwrap();
+    assert!(late.poll(10).unwrap().is_empty());
+    writer.load(5, [record("/a", "1", 3, 4, 2)]).unwrap();
+    assert_eq!(drain(&mut late), ["4 ADDED /a=1", "5 BOOKMARK"]);
 }

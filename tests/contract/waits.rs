@@ -3,24 +3,8 @@
 use crate::tools::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use watchcore::*;
-
-#[test]
-fn a_wait_ends_at_its_deadline_and_has_lost_nothing() {
-    let (cache, mut writer) = embedded();
-    let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
-    writer.apply(1, [Change::put("/other", "x")]).unwrap();
-    let begin = Instant::now();
-    assert!(!one.wait(Duration::from_millis(20)).unwrap());
-    let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(20) && took < BOUND, "{took:?}");
-    assert!(!one.wait(Duration::ZERO).unwrap());
-    write(&mut writer, [2]);
-    assert!(one.wait(Duration::ZERO).unwrap());
-    assert!(one.wait(BOUND).unwrap(), "a wait takes nothing");
-    assert_eq!(drain(&mut one), ["2 ADDED /k=2"]);
-}
 
 #[test]
 fn next_blocks_for_a_batch_and_ends_with_none() {
@@ -267,28 +251,6 @@ fn a_cache_is_given_back_before_the_deadline_of_a_wait_that_is_over() {
     until("its memory is released", || Arc::strong_count(&kept) == 1);
 }
 
-#[test]
-fn a_bookmark_comes_in_time_after_a_start_that_would_wait_for_long() {
-    let (cache, mut writer) = embedded();
-    let mut one = cache
-        .subscribe(Start::StateAtLeast(2))
-        .start_timeout(Duration::from_secs(3600))
-        .key("/a")
-        .bookmarks(true)
-        .bookmark_interval(Duration::from_millis(20))
-        .open()
-        .unwrap();
-    let set = WakeSet::new().unwrap();
-    set.add(&mut one, 7).unwrap();
-    assert!(!one.arm().unwrap());
-    writer.apply(2, [Change::put("/a", "1")]).unwrap();
-    assert!(set.wait(BOUND) && set.take(&mut [0; 2]) == 1);
-    while !one.poll(8).unwrap().is_empty() {}
-    assert!(!one.arm().unwrap());
-    writer.apply(3, [Change::put("/b", "1")]).unwrap();
-    assert!(set.wait(BOUND), "its bookmark is due");
-}
-
 /// One sleeps until its start, and then for events, while a pass of the notifier stands still in a predicate of another.
 #[test]
 fn a_filter_goes_with_its_subscription_also_behind_a_start() {
@@ -334,4 +296,31 @@ fn a_filter_goes_with_its_subscription_also_behind_a_start() {
     apply_until("a later pass", &|| judged.load(SeqCst) > before + 1);
     drop(one);
     apply_until("its predicate goes", &|| Arc::strong_count(&kept) == 1);
+}
+
+/// After a put and a delete of one key the consumer slept without having asked to be woken.
+#[test]
+fn who_read_a_put_and_a_delete_is_woken_for_what_comes_next() {
+    for policy in [OnLag::Stop, OnLag::Conflate] {
+        let (cache, mut writer) = embedded();
+        let mut subscription = cache.subscribe(Start::State).key("/a").on_lag(policy).open().unwrap();
+        assert_eq!(drain(&mut subscription).len(), 1, "the mark");
+        let set = WakeSet::new().unwrap();
+        set.add(&mut subscription, 1).unwrap();
+        for round in 0..20 {
+            let revision = 5 * round + 1;
+            writer.apply(revision, [Change::put("/a", "v")]).unwrap();
+            writer.apply(revision + 1, [Change::delete("/a")]).unwrap();
+            assert_eq!(drain(&mut subscription).len(), 2);
+            assert!(!subscription.arm().unwrap(), "nothing more");
+            // Not its own, then its own.
+            writer.apply(revision + 2, [Change::put("/b", "v")]).unwrap();
+            writer.apply(revision + 3, [Change::put("/a", "v")]).unwrap();
+            assert!(set.wait(BOUND) && set.take(&mut [0; 4]) == 1);
+            assert!(subscription.wait(Duration::ZERO).unwrap());
+            assert_eq!(drain(&mut subscription).len(), 1);
+            writer.apply(revision + 4, [Change::delete("/a")]).unwrap();
+            assert_eq!(drain(&mut subscription).len(), 1);
+        }
+    }
 }

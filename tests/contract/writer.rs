@@ -15,65 +15,6 @@ fn all_of(cache: &Cache) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 #[test]
-fn what_the_writer_refuses_changes_nothing() {
-    let cache = Cache::builder("/a/").max_key_bytes(16).max_value_bytes(4).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
-    writer.apply(10, [Change::put("/a/x", "1"), Change::put("/a/y", "1")]).unwrap();
-    assert_eq!(drain(&mut live).len(), 2);
-    let before = format!("{:?}", all_of(&cache));
-    let good = Change::put("/a/good", "1");
-    let key_of_17 = "/a/45678901234567";
-    let rows: Vec<(&str, u64, Vec<Change<'_>>, Code)> = vec![
-        ("the current revision", 10, vec![good], Code::OutOfOrder),
-        ("an earlier revision", 9, vec![good], Code::OutOfOrder),
-        ("revision 0", 0, vec![good], Code::InvalidArgument),
-        ("a revision beyond 52 bits", 1 << 52, vec![good], Code::InvalidArgument),
-        ("delete of an absent key", 11, vec![good, Change::delete("/a/z")], Code::InvalidArgument),
-        ("a key twice", 11, vec![good, Change::put("/a/x", "2"), Change::put("/a/x", "3")], Code::InvalidArgument),
-        (
-            "put and delete of one key",
-            11,
-            vec![Change::put("/a/x", "2"), Change::delete("/a/x")],
-            Code::InvalidArgument,
-        ),
-        ("an empty key", 11, vec![good, Change::put("", "1")], Code::InvalidArgument),
-        ("a key outside the prefix", 11, vec![good, Change::put("/b", "1")], Code::InvalidArgument),
-        ("delete outside the prefix", 11, vec![good, Change::delete("/b")], Code::InvalidArgument),
-        ("a key too long", 11, vec![good, Change::put(key_of_17, "1")], Code::InvalidArgument),
-        ("a value too long", 11, vec![good, Change::put("/a/v", "12345")], Code::InvalidArgument),
-        (
-            "a mod_revision of another revision",
-            11,
-            vec![Change::put_exact(record("/a/x", "1", 10, 12, 2))],
-            Code::InvalidArgument,
-        ),
-        (
-            "created after it was changed",
-            11,
-            vec![Change::put_exact(record("/a/x", "1", 12, 11, 2))],
-            Code::InvalidArgument,
-        ),
-        ("version 0", 11, vec![Change::put_exact(record("/a/x", "1", 10, 11, 0))], Code::InvalidArgument),
-        ("created at 0", 11, vec![Change::put_exact(record("/a/x", "1", 0, 11, 2))], Code::InvalidArgument),
-    ];
-    for (what, revision, changes, code) in rows {
-        let error = writer.apply(revision, changes).expect_err(what);
-        // Revision 0 is below the current one, too.
-        let code = if revision == 0 && error.code() == Code::OutOfOrder { Code::OutOfOrder } else { code };
-        assert_eq!(error.code(), code, "{what}: {error}");
-        assert_eq!(format!("{:?}", all_of(&cache)), before, "{what}");
-        assert!(live.poll(10).unwrap().is_empty(), "{what}");
-    }
-    let error = refused(writer.apply(9, [good]), Code::OutOfOrder);
-    assert_eq!((error.asked(), error.current()), (9, 10));
-    // The longest that is allowed, and what comes next is as if nothing had been.
-    writer.apply(11, [Change::put(&key_of_17[..16], "1234"), Change::delete("/a/y")]).unwrap();
-    assert_eq!(drain(&mut live), ["11 ADDED /a/4567890123456=1234", "11 DELETED /a/y was 1"]);
-    assert_eq!(writer.get(b"/a/x").unwrap().version(), 1);
-}
-
-#[test]
 fn a_panicking_iterator_changes_nothing() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [1]);
@@ -148,32 +89,6 @@ fn a_listing_that_is_given_up_outlives_its_cache() {
     writer.load_more(&mut loading, [record("/b", "1", 1, 8, 5)]).unwrap();
     drop((writer, cache));
     std::thread::spawn(move || drop(loading)).join().unwrap();
-}
-
-#[test]
-fn the_builder_refuses_what_is_out_of_range() {
-    let build = |change: fn(Builder) -> Builder| change(Cache::builder("/prefix/")).build();
-    refused(Cache::builder("/").labels(plain_labels()).labels(plain_labels()).build(), Code::InvalidArgument);
-    let refusals: [fn(Builder) -> Builder; 8] = [
-        |b| b.capacity(0),
-        |b| b.capacity(127),
-        |b| b.capacity((1 << 32) + 1),
-        |b| b.capacity_bytes((1 << 16) - 1),
-        |b| b.max_key_bytes(0),
-        |b| b.max_key_bytes(1 << 31),
-        |b| b.max_value_bytes(1 << 31),
-        |b| b.max_key_bytes(7),
-    ];
-    for refusal in refusals {
-        refused(build(refusal), Code::InvalidArgument);
-    }
-    let fine: [fn(Builder) -> Builder; 4] =
-        [|b| b.capacity(128), |b| b.capacity_bytes(1 << 16), |b| b.max_key_bytes(8), |b| b.max_value_bytes(0)];
-    for fine in fine {
-        build(fine).unwrap();
-    }
-    let cache = build(|b| b.name("pods")).unwrap();
-    assert_eq!((cache.name(), cache.prefix()), ("pods", &b"/prefix/"[..]));
 }
 
 #[test]

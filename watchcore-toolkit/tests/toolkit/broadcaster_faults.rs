@@ -23,40 +23,6 @@ impl Wake for Woken {
     }
 }
 
-/// Publishers that wait are served in their order; one that gives up holds nobody up.
-#[test]
-fn fault_cancelled_publisher_holds_nobody_up() {
-    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
-    let mut watch = broadcaster.watch().unwrap();
-    for number in 0..26 {
-        broadcaster.action(Action::Added, number).unwrap();
-    }
-    let woken: Vec<_> = (0..3).map(|_| Arc::new(Woken::default())).collect();
-    let wakers: Vec<Waker> = woken.iter().map(|woken| Waker::from(Arc::clone(woken))).collect();
-    let counts = || woken.iter().map(|woken| woken.0.load(Ordering::SeqCst)).collect::<Vec<_>>();
-    let mut tasks: Vec<_> =
-        (100..103).map(|number| Box::pin(broadcaster.action_async(Action::Added, number))).collect();
-    for (task, waker) in tasks.iter_mut().zip(&wakers) {
-        assert!(task.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
-    }
-    assert_eq!(now(&mut watch), (0, 0));
-    assert_eq!(counts(), [1, 0, 0]);
-    assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap(), "the place is theirs who wait");
-    // The first was woken and goes: the second gets its place.
-    drop(tasks.remove(0));
-    assert_eq!(counts(), [1, 1, 0]);
-    assert!(tasks[1].as_mut().poll(&mut Context::from_waker(&wakers[2])).is_pending(), "it is not its turn");
-    assert!(tasks[0].as_mut().poll(&mut Context::from_waker(&wakers[1])).is_ready());
-    assert_eq!(counts(), [1, 1, 0], "one place, one publisher");
-    assert_eq!(now(&mut watch), (1, 0));
-    assert_eq!(counts(), [1, 1, 1]);
-    assert!(tasks[1].as_mut().poll(&mut Context::from_waker(&wakers[2])).is_ready());
-    drop(tasks);
-    broadcaster.shutdown();
-    let seen: Vec<_> = drain(&mut watch).into_iter().map(|(_, number)| number).collect();
-    assert_eq!(seen, (2..26).chain([101, 102]).collect::<Vec<_>>());
-}
-
 /// A publisher whose waker panics leaves no other asleep at the shutdown.
 #[test]
 fn fault_shutdown_wakes_beside_a_panicking_waker() {
@@ -325,37 +291,6 @@ fn fault_keys_that_cannot_be_are_refused() {
     assert_eq!(broadcaster.action(Action::Added, "a").unwrap(), 1);
     let event = watch.recv(LONG).unwrap().unwrap();
     assert_eq!(event.object().unwrap().key_str(), Some("a".repeat(100).as_str()));
-}
-
-/// A watch in tasks: woken by what is published, by the stop, and by the shutdown.
-#[test]
-fn fault_sleeping_watcher_is_woken() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
-    runtime.block_on(async {
-        for end in 0..2 {
-            let broadcaster = Arc::new(Broadcaster::new(2, WhenFull::Wait).unwrap());
-            let mut watch = broadcaster.watch().unwrap();
-            let stopper = watch.stopper();
-            let reader = tokio::spawn(async move {
-                let mut seen = Vec::new();
-                while let Some(event) = watch.next_event().await {
-                    seen.push(**event.object().unwrap());
-                }
-                seen
-            });
-            for number in 0..500 {
-                broadcaster.action_async(Action::Added, number).await.unwrap();
-            }
-            if end == 0 {
-                broadcaster.shutdown();
-            } else {
-                stopper.stop();
-            }
-            let seen = tokio::time::timeout(LONG, reader).await.expect("it ends").unwrap();
-            assert_eq!(seen, (0..500).collect::<Vec<_>>()[..seen.len()]);
-            assert!(end == 1 || seen.len() == 500);
-        }
-    });
 }
 
 /// An `Object` needs no `Clone` of its type; a watch goes to another thread, and its stopper works there, too.

@@ -1,10 +1,10 @@
 //! Handlers that are slow, stand still or never come to their state: what others and readers see of it.
 
-use crate::informer::{Gate, logged};
+use crate::informer::Gate;
 use crate::support::{BOUND, Text, put, small_cache, until, wide_cache};
 use std::time::Duration;
 use watchcore::{Change, Code};
-use watchcore_toolkit::{HandlerOptions, Informer};
+use watchcore_toolkit::Informer;
 
 /// A wait for a whole informer says which handler's call keeps it.
 #[test]
@@ -20,32 +20,6 @@ fn fault_informer_says_what_keeps_its_sync() {
     registration.remove();
     gate.leave.send(()).unwrap();
     assert_eq!(registration.wait_synced(BOUND).unwrap_err().code(), Code::Closed);
-}
-
-/// A handler that never returns holds up nobody: another one sees everything, and the writer writes.
-#[test]
-fn fault_slow_handler_blocks_nobody() {
-    let cache = small_cache();
-    let mut writer = cache.writer().unwrap();
-    put(&mut writer, "/a", "0");
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (handler, gate) = Gate::handler();
-    let slow = informer.add_handler_with(handler, HandlerOptions::new().name("slow")).unwrap();
-    gate.wait_entered();
-    let (_quick, quick) = logged(&informer);
-    quick.wait_for("synced");
-    for round in 1..=500 {
-        put(&mut writer, "/a", &round.to_string());
-        let line = format!("~ /a={}>{round}", round - 1);
-        quick.wait_for(&line);
-    }
-    assert!(slow.status().figures.lag.events >= 500);
-    let listed = cache.subscriptions();
-    let listed =
-        listed.iter().find(|subscription| subscription.name == "slow").expect("its lag is one of the cache's figures");
-    assert!(listed.lag.events >= 500);
-    drop(gate);
-    until("it has caught up", || slow.status().figures.lag.events == 0);
 }
 
 /// A stalled handler for ten million events costs what it cost before: in a release build of the tests ten million, in a

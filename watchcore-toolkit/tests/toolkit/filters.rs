@@ -3,10 +3,9 @@
 use crate::support::polled;
 use std::task::Poll;
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, KeyValue};
+use watchcore::Code;
 use watchcore_toolkit::{
-    Action, Broadcaster, Object, ObjectWatch, PredicateExt, RaceFreeFakeSource, WatchEvent, WatchExt, WhenFull,
-    predicates,
+    Action, Broadcaster, Object, PredicateExt, RaceFreeFakeSource, WatchEvent, WatchExt, WhenFull, predicates,
 };
 
 /// The events of a filter may be about other objects.
@@ -24,37 +23,6 @@ fn fault_hot_source_lets_others_run() {
     let endless = polled(|_| Poll::Ready(Some(WatchEvent::added(1))));
     let mut filtered = endless.filter_events(|_| None::<WatchEvent<u8>>);
     assert!(filtered.try_recv().is_pending());
-}
-
-/// Types at the boundary over a cache, with the last value in the selection and the position of the change.
-#[test]
-fn aw_21_boundary_over_a_cache() {
-    let cache = Cache::builder("/").build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    writer.apply(1, [Change::put("/a", "on"), Change::put("/b", "off")]).unwrap();
-    let watch = ObjectWatch::<KeyValue>::open(&cache).unwrap();
-    let mut lit = watch.filter_objects(|kv: &KeyValue| kv.value() == Some(b"on"));
-    let mut next = || loop {
-        match lit.try_recv() {
-            Poll::Ready(Some(event)) if event.object().is_some() => {
-                let kv = event.object().unwrap();
-                let (key, value) = (kv.key_str().unwrap().to_owned(), kv.value_str().unwrap_or("").to_owned());
-                return Some((event.name(), event.position.revision, key, value));
-            }
-            Poll::Ready(Some(_)) => {}
-            _ => return None,
-        }
-    };
-    let event = |name, revision, key: &str| Some((name, revision, key.to_owned(), "on".to_owned()));
-    assert_eq!(next(), event("ADDED", 0, "/a"), "the position is 0 inside the initial state");
-    writer.apply(2, [Change::put("/a", "off")]).unwrap();
-    writer.apply(3, [Change::put("/b", "on")]).unwrap();
-    assert_eq!([next(), next()], [event("DELETED", 2, "/a"), event("ADDED", 3, "/b")]);
-    writer.apply(4, [Change::delete("/a")]).unwrap();
-    writer.apply(5, [Change::put("/b", "on")]).unwrap();
-    assert_eq!([next(), next()], [event("MODIFIED", 5, "/b"), None]);
-    writer.apply(6, [Change::delete("/b")]).unwrap();
-    assert_eq!([next(), next()], [event("DELETED", 6, "/b"), None]);
 }
 
 /// Objects of a broadcaster without keys are one to all that goes by keys: a predicate filter says so, and ends.

@@ -120,37 +120,6 @@ fn si_03_lost_comes_before_the_difference() {
     assert_eq!((lines[3].as_str(), difference), ("lost 1", vec!["- /b=1".to_owned(), "~ /a=1>2".to_owned()]));
 }
 
-/// Adding, removing, removing again, adding the same function again, removing after the end: each has its meaning.
-#[test]
-fn si_05_life_of_a_registration() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    put(&mut writer, "/a", "1");
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (one, first) = logged(&informer);
-    let (two, second) = logged(&informer);
-    assert_ne!(one.id(), two.id());
-    one.wait_synced(BOUND).unwrap();
-    two.wait_synced(BOUND).unwrap();
-    one.remove();
-    one.remove();
-    one.remove_and_wait(BOUND).unwrap();
-    put(&mut writer, "/a", "2");
-    second.wait_for("~ /a=1>2");
-    assert_eq!(first.lines(), ["initial + /a=1", "synced"]);
-    drop(two);
-    let (three, third) = logged(&informer);
-    third.wait_for("initial + /a=2");
-    three.detach();
-    put(&mut writer, "/a", "3");
-    third.wait_for("~ /a=2>3");
-    assert_eq!(second.lines().last().unwrap(), "~ /a=1>2", "a dropped registration is a removed handler");
-    informer.stop();
-    informer.stop();
-    assert_eq!(informer.add_handler(Log(Arc::default())).unwrap_err().code(), Code::Closed);
-    until("nobody is left", || informer.handlers().is_empty());
-}
-
 /// What a handler holds, which says when its thread has dropped it.
 struct Gone(mpsc::Sender<u64>, u64);
 
@@ -199,20 +168,6 @@ fn si_05_detached_handlers_end_with_their_informer() {
     add(&informer, 5).detach();
     informer.stop();
     assert_eq!(gone.recv_timeout(BOUND).unwrap(), 5);
-}
-
-/// After the cache is closed handlers have what was published before, and end.
-#[test]
-fn si_05_closed_cache_ends_handlers() {
-    let cache = wide_cache();
-    put(&mut cache.writer().unwrap(), "/a", "1");
-    let informer = Informer::<Text>::new(&cache).unwrap();
-    let (registration, journal) = logged(&informer);
-    journal.wait_for("synced");
-    cache.close();
-    journal.wait_for("ended 0");
-    until("it has ended", || registration.status().state == HandlerState::Ended(None));
-    registration.remove_and_wait(BOUND).unwrap();
 }
 
 /// Under every policy a key whose newest value cannot be decoded is changed and deleted with the last one that was given.

@@ -8,7 +8,6 @@ mod broadcaster;
 mod broadcaster_faults;
 mod clocks;
 mod contract;
-mod decoders;
 mod fakes;
 mod faults;
 mod filters;

@@ -6,21 +6,18 @@
 //! oracle's. Everything is polled by hand on one thread, so that a failure shrinks and repeats; `PROPTEST_CASES` asks
 //! for more of it.
 
-use crate::script::ScriptWatch;
-use crate::support::{Text, objects_of, small_cache};
+use crate::support::{Text, small_cache};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::ready;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Backoff, Cache, Change, Record, ResyncReason, Writer};
+use watchcore::{Cache, Change, Record, ResyncReason, Writer};
 use watchcore_toolkit::{
-    BoxWatch, CacheSource, Entry, Handler, HandlerOptions, HandlerRun, Informer, ListAt, ListPage, ListRequest,
-    ListerWatcher, ManualClock, ObjectWatch, Origin, Payload, Predicate, PredicateExt, Reflector, Registration,
-    RetryWatch, SourceFuture, Status, WatchEvent, WatchExt, WatchRequest, WorkQueue, predicates,
+    BoxWatch, CacheSource, Handler, HandlerOptions, HandlerRun, Informer, ObjectWatch, Origin, Payload, Predicate,
+    PredicateExt, Registration, RetryWatch, WatchEvent, WatchExt, WorkQueue, predicates,
 };
 
 const KEYS: usize = 6;
@@ -383,171 +380,5 @@ proptest! {
             world.run(op);
         }
         world.check()?;
-    }
-}
-
-/// A server with a history, a window that moves on, and a mood.
-struct ModelServer {
-    /// What changed at each revision from 1 on: `None` is a deletion.
-    history: Vec<Vec<(String, Option<String>)>>,
-    /// The oldest revision that can be watched from.
-    oldest: usize,
-    /// What is answered next: see [`Mood`].
-    moods: Vec<Mood>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Mood {
-    /// A watch of so many events, then the end.
-    Short(usize),
-    /// This error instead of an answer.
-    Refuse(u16),
-    /// A watch of so many events, then this error.
-    Break(usize, u16),
-    /// The window moves up to the newest revision first.
-    Compact,
-}
-
-impl ModelServer {
-    fn state(&self) -> BTreeMap<String, (String, u64)> {
-        objects_of(&self.history)
-    }
-
-    fn mood(&mut self) -> Option<Mood> {
-        let mood = self.moods.pop();
-        if let Some(Mood::Compact) = mood {
-            self.oldest = self.history.len();
-        }
-        mood
-    }
-
-    /// The events behind a revision: several of one revision have their positions below it, but for the last.
-    fn events(&self, from: usize) -> Vec<WatchEvent<Entry>> {
-        let mut events = Vec::new();
-        for (at, changes) in self.history.iter().enumerate().skip(from) {
-            let revision = at as u64 + 1;
-            for (number, (key, value)) in changes.iter().enumerate() {
-                let position = if number + 1 == changes.len() { revision } else { revision - 1 };
-                let entry = Entry::new(key.as_bytes(), value.clone().unwrap_or_default(), revision);
-                let event =
-                    if value.is_some() { WatchEvent::modified(None, entry) } else { WatchEvent::deleted(entry) };
-                // Position 0 is "not known": the first revision has only one change.
-                events.push(event.at(position));
-            }
-        }
-        events
-    }
-}
-
-#[derive(Clone)]
-struct ModelSource(Arc<Mutex<ModelServer>>);
-
-impl ListerWatcher for ModelSource {
-    type Watch = ScriptWatch<Entry>;
-
-    fn list(&mut self, request: ListRequest) -> SourceFuture<ListPage> {
-        let mut server = self.0.lock().unwrap();
-        let revision = server.history.len() as u64;
-        let answer = match server.mood() {
-            Some(Mood::Refuse(code)) => Err(Status::new(code, "in this mood")),
-            _ => {
-                if let ListAt::AtLeast(asked) = request.at {
-                    assert!(asked <= revision, "asked for {asked} of {revision}");
-                }
-                let state = server.state().into_iter();
-                Ok(ListPage::new(revision, state.map(|(key, (value, revision))| Entry::new(key, value, revision))))
-            }
-        };
-        Box::pin(ready(answer))
-    }
-
-    fn watch(&mut self, request: WatchRequest) -> SourceFuture<Option<ScriptWatch<Entry>>> {
-        let mut server = self.0.lock().unwrap();
-        let mood = server.mood();
-        let from = request.from.revision as usize;
-        if from < server.oldest {
-            return Box::pin(ready(Err(Status::new(410, "compacted"))));
-        }
-        let mut events = server.events(from);
-        let answer = match mood {
-            Some(Mood::Refuse(code)) => Err(Status::new(code, "in this mood")),
-            Some(Mood::Short(count)) => {
-                events.truncate(count);
-                Ok(Some(crate::script::Server::new([]).watch_of(events, false)))
-            }
-            Some(Mood::Break(count, code)) => {
-                events.truncate(count);
-                events.push(WatchEvent::error(Status::new(code, "in this mood")));
-                Ok(Some(crate::script::Server::new([]).watch_of(events, false)))
-            }
-            _ => Ok(Some(crate::script::Server::new([]).watch_of(events, true))),
-        };
-        Box::pin(ready(answer))
-    }
-}
-
-fn mood() -> impl Strategy<Value = Mood> {
-    let code = || prop::sample::select(vec![401u16, 403, 410, 429, 500, 503, 504, 666]);
-    prop_oneof![
-        3 => (0..9usize).prop_map(Mood::Short),
-        2 => code().prop_map(Mood::Refuse),
-        3 => ((0..9usize), code()).prop_map(|(count, code)| Mood::Break(count, code)),
-        1 => Just(Mood::Compact),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// A server in any mood: the reflector's cache becomes its state, and who reads the cache sees changes that fit.
-    #[test]
-    fn rf_28_reflector_survives_random_servers(
-        history in prop::collection::vec(prop::collection::vec((0..KEYS, any::<bool>()), 1..4), 1..40),
-        moods in prop::collection::vec(mood(), 0..20),
-    ) {
-        let mut value = 0;
-        let mut changes: Vec<Vec<(String, Option<String>)>> = vec![vec![("/first".into(), Some("0".into()))]];
-        for revision in &history {
-            let mut made = BTreeMap::new();
-            for (number, delete) in revision {
-                value += 1;
-                made.insert(key(*number), (!delete).then(|| value.to_string()));
-            }
-            changes.push(made.into_iter().collect());
-        }
-        // It grows while it is followed: half of the history is there at the beginning.
-        let later = changes.split_off(changes.len() / 2 + 1);
-        let server = Arc::new(Mutex::new(ModelServer { history: changes, oldest: 0, moods }));
-        let cache = Cache::builder("/").expect_load(true).decoder(|_: &[u8], value: &[u8]| String::from_utf8(value.to_vec())).build().unwrap();
-        let clock = Arc::new(ManualClock::new());
-        let reflector = Reflector::new(cache.writer().unwrap(), ModelSource(Arc::clone(&server))).unwrap();
-        let mut run = Box::pin(reflector.clock(clock.clone()).backoff(Backoff::default()).run());
-        let informer = Informer::<Text>::new(&cache).unwrap();
-        let mut follower = Follower::new(&cache, &informer, Make::Handler { panic_every: 3 });
-        let mut context = Context::from_waker(Waker::noop());
-        let mut later = later.into_iter();
-        for round in 0..400 {
-            assert!(run.as_mut().poll(&mut context).is_pending());
-            follower.poll(3);
-            if let Some(change) = later.next() {
-                server.lock().unwrap().history.push(change);
-            }
-            // Time passes up to the next delay: of a backoff, or of a watch that has been silent for too long.
-            if let Some(due) = clock.next_due() {
-                clock.advance(due);
-            }
-            let is_over = later.len() == 0 && server.lock().unwrap().moods.is_empty();
-            if is_over && round > 100 {
-                break;
-            }
-        }
-        follower.poll(usize::MAX);
-        let expected: BTreeMap<String, String> =
-            server.lock().unwrap().state().into_iter().map(|(key, (value, _))| (key, value)).collect();
-        let listed: BTreeMap<String, String> = informer.lister().list().unwrap().iter().map(text).collect();
-        prop_assert_eq!(&listed, &expected);
-        let given = follower.given.lock().unwrap();
-        prop_assert!(given.misfits.is_empty(), "{:?}", given.misfits);
-        prop_assert_eq!(&given.objects, &expected);
     }
 }

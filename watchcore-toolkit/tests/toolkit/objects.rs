@@ -5,28 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 use watchcore::raw::TestBuilder as _;
 use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Record, ResyncReason, Start, Writer};
-use watchcore_toolkit::{Informer, ManualClock, ObjectWatch, Origin, WatchExt};
+use watchcore_toolkit::{Informer, ObjectWatch, Origin, WatchExt};
 
 fn lines(watch: &mut ObjectWatch<Text>, count: usize) -> Vec<String> {
     (0..count).map(|_| line(&next(watch))).collect()
-}
-
-/// The state in key order, its mark, then every change with old and new.
-#[test]
-fn rf_03_state_then_changes_with_old_and_new() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    writer.apply(1, [Change::put("/b", "2"), Change::put("/a", "1")]).unwrap();
-    let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
-    put(&mut writer, "/a", "3");
-    delete(&mut writer, "/b");
-    put(&mut writer, "/b", "4");
-    assert_eq!(lines(&mut watch, 6), ["+ /a=1", "+ /b=2", "synced", "~ /a=1>3", "- /b=2", "+ /b=4"]);
-    assert_eq!(watch.position().revision, 4);
-    assert!(watch.try_recv().is_pending());
 }
 
 /// A watch that resumes at an event's position neither repeats nor misses one: inside a revision it repeats it.
@@ -282,22 +266,6 @@ fn filters_given_twice_narrow() {
     assert_eq!(informer.lister().list().unwrap().len(), 1);
 }
 
-/// The filter's types: what comes into it is Added, what leaves it Deleted with its old value.
-#[test]
-fn aw_21_types_are_right_at_the_filter() {
-    let cache = Cache::builder("/").labels(watchcore::Labels::json("/l").unwrap()).build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let filter = Filter::any().labels("app=web").unwrap();
-    let mut watch = ObjectWatch::<KeyValue>::builder(&cache).filter(filter).open().unwrap();
-    for value in [r#"{"l":{"app":"db"}}"#, r#"{"l":{"app":"web"}}"#, r#"{"l":{"app":"web"},"n":2}"#, r#"{"l":{}}"#] {
-        put(&mut writer, "/a", value);
-    }
-    delete(&mut writer, "/a");
-    let names: Vec<&str> = (0..4).map(|_| next(&mut watch).name()).collect();
-    assert_eq!(names, ["SYNCED", "ADDED", "MODIFIED", "DELETED"]);
-    assert!(watch.try_recv().is_pending());
-}
-
 /// A watch from now, or from a revision, knows the state there, although it is not given it.
 #[test]
 fn rf_13_watch_from_now_knows_the_state() {
@@ -430,75 +398,6 @@ fn fault_410_at_the_start_is_reported() {
         let opened = ObjectWatch::<Text>::builder(&cache).start(Start::After(1)).on_lag(policy).open();
         assert_eq!(opened.unwrap_err().code(), Code::Compacted, "{policy}");
     }
-}
-
-/// The resync period gives what the consumer knows, in its own place in the stream.
-#[test]
-fn si_01_resync_gives_what_was_given() {
-    let cache = wide_cache();
-    let clock = ManualClock::new();
-    let mut writer = cache.writer().unwrap();
-    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
-    let mut watch = ObjectWatch::<Text>::builder(&cache)
-        .resync_period(Duration::from_secs(30))
-        .clock(Arc::new(clock.clone()))
-        .open()
-        .unwrap();
-    assert_eq!(lines(&mut watch, 3), ["+ /a=1", "+ /b=1", "synced"]);
-    assert_eq!(watch.try_recv(), Poll::Pending);
-    clock.advance(Duration::from_secs(29));
-    assert_eq!(watch.try_recv(), Poll::Pending);
-    clock.advance(Duration::from_secs(1));
-    put(&mut writer, "/a", "2");
-    let mut again = [next(&mut watch), next(&mut watch)];
-    again.sort_by_key(line);
-    assert_eq!(again.each_ref().map(line), ["~ /a=1>1", "~ /b=1>1"]);
-    assert!(again.iter().all(|event| event.origin == Origin::Resync));
-    assert_eq!(lines(&mut watch, 1), ["~ /a=1>2"], "newer than what was resynced");
-    clock.advance(Duration::from_secs(30));
-    let mut again = [line(&next(&mut watch)), line(&next(&mut watch))];
-    again.sort();
-    assert_eq!(again, ["~ /a=2>2", "~ /b=1>1"]);
-}
-
-/// Resyncs keep to the multiples of their period, whenever the one before was taken; those that were missed are left out.
-#[test]
-fn si_01_resync_at_multiples_of_its_period() {
-    let cache = wide_cache();
-    let clock = ManualClock::new();
-    put(&mut cache.writer().unwrap(), "/a", "1");
-    let wanted = ObjectWatch::<Text>::builder(&cache).resync_period(Duration::from_secs(30));
-    let mut watch = wanted.clock(Arc::new(clock.clone())).open().unwrap();
-    assert_eq!(lines(&mut watch, 2), ["+ /a=1", "synced"]);
-    // At 30 s one is due, and taken at 50 s; at 60 s the next one. Of those at 90 s and 120 s one is taken, at 140 s.
-    for (seconds, is_due) in [(29, false), (21, true), (9, false), (1, true), (80, true), (9, false), (1, true)] {
-        clock.advance(Duration::from_secs(seconds));
-        assert_eq!(watch.try_recv().is_ready(), is_due, "after {seconds} s more");
-        assert!(watch.try_recv().is_pending());
-    }
-}
-
-/// A resync whose handling takes as long as its period does not keep changes away, and none begins after a stop.
-#[test]
-fn si_01_long_resync_lets_changes_through() {
-    let cache = wide_cache();
-    let clock = ManualClock::new();
-    let period = Duration::from_secs(30);
-    let mut writer = cache.writer().unwrap();
-    put(&mut writer, "/a", "1");
-    let wanted = ObjectWatch::<Text>::builder(&cache).resync_period(period).clock(Arc::new(clock.clone()));
-    let mut watch = wanted.open().unwrap();
-    assert_eq!(lines(&mut watch, 2), ["+ /a=1", "synced"]);
-    put(&mut writer, "/a", "2");
-    let mut handled_slowly = || {
-        clock.advance(period);
-        line(&next(&mut watch))
-    };
-    assert_eq!([(); 3].map(|()| handled_slowly()), ["~ /a=1>1", "~ /a=1>2", "~ /a=2>2"]);
-    assert_eq!(watch.try_recv(), Poll::Pending);
-    clock.advance(period);
-    watch.stop();
-    assert_eq!(watch.recv(BOUND).unwrap(), None);
 }
 
 /// A stop from another thread ends a wait, in every state, and once is as good as often.

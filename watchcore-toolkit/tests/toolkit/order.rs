@@ -1,15 +1,13 @@
 //! Order, wholeness and ends, through every part that stands between a writer and its readers.
 
-use crate::support::{BOUND, Text, delete, next, put, wide_cache};
+use crate::support::{Text, next, put, wide_cache};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use watchcore::{Change, Filter};
-use watchcore_toolkit::{
-    CacheSource, HandlerFns, Informer, ObjectWatch, Payload, PredicateExt, RetryWatch, WatchExt, predicates,
-};
+use watchcore::Change;
+use watchcore_toolkit::{CacheSource, HandlerFns, Informer, PredicateExt, RetryWatch, predicates};
 
 /// A thousand events through a retrying watch, a filter of types and a predicate: all of them, in order.
 #[test]
@@ -30,66 +28,6 @@ fn iw_02_thousand_in_order_through_a_chain() {
         assert_eq!(**event.object().unwrap(), round.to_string());
     }
     writing.join().unwrap();
-}
-
-/// Revisions of one to seven changes, some of them deletions: each change once, in the order of its revision.
-#[test]
-fn rq_01_every_change_comes_in_order() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
-    assert_eq!(next(&mut watch).name(), "SYNCED");
-    for revision in 1..=500u64 {
-        let keys: Vec<String> = (0..1 + revision % 7).map(|key| format!("/{key}")).collect();
-        let value = revision.to_string();
-        writer.apply(revision, keys.iter().map(|key| Change::put(key, &value))).unwrap();
-    }
-    for revision in 1..=500u64 {
-        for key in 0..1 + revision % 7 {
-            let event = next(&mut watch);
-            let object = event.object().unwrap();
-            assert_eq!((object.key_str().unwrap(), object.revision()), (&*format!("/{key}"), revision));
-        }
-    }
-    assert!(watch.try_recv().is_pending());
-}
-
-#[test]
-fn rq_03_close_gives_the_rest_then_ends() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let mut behind = ObjectWatch::<Text>::open(&cache).unwrap();
-    let mut waiting = ObjectWatch::<Text>::open(&cache).unwrap();
-    let ended = thread::spawn(move || {
-        let mut events = 0;
-        while waiting.recv(BOUND).unwrap().is_some() {
-            events += 1;
-        }
-        events
-    });
-    for round in 0..10 {
-        put(&mut writer, "/a", &round.to_string());
-    }
-    cache.close();
-    assert_eq!(next(&mut behind).name(), "SYNCED");
-    for round in 0..10 {
-        assert_eq!(**next(&mut behind).object().unwrap(), round.to_string());
-    }
-    assert!(behind.recv(BOUND).unwrap().is_none());
-    assert_eq!(ended.join().unwrap(), 11);
-}
-
-/// A value that cannot be decoded, between two that can, in one revision: those come.
-#[test]
-fn rq_04_broken_value_costs_nothing_but_itself() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
-    assert_eq!(next(&mut watch).name(), "SYNCED");
-    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", b"\xff"), Change::put("/c", "1")]).unwrap();
-    writer.apply(2, [Change::put("/b", "2")]).unwrap();
-    let seen: Vec<String> = (0..3).map(|_| next(&mut watch).object().unwrap().key_str().unwrap().to_owned()).collect();
-    assert_eq!(seen, ["/a", "/c", "/b"]);
 }
 
 /// Two keys that always change together: no list, no snapshot and no handler shows one of them without the other for
@@ -141,29 +79,4 @@ fn fault_no_wake_up_of_a_handler_is_lost() {
         // A lost wake-up would be found by the next change: here there is none.
         assert_eq!(said.recv_timeout(Duration::from_secs(20)).unwrap(), round.to_string());
     }
-}
-
-/// One's own write is read after its revision was waited for, also where it lies outside of what the informer shows.
-#[test]
-fn fault_own_writes_are_read() {
-    let cache = wide_cache();
-    let mut writer = cache.writer().unwrap();
-    let mine = Filter::any().prefix("/mine/");
-    let informer =
-        Informer::<Text>::builder(&cache).filter(mine).index("value", |text: &Text| vec![(**text).clone()]).build();
-    let lister = informer.unwrap().lister();
-    for round in 0..200 {
-        let value = round.to_string();
-        let revision = put(&mut writer, "/mine/a", &value);
-        lister.wait_until(revision, BOUND).unwrap();
-        assert_eq!(*lister.get("/mine/a").unwrap().unwrap(), value);
-        assert_eq!(lister.by_index("value", &value).unwrap().len(), 1);
-        let outside = put(&mut writer, "/other", &value);
-        assert!(lister.wait_until(outside, BOUND).unwrap().revision >= outside);
-    }
-    let gone = delete(&mut writer, "/mine/a");
-    lister.wait_until(gone, BOUND).unwrap();
-    assert!(lister.get("/mine/a").unwrap().is_none());
-    let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
-    assert!(matches!(next(&mut watch).payload, Payload::Added(_)));
 }

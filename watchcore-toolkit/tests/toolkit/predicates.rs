@@ -148,7 +148,7 @@ fn kr_05_applied_and_touched() {
 
 /// What an event that was left out had lost is said with the next one.
 #[test]
-fn kr_08_lost_survives_what_is_left_out() {
+fn ft_58_lost_survives_what_is_left_out() {
     let events = vec![WatchEvent::bookmark(4).with_lost(3), WatchEvent::added(pod("a", 5, 1)).with_lost(1)];
     assert_eq!(watch_of(events).touched().try_recv().map(|event| event.unwrap().lost), Poll::Ready(4));
     let events = vec![

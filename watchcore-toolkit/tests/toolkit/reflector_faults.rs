@@ -117,34 +117,6 @@ fn rf_23_history_that_went_back_without_revisions() {
     }
 }
 
-/// Pages without an end: each kind is found, then listed without pages, then waited for.
-#[test]
-fn fault_pages_without_end_are_an_error() {
-    let found = |next: &dyn Fn(usize) -> ListPage, requests: usize| {
-        let mut rig = Rig::new((0..3000).map(|at| Ok(next(at))), []);
-        rig.settle();
-        let status = rig.handle.status();
-        assert_eq!((rig.listed().len(), status.state), (requests, ReflectorState::Waiting));
-        assert!(status.to_string().contains("pages"), "{status}");
-        assert!(!rig.cache.is_ready());
-    };
-    found(&|_| ListPage::new(10, [entry("/a", "1", 1)]).continued("x"), 4);
-    found(&|at| ListPage::new(10, [entry(&format!("/{at}"), "1", 1)]).continued(["x", "y", "z"][at % 3]), 8);
-    found(&|at| ListPage::new(10, []).continued(at.to_string()), 2000);
-}
-
-/// Pages of several states are none; without pages there is one.
-#[test]
-fn fault_pages_of_several_revisions_are_listed_whole() {
-    let first = Ok(ListPage::new(10, [entry("/a", "1", 3)]).continued("second"));
-    let second = page(11, &[("/b", "1", 4)]);
-    let mut rig = Rig::new([first, second, page(11, &[("/b", "1", 4)])], []);
-    rig.settle();
-    assert_eq!((rig.listed(), rig.state()), (vec!["0".to_owned(), "second".into(), "0".into()], "/b=1@4".to_owned()));
-    assert_eq!(rig.requests.lock().unwrap().last().unwrap().limit, 0);
-    assert!(rig.handle.status().to_string().contains("several revisions"));
-}
-
 /// A source whose answers are functions.
 struct Asked {
     list: Box<dyn FnMut(ListRequest) -> SourceFuture<ListPage> + Send>,

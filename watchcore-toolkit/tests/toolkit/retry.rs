@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, KeyValue, Position};
+use watchcore::{Cache, Change, KeyValue, Position};
 use watchcore_toolkit::{
     CacheSource, Keyed, ListPage, ListRequest, ListWatch, ManualClock, Origin, Payload, RetryWatch, Status, WatchEvent,
     WatchExt,
@@ -34,22 +34,11 @@ fn added(revision: u64) -> WatchEvent<Thing> {
     WatchEvent::added(Thing("a", revision)).at(revision)
 }
 
-fn refuse(code: u16) -> Answer<Thing> {
-    Answer::Refuse(Status::new(code, "as the test says"))
-}
-
-#[test]
-fn rw_01_revision_zero_is_refused() {
-    let error = RetryWatch::open(Server::<Thing>::new([]).source(), 0).unwrap_err();
-    assert_eq!(error.code(), Code::InvalidArgument);
-    assert!(error.message().contains("revision 0"), "{error}");
-}
-
 /// A stop ends a wait for a delay, for an answer, and for an event: it wakes who waits.
 #[test]
 fn rw_23_stop_ends_every_wait() {
     let clock = Arc::new(ManualClock::new());
-    let delayed = Server::new([refuse(503)]);
+    let delayed = Server::new([Answer::Refuse(Status::new(503, "as the test says"))]);
     let silent = Server::<Thing>::new([]);
     let never = |_: Position| pending::<Result<Option<ScriptWatch<Thing>>, Status>>();
     let watches = [
@@ -76,15 +65,6 @@ fn rw_24_resume_point_moves_when_given() {
     assert_eq!(watch.position().revision, 5);
     watch.recv(BOUND).unwrap();
     assert_eq!(watch.position().revision, 6);
-}
-
-/// A source that cannot be listed says so, and ends the watch that shall begin with a list.
-#[test]
-fn rw_28_source_without_a_list_ends() {
-    let mut watch = RetryWatch::builder(Server::<Thing>::new([]).source(), 0).relist().open().unwrap();
-    let Poll::Ready(Some(event)) = watch.try_recv() else { panic!("it goes on asking") };
-    assert_eq!(event.status().unwrap().code(), 405);
-    assert_eq!(watch.try_recv(), Poll::Ready(None));
 }
 
 /// An opening or a list that is never answered is tried again.
