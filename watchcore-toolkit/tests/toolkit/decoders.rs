@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll};
-use watchcore_toolkit::{DecodeError, Decoder, InternalError, RaceFreeFakeSource, Status, StreamWatch, WatchEvent};
+use watchcore_toolkit::{DecodeError, Decoder, FakeWatch, InternalError, Status, StreamWatch, WatchEvent};
 
 type Said = Result<Option<WatchEvent<u8>>, DecodeError>;
 
@@ -80,7 +80,7 @@ fn fault_panicking_reporter_is_an_error() {
     let (script, decoder) = Script::new();
     let spawned = StreamWatch::spawn(decoder, panics).unwrap();
     script.say(Err("test error".into()));
-    let (fake, decoded) = RaceFreeFakeSource::pair();
+    let (fake, decoded) = FakeWatch::race_free();
     fake.add(0).unwrap();
     for mut watch in [spawned, StreamWatch::of(Decoded(decoded), panics)] {
         let events = all(&mut watch);
@@ -91,7 +91,7 @@ fn fault_panicking_reporter_is_an_error() {
 }
 
 /// A stream of what was decoded, given by a test.
-struct Decoded(watchcore_toolkit::FakeWatch<u8>);
+struct Decoded(FakeWatch<u8>);
 
 impl futures_core::Stream for Decoded {
     type Item = Result<WatchEvent<u8>, DecodeError>;

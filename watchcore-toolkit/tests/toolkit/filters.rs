@@ -5,14 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 use watchcore::{Cache, Change, Code, KeyValue};
 use watchcore_toolkit::{
-    Action, Broadcaster, Object, ObjectWatch, PredicateExt, RaceFreeFakeSource, WatchEvent, WatchExt, WhenFull,
-    predicates,
+    Action, Broadcaster, FakeWatch, Object, ObjectWatch, PredicateExt, WatchEvent, WatchExt, WhenFull, predicates,
 };
 
 /// The events of a filter may be about other objects.
 #[test]
 fn filter_may_change_the_object() {
-    let (fake, watch) = RaceFreeFakeSource::pair();
+    let (fake, watch) = FakeWatch::race_free();
     let mut lengths = watch.filter_events(|event: WatchEvent<&str>| Some(event.map(str::len)));
     fake.add("foo").unwrap();
     assert_eq!(lengths.try_recv(), Poll::Ready(Some(WatchEvent::added(3))));
