@@ -59,7 +59,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
-mod answer_timeout;
 mod blocking;
 mod broadcaster;
 mod clock;
