@@ -20,35 +20,62 @@ type FakeOptions struct {
 	ChannelSize int
 }
 
-// sender has the methods of both fakes that send events.
-type sender[T any] struct {
+// fake has what both fakes are: a channel that Reset replaces, and the methods that send events.
+type fake[T any] struct {
 	logger *slog.Logger
-	put    func(Event[T]) error
+	size   int
+	put    func(*outlet[T], Event[T]) error
+	mu     sync.Mutex
+	out    *outlet[T]
 }
 
+func (f *fake[T]) outlet() *outlet[T] {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.out
+}
+
+// Stop closes the channel, whose events can still be read, and ends the waits of senders.
+func (f *fake[T]) Stop() { f.outlet().stop() }
+
+// IsStopped reports whether Stop was called since the last Reset.
+func (f *fake[T]) IsStopped() bool { return f.outlet().isStopped() }
+
+// Reset gives the fake a new channel of the same size. Readers of the former channel find it closed.
+func (f *fake[T]) Reset() {
+	f.mu.Lock()
+	former := f.out
+	f.out = newOutlet[T](f.size)
+	f.mu.Unlock()
+	former.stop()
+}
+
+// ResultChan returns the channel, which is another one after Reset.
+func (f *fake[T]) ResultChan() <-chan Event[T] { return f.outlet().c }
+
 // Add sends an Added event.
-func (s *sender[T]) Add(obj T) error { return s.Action(Added, obj) }
+func (f *fake[T]) Add(obj T) error { return f.Action(Added, obj) }
 
 // Modify sends a Modified event whose old state is not known.
-func (s *sender[T]) Modify(obj T) error { return s.Action(Modified, obj) }
+func (f *fake[T]) Modify(obj T) error { return f.Action(Modified, obj) }
 
 // Delete sends a Deleted event with the last state.
-func (s *sender[T]) Delete(lastValue T) error { return s.Action(Deleted, lastValue) }
+func (f *fake[T]) Delete(lastValue T) error { return f.Action(Deleted, lastValue) }
 
 // Error sends an Error event. Error does not stop the fake.
-func (s *sender[T]) Error(err error) error { return s.Send(Event[T]{Type: Error, Err: err}) }
+func (f *fake[T]) Error(err error) error { return f.Send(Event[T]{Type: Error, Err: err}) }
 
 // Action sends an event of any type. For type Error, Event.Err is the object if it is an error,
 // otherwise a *Status with its text.
-func (s *sender[T]) Action(action EventType, obj T) error {
-	return s.Send(explained(Event[T]{Type: action, Object: obj}))
+func (f *fake[T]) Action(action EventType, obj T) error {
+	return f.Send(explained(Event[T]{Type: action, Object: obj}))
 }
 
 // Send sends an event unchanged, for example with a revision.
-func (s *sender[T]) Send(e Event[T]) error {
-	err := s.put(e)
+func (f *fake[T]) Send(e Event[T]) error {
+	err := f.put(f.outlet(), e)
 	if err != nil {
-		logger := s.logger
+		logger := f.logger
 		if logger == nil {
 			logger = slog.Default()
 		}
@@ -60,12 +87,7 @@ func (s *sender[T]) Send(e Event[T]) error {
 // FakeWatcher is a watch for tests, to which methods send events. Without capacity in its channel
 // they wait until the event was read, or until Stop. After Stop they return ErrStopped and send
 // nothing. The methods may be called from any goroutine.
-type FakeWatcher[T any] struct {
-	sender[T]
-	mu   sync.Mutex
-	size int
-	out  *outlet[T]
-}
+type FakeWatcher[T any] struct{ fake[T] }
 
 // NewFake makes a fake whose methods wait for the reader.
 func NewFake[T any]() *FakeWatcher[T] { return NewFakeWithOptions[T](FakeOptions{}) }
@@ -79,43 +101,18 @@ func NewFakeWithChanSize[T any](size int, blocking bool) *FakeWatcher[T] {
 
 // NewFakeWithOptions makes a fake. A negative ChannelSize panics, as make does.
 func NewFakeWithOptions[T any](options FakeOptions) *FakeWatcher[T] {
-	f := &FakeWatcher[T]{size: options.ChannelSize, out: newOutlet[T](options.ChannelSize)}
-	f.sender = sender[T]{options.Logger, func(e Event[T]) error { return f.outlet().send(e) }}
-	return f
+	return &FakeWatcher[T]{fake[T]{
+		logger: options.Logger,
+		size:   options.ChannelSize,
+		put:    (*outlet[T]).send,
+		out:    newOutlet[T](options.ChannelSize),
+	}}
 }
-
-func (f *FakeWatcher[T]) outlet() *outlet[T] {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.out
-}
-
-// Stop closes the channel, whose events can still be read, and ends the waits of senders.
-func (f *FakeWatcher[T]) Stop() { f.outlet().stop() }
-
-// IsStopped reports whether Stop was called since the last Reset.
-func (f *FakeWatcher[T]) IsStopped() bool { return f.outlet().isStopped() }
-
-// Reset gives the fake a new channel of the same size. Readers of the former channel find it closed.
-func (f *FakeWatcher[T]) Reset() {
-	f.mu.Lock()
-	former := f.out
-	f.out = newOutlet[T](f.size)
-	f.mu.Unlock()
-	former.stop()
-}
-
-// ResultChan returns the channel, which is another one after Reset.
-func (f *FakeWatcher[T]) ResultChan() <-chan Event[T] { return f.outlet().c }
 
 // RaceFreeFakeWatcher is a fake whose methods never wait: its channel holds 100 events. They return
 // ErrFull if the channel is full; the event is logged and not sent. After Stop they do nothing.
 // The methods may be called from any goroutine.
-type RaceFreeFakeWatcher[T any] struct {
-	sender[T]
-	mu  sync.Mutex
-	out *outlet[T]
-}
+type RaceFreeFakeWatcher[T any] struct{ fake[T] }
 
 // NewRaceFreeFake makes a RaceFreeFakeWatcher.
 func NewRaceFreeFake[T any]() *RaceFreeFakeWatcher[T] {
@@ -125,36 +122,15 @@ func NewRaceFreeFake[T any]() *RaceFreeFakeWatcher[T] {
 // NewRaceFreeFakeWithLogger makes a RaceFreeFakeWatcher that logs refused events to a logger; nil
 // means slog.Default().
 func NewRaceFreeFakeWithLogger[T any](logger *slog.Logger) *RaceFreeFakeWatcher[T] {
-	f := &RaceFreeFakeWatcher[T]{out: newOutlet[T](DefaultChanSize)}
-	f.sender = sender[T]{logger, func(e Event[T]) error {
-		if err := f.outlet().offer(e); err != ErrStopped {
-			return err
-		}
-		return nil
+	return &RaceFreeFakeWatcher[T]{fake[T]{
+		logger: logger,
+		size:   DefaultChanSize,
+		put: func(out *outlet[T], e Event[T]) error {
+			if err := out.offer(e); err != ErrStopped {
+				return err
+			}
+			return nil
+		},
+		out: newOutlet[T](DefaultChanSize),
 	}}
-	return f
 }
-
-func (f *RaceFreeFakeWatcher[T]) outlet() *outlet[T] {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.out
-}
-
-// Stop closes the channel, whose events can still be read.
-func (f *RaceFreeFakeWatcher[T]) Stop() { f.outlet().stop() }
-
-// IsStopped reports whether Stop was called since the last Reset.
-func (f *RaceFreeFakeWatcher[T]) IsStopped() bool { return f.outlet().isStopped() }
-
-// Reset gives the fake a new channel. Readers of the former channel find it closed.
-func (f *RaceFreeFakeWatcher[T]) Reset() {
-	f.mu.Lock()
-	former := f.out
-	f.out = newOutlet[T](DefaultChanSize)
-	f.mu.Unlock()
-	former.stop()
-}
-
-// ResultChan returns the channel, which is another one after Reset.
-func (f *RaceFreeFakeWatcher[T]) ResultChan() <-chan Event[T] { return f.outlet().c }

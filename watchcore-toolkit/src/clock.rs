@@ -183,16 +183,8 @@ impl ManualClock {
 
     /// Blocks until `count` delays are waited for; returns whether that happened within the (real) timeout.
     pub fn wait_for_sleepers(&self, count: usize, timeout: Duration) -> bool {
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let came = self.shared.came.listen();
-            if self.sleepers() >= count {
-                return true;
-            }
-            if !came.wait(deadline) {
-                return self.sleepers() >= count;
-            }
-        }
+        let enough = || (self.sleepers() >= count).then_some(());
+        self.shared.came.wait_for(Instant::now().checked_add(timeout), enough).is_some()
     }
 }
 

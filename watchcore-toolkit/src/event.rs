@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::foreign::Panicked;
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
@@ -179,16 +180,24 @@ impl<O> WatchEvent<O> {
 
     /// The event with converted objects.
     pub fn map<P>(self, mut change: impl FnMut(O) -> P) -> WatchEvent<P> {
+        let Ok(event) = self.try_map(|object| Ok::<P, Infallible>(change(object)));
+        event
+    }
+
+    /// [`WatchEvent::map`] by a function that may fail.
+    pub(crate) fn try_map<P, E>(self, mut change: impl FnMut(O) -> Result<P, E>) -> Result<WatchEvent<P>, E> {
         let payload = match self.payload {
-            Payload::Added(object) => Payload::Added(change(object)),
-            Payload::Modified { old, new } => Payload::Modified { old: old.map(&mut change), new: change(new) },
-            Payload::Deleted(object) => Payload::Deleted(change(object)),
+            Payload::Added(object) => Payload::Added(change(object)?),
+            Payload::Modified { old, new } => {
+                Payload::Modified { old: old.map(&mut change).transpose()?, new: change(new)? }
+            }
+            Payload::Deleted(object) => Payload::Deleted(change(object)?),
             Payload::DeletedUnknown(key) => Payload::DeletedUnknown(key),
             Payload::Synced => Payload::Synced,
             Payload::Bookmark => Payload::Bookmark,
             Payload::Error(status) => Payload::Error(status),
         };
-        WatchEvent { position: self.position, lost: self.lost, origin: self.origin, payload }
+        Ok(WatchEvent { position: self.position, lost: self.lost, origin: self.origin, payload })
     }
 }
 
@@ -248,11 +257,6 @@ impl Status {
     /// 410: the requested revision is no longer available. List, or start from the present state.
     pub fn is_gone(&self) -> bool {
         self.code == 410
-    }
-
-    /// 401 or 403: the same request fails until access is granted.
-    pub fn is_refused(&self) -> bool {
-        matches!(self.code, 401 | 403)
     }
 
     /// Whether the same request may succeed later without any other step.

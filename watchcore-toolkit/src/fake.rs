@@ -16,14 +16,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
-fn stopped() -> Error {
-    Error::new(Code::Closed, "send an event to a fake watch: it was stopped. Reset it.")
-}
+/// The number of events that wait for the consumer of a [`FakeWatch::race_free`].
+const BUFFER: usize = 100;
 
 /// Sends the events of a [`FakeWatch`]. Clones belong to the same watch.
 ///
-/// Each method waits until the consumer has taken its event, so a test knows the consumer's progress. After a stop they
-/// return CLOSED (apimachinery's panic), and an event that was waiting is not delivered.
+/// Each method of a source of [`FakeWatch::pair`] waits until the consumer has taken its event, so a test knows the
+/// consumer's progress. After a stop they return CLOSED (apimachinery's panic), and an event that was waiting is not
+/// delivered. A source of [`FakeWatch::race_free`] never waits.
 ///
 /// ```
 /// use std::thread;
@@ -47,11 +47,13 @@ fn stopped() -> Error {
 /// ```
 pub struct FakeSource<O> {
     pipe: Arc<Lock<Arc<Pipe<O>>>>,
+    /// Whether an event that is sent waits until it was taken.
+    waits: bool,
 }
 
 impl<O> Clone for FakeSource<O> {
     fn clone(&self) -> FakeSource<O> {
-        FakeSource { pipe: Arc::clone(&self.pipe) }
+        FakeSource { pipe: Arc::clone(&self.pipe), waits: self.waits }
     }
 }
 
@@ -79,16 +81,29 @@ impl<O> FakeSource<O> {
         Arc::clone(&self.pipe.lock())
     }
 
-    /// Sends any event; blocks until it was taken. CLOSED after a stop.
+    /// Sends any event; blocks until it was taken. CLOSED after a stop. With [`FakeWatch::race_free`] it never blocks:
+    /// RESOURCE_EXHAUSTED if 100 events were not taken (apimachinery's panics), and after a stop it does nothing.
     pub fn send(&self, event: WatchEvent<O>) -> Result<()> {
-        let sent = park::block_on_future(Duration::MAX, send(&self.now(), event));
-        sent.unwrap_or_else(|| unreachable!("there is no timeout")).map_err(|_| stopped())
+        let sent = park::block_on_future(Duration::MAX, self.send_async(event));
+        sent.unwrap_or_else(|| unreachable!("there is no timeout"))
     }
 
     /// [`FakeSource::send`] as a future. If it is dropped before its event was taken, the event is not sent.
     pub async fn send_async(&self, event: WatchEvent<O>) -> Result<()> {
         let pipe = self.now();
-        send(&pipe, event).await.map_err(|_| stopped())
+        let sent = if self.waits { send(&pipe, event).await } else { pipe.try_send(event, BUFFER) };
+        match sent {
+            Err(NotSent::Stopped) if self.waits => {
+                Err(Error::new(Code::Closed, "send an event to a fake watch: it was stopped. Reset it."))
+            }
+            Ok(()) | Err(NotSent::Stopped) => Ok(()),
+            Err(NotSent::Full) => Err(Error::new(
+                Code::ResourceExhausted,
+                format!(
+                    "send an event to a fake watch: channel full, {BUFFER} events were not taken. Take some first, or use a source that waits."
+                ),
+            )),
+        }
     }
 
     /// Sends Added; see [`FakeSource::send`].
@@ -111,7 +126,7 @@ impl<O> FakeSource<O> {
         self.send(WatchEvent::error(status))
     }
 
-    /// Ends the watch.
+    /// Ends the watch; after the events that were sent, if the source does not wait.
     pub fn stop(&self) {
         self.now().stop();
     }
@@ -139,7 +154,7 @@ impl<O> fmt::Debug for FakeSource<O> {
     }
 }
 
-/// A watch whose events a test sends: see [`FakeSource`], and [`RaceFreeFakeSource`] for a source that never blocks.
+/// A watch whose events a test sends: see [`FakeSource`].
 ///
 /// ```
 /// use std::task::Poll;
@@ -160,10 +175,37 @@ pub struct FakeWatch<O> {
 }
 
 impl<O: Send + 'static> FakeWatch<O> {
-    /// Makes a watch, and the source of its events.
+    /// Makes a watch, and the source of its events, whose methods wait until their event was taken.
     pub fn pair() -> (FakeSource<O>, FakeWatch<O>) {
+        FakeWatch::sent_to(true)
+    }
+
+    /// Makes a watch, and a source of its events that never waits: up to 100 events wait for the consumer. After a stop
+    /// its methods do nothing; earlier events are still delivered.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore_toolkit::{FakeWatch, WatchExt};
+    ///
+    /// let (fake, mut watch) = FakeWatch::race_free();
+    /// fake.add(1)?;
+    /// fake.modify(2)?;
+    /// fake.stop();
+    /// fake.delete(2)?; // nothing happens
+    /// let mut seen = Vec::new();
+    /// while let Some(event) = watch.recv(Duration::from_secs(10))? {
+    ///     seen.push((event.name(), *event.object().unwrap()));
+    /// }
+    /// assert_eq!(seen, [("ADDED", 1), ("MODIFIED", 2)]);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn race_free() -> (FakeSource<O>, FakeWatch<O>) {
+        FakeWatch::sent_to(false)
+    }
+
+    fn sent_to(waits: bool) -> (FakeSource<O>, FakeWatch<O>) {
         let pipe = Arc::new(Pipe::new());
-        (FakeSource { pipe: Arc::new(Lock::new(Arc::clone(&pipe))) }, FakeWatch::of(pipe))
+        (FakeSource { pipe: Arc::new(Lock::new(Arc::clone(&pipe))), waits }, FakeWatch::of(pipe))
     }
 
     pub(crate) fn of(pipe: Arc<Pipe<O>>) -> FakeWatch<O> {
@@ -214,99 +256,5 @@ impl<O> Drop for FakeWatch<O> {
 impl<O> fmt::Debug for FakeWatch<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FakeWatch").field("stopped", &self.pipe.is_stopped()).finish()
-    }
-}
-
-/// The capacity of a [`RaceFreeFakeSource`].
-const BUFFER: usize = 100;
-
-/// Sends the events of a [`FakeWatch`] without waiting: up to 100 events wait for the consumer.
-///
-/// After a stop its methods do nothing; earlier events are still delivered.
-///
-/// ```
-/// use std::time::Duration;
-/// use watchcore_toolkit::{RaceFreeFakeSource, WatchExt};
-///
-/// let (fake, mut watch) = RaceFreeFakeSource::pair();
-/// fake.add(1)?;
-/// fake.modify(2)?;
-/// fake.stop();
-/// fake.delete(2)?; // nothing happens
-/// let mut seen = Vec::new();
-/// while let Some(event) = watch.recv(Duration::from_secs(10))? {
-///     seen.push((event.name(), *event.object().unwrap()));
-/// }
-/// assert_eq!(seen, [("ADDED", 1), ("MODIFIED", 2)]);
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-pub struct RaceFreeFakeSource<O> {
-    pipe: Arc<Pipe<O>>,
-}
-
-impl<O> Clone for RaceFreeFakeSource<O> {
-    fn clone(&self) -> RaceFreeFakeSource<O> {
-        RaceFreeFakeSource { pipe: Arc::clone(&self.pipe) }
-    }
-}
-
-impl<O> RaceFreeFakeSource<O> {
-    /// Makes a watch, and the source of its events.
-    pub fn pair() -> (RaceFreeFakeSource<O>, FakeWatch<O>)
-    where
-        O: Send + 'static,
-    {
-        let pipe = Arc::new(Pipe::new());
-        (RaceFreeFakeSource { pipe: Arc::clone(&pipe) }, FakeWatch::of(pipe))
-    }
-
-    /// Sends any event. RESOURCE_EXHAUSTED if 100 events were not taken (apimachinery's panics);
-    /// after a stop it does nothing.
-    pub fn send(&self, event: WatchEvent<O>) -> Result<()> {
-        match self.pipe.try_send(event, BUFFER) {
-            Ok(()) | Err(NotSent::Stopped) => Ok(()),
-            Err(NotSent::Full) => Err(Error::new(
-                Code::ResourceExhausted,
-                format!(
-                    "send an event to a fake watch: channel full, {BUFFER} events were not taken. Take some first, or use FakeWatch."
-                ),
-            )),
-        }
-    }
-
-    /// Sends Added; see [`RaceFreeFakeSource::send`].
-    pub fn add(&self, object: O) -> Result<()> {
-        self.send(WatchEvent::added(object))
-    }
-
-    /// Sends Modified without an old value; see [`RaceFreeFakeSource::send`].
-    pub fn modify(&self, object: O) -> Result<()> {
-        self.send(WatchEvent::modified(None, object))
-    }
-
-    /// Sends Deleted with the last value; see [`RaceFreeFakeSource::send`].
-    pub fn delete(&self, last: O) -> Result<()> {
-        self.send(WatchEvent::deleted(last))
-    }
-
-    /// Sends an error, after which the watch ends; see [`RaceFreeFakeSource::send`].
-    pub fn error(&self, status: impl Into<Status>) -> Result<()> {
-        self.send(WatchEvent::error(status))
-    }
-
-    /// Ends the watch after the events that were sent.
-    pub fn stop(&self) {
-        self.pipe.stop();
-    }
-
-    /// Whether the watch was stopped, or dropped.
-    pub fn is_stopped(&self) -> bool {
-        self.pipe.is_stopped()
-    }
-}
-
-impl<O> fmt::Debug for RaceFreeFakeSource<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RaceFreeFakeSource").field("stopped", &self.is_stopped()).finish()
     }
 }

@@ -13,13 +13,62 @@ use std::task::{Context, Poll, ready};
 /// The maximum number of events that one poll skips before it yields to other tasks.
 pub(crate) const BUDGET: usize = 256;
 
+/// The loop of every watch that selects events of another one.
+#[derive(Debug)]
+pub(crate) struct Selection<W> {
+    watch: W,
+    /// The losses reported by events that were dropped.
+    lost: u64,
+    ended: bool,
+}
+
+impl<W: Watch> Selection<W> {
+    pub(crate) fn new(watch: W) -> Selection<W> {
+        Selection { watch, lost: 0, ended: false }
+    }
+
+    pub(crate) fn stopper(&self) -> Stopper {
+        self.watch.stopper()
+    }
+
+    /// Polls for the next event for which `select` returns one, which also reports the losses of those that were
+    /// dropped before it. An Error is the last event, and stops the source.
+    pub(crate) fn poll<P>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut select: impl FnMut(WatchEvent<W::Object>) -> Option<WatchEvent<P>>,
+    ) -> Poll<Option<WatchEvent<P>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        for _ in 0..BUDGET {
+            let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else {
+                self.ended = true;
+                return Poll::Ready(None);
+            };
+            let lost = self.lost + event.lost;
+            if let Some(event) = select(event) {
+                self.lost = 0;
+                self.ended = event.status().is_some();
+                if self.ended {
+                    self.watch.stopper().stop();
+                }
+                return Poll::Ready(Some(event.with_lost(lost)));
+            }
+            self.lost = lost;
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
 /// A watch whose events a function changes or drops: see [`crate::WatchExt::filter_events`].
 ///
 /// ```
 /// use std::task::Poll;
-/// use watchcore_toolkit::{RaceFreeFakeSource, WatchExt};
+/// use watchcore_toolkit::{FakeWatch, WatchExt};
 ///
-/// let (fake, watch) = RaceFreeFakeSource::pair();
+/// let (fake, watch) = FakeWatch::race_free();
 /// let mut short = watch.filter_events(|event| (event.object().is_none_or(|name: &&str| name.len() < 4)).then_some(event));
 /// fake.add("foo")?;
 /// fake.add("barbar")?;
@@ -32,16 +81,13 @@ pub(crate) const BUDGET: usize = 256;
 /// ```
 #[must_use = "dropping a watch stops it"]
 pub struct FilterWatch<W, F> {
-    watch: W,
+    selection: Selection<W>,
     filter: F,
-    /// The losses reported by events that were dropped.
-    lost: u64,
-    ended: bool,
 }
 
-impl<W, F> FilterWatch<W, F> {
+impl<W: Watch, F> FilterWatch<W, F> {
     pub(crate) fn new(watch: W, filter: F) -> FilterWatch<W, F> {
-        FilterWatch { watch, filter, lost: 0, ended: false }
+        FilterWatch { selection: Selection::new(watch), filter }
     }
 }
 
@@ -53,28 +99,8 @@ where
     type Item = WatchEvent<P>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<P>>> {
-        let this = &mut *self;
-        if this.ended {
-            return Poll::Ready(None);
-        }
-        for _ in 0..BUDGET {
-            let Some(event) = ready!(Pin::new(&mut this.watch).poll_next(context)) else {
-                this.ended = true;
-                return Poll::Ready(None);
-            };
-            let lost = this.lost + event.lost;
-            if let Some(event) = (this.filter)(event) {
-                this.lost = 0;
-                this.ended = event.status().is_some();
-                if this.ended {
-                    this.watch.stopper().stop();
-                }
-                return Poll::Ready(Some(event.with_lost(lost)));
-            }
-            this.lost = lost;
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+        let FilterWatch { selection, filter } = &mut *self;
+        selection.poll(context, filter)
     }
 }
 
@@ -86,13 +112,13 @@ where
     type Object = P;
 
     fn stopper(&self) -> Stopper {
-        self.watch.stopper()
+        self.selection.stopper()
     }
 }
 
 impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FilterWatch").field("watch", &self.watch).finish_non_exhaustive()
+        f.debug_struct("FilterWatch").field("selection", &self.selection).finish_non_exhaustive()
     }
 }
 
@@ -123,26 +149,26 @@ impl<W: fmt::Debug, F> fmt::Debug for FilterWatch<W, F> {
 /// ```
 #[must_use = "dropping a watch stops it"]
 pub struct ObjectFilter<W: Watch, P> {
-    watch: W,
-    predicate: P,
-    /// The objects that the consumer has.
-    given: KeyedTable<W::Object>,
-    lost: u64,
-    ended: bool,
+    selection: Selection<W>,
+    selected: Selected<W::Object, P>,
 }
 
-impl<W, P> ObjectFilter<W, P>
-where
-    W: Watch,
-    W::Object: Keyed + Clone,
-    P: FnMut(&W::Object) -> bool,
-{
+impl<W: Watch<Object: Keyed>, P> ObjectFilter<W, P> {
     pub(crate) fn new(watch: W, predicate: P) -> ObjectFilter<W, P> {
-        ObjectFilter { watch, predicate, given: KeyedTable::new(), lost: 0, ended: false }
+        let selected = Selected { predicate, given: KeyedTable::new() };
+        ObjectFilter { selection: Selection::new(watch), selected }
     }
+}
 
+/// A predicate, and the selected objects that the consumer has.
+struct Selected<O, P> {
+    predicate: P,
+    given: KeyedTable<O>,
+}
+
+impl<O: Keyed + Clone, P: FnMut(&O) -> bool> Selected<O, P> {
     /// Translates a new version of an object for the consumer.
-    fn put(&mut self, new: W::Object) -> Option<Payload<W::Object>> {
+    fn put(&mut self, new: O) -> Option<Payload<O>> {
         if (self.predicate)(&new) {
             return Some(match self.given.insert(new.clone()) {
                 Some(old) => Payload::Modified { old: Some(old), new },
@@ -154,18 +180,22 @@ where
     }
 
     /// Translates a deletion for the consumer.
-    fn remove(&mut self, last: W::Object) -> Option<Payload<W::Object>> {
+    fn remove(&mut self, last: O) -> Option<Payload<O>> {
         let given = self.given.remove(&last.object_key())?;
         Some(Payload::Deleted(if (self.predicate)(&last) { last } else { given }))
     }
 
-    fn translate(&mut self, payload: Payload<W::Object>) -> Option<Payload<W::Object>> {
-        match payload {
-            Payload::Added(new) | Payload::Modified { new, .. } => self.put(new),
-            Payload::Deleted(last) => self.remove(last),
-            Payload::DeletedUnknown(key) => self.given.remove(&key).map(Payload::Deleted),
-            mark @ (Payload::Synced | Payload::Bookmark | Payload::Error(_)) => Some(mark),
+    fn translate(&mut self, event: WatchEvent<O>) -> Option<WatchEvent<O>> {
+        if let Some(error) = refused_without_key("filter objects", event.object()) {
+            return Some(WatchEvent::error(error));
         }
+        let payload = match event.payload {
+            Payload::Added(new) | Payload::Modified { new, .. } => self.put(new)?,
+            Payload::Deleted(last) => self.remove(last)?,
+            Payload::DeletedUnknown(key) => self.given.remove(&key).map(Payload::Deleted)?,
+            mark @ (Payload::Synced | Payload::Bookmark | Payload::Error(_)) => mark,
+        };
+        Some(WatchEvent { payload, ..event })
     }
 }
 
@@ -178,30 +208,8 @@ where
     type Item = WatchEvent<W::Object>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
-        let this = &mut *self;
-        if this.ended {
-            return Poll::Ready(None);
-        }
-        for _ in 0..BUDGET {
-            let Some(event) = ready!(Pin::new(&mut this.watch).poll_next(context)) else {
-                this.ended = true;
-                return Poll::Ready(None);
-            };
-            let lost = this.lost + event.lost;
-            if let Some(error) = refused_without_key("filter objects", event.object()) {
-                this.ended = true;
-                this.watch.stopper().stop();
-                return Poll::Ready(Some(WatchEvent::error(error).with_lost(lost)));
-            }
-            if let Some(payload) = this.translate(event.payload) {
-                this.lost = 0;
-                this.ended = matches!(payload, Payload::Error(_));
-                return Poll::Ready(Some(WatchEvent { position: event.position, lost, origin: event.origin, payload }));
-            }
-            this.lost = lost;
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+        let ObjectFilter { selection, selected } = &mut *self;
+        selection.poll(context, |event| selected.translate(event))
     }
 }
 
@@ -214,12 +222,12 @@ where
     type Object = W::Object;
 
     fn stopper(&self) -> Stopper {
-        self.watch.stopper()
+        self.selection.stopper()
     }
 }
 
 impl<W: Watch + fmt::Debug, P> fmt::Debug for ObjectFilter<W, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectFilter").field("watch", &self.watch).finish_non_exhaustive()
+        f.debug_struct("ObjectFilter").field("selection", &self.selection).finish_non_exhaustive()
     }
 }

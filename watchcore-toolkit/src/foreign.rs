@@ -122,6 +122,32 @@ impl Notify {
     pub(crate) fn listen(&self) -> Listening {
         Listening(Some(self.0.listen()))
     }
+
+    /// Blocks until `check` finds something; `None` after the deadline, if there is one.
+    pub(crate) fn wait_for<T>(&self, deadline: Option<Instant>, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            // Listening starts before the check, so that no change after it is missed.
+            let changed = self.listen();
+            let found = check();
+            if found.is_some() {
+                return found;
+            }
+            if !changed.wait(deadline) {
+                return check();
+            }
+        }
+    }
+
+    /// [`Notify::wait_for`] as a future, without a deadline.
+    pub(crate) async fn wait_for_async<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let changed = self.listen();
+            if let Some(found) = check() {
+                return found;
+            }
+            Guarded::new(changed).await;
+        }
+    }
 }
 
 /// A listener of a [`Notify`]. If it is dropped after it was woken, it passes the notification on.

@@ -1,21 +1,49 @@
-//! Requests to a program's source, with a guard for foreign code: a panic counts as its answer, an
-//! error 500. The tables of the reflector and of the retrying watch define how they continue after
-//! an error, so the source is asked again.
+//! Requests to a program's source, with a time limit, and with a guard for foreign code: a panic counts
+//! as its answer, an error 500. The tables of the reflector and of the retrying watch define how they
+//! continue after an error, so the source is asked again.
 
 #![forbid(unsafe_code)]
 
+use crate::clock::{Clock, Delay, delay_from};
 use crate::event::{Status, WatchEvent};
 use crate::foreign::{discard, guard};
+use crate::source::SourceFuture;
 use futures_core::Stream;
-use std::future::ready;
+use std::future::{poll_fn, ready};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-/// An answer of a source.
-pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
+/// The default time limit of an answer: the longest time for which a reflector's watch may be
+/// silent, because a server may answer the request for a watch only with its first event.
+pub(crate) const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(630);
+
+/// Waits for an answer for a limited time. After that the answer is an error 503, as of an unreachable server.
+pub(crate) fn in_time<T: 'static>(
+    mut answer: SourceFuture<T>,
+    clock: &Arc<dyn Clock>,
+    most: Duration,
+) -> SourceFuture<T> {
+    let clock = Arc::clone(clock);
+    // Set by the first poll without an answer: an immediate answer needs no timer.
+    let mut over: Option<Delay> = None;
+    Box::pin(poll_fn(move |context| {
+        if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+            return Poll::Ready(answer);
+        }
+        let over = over.get_or_insert_with(|| delay_from(&*clock, clock.now(), most));
+        Pin::new(over)
+            .poll(context)
+            .map(|()| Err(Status::new(503, format!("the source has not answered within {} s", most.as_secs()))))
+    }))
+}
 
 /// Calls a source; `what` names the request in messages.
-pub(crate) fn guarded_answer<T: Send + 'static>(what: &'static str, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
+pub(crate) fn guarded_answer<T: Send + 'static>(
+    what: &'static str,
+    ask: impl FnOnce() -> SourceFuture<T>,
+) -> SourceFuture<T> {
     match guard(what, ask) {
         Ok(answer) => Box::pin(GuardedAnswer { what, answer: Some(answer) }),
         Err(panicked) => Box::pin(ready(Err(panicked.into()))),
@@ -25,7 +53,7 @@ pub(crate) fn guarded_answer<T: Send + 'static>(what: &'static str, ask: impl Fn
 struct GuardedAnswer<T> {
     what: &'static str,
     /// `None` after a panic.
-    answer: Option<Answer<T>>,
+    answer: Option<SourceFuture<T>>,
 }
 
 impl<T> Future for GuardedAnswer<T> {

@@ -48,7 +48,7 @@
 //! | `Action`, `ActionOrDrop`, `Shutdown` | [`Broadcaster::action`] and its future, [`Broadcaster::action_or_drop`], [`Broadcaster::shutdown`] |
 //! | `NewEmptyWatch()` | [`EmptyWatch`] |
 //! | `NewFake()`: `Add`, `Modify`, `Delete`, `Error`, `Action`, `Reset` | [`FakeWatch::pair`], [`FakeSource`] |
-//! | `NewRaceFreeFake()` | [`RaceFreeFakeSource::pair`] |
+//! | `NewRaceFreeFake()` | [`FakeWatch::race_free`] |
 //! | `NewProxyWatcher(ch)`, `MockWatcher` | a stream of events: [`StreamWatch::of`] |
 //! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] if types must be right; over a broadcaster with [`BroadcasterBuilder::keys`] |
 //! | `NewRecorder(w)`, `Events()` | [`WatchExt::record`], [`Recording::events`] |
@@ -59,7 +59,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
-mod answer_timeout;
 mod blocking;
 mod broadcaster;
 mod clock;
@@ -97,7 +96,7 @@ pub use clock::{Clock, Delay, ManualClock, SystemClock};
 pub use decode::{DecodeError, Decoder, InternalError, Reporter, StreamWatch};
 pub use empty::EmptyWatch;
 pub use event::{Origin, Payload, Status, WatchEvent};
-pub use fake::{FakeSource, FakeWatch, RaceFreeFakeSource};
+pub use fake::{FakeSource, FakeWatch};
 pub use filter::{FilterWatch, ObjectFilter};
 pub use informer::{
     Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, IndexStatus, Informer,

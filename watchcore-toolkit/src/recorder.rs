@@ -17,9 +17,9 @@ use std::task::{Context, Poll, ready};
 ///
 /// ```
 /// use std::task::Poll;
-/// use watchcore_toolkit::{RaceFreeFakeSource, WatchEvent, WatchExt};
+/// use watchcore_toolkit::{FakeWatch, WatchEvent, WatchExt};
 ///
-/// let (fake, watch) = RaceFreeFakeSource::pair();
+/// let (fake, watch) = FakeWatch::race_free();
 /// let mut watch = watch.record();
 /// let recording = watch.recording(); // stays with the test
 /// fake.add("a")?;

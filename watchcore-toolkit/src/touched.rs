@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::event::{Origin, Payload, WatchEvent};
+use crate::filter::Selection;
 use crate::keyed::{Keyed, refused_without_key};
 use crate::watch::{Stopper, Watch};
 use futures_core::Stream;
@@ -10,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 /// Returns a hash of the part of an object that is compared between two versions, or `None` if the
 /// object has no such part, in which case every change passes. Closures implement it.
@@ -86,12 +87,12 @@ pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 pub trait PredicateExt: Watch + Sized {
     /// Only Added and Modified events. An Error still ends the watch.
     fn applied(self) -> Touched<Self> {
-        Touched { watch: self, deletes: false, lost: 0 }
+        Touched { selection: Selection::new(self), deletes: false }
     }
 
     /// Only Added, Modified and Deleted events. An Error still ends the watch.
     fn touched(self) -> Touched<Self> {
-        Touched { watch: self, deletes: true, lost: 0 }
+        Touched { selection: Selection::new(self), deletes: true }
     }
 
     /// Only changes of the part that the predicate compares, and all deletions. It uses keys: at an object without one
@@ -102,7 +103,7 @@ pub trait PredicateExt: Watch + Sized {
     where
         Self::Object: Keyed,
     {
-        PredicateFilter { watch: self, predicate, seen: HashMap::new(), lost: 0, ended: false }
+        PredicateFilter { selection: Selection::new(self), hashes: Hashes { predicate, seen: HashMap::new() } }
     }
 }
 
@@ -128,34 +129,23 @@ impl<W: Watch + Sized> PredicateExt for W {}
 #[derive(Debug)]
 #[must_use = "dropping a watch ends it"]
 pub struct Touched<W> {
-    watch: W,
+    selection: Selection<W>,
     deletes: bool,
-    /// The losses reported by events that were dropped.
-    lost: u64,
 }
-
-/// The maximum number of events that one poll skips before it yields to other tasks.
-const BUDGET: usize = 256;
 
 impl<W: Watch> Stream for Touched<W> {
     type Item = WatchEvent<W::Object>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
-        for _ in 0..BUDGET {
-            let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else { return Poll::Ready(None) };
-            let lost = self.lost + event.lost;
+        let Touched { selection, deletes } = &mut *self;
+        selection.poll(context, |event| {
             let passes = match &event.payload {
                 Payload::Added(_) | Payload::Modified { .. } | Payload::Error(_) => true,
-                Payload::Deleted(_) | Payload::DeletedUnknown(_) => self.deletes,
+                Payload::Deleted(_) | Payload::DeletedUnknown(_) => *deletes,
                 Payload::Synced | Payload::Bookmark => false,
             };
-            self.lost = if passes { 0 } else { lost };
-            if passes {
-                return Poll::Ready(Some(event.with_lost(lost)));
-            }
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+            passes.then_some(event)
+        })
     }
 }
 
@@ -163,7 +153,7 @@ impl<W: Watch> Watch for Touched<W> {
     type Object = W::Object;
 
     fn stopper(&self) -> Stopper {
-        self.watch.stopper()
+        self.selection.stopper()
     }
 }
 
@@ -188,22 +178,29 @@ impl<W: Watch> Watch for Touched<W> {
 /// ```
 #[must_use = "dropping a watch ends it"]
 pub struct PredicateFilter<W, P> {
-    watch: W,
+    selection: Selection<W>,
+    hashes: Hashes<P>,
+}
+
+impl<W, P> PredicateFilter<W, P> {
+    /// The number of objects that it knows.
+    pub fn known(&self) -> usize {
+        self.hashes.seen.len()
+    }
+}
+
+/// A predicate, and its hashes of the objects that the consumer has.
+struct Hashes<P> {
     predicate: P,
     /// The predicate's hash of the last version, combined with its object's identity.
     seen: HashMap<Box<[u8]>, u64>,
-    lost: u64,
-    /// The watch has ended, because its objects have no keys.
-    ended: bool,
 }
 
-impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
-    /// The number of objects that it knows.
-    pub fn known(&self) -> usize {
-        self.seen.len()
-    }
-
-    fn passes(&mut self, event: &WatchEvent<W::Object>) -> bool {
+impl<P> Hashes<P> {
+    fn passes<O: Keyed>(&mut self, event: &WatchEvent<O>) -> bool
+    where
+        P: Predicate<O>,
+    {
         if event.lost > 0 && event.origin == Origin::Change {
             // The watch has skipped events, possibly deletions, so it is unknown which objects to forget.
             self.seen = HashMap::new();
@@ -229,9 +226,7 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
             Payload::Synced | Payload::Bookmark | Payload::Error(_) => true,
         }
     }
-}
 
-impl<W, P> PredicateFilter<W, P> {
     /// A deletion passes, and forgets the key: an object that is created again counts as a new one.
     fn forget(&mut self, key: &[u8]) -> bool {
         self.seen.remove(key);
@@ -248,25 +243,11 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> Stream for PredicateFilte
     type Item = WatchEvent<W::Object>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        for _ in 0..BUDGET {
-            let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else { return Poll::Ready(None) };
-            let lost = self.lost + event.lost;
-            if let Some(error) = refused_without_key("filter by a predicate", event.object()) {
-                self.ended = true;
-                self.watch.stopper().stop();
-                return Poll::Ready(Some(WatchEvent::error(error).with_lost(lost)));
-            }
-            let passes = self.passes(&event);
-            self.lost = if passes { 0 } else { lost };
-            if passes {
-                return Poll::Ready(Some(event.with_lost(lost)));
-            }
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
+        let PredicateFilter { selection, hashes } = &mut *self;
+        selection.poll(context, |event| match refused_without_key("filter by a predicate", event.object()) {
+            Some(error) => Some(WatchEvent::error(error)),
+            None => hashes.passes(&event).then_some(event),
+        })
     }
 }
 
@@ -274,12 +255,12 @@ impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> Watch for PredicateFilter
     type Object = W::Object;
 
     fn stopper(&self) -> Stopper {
-        self.watch.stopper()
+        self.selection.stopper()
     }
 }
 
 impl<W: fmt::Debug, P> fmt::Debug for PredicateFilter<W, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PredicateFilter").field("watch", &self.watch).field("known", &self.seen.len()).finish()
+        f.debug_struct("PredicateFilter").field("selection", &self.selection).field("known", &self.known()).finish()
     }
 }

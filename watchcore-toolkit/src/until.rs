@@ -12,7 +12,6 @@ use crate::watch::{Watch, WatchExt};
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::poll_fn;
-use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -130,7 +129,7 @@ impl<O: fmt::Debug> StdError for UntilError<O> {
 
 /// Waits until conditions hold, one after the other, on the events of a watch. See [`Until`].
 pub fn until<W: Watch>(watch: W) -> Until<W> {
-    Until { watch: Some(watch), sequence: Sequence::new(), deadline: Deadline::new() }
+    Until::of(Some(watch))
 }
 
 /// A wait until conditions hold, one after the other. It is a future; [`Until::wait`] blocks until it is ready.
@@ -182,10 +181,6 @@ struct Deadline {
 }
 
 impl Deadline {
-    fn new() -> Deadline {
-        Deadline { timeout: Duration::ZERO, clock: Arc::new(SystemClock), delay: None }
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) -> bool {
         // Zero, and times beyond the clock's range, mean no limit.
         if self.timeout.is_zero() || self.timeout == Duration::MAX {
@@ -197,10 +192,6 @@ impl Deadline {
 }
 
 impl<O> Sequence<O> {
-    fn new() -> Sequence<O> {
-        Sequence { conditions: Vec::new(), held: 0, last: None }
-    }
-
     fn error(&mut self, end: UntilEnd) -> UntilError<O> {
         let condition = (self.held + 1).min(self.conditions.len());
         UntilError { end, last: self.last.take().map(Box::new), condition, conditions: self.conditions.len() }
@@ -218,16 +209,17 @@ impl<O> Sequence<O> {
         }
         Ok(true)
     }
-
-    fn add<E>(&mut self, mut condition: impl FnMut(&WatchEvent<O>) -> Result<bool, E> + Send + 'static)
-    where
-        E: Into<ConditionError>,
-    {
-        self.conditions.push(Box::new(move |event| condition(event).map_err(E::into)));
-    }
 }
 
 impl<W: Watch> Until<W> {
+    fn of(watch: Option<W>) -> Until<W> {
+        Until {
+            watch,
+            sequence: Sequence { conditions: Vec::new(), held: 0, last: None },
+            deadline: Deadline { timeout: Duration::ZERO, clock: Arc::new(SystemClock), delay: None },
+        }
+    }
+
     /// Adds a condition to wait for. Conditions do not see errors of the watch, which end the wait.
     pub fn then(self, mut condition: impl FnMut(&WatchEvent<W::Object>) -> bool + Send + 'static) -> Until<W> {
         self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
@@ -236,12 +228,12 @@ impl<W: Watch> Until<W> {
     /// [`Until::then`] with a condition that may fail: its error ends the wait, and is returned with the event.
     pub fn then_try<E>(
         mut self,
-        condition: impl FnMut(&WatchEvent<W::Object>) -> Result<bool, E> + Send + 'static,
+        mut condition: impl FnMut(&WatchEvent<W::Object>) -> Result<bool, E> + Send + 'static,
     ) -> Until<W>
     where
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        self.sequence.add(condition);
+        self.sequence.conditions.push(Box::new(move |event| condition(event).map_err(E::into)));
         self
     }
 
@@ -326,14 +318,7 @@ impl<W: Watch> fmt::Debug for Until<W> {
 
 /// Waits until conditions hold over a cache. See [`UntilWithSync`].
 pub fn until_with_sync<O: FromKeyValue>(cache: &Cache) -> UntilWithSync<O> {
-    UntilWithSync {
-        cache: cache.clone(),
-        filter: Filter::any(),
-        precondition: None,
-        sequence: Sequence::new(),
-        deadline: Deadline::new(),
-        object: PhantomData,
-    }
+    UntilWithSync { cache: cache.clone(), filter: Filter::any(), precondition: None, until: Until::of(None) }
 }
 
 /// A wait over a cache's state and its changes, which only the end of the cache interrupts.
@@ -366,13 +351,12 @@ pub fn until_with_sync<O: FromKeyValue>(cache: &Cache) -> UntilWithSync<O> {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[must_use = "nothing is waited for before `run` is awaited, or `wait` is called"]
-pub struct UntilWithSync<O> {
+pub struct UntilWithSync<O: FromKeyValue> {
     cache: Cache,
     filter: Filter,
     precondition: Option<Precondition>,
-    sequence: Sequence<O>,
-    deadline: Deadline,
-    object: PhantomData<fn() -> O>,
+    /// Without its watch, which `run` opens.
+    until: Until<ObjectWatch<O>>,
 }
 
 impl<O: FromKeyValue> UntilWithSync<O> {
@@ -398,38 +382,35 @@ impl<O: FromKeyValue> UntilWithSync<O> {
     }
 
     /// See [`Until::then`].
-    pub fn then(self, mut condition: impl FnMut(&WatchEvent<O>) -> bool + Send + 'static) -> UntilWithSync<O> {
-        self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
+    pub fn then(self, condition: impl FnMut(&WatchEvent<O>) -> bool + Send + 'static) -> UntilWithSync<O> {
+        UntilWithSync { until: self.until.then(condition), ..self }
     }
 
     /// See [`Until::then_try`].
     pub fn then_try<E>(
-        mut self,
+        self,
         condition: impl FnMut(&WatchEvent<O>) -> Result<bool, E> + Send + 'static,
     ) -> UntilWithSync<O>
     where
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        self.sequence.add(condition);
-        self
+        UntilWithSync { until: self.until.then_try(condition), ..self }
     }
 
     /// Limits the wait, for the state and the conditions together; zero (the default) means no limit.
-    pub fn timeout(mut self, timeout: Duration) -> UntilWithSync<O> {
-        self.deadline.timeout = timeout;
-        self
+    pub fn timeout(self, timeout: Duration) -> UntilWithSync<O> {
+        UntilWithSync { until: self.until.timeout(timeout), ..self }
     }
 
     /// Sets the clock of the limit.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> UntilWithSync<O> {
-        self.deadline.clock = clock;
-        self
+    pub fn clock(self, clock: Arc<dyn Clock>) -> UntilWithSync<O> {
+        UntilWithSync { until: self.until.clock(clock), ..self }
     }
 
     /// Waits until the conditions hold or the wait ends.
     pub async fn run(mut self) -> Result<Held<O>, UntilError<O>> {
         let precondition = self.precondition.take();
-        let conditions = self.sequence.conditions.len();
+        let conditions = self.until.sequence.conditions.len();
         let failed = |end| UntilError { end, last: None, condition: 0, conditions };
         let opened = ObjectWatch::builder(&self.cache).filter(self.filter.clone()).open();
         let watch = opened.map_err(|error| failed(UntilEnd::NotSynced(error)))?;
@@ -439,7 +420,7 @@ impl<O: FromKeyValue> UntilWithSync<O> {
                 return Ok(Held { event: None, position: state.position() });
             }
         }
-        Until { watch: Some(watch), sequence: self.sequence, deadline: self.deadline }.await
+        Until { watch: Some(watch), ..self.until }.await
     }
 
     /// Blocks until the conditions hold or the wait ends.
@@ -451,7 +432,7 @@ impl<O: FromKeyValue> UntilWithSync<O> {
     async fn synced(&mut self) -> Result<Snapshot, UntilEnd> {
         let cache = self.cache.clone();
         let mut listed = pin!(cache.wait_ready_async(Duration::MAX));
-        let deadline = &mut self.deadline;
+        let deadline = &mut self.until.deadline;
         let ready = poll_fn(|context| match listed.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result),
             // The cache's own error says what is missing.
@@ -463,11 +444,11 @@ impl<O: FromKeyValue> UntilWithSync<O> {
     }
 }
 
-impl<O> fmt::Debug for UntilWithSync<O> {
+impl<O: FromKeyValue> fmt::Debug for UntilWithSync<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UntilWithSync")
             .field("cache", &self.cache.name())
-            .field("conditions", &self.sequence.conditions.len())
+            .field("until", &self.until)
             .finish_non_exhaustive()
     }
 }

@@ -4,9 +4,7 @@ package main
 // objects that are made already, as a program gives them.
 
 var broadcasters = []fanout{
-	{"watchcore", "go/watch, by NextBatch", false, window, unlimited, openWatchBatches},
-	{"watchcore, one by one", "go/watch, by Next", false, window, unlimited, openWatchNext},
-	{"watchcore, channel", "go/watch, by ResultChan", false, window, unlimited, openWatchChannel},
+	{"watchcore", "go/watch, by NextBatch", false, window, unlimited, openWatch},
 	{"apimachinery", "", false, window, unlimited, openBroadcaster},
 }
 

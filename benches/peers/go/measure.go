@@ -14,10 +14,10 @@ import (
 
 // measured is one measurement: see Measured in benches/peers/src/measure.rs.
 type measured struct {
-	Value     float64      `json:"value"`
-	Beside    *float64     `json:"beside"`
-	Count     uint64       `json:"count"`
-	Quantiles [][2]float64 `json:"quantiles,omitempty"`
+	Value  float64  `json:"value"`
+	Beside *float64 `json:"beside"`
+	Count  uint64   `json:"count"`
+	P99    *float64 `json:"p99"`
 }
 
 // atLeast is how long a section runs at least: the driver says it by PEERS_MILLIS.
@@ -83,15 +83,12 @@ func repeat(chunk func(*section) uint64) measured {
 	}
 }
 
-// distribution is the median of samples, and the quantiles that are plotted.
+// distribution is the median of samples, and their 99th percentile.
 func distribution(samples []float64) measured {
 	slices.Sort(samples)
 	at := func(part float64) float64 { return samples[int(math.Round(float64(len(samples)-1)*part))] }
-	m := measured{Value: at(0.5), Count: uint64(len(samples))}
-	for _, part := range []float64{0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1} {
-		m.Quantiles = append(m.Quantiles, [2]float64{part, at(part)})
-	}
-	return m
+	late := at(0.99)
+	return measured{Value: at(0.5), Count: uint64(len(samples)), P99: &late}
 }
 
 // resident is the resident memory after a collection, of Go and of C.

@@ -56,11 +56,6 @@ func objects() (all []contestant) {
 		if s.name == "watchcore" {
 			all = append(all, contestant{"get", "watchcore, into", "the copy is written over the one before: nothing is allocated",
 				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreInto(size), size) }})
-			all = append(all, contestant{"get-view", s.name, "nothing is copied; a crossing to find it, and one to give it back",
-				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreView(size), size) }})
-		}
-		if s.name == "map" {
-			add("get-view", get, 1000, 150_000, 1_000_000)
 		}
 		if !s.ordered {
 			continue

@@ -157,21 +157,6 @@ func (s watchcoreInto) get(key string) uint64 {
 	return touched(s.kv.Value)
 }
 
-// watchcoreView looks at what it gets where it lies.
-type watchcoreView struct{ watchcoreStore }
-
-func fillWatchcoreView(objects int) store {
-	return watchcoreView{fillWatchcore(objects).(watchcoreStore)}
-}
-
-func (s watchcoreView) get(key string) (byte uint64) {
-	_, _, err := s.cache.GetView(context.Background(), key, watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
-		byte = touched(kv.Value)
-	})
-	check(err)
-	return byte
-}
-
 // list makes a page of views.
 func (s watchcoreStore) list(prefix string, touch bool) (count int) {
 	page := must(s.cache.List(context.Background(), watchcore.RangePrefix(prefix), watchcore.ListOptions{}))

@@ -7,8 +7,6 @@ pub enum Figure {
     Cpu,
     /// Time by the clock on the wall, processor time beside it; less is better.
     Wall,
-    /// A latency by the clock on the wall, its median; less is better.
-    Latency,
     /// Bytes; less is better.
     Bytes,
     /// How many times as much; more is better.
@@ -39,11 +37,6 @@ pub struct Row {
 /// A size with its goals in Rust and in Go.
 const fn goal(number: usize, rust: f64, go: f64) -> Size {
     Size { number, quick: true, rust: Some(rust), go: Some(go) }
-}
-
-/// A size with a goal in Go alone.
-const fn goal_in_go(number: usize, go: f64) -> Size {
-    Size { number, quick: true, rust: None, go: Some(go) }
 }
 
 /// A size without a goal.
@@ -180,15 +173,6 @@ pub const ROWS: &[Row] = &[
             scattered over all keys.",
     },
     Row {
-        name: "get-view",
-        title: "Get, looked at where it lies",
-        of: "objects",
-        figure: Figure::Cpu,
-        sizes: &[size(1000), goal_in_go(150_000, 150.0), size(1_000_000).not_quick()],
-        includes: "The newest version of a key, looked at and not kept, one byte of it loaded; scattered over all keys. \
-            In Go alone: a get of Rust copies nothing.",
-    },
-    Row {
         name: "get-together",
         title: "Two threads of get against one",
         of: "objects",
@@ -242,10 +226,10 @@ pub const ROWS: &[Row] = &[
         name: "wake",
         title: "Wake-up",
         of: "watchers, one of which is woken",
-        figure: Figure::Latency,
+        figure: Figure::Wall,
         sizes: &[goal(1, 9.0 * US, 5.0 * US), goal(1000, 9.0 * US, 5.0 * US)],
         includes: "From before a publish until a watcher that slept has read the event, by the clock on the wall; \
-            more than one watcher: each waits for a key of its own. The median; the distribution is plotted.",
+            more than one watcher: each waits for a key of its own. The median.",
     },
     Row {
         name: "bytes-subscription",

@@ -3,7 +3,7 @@
 //! - `peers run [--go PROGRAM] [--quick] [--minutes N] [--only ROW] [--results FILE]`: measures, and writes the results;
 //!   one row alone takes the place of that row in them.
 //! - `peers render [--results FILE] [--repository DIRECTORY]`: makes the table of docs/PERFORMANCE.md of them, and
-//!   beside them `report.md`, with every contestant, and the figures.
+//!   beside them `report.md`, with every contestant.
 //! - `peers list`, `peers versions`, `peers measure ROW SIZE CONTESTANT`: what `run` asks each program,
 //!   this one and the one in Go. A measurement is one line of JSON.
 //!

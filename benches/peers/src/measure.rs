@@ -13,14 +13,17 @@ pub struct Measured {
     pub beside: Option<f64>,
     /// How many operations it is the mean of, or the largest, or the median of.
     pub count: u64,
-    /// Of a distribution: (part, value).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub quantiles: Vec<(f64, f64)>,
+    /// The 99th percentile, of a distribution.
+    pub p99: Option<f64>,
 }
 
 impl Measured {
     pub fn plain(value: f64, count: u64) -> Measured {
-        Measured { value, beside: None, count, quantiles: Vec::new() }
+        Measured { value, beside: None, count, p99: None }
+    }
+
+    pub fn with_beside(value: f64, beside: f64, count: u64) -> Measured {
+        Measured { beside: Some(beside), ..Measured::plain(value, count) }
     }
 }
 
@@ -88,8 +91,7 @@ impl Section {
     pub fn end(self, count: u64) -> Measured {
         let wall = self.begun.elapsed().saturating_sub(self.paused).as_nanos() as f64 / count as f64;
         let cpu = (process_time() - self.process).saturating_sub(self.waited);
-        let value = cpu.as_nanos() as f64 / count as f64;
-        Measured { value, beside: Some(wall), count, quantiles: Vec::new() }
+        Measured::with_beside(cpu.as_nanos() as f64 / count as f64, wall, count)
     }
 }
 
@@ -107,18 +109,12 @@ pub fn repeat(mut chunk: impl FnMut(&mut Section) -> u64) -> Measured {
     }
 }
 
-/// A distribution: its median, and the quantiles that are plotted.
+/// A distribution: its median, and its 99th percentile.
 pub fn distribution(mut samples: Vec<f64>) -> Measured {
     assert!(!samples.is_empty(), "something was measured");
     samples.sort_by(f64::total_cmp);
     let at = |part: f64| samples[((samples.len() - 1) as f64 * part).round() as usize];
-    let parts = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
-    Measured {
-        value: at(0.5),
-        beside: None,
-        count: samples.len() as u64,
-        quantiles: parts.iter().map(|part| (*part, at(*part))).collect(),
-    }
+    Measured { p99: Some(at(0.99)), ..Measured::plain(at(0.5), samples.len() as u64) }
 }
 
 /// The largest single step of a thread: processor time is the figure, beside it the wall's.
@@ -140,6 +136,6 @@ impl Largest {
 
     pub fn measured(self) -> Measured {
         let nanos = |time: Duration| time.as_nanos() as f64;
-        Measured { value: nanos(self.cpu), beside: Some(nanos(self.wall)), count: self.count, quantiles: Vec::new() }
+        Measured::with_beside(nanos(self.cpu), nanos(self.wall), self.count)
     }
 }

@@ -83,10 +83,9 @@ impl Case {
         values.map(Spread::of)
     }
 
-    /// A quantile of the distribution, the median of the rounds.
-    pub fn quantile(&self, part: f64) -> Option<f64> {
-        let of = |round: &Measured| round.quantiles.iter().find(|(at, _)| *at == part).map(|(_, value)| *value);
-        let values: Option<Vec<f64>> = self.rounds.iter().map(of).collect();
+    /// The 99th percentile of a distribution, the median of the rounds.
+    pub fn p99(&self) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.rounds.iter().map(|round| round.p99).collect();
         values.map(|values| Spread::of(values).median)
     }
 }

@@ -169,40 +169,15 @@ pub(super) fn objects_of<T: Send + Sync + 'static>(
     }
     let mut log = ObjectLog::new("", 128)?;
     let mut number = 0;
-    let mut failed = None;
-    let mut make = |object: T| -> Option<Object<T>> {
+    let mut make = |object: T| -> Result<Object<T>> {
         number += 1;
-        let made = Publication::with(OF_PREFIX, object, keys).and_then(|mut publication| {
-            log.push(number, &mut publication)?;
-            let kv = log.writer.get(BROADCAST.as_bytes()).map(|kv| kv.to_owned());
-            kv.as_ref().map(Object::from_key_value).transpose()
-        });
-        made.unwrap_or_else(|error| {
-            failed = Some(error);
-            None
-        })
+        log.push(number, &mut Publication::with(OF_PREFIX, object, keys)?)?;
+        match log.writer.get(BROADCAST.as_bytes()) {
+            Some(kv) => Object::from_key_value(&kv.to_owned()),
+            None => unreachable!("it was put just now"),
+        }
     };
-    let made: Option<Vec<_>> = events.map(|event| transposed(event.map(&mut make))).collect();
-    match (made, failed) {
-        (Some(made), None) => Ok(made),
-        (_, Some(error)) => Err(error),
-        (None, None) => unreachable!("an object is missing only where its making failed"),
-    }
-}
-
-/// Converts an event whose objects must all be present.
-fn transposed<O>(event: WatchEvent<Option<O>>) -> Option<WatchEvent<O>> {
-    let payload = match event.payload {
-        Payload::Added(object) => Payload::Added(object?),
-        // An unknown old object stays unknown.
-        Payload::Modified { old, new } => Payload::Modified { old: old.flatten(), new: new? },
-        Payload::Deleted(object) => Payload::Deleted(object?),
-        Payload::DeletedUnknown(key) => Payload::DeletedUnknown(key),
-        Payload::Synced => Payload::Synced,
-        Payload::Bookmark => Payload::Bookmark,
-        Payload::Error(status) => Payload::Error(status),
-    };
-    Some(WatchEvent { position: event.position, lost: event.lost, origin: event.origin, payload })
+    events.map(|event| event.try_map(&mut make)).collect()
 }
 
 /// Converts a revision of the log; `None` is the end.

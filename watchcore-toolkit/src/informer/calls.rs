@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::foreign::{Guarded, Notify};
+use crate::foreign::Notify;
 use crate::sync::{Lock, LockGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -108,64 +108,32 @@ impl Calls {
         self.lock().call.as_ref().is_some_and(|call| call.thread == thread::current().id())
     }
 
-    /// Whether no call is running.
-    fn is_quiet(&self) -> bool {
-        self.lock().call.is_none()
+    fn quiet(&self) -> Option<()> {
+        self.lock().call.is_none().then_some(())
     }
 
     /// Blocks until no call is running; false after the timeout. To be called after `remove`, so that no call starts.
     pub(super) fn wait_quiet(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            // Listening starts before the check, so that no change after it is missed.
-            let changed = self.changed.listen();
-            if self.is_quiet() {
-                return true;
-            }
-            if !changed.wait(deadline) {
-                return self.is_quiet();
-            }
-        }
+        self.changed.wait_for(Instant::now().checked_add(timeout), || self.quiet()).is_some()
     }
 
     /// [`Calls::wait_quiet`] as a future, without a timeout.
     pub(super) async fn quiet_async(&self) {
-        loop {
-            let changed = self.changed.listen();
-            if self.is_quiet() {
-                return;
-            }
-            Guarded::new(changed).await;
-        }
+        self.changed.wait_for_async(|| self.quiet()).await;
     }
 
-    /// Blocks until the handler is synced, removed or has ended; returns false after the timeout.
-    pub(super) fn wait_synced(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let changed = self.changed.listen();
-            if self.is_decided() {
-                return true;
-            }
-            if !changed.wait(deadline) {
-                return self.is_decided();
-            }
-        }
+    /// Blocks until the handler is synced, removed or has ended, or until the timeout.
+    pub(super) fn wait_synced(&self, timeout: Duration) {
+        self.changed.wait_for(Instant::now().checked_add(timeout), || self.decided());
     }
 
     /// [`Calls::wait_synced`] as a future, without a timeout.
     pub(super) async fn synced_async(&self) {
-        loop {
-            let changed = self.changed.listen();
-            if self.is_decided() {
-                return;
-            }
-            Guarded::new(changed).await;
-        }
+        self.changed.wait_for_async(|| self.decided()).await;
     }
 
-    fn is_decided(&self) -> bool {
+    fn decided(&self) -> Option<()> {
         let state = self.lock();
-        state.synced || state.removed || state.ended.is_some()
+        (state.synced || state.removed || state.ended.is_some()).then_some(())
     }
 }

@@ -22,7 +22,7 @@
 use super::poll_guarded;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::Payload;
-use crate::foreign::{Guarded, Notify, discard, guard, wake};
+use crate::foreign::{Notify, discard, guard, wake};
 use crate::object::{Conversion, FromKeyValue};
 use crate::objects::{KeyOf, Known, ObjectWatch, WatchStep};
 use crate::sync::{Lock, SharedLock};
@@ -278,39 +278,32 @@ impl<O: FromKeyValue> Indexes<O> {
         self.moved.notify(usize::MAX);
     }
 
-    fn nudge(&self) {
-        wake(self.keeper.replace(None));
-    }
-
-    /// Whether the awaited condition holds; an error if it never will.
+    /// Whether the awaited condition holds; an error if it never will. Otherwise the keeper checks its position again.
     fn look(&self, held: impl Fn(Position, bool) -> bool) -> Option<Result<()>> {
-        let state = self.state.read();
-        if held(state.position, state.synced) {
-            return Some(Ok(()));
+        {
+            let state = self.state.read();
+            if held(state.position, state.synced) {
+                return Some(Ok(()));
+            }
+            if state.ended {
+                let why = state.failure.as_deref().unwrap_or("the informer or its cache was closed");
+                return Some(Err(Error::new(Code::Closed, format!("wait for an index: {why}"))));
+            }
         }
-        let why = state.failure.as_deref().unwrap_or("the informer or its cache was closed");
-        state.ended.then(|| Err(Error::new(Code::Closed, format!("wait for an index: {why}"))))
+        wake(self.keeper.replace(None));
+        None
     }
 
     /// Blocks until the condition holds; returns false after the deadline.
     pub(super) fn wait(&self, deadline: Option<Instant>, held: impl Fn(Position, bool) -> bool) -> Result<bool> {
-        loop {
-            let moved = self.moved.listen();
-            if let Some(held) = self.look(&held) {
-                return held.map(|()| true);
-            }
-            self.nudge();
-            if !moved.wait(deadline) {
-                return self.look(&held).map_or(Ok(false), |held| held.map(|()| true));
-            }
-        }
+        self.moved.wait_for(deadline, || self.look(&held)).map_or(Ok(false), |held| held.map(|()| true))
     }
 
     /// [`Indexes::wait`] as a future; returns false after the timeout.
     pub(super) async fn wait_async(&self, timeout: Duration, held: impl Fn(Position, bool) -> bool) -> Result<bool> {
         let begin = SystemClock.now();
         let mut time = None;
-        let mut wait = pin!(self.hold(held));
+        let mut wait = pin!(self.moved.wait_for_async(|| self.look(&held)));
         poll_fn(|context| match wait.as_mut().poll(context) {
             Poll::Ready(held) => Poll::Ready(held.map(|()| true)),
             Poll::Pending => {
@@ -319,17 +312,6 @@ impl<O: FromKeyValue> Indexes<O> {
             }
         })
         .await
-    }
-
-    async fn hold(&self, held: impl Fn(Position, bool) -> bool) -> Result<()> {
-        loop {
-            let moved = self.moved.listen();
-            if let Some(held) = self.look(&held) {
-                return held;
-            }
-            self.nudge();
-            Guarded::new(moved).await;
-        }
     }
 }
 

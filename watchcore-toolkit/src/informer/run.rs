@@ -8,6 +8,7 @@ use super::registration::RegistrationShared;
 use crate::event::{Payload, Status, WatchEvent};
 use crate::object::FromKeyValue;
 use crate::objects::ObjectWatch;
+use crate::park::yield_now;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -159,18 +160,4 @@ impl<H> Drop for Work<H> {
         self.shared.guard(|| drop(handler));
         self.shared.calls.finish(self.reason.take());
     }
-}
-
-/// Yields once to the other tasks of the runtime.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

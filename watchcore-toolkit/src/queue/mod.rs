@@ -396,11 +396,6 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         dropped
     }
 
-    /// Whether the queue was shut down.
-    pub fn is_shut_down(&self) -> bool {
-        self.shared.lock().shut_down
-    }
-
     /// Shuts down, and waits until all keys were taken and are done, at most for the timeout. A key
     /// that was added while a worker had it is processed once more. TIMEOUT says how many are left.
     /// A worker must not call it while it has an item, because it would wait for itself.
@@ -422,13 +417,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     /// Shuts down, and waits until all keys were taken and are done. Cancel safe; the queue stays shut down.
     pub async fn drain(&self) {
         self.shut_down();
-        loop {
-            let drained = self.shared.drained.listen();
-            if self.shared.lock().is_drained() {
-                return;
-            }
-            Guarded::new(drained).await;
-        }
+        self.shared.drained.wait_for_async(|| self.shared.lock().is_drained().then_some(())).await;
     }
 
     fn done(&self, key: &KeyHandle<K>) {

@@ -9,6 +9,7 @@ use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::guarded_source::{guarded_answer, poll_watch};
 use crate::machine::Input;
+use crate::park::yield_now;
 use crate::source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, SourceFuture};
 use crate::watch::Watch;
 use std::future::poll_fn;
@@ -189,17 +190,4 @@ impl Silence {
             self.delay = None;
         }
     }
-}
-
-/// Yields to the other tasks of the runtime.
-pub(super) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

@@ -118,20 +118,15 @@ impl ReflectorThread {
     pub fn stop(mut self, timeout: Duration) -> Result<()> {
         self.handle.stopper.stop();
         let links = &self.handle.links;
-        loop {
-            let ended = links.ended.listen();
-            if links.status().state == ReflectorState::Ended {
-                break;
-            }
-            if !ended.wait(Instant::now().checked_add(timeout)) {
-                return Err(Error::new(
-                    Code::Timeout,
-                    format!(
-                        "stop a reflector: its source is still busy after {} ms. It ends when that answers.",
-                        timeout.as_millis()
-                    ),
-                ));
-            }
+        let has_ended = || (links.status().state == ReflectorState::Ended).then_some(());
+        if links.ended.wait_for(Instant::now().checked_add(timeout), has_ended).is_none() {
+            return Err(Error::new(
+                Code::Timeout,
+                format!(
+                    "stop a reflector: its source is still busy after {} ms. It ends when that answers.",
+                    timeout.as_millis()
+                ),
+            ));
         }
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => Err(Error::new(Code::Panic, "stop a reflector: its thread has panicked; see the log")),

@@ -11,19 +11,18 @@ mod status;
 pub use handle::{ReflectorHandle, ReflectorThread};
 pub use status::{ReflectorState, ReflectorStatus};
 
-use crate::answer_timeout::{AnswerTimeout, DEFAULT_ANSWER_TIMEOUT};
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
 use crate::foreign::Notify;
-use crate::guarded_source::{Answer, guarded_answer, poll_watch};
+use crate::guarded_source::{DEFAULT_ANSWER_TIMEOUT, guarded_answer, in_time, poll_watch};
 use crate::machine::{Attempt, Command, Input, Machine, Policy};
 use crate::pages::{ListedPages, PAGE};
-use crate::park;
-use crate::source::{Entry, ListAt, ListPage, ListerWatcher, WatchRequest};
+use crate::park::{self, yield_now};
+use crate::source::{Entry, ListAt, ListPage, ListerWatcher, SourceFuture, WatchRequest};
 use crate::sync::Lock;
 use crate::watch::{Signal, Stopper, Watch};
 use feed::{Feed, Gathering};
-use follow::{BUDGET, yield_now};
+use follow::BUDGET;
 use handle::{Links, Nudge};
 use status::StatusCell;
 use std::fmt;
@@ -266,9 +265,8 @@ impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     }
 
     /// Waits for an answer of the source, up to its time limit.
-    async fn answered<T>(&mut self, answer: Answer<T>) -> Outcome<std::result::Result<T, Status>> {
-        let answer = AnswerTimeout::new(answer, &self.options.clock, self.options.answer_timeout);
-        self.unless_over(answer).await
+    async fn answered<T: 'static>(&mut self, answer: SourceFuture<T>) -> Outcome<std::result::Result<T, Status>> {
+        self.unless_over(in_time(answer, &self.options.clock, self.options.answer_timeout)).await
     }
 
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {

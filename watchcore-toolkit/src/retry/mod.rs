@@ -7,14 +7,13 @@ mod relist;
 
 pub use cache_source::CacheSource;
 
-use crate::answer_timeout::{AnswerTimeout, DEFAULT_ANSWER_TIMEOUT};
 use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
-use crate::guarded_source::{guarded_answer, poll_watch};
+use crate::guarded_source::{DEFAULT_ANSWER_TIMEOUT, guarded_answer, in_time, poll_watch};
 use crate::keyed::Keyed;
 use crate::machine::{Attempt, Command, Input, Machine, Policy};
 use crate::pages::{ListedPages, PAGE};
-use crate::source::{ListAt, ListPage, ListerWatcher, ObjectOf, WatchRequest};
+use crate::source::{ListAt, ListPage, ListerWatcher, ObjectOf, SourceFuture, WatchRequest};
 use crate::sync::Lock;
 use crate::watch::{Signal, Stopper, Watch};
 use futures_core::Stream;
@@ -97,9 +96,9 @@ pub struct RetryWatch<S: ListerWatcher> {
 enum RetryState<S: ListerWatcher> {
     /// `None` waits without a delay.
     Waiting(Option<Delay>),
-    Opening(AnswerTimeout<Option<S::Watch>>),
+    Opening(SourceFuture<Option<S::Watch>>),
     Reading(S::Watch),
-    Listing(AnswerTimeout<ListPage<ObjectOf<S>>>),
+    Listing(SourceFuture<ListPage<ObjectOf<S>>>),
     Ended,
 }
 
@@ -294,7 +293,7 @@ impl<S: ListerWatcher> RetryWatch<S> {
                 self.opened_behind = self.resume;
                 let request = WatchRequest::new(self.resume, false);
                 let opening = guarded_answer("the source, asked for a watch,", || self.source.watch(request));
-                self.state = RetryState::Opening(AnswerTimeout::new(opening, &self.clock, self.answer_timeout));
+                self.state = RetryState::Opening(in_time(opening, &self.clock, self.answer_timeout));
             }
             Command::Gather | Command::Read => {}
             Command::End(status) => {
@@ -308,7 +307,7 @@ impl<S: ListerWatcher> RetryWatch<S> {
     /// Requests a page of a list.
     fn list(&mut self) {
         let page = guarded_answer("a list of the source", || self.source.list(self.pages.request.clone()));
-        self.state = RetryState::Listing(AnswerTimeout::new(page, &self.clock, self.answer_timeout));
+        self.state = RetryState::Listing(in_time(page, &self.clock, self.answer_timeout));
     }
 
     /// Handles the end of the source's watch.

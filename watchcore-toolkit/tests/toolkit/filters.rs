@@ -5,13 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 use watchcore::Code;
 use watchcore_toolkit::{
-    Action, Broadcaster, Object, PredicateExt, RaceFreeFakeSource, WatchEvent, WatchExt, WhenFull, predicates,
+    Action, Broadcaster, FakeWatch, Object, PredicateExt, WatchEvent, WatchExt, WhenFull, predicates,
 };
 
 /// The events of a filter may be about other objects.
 #[test]
 fn filter_may_change_the_object() {
-    let (fake, watch) = RaceFreeFakeSource::pair();
+    let (fake, watch) = FakeWatch::race_free();
     let mut lengths = watch.filter_events(|event: WatchEvent<&str>| Some(event.map(str::len)));
     fake.add("foo").unwrap();
     assert_eq!(lengths.try_recv(), Poll::Ready(Some(WatchEvent::added(3))));

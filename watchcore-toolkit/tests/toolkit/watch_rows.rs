@@ -19,7 +19,7 @@ use std::time::Duration;
 use watchcore::{Code, Error};
 use watchcore_toolkit::{
     Action, BoxWatch, BroadcastWatch, Broadcaster, DecodeError, EmptyWatch, FakeSource, FakeWatch, Keyed, Payload,
-    RaceFreeFakeSource, Recording, Status, Stopper, StreamWatch, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull,
+    Recording, Status, Stopper, StreamWatch, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull,
 };
 
 /// The next of a watch, as lines, with what an error says.
@@ -139,7 +139,7 @@ impl Piece for BroadcastWatch<Text> {
 /// What a fake's verbs are called on.
 enum Fake {
     Waits(FakeSource<Text>),
-    Buffers(RaceFreeFakeSource<Text>),
+    Buffers(FakeSource<Text>),
 }
 
 /// A step that was started.
@@ -375,7 +375,7 @@ impl WatchRow {
                 self.add_fake(name, watch);
             }
             ("buffered", [name]) => {
-                let (fake, watch) = RaceFreeFakeSource::pair();
+                let (fake, watch) = FakeWatch::race_free();
                 self.fakes.insert((*name).to_owned(), Fake::Buffers(fake));
                 self.add_fake(name, watch);
             }
@@ -502,7 +502,7 @@ impl WatchRow {
 }
 
 /// Sends as a test does: by the verb of the event's type where there is one.
-fn sent_by_verb(fake: &RaceFreeFakeSource<Text>, event: WatchEvent<Text>) -> Result<(), Error> {
+fn sent_by_verb(fake: &FakeSource<Text>, event: WatchEvent<Text>) -> Result<(), Error> {
     if event.position.revision > 0 || event.lost > 0 {
         return fake.send(event);
     }

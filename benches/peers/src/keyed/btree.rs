@@ -1,4 +1,4 @@
-//! `RwLock<BTreeMap>`: a list is walked in place under the lock, or copied under it.
+//! `RwLock<BTreeMap>`: a list is walked in place under the lock.
 
 use super::{Keyed, Ordered, Reader, walk};
 use crate::load::{self, Object, touched};
@@ -56,40 +56,12 @@ impl Reader for Shared {
     }
 }
 
-fn matching<'a>(map: &'a Map, prefix: &str) -> impl Iterator<Item = &'a Object> {
-    let end = load::end_of(prefix);
-    let bounds = (Bound::Included(prefix.as_bytes()), Bound::Excluded(end.as_slice()));
-    map.range::<[u8], _>(bounds).map(|(_, object)| object)
-}
-
 impl Ordered for Shared {
     fn list(&self, prefix: &str, touch: bool) -> usize {
         let map = self.0.read().expect("nobody panics");
-        walk(matching(&map, prefix), touch, |object| touched(object.value()))
-    }
-}
-
-/// Lists are copied: each object is counted, and can be kept.
-#[derive(Clone)]
-pub struct Copied(Shared);
-
-impl From<Shared> for Copied {
-    fn from(shared: Shared) -> Copied {
-        Copied(shared)
-    }
-}
-
-impl Reader for Copied {
-    fn get(&self, key: &[u8]) -> u64 {
-        self.0.get(key)
-    }
-}
-
-impl Ordered for Copied {
-    fn list(&self, prefix: &str, touch: bool) -> usize {
-        let map = self.0.0.read().expect("nobody panics");
-        let items: Vec<Object> = matching(&map, prefix).cloned().collect();
-        drop(map);
-        walk(items.iter(), touch, |object| touched(object.value()))
+        let end = load::end_of(prefix);
+        let bounds = (Bound::Included(prefix.as_bytes()), Bound::Excluded(end.as_slice()));
+        let items = map.range::<[u8], _>(bounds).map(|(_, object)| object);
+        walk(items, touch, |object| touched(object.value()))
     }
 }

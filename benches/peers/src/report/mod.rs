@@ -1,19 +1,16 @@
 //! Makes two documents of the results: the table of docs/PERFORMANCE.md, between two markers in a page that is written
-//! by hand, and `report.md` beside the results, with every contestant of every row and the figures.
+//! by hand, and `report.md` beside the results, with every contestant of every row.
 
-mod plots;
 mod tables;
 
 use crate::catalog::ROWS;
 use crate::results::{Case, Results};
-use std::fmt::Write;
 use std::path::Path;
 
 const BEGIN: &str = "<!-- peers: made by `make performance`; what is changed here by hand is lost -->";
 const END: &str = "<!-- peers: end -->";
 const DOCUMENT: &str = "docs/PERFORMANCE.md";
 const REPORT: &str = "report.md";
-const FIGURES: &str = "figures";
 
 /// `directory`: where the results lie.
 pub fn write(results: &Results, repository: &Path, directory: &Path) -> Result<(), String> {
@@ -25,9 +22,8 @@ pub fn write(results: &Results, repository: &Path, directory: &Path) -> Result<(
     let summary = head(results) + &tables::summary(results);
     std::fs::write(&path, format!("{above}{BEGIN}\n\n{summary}\n{END}{below}"))
         .map_err(|error| in_file(&path, error))?;
-    let figures = plots::write(results, &directory.join(FIGURES))?;
     let report = directory.join(REPORT);
-    std::fs::write(&report, everybody(results, &figures)).map_err(|error| in_file(&report, error))
+    std::fs::write(&report, everybody(results)).map_err(|error| in_file(&report, error))
 }
 
 /// The cases of one row at one size.
@@ -35,15 +31,10 @@ fn at_size<'a>(results: &'a Results, row: &'a str, size: usize) -> impl Iterator
     results.cases.iter().filter(move |case| case.listed.row == row && case.listed.size == size)
 }
 
-/// The same head, and each row with all who were measured and its figures.
-fn everybody(results: &Results, figures: &[plots::Figure]) -> String {
+/// The same head, and each row with all who were measured.
+fn everybody(results: &Results) -> String {
     let mut text = format!("# Every contestant of `make bench-peers`\n\n{}", head(results));
-    for row in ROWS {
-        text += &tables::row(results, row);
-        for figure in figures.iter().filter(|figure| figure.row == row.name) {
-            writeln!(text, "\n![{}]({FIGURES}/{})", figure.title, figure.file).expect("a string takes it");
-        }
-    }
+    ROWS.iter().for_each(|row| text += &tables::row(results, row));
     text
 }
 

@@ -112,7 +112,7 @@ fn measured(case: &Case, figure: Figure) -> String {
         let name = if figure == Figure::Wall { "CPU" } else { "wall" };
         text += &format!("; {name} {}", figure.show(beside.median));
     }
-    if let Some(late) = case.quantile(0.99) {
+    if let Some(late) = case.p99() {
         text += &format!("; p99 {}", figure.show(late));
     }
     text
@@ -124,7 +124,7 @@ fn code(name: &str) -> String {
 }
 
 /// 150000 as 150,000.
-pub fn grouped(number: usize) -> String {
+fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let first = digits.len() % 3;
     let mut text = digits[..first].to_string();
@@ -149,7 +149,7 @@ impl Figure {
     /// With its unit, in three digits.
     fn show(self, value: f64) -> String {
         match self {
-            Figure::Cpu | Figure::Wall | Figure::Latency => time(value),
+            Figure::Cpu | Figure::Wall => time(value),
             Figure::Bytes => format!("{} B", grouped(value.max(0.0).round() as usize)),
             Figure::Times | Figure::Part => format!("{value:.2}"),
         }
@@ -157,7 +157,7 @@ impl Figure {
 }
 
 /// Nanoseconds, as a reader takes them in.
-pub fn time(nanos: f64) -> String {
+fn time(nanos: f64) -> String {
     let (value, unit) = match nanos {
         below if below < 1e3 => (below, "ns"),
         below if below < 1e6 => (below / 1e3, "us"),

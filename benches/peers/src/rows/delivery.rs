@@ -1,20 +1,21 @@
 //! Rows about watchers: what an event costs them, the publisher and the memory, and how soon it is there.
 
 use super::Contestant;
-use crate::load::{self, Scattered};
+use crate::load::{self, Object, Scattered};
 use crate::measure::{Measured, allocated, distribution, repeat};
 use crate::watchers::channels::{Crossbeam, Publisher as Channels, Tokio};
 use crate::watchers::watchcore::{Publisher as Watchcore, SharingPublisher, in_set, poll_window};
 use crate::watchers::{Interest, Stage, Tasks, Threads, WINDOW, Watchers, broadcast, broadcaster};
+use std::sync::Arc;
 
 type WatchcoreThreads = Threads<Watchcore>;
 type WatchcoreTasks = Tasks<Watchcore>;
 type WatchcoreSharing = Tasks<SharingPublisher>;
-type BroadcastTasks = Tasks<broadcast::Publisher>;
+type BroadcastTasks = Tasks<broadcast::Publisher<Object, 1024>>;
 type BroadcasterThreads = Threads<broadcaster::Publisher>;
 type BroadcasterTasks = Tasks<broadcaster::Publisher>;
 type BroadcasterManyTasks = Tasks<broadcaster::ManyPublisher>;
-type SharedTasks = Tasks<broadcaster::Shared>;
+type SharedTasks = Tasks<broadcast::Publisher<Arc<Object>, { 4 * WINDOW }>>;
 type TokioTasks = Tasks<Channels<Tokio>>;
 type CrossbeamThreads = Threads<Channels<Crossbeam>>;
 

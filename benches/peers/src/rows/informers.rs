@@ -92,7 +92,7 @@ impl Reading {
     fn of(&self, count: u64) -> Measured {
         assert!(count > 0, "nothing happened within {:?}", self.wall);
         let each = |time: Duration| time.as_nanos() as f64 / count as f64;
-        Measured { value: each(self.wall), beside: Some(each(self.cpu)), count, quantiles: Vec::new() }
+        Measured::with_beside(each(self.wall), each(self.cpu), count)
     }
 }
 

@@ -82,7 +82,7 @@ fn timed(objects: usize, listing: impl FnOnce() -> usize) -> Measured {
     assert_eq!(listing(), objects, "all objects");
     let wall = begun.elapsed().as_nanos() as f64;
     let cpu = (process_time() - before).as_nanos() as f64;
-    Measured { value: wall, beside: Some(cpu), count: 1, quantiles: Vec::new() }
+    Measured::with_beside(wall, cpu, 1)
 }
 
 /// Reads everything at one revision, in pages of so many objects (0: in one).

@@ -14,11 +14,9 @@ use std::time::{Duration, Instant};
 use watchcore::Start;
 
 const BTREE: &str = "RwLock<BTreeMap>";
-const BTREE_COPIED: &str = "RwLock<BTreeMap>, copied";
 const PUBLISHED: &str = "the new version of the map is published under an RwLock";
 const PAGED: &str = "a page of addresses, kept by one token";
 const LOCKED: &str = "walked in place under the lock: writers wait meanwhile";
-const COPIED: &str = "a Vec that counts each object, made under the lock";
 const WALKED: &str = "a snapshot, walked in place";
 const NO_LOCK: &str = "no lock for readers";
 
@@ -42,22 +40,18 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("list", "watchcore, page", PAGED, list::<Watchcore, Pages>),
     Contestant::new("list", "watchcore, snapshot", WALKED, list::<Watchcore, Walks>),
     Contestant::new("list", BTREE, LOCKED, list::<BTree, btree::Shared>),
-    Contestant::new("list", BTREE_COPIED, COPIED, list::<BTree, btree::Copied>),
     Contestant::new("list", "imbl", WALKED, list::<Imbl, imbl::Shared>),
     Contestant::new("list-touched", "watchcore, page", PAGED, list_touched::<Watchcore, Pages>),
     Contestant::new("list-touched", "watchcore, snapshot", WALKED, list_touched::<Watchcore, Walks>),
     Contestant::new("list-touched", BTREE, LOCKED, list_touched::<BTree, btree::Shared>),
-    Contestant::new("list-touched", BTREE_COPIED, COPIED, list_touched::<BTree, btree::Copied>),
     Contestant::new("list-touched", "imbl", WALKED, list_touched::<Imbl, imbl::Shared>),
     Contestant::new("prefix", "watchcore, page", PAGED, prefix::<Watchcore, Pages>),
     Contestant::new("prefix", "watchcore, snapshot", WALKED, prefix::<Watchcore, Walks>),
     Contestant::new("prefix", BTREE, LOCKED, prefix::<BTree, btree::Shared>),
-    Contestant::new("prefix", BTREE_COPIED, COPIED, prefix::<BTree, btree::Copied>),
     Contestant::new("prefix", "imbl", WALKED, prefix::<Imbl, imbl::Shared>),
     Contestant::new("prefix-touched", "watchcore, page", PAGED, prefix_touched::<Watchcore, Pages>),
     Contestant::new("prefix-touched", "watchcore, snapshot", WALKED, prefix_touched::<Watchcore, Walks>),
     Contestant::new("prefix-touched", BTREE, LOCKED, prefix_touched::<BTree, btree::Shared>),
-    Contestant::new("prefix-touched", BTREE_COPIED, COPIED, prefix_touched::<BTree, btree::Copied>),
     Contestant::new("prefix-touched", "imbl", WALKED, prefix_touched::<Imbl, imbl::Shared>),
     Contestant::new("state", "watchcore", "ten subscriptions from Start::State to the end mark", state_watchcore),
     Contestant::new("state", BTREE, LOCKED, state::<BTree>),
@@ -160,12 +154,7 @@ fn get_together<S: Keyed>(objects: usize) -> Measured {
         ((process_time() - before).as_secs_f64() / count, begun.elapsed().as_secs_f64() / count, count)
     };
     let (alone, together) = (run(1), run(2));
-    Measured {
-        value: 2.0 * alone.0 / together.0,
-        beside: Some(alone.1 / together.1),
-        count: together.2 as u64,
-        quantiles: Vec::new(),
-    }
+    Measured::with_beside(2.0 * alone.0 / together.0, alone.1 / together.1, together.2 as u64)
 }
 
 fn lists<S: Keyed, R: Ordered + From<S::Reader>>(objects: usize, prefix: &str, items: usize, touch: bool) -> Measured {

@@ -1,22 +1,24 @@
 //! tokio's broadcast channel: one ring, a receiver for each watcher, no filter.
 
-use super::{Asynchronous, Fanout, Interest};
+use super::{Asynchronous, Fanout, Interest, all, read};
 use crate::load::Object;
-use tokio::sync::broadcast::{self, Receiver, Sender, error::TryRecvError};
+use std::borrow::Borrow;
+use tokio::sync::broadcast::{Receiver, Sender, error::TryRecvError};
 
-/// Above any window: nobody lags.
-const CAPACITY: usize = 1024;
-
-pub struct Publisher {
-    sender: Sender<Object>,
+/// A channel of objects, or of counts of them; its room is above any window, so that nobody lags.
+pub struct Publisher<O, const CAPACITY: usize> {
+    sender: Sender<O>,
     revision: u64,
 }
 
-impl Fanout for Publisher {
-    type Receiver = Receiver<Object>;
+impl<O, const CAPACITY: usize> Fanout for Publisher<O, CAPACITY>
+where
+    O: From<Object> + Clone + Send + 'static,
+{
+    type Receiver = Receiver<O>;
 
-    fn open(interests: &[Interest]) -> (Publisher, Vec<Receiver<Object>>) {
-        assert!(interests.iter().all(|one| *one == Interest::Everything), "it has no filter");
+    fn open(interests: &[Interest]) -> (Self, Vec<Receiver<O>>) {
+        all(interests);
         let sender = Sender::new(CAPACITY);
         let receivers = interests.iter().map(|_| sender.subscribe()).collect();
         (Publisher { sender, revision: 0 }, receivers)
@@ -25,21 +27,17 @@ impl Fanout for Publisher {
     fn publish(&mut self, key: &str, value: &[u8]) {
         self.revision += 1;
         let object = Object::new(self.revision, key.as_bytes(), value);
-        self.sender.send(object).map_err(drop).expect("somebody listens");
+        self.sender.send(object.into()).map_err(drop).expect("somebody listens");
     }
 }
 
-fn read(object: &Object) {
-    std::hint::black_box(object.revision.wrapping_add(object.key().as_ptr() as u64));
-}
-
-impl Asynchronous for broadcast::Receiver<Object> {
+impl<O: Borrow<Object> + Clone + Send + 'static> Asynchronous for Receiver<O> {
     async fn take(&mut self) -> u64 {
-        read(&self.recv().await.expect("does not lag"));
+        read(self.recv().await.expect("does not lag").borrow());
         let mut events = 1;
         loop {
             match self.try_recv() {
-                Ok(object) => read(&object),
+                Ok(object) => read(object.borrow()),
                 Err(TryRecvError::Empty) => return events,
                 Err(error) => panic!("{error}"),
             }

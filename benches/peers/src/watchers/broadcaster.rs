@@ -1,25 +1,15 @@
-//! The toolkit's Broadcaster, and tokio's broadcast channel at the same work: objects that the program makes and shares.
+//! The toolkit's Broadcaster: objects that the program makes and shares.
 
-use super::{Asynchronous, Blocking, Fanout, Interest};
+use super::{Asynchronous, Blocking, Fanout, Interest, all, read};
 use crate::load::Object;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tokio::sync::broadcast::{Receiver, Sender, error::TryRecvError};
 use watchcore_toolkit::{Action, BroadcastEvent, BroadcastWatch, Broadcaster, WatchEvent, WatchExt, WhenFull};
 
 /// As far as a watcher may be behind.
 const QUEUE: usize = super::WINDOW;
-
-fn all(interests: &[Interest]) {
-    assert!(interests.iter().all(|one| *one == Interest::Everything), "it has no filter");
-}
-
-fn read(object: &Object) {
-    std::hint::black_box(object.revision.wrapping_add(object.key().as_ptr() as u64));
-}
 
 pub struct Publisher {
     broadcaster: Broadcaster<Object>,
@@ -105,43 +95,5 @@ impl Asynchronous for BroadcastWatch<Object> {
         })
         .await;
         events
-    }
-}
-
-/// tokio's channel, of shared objects.
-pub struct Shared {
-    sender: Sender<Arc<Object>>,
-    revision: u64,
-}
-
-impl Fanout for Shared {
-    type Receiver = Receiver<Arc<Object>>;
-
-    fn open(interests: &[Interest]) -> (Shared, Vec<Receiver<Arc<Object>>>) {
-        all(interests);
-        let sender = Sender::new(4 * QUEUE);
-        let receivers = interests.iter().map(|_| sender.subscribe()).collect();
-        (Shared { sender, revision: 0 }, receivers)
-    }
-
-    fn publish(&mut self, key: &str, value: &[u8]) {
-        self.revision += 1;
-        let object = Object::new(self.revision, key.as_bytes(), value);
-        self.sender.send(Arc::new(object)).map_err(drop).expect("somebody listens");
-    }
-}
-
-impl Asynchronous for Receiver<Arc<Object>> {
-    async fn take(&mut self) -> u64 {
-        read(&self.recv().await.expect("does not lag"));
-        let mut events = 1;
-        loop {
-            match self.try_recv() {
-                Ok(object) => read(&object),
-                Err(TryRecvError::Empty) => return events,
-                Err(error) => panic!("{error}"),
-            }
-            events += 1;
-        }
     }
 }

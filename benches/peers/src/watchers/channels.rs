@@ -1,6 +1,6 @@
 //! A channel for each watcher, found by what the watcher wants: of tokio for tasks, of crossbeam for threads.
 
-use super::{Asynchronous, Blocking, Fanout, Interest};
+use super::{Asynchronous, Blocking, Fanout, Interest, read};
 use crate::load::{self, Object};
 use std::collections::HashMap;
 
@@ -59,10 +59,6 @@ impl<C> Publisher<C> {
     fn add(&mut self, wanted: String, sender: C) {
         self.selective.entry(wanted).or_default().push(sender);
     }
-}
-
-fn read(object: &Object) {
-    std::hint::black_box(object.revision.wrapping_add(object.key().as_ptr() as u64));
 }
 
 pub type Tokio = tokio::sync::mpsc::UnboundedSender<Object>;
