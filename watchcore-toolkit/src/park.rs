@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,4 +69,17 @@ fn left(deadline: Option<Instant>) -> Option<Duration> {
 pub(crate) fn block_on_future<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     block_on(timeout, |context| future.as_mut().poll(context))
+}
+
+/// Yields to the other tasks of the runtime.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

@@ -4,11 +4,12 @@
 
 use super::feed::Taken;
 use super::status::ReflectorState;
-use super::{Outcome, Over, Reflector};
+use super::{BUDGET, Outcome, Over, Reflector};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::guarded_source::{guarded_answer, poll_watch};
 use crate::machine::Input;
+use crate::park::yield_now;
 use crate::source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, SourceFuture};
 use crate::watch::Watch;
 use std::future::poll_fn;
@@ -20,9 +21,6 @@ use watchcore::SourceState;
 
 /// A silent watch is abandoned this long after its time-out.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The maximum number of events that are taken before other tasks run.
-pub(super) const BUDGET: u64 = 256;
-
 impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     /// Follows a watch to its end.
     pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration) -> Outcome<Input> {
@@ -189,17 +187,4 @@ impl Silence {
             self.delay = None;
         }
     }
-}
-
-/// Yields to the other tasks of the runtime.
-pub(super) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

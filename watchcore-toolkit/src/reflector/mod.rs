@@ -18,12 +18,11 @@ use crate::foreign::Notify;
 use crate::guarded_source::{Answer, guarded_answer, poll_watch};
 use crate::machine::{Attempt, Command, Input, Machine, Policy};
 use crate::pages::{ListedPages, PAGE};
-use crate::park;
+use crate::park::{self, yield_now};
 use crate::source::{Entry, ListAt, ListPage, ListerWatcher, WatchRequest};
 use crate::sync::Lock;
 use crate::watch::{Signal, Stopper, Watch};
 use feed::{Feed, Gathering};
-use follow::{BUDGET, yield_now};
 use handle::{Links, Nudge};
 use status::StatusCell;
 use std::fmt;
@@ -92,6 +91,9 @@ pub struct Reflector<L: ListerWatcher> {
     links: Arc<Links>,
     stopper: Stopper,
 }
+
+/// The maximum number of events that are taken before other tasks run.
+const BUDGET: u64 = 256;
 
 struct ReflectorOptions {
     page_size: usize,
