@@ -235,3 +235,27 @@ impl<F: Future + Unpin> Future for Guarded<F> {
         polled
     }
 }
+
+#[cfg(all(test, not(toolkit_loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::{Lock, SharedLock};
+
+    /// Calling foreign code under a lock of the crate fails the test that does it.
+    #[test]
+    fn foreign_code_below_a_lock_is_found() {
+        let (lock, shared) = (Lock::new(1), SharedLock::new(2));
+        let called = |what: &str| catch_unwind(AssertUnwindSafe(|| drop(guard(what, || ()))));
+        assert!(called("free").is_ok());
+        let guarded = lock.lock();
+        assert!(called("below a lock").is_err());
+        drop(guarded);
+        let guarded = shared.read();
+        assert!(called("below a read lock").is_err());
+        drop(guarded);
+        let guarded = shared.write();
+        assert!(called("below a write lock").is_err());
+        drop(guarded);
+        assert!(called("free again").is_ok());
+    }
+}

@@ -87,6 +87,7 @@ mod sync;
 mod touched;
 mod until;
 mod watch;
+mod watch_ext;
 
 pub use blocking::Blocking;
 pub use broadcaster::{
@@ -114,4 +115,5 @@ pub use retry::{CacheSource, RetryWatch, RetryWatchBuilder};
 pub use source::{Entry, ListAt, ListPage, ListRequest, ListWatch, ListerWatcher, SourceFuture, WatchRequest};
 pub use touched::{Predicate, PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
-pub use watch::{BoxWatch, Stopper, Watch, WatchExt};
+pub use watch::{BoxWatch, Stopper, Watch};
+pub use watch_ext::WatchExt;

@@ -7,8 +7,8 @@
 use super::exit::Stop;
 use super::json;
 use super::json::LineEvent;
-use super::options::{Options, Task};
-use super::output::{Format, Output};
+use super::options::{Format, Options, Task};
+use super::output::Output;
 use super::read;
 use super::signals::Interrupt;
 use super::source::{self, Deadline};

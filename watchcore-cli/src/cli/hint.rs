@@ -4,10 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::stderr;
+
 /// Prints a line on standard error if a person reads both it and the data.
 pub(crate) fn hint(line: impl FnOnce() -> String) {
     if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
-        super::say(&line());
+        stderr::say(&line());
     }
 }
 

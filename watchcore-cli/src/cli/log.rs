@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -15,7 +16,7 @@ pub(crate) fn to_stderr(verbosity: u8, directives: Option<&str>) {
     let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(|| Careless);
     let _ = lines.with_target(verbosity > 0 || directives.is_some()).finish().with(filter).try_init();
     if let Some(complaint) = complaint {
-        super::say(&complaint);
+        stderr::say(&complaint);
     }
 }
 

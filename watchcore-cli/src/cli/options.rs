@@ -11,10 +11,21 @@ use clap_complete::Shell;
 
 use super::access::{self, Access};
 use super::examples;
-use super::output::Format;
-use super::serve::{self, Serve};
+use super::serve::flags::Flags;
+use super::serve::settings::{CommonOptions, Serve};
 use super::values::{self, StartMode};
 use watchcore::{Filter, OnLag};
+
+/// The form of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people; may change.
+    Text,
+    /// One JSON object per line.
+    Json,
+    /// No line per event.
+    Quiet,
+}
 
 #[derive(Parser, Debug)]
 #[command(
@@ -52,7 +63,7 @@ struct Common {
     #[arg(long, global = true, value_name = "P", value_hint = ValueHint::Other)]
     prefix: Option<OsString>,
     /// Events that the log holds: how far a watch may fall behind [default: 65536]
-    #[arg(long, global = true, value_name = "N", value_parser = capacity)]
+    #[arg(long, global = true, value_name = "N", value_parser = values::capacity)]
     capacity: Option<usize>,
     /// The form of standard output; quiet: only the summary
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
@@ -157,7 +168,7 @@ enum Command {
     Status,
     /// Serves lists and watches over HTTP, as the Kubernetes API server does
     #[command(after_help = examples::SERVE)]
-    Serve(Box<serve::Flags>),
+    Serve(Box<Flags>),
     /// Measures this machine: an embedded load without etcd, then a table
     #[command(after_help = examples::BENCH)]
     Bench {
@@ -214,9 +225,6 @@ impl Command {
     }
 }
 
-/// The default number of events that the log of a cache holds.
-pub(crate) const CAPACITY: usize = 65_536;
-
 /// The commands that show a range of keys, and so need `--prefix`.
 const OF_A_RANGE: [&str; 5] = ["watch", "list", "count", "diff", "status"];
 
@@ -258,14 +266,6 @@ impl From<Lag> for OnLag {
             Lag::Resnapshot => OnLag::Resnapshot,
             Lag::Conflate => OnLag::Conflate,
         }
-    }
-}
-
-fn capacity(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(capacity) => Ok(capacity),
-        Err(_) => Err("expected a whole number from 1".to_owned()),
     }
 }
 
@@ -384,7 +384,7 @@ pub(crate) fn read(
         Command::Serve(flags) => {
             let (access, prefix, capacity) = (given.clone(), prefix.clone(), common.capacity);
             let (labels, fields) = (common.labels_from, std::mem::take(&mut attributes.fields));
-            let common = serve::CommonOptions { access, prefix, capacity, labels, fields };
+            let common = CommonOptions { access, prefix, capacity, labels, fields };
             Task::Serve(Box::new(Serve { flags: *flags, common }))
         }
         Command::Bench { objects, events, subscribers, value_size, selective } => {
@@ -413,7 +413,7 @@ pub(crate) fn read(
         return Err(usage(ErrorKind::MissingRequiredArgument, message));
     }
     let Common { format, timeout, verbose, .. } = common;
-    let capacity = common.capacity.unwrap_or(CAPACITY);
+    let capacity = common.capacity.unwrap_or(values::CAPACITY);
     let log = variable("RUST_LOG").map(|directives| directives.to_string_lossy().into_owned());
     let log = log.filter(|directives| !directives.trim().is_empty());
     Ok(Options { task, access, prefix, attributes, capacity, format, keys_only, timeout, verbosity: verbose, log })

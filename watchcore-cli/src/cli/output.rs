@@ -6,21 +6,10 @@ use std::os::fd::AsFd;
 
 use super::exit::{Failure, Stop};
 use super::json::{LineEvent, Numbers};
-use super::options::{Options, Task};
+use super::options::{Format, Options, Task};
 use super::source::Deadline;
 use super::{json, text};
 use watchcore::{Error, KeyValue, Resync};
-
-/// The form of the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// For people; may change.
-    Text,
-    /// One JSON object per line.
-    Json,
-    /// No line per event.
-    Quiet,
-}
 
 /// A buffer this long is written out before its batch is complete.
 const FLUSH_BYTES: usize = 256 * 1024;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::exit::Stop;
 use super::json::{self, Line};
-use super::options::Options;
-use super::output::{Format, Output};
+use super::options::{Format, Options};
+use super::output::Output;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, Source};
 use super::text;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::exit::{Failure, Stop};
 use super::json::LineEvent;
-use super::options::{Options, Task};
-use super::output::{Format, Output};
+use super::options::{Format, Options, Task};
+use super::output::Output;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, Source};
 use super::status;

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use watchcore::{Attribute, Filter, Labels};
 
+/// The default number of events that the log of a cache holds.
+pub(crate) const CAPACITY: usize = 65_536;
+
 /// The start of a `watch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartMode {
@@ -94,6 +97,15 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(count) => Ok(count),
+        Err(_) => Err("expected a whole number from 1".to_owned()),
+    }
+}
+
+/// Parses how many events a log holds, from 1.
+pub(crate) fn capacity(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(capacity) => Ok(capacity),
         Err(_) => Err("expected a whole number from 1".to_owned()),
     }
 }

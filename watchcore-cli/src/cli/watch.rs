@@ -11,6 +11,7 @@ use super::options::{Options, Watch};
 use super::output::Output;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, FUTURE_LIMIT, Source};
+use super::stderr;
 use super::values::StartMode;
 use watchcore::{Batch, Cache, Code, Event, Kind, OnLag, ResyncReason, Start, Subscription, WakeSet, Want};
 use watchcore_etcd::Feeder;
@@ -71,7 +72,7 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
         feeder: OnceLock::new(),
     });
     let said = Arc::clone(&totals);
-    interrupt.set_last_words(move || super::say(&said.summary()));
+    interrupt.set_last_words(move || stderr::say(&said.summary()));
 
     let deadline = Deadline::of(options);
     let prefix = options.prefix.as_deref().unwrap_or_default();
@@ -493,7 +494,8 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{Captured, Format};
+    use super::super::options::Format;
+    use super::super::output::Captured;
     use super::*;
     use watchcore::Change;
 

@@ -14,6 +14,7 @@ mod loom;
 mod many;
 mod options;
 mod queue;
+mod shared;
 mod watcher;
 
 pub use log::Action;
@@ -26,17 +27,13 @@ use crate::object::Object;
 use crate::park;
 use gate::{Entered, Gate, Ticket};
 use log::{Keys, ObjectLog, Publication, objects_of};
+use shared::Shared;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use watchcore::{Code, Error, OnLag, Position, Result, Start, Stats};
-
-/// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length
-/// of the incoming queue of apimachinery's broadcaster, plus the event that its goroutine is
-/// distributing. So a program that publishes and reads on one thread works as it does there.
-const INCOMING: u64 = 26;
 
 /// Publishes objects of one type to any number of watchers.
 ///
@@ -69,30 +66,6 @@ pub struct Broadcaster<T> {
     keys: Option<Keys<T>>,
 }
 
-/// The state that the broadcaster and its watchers share.
-struct Shared<T> {
-    gate: Gate<Option<ObjectLog<T>>>,
-    /// The number of the last object, stored before the object can be read: a reader that finds an
-    /// object in the log finds its number here.
-    head: AtomicU64,
-    /// The last event of all watchers, if the broadcaster was shut down with an error.
-    failed: OnceLock<Status>,
-    defaults: WatchOptions,
-    /// The minimum number of events that the log keeps.
-    window: u64,
-    epoch: u64,
-    watchers: AtomicUsize,
-}
-
-impl<T> Shared<T> {
-    /// One above the number of the last object.
-    fn head(&self) -> u64 {
-        // Acquire pairs with the publisher's Release store, which precedes the publication in the
-        // log: everything that was read in the log is below this number.
-        self.head.load(Ordering::Acquire) + 1
-    }
-}
-
 /// A publisher that may wait. Dropping it leaves the line.
 struct InLine<'a, S> {
     gate: &'a Gate<S>,
@@ -107,6 +80,13 @@ impl<S> Drop for InLine<'_, S> {
 
 fn stopped(what: &str) -> Error {
     Error::new(Code::Closed, format!("{what}: broadcaster already stopped. Make a new one."))
+}
+
+impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
+    /// Makes the broadcaster. The errors are those of [`Broadcaster::new`].
+    pub fn build(self) -> Result<Broadcaster<T>> {
+        Broadcaster::with(&self.name, self.defaults, self.history, self.keys)
+    }
 }
 
 impl<T: Send + Sync + 'static> Broadcaster<T> {

@@ -3,11 +3,15 @@
 #![forbid(unsafe_code)]
 
 use super::log::Keys;
-use super::{Broadcaster, INCOMING};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use watchcore::{Code, Error, Result};
+
+/// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length
+/// of the incoming queue of apimachinery's broadcaster, plus the event that its goroutine is
+/// distributing. So a program that publishes and reads on one thread works as it does there.
+const INCOMING: u64 = 26;
 
 /// The rule for a watcher that has not taken `queue` events.
 ///
@@ -118,7 +122,7 @@ pub(super) fn window(defaults: &WatchOptions, history: usize) -> Result<usize> {
     ))
 }
 
-/// Options of a new [`Broadcaster`].
+/// Options of a new [`Broadcaster`](crate::Broadcaster).
 ///
 /// ```
 /// use watchcore_toolkit::{Action, Broadcaster, WatchExt, WhenFull};
@@ -134,10 +138,10 @@ pub(super) fn window(defaults: &WatchOptions, history: usize) -> Result<usize> {
 /// ```
 #[must_use = "no broadcaster is made before `build`"]
 pub struct BroadcasterBuilder<T> {
-    defaults: WatchOptions,
-    history: usize,
-    name: String,
-    keys: Option<Keys<T>>,
+    pub(super) defaults: WatchOptions,
+    pub(super) history: usize,
+    pub(super) name: String,
+    pub(super) keys: Option<Keys<T>>,
 }
 
 impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
@@ -146,7 +150,7 @@ impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
     }
 
     /// The log keeps at least this number of events (default: four times the queue), for
-    /// [`Broadcaster::after`] and for watches with longer queues. Their objects live as long.
+    /// [`Broadcaster::after`](crate::Broadcaster::after) and for watches with longer queues. Their objects live as long.
     pub fn history(mut self, events: usize) -> BroadcasterBuilder<T> {
         self.history = events;
         self
@@ -183,11 +187,6 @@ impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
     pub fn keys<K: Into<Vec<u8>>>(mut self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> BroadcasterBuilder<T> {
         self.keys = Some(AssertUnwindSafe(Arc::new(move |object: &T| key(object).into())));
         self
-    }
-
-    /// Makes the broadcaster. The errors are those of [`Broadcaster::new`].
-    pub fn build(self) -> Result<Broadcaster<T>> {
-        Broadcaster::with(&self.name, self.defaults, self.history, self.keys)
     }
 }
 

@@ -4,8 +4,9 @@
 
 use super::gate::Member;
 use super::log::{ends, payload_of};
+use super::options::WatchOptions;
 use super::queue::DropQueue;
-use super::{Shared, WatchOptions};
+use super::shared::Shared;
 use crate::event::{Origin, Payload, WatchEvent};
 use crate::object::Object;
 use crate::watch::{Stopper, Watch};

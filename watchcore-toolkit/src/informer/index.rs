@@ -19,7 +19,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::poll_guarded;
+use super::poll::poll_guarded;
 use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::Payload;
 use crate::foreign::{Notify, discard, guard, wake};

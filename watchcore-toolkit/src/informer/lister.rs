@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::InformerShared;
 use super::index::left;
+use super::shared::InformerShared;
 use crate::object::{FromKeyValue, object_of, view_of};
 use std::fmt;
 use std::ops::Deref;

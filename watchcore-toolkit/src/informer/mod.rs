@@ -5,6 +5,7 @@
 //! | `handler` | the trait with the callbacks |
 //! | `run` | runs one handler |
 //! | `calls` | whether a call may start, and waits for its end |
+//! | `shared`, `poll` | the state of all parts, and their polls |
 //! | `registration` | the program's handle on a handler |
 //! | `index` | indexes by function |
 //! | `lister` | reads |
@@ -15,8 +16,10 @@ mod calls;
 mod handler;
 mod index;
 mod lister;
+mod poll;
 mod registration;
 mod run;
+mod shared;
 
 pub use handler::{Handler, HandlerFns, HandlerOptions};
 pub use index::IndexStatus;
@@ -25,25 +28,21 @@ pub use registration::{HandlerState, HandlerStatus, Registration};
 pub use run::HandlerRun;
 
 use crate::clock::{Clock, SystemClock};
-use crate::event::{Status, WatchEvent};
-use crate::foreign::guard;
 use crate::object::FromKeyValue;
 use crate::objects::{ObjectWatch, ObjectWatchBuilder};
 use crate::park;
 use crate::sync::Lock;
-use crate::watch::{Stopper, Watch};
+use crate::watch::Watch;
 use calls::Calls;
-use futures_core::Stream;
 use index::{IndexFn, Indexes, Keeper, left};
 use registration::{Owners, RegistrationShared};
+use shared::InformerShared;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Code, Error, Filter, Range, Result};
+use watchcore::{Cache, Code, Error, Filter, Result};
 
 /// Handlers, listers and indexes over a cache, or over the part of it that a filter selects.
 ///
@@ -80,23 +79,6 @@ impl<O> Clone for Informer<O> {
     fn clone(&self) -> Informer<O> {
         Informer { shared: Arc::clone(&self.shared) }
     }
-}
-
-pub(crate) struct InformerShared<O> {
-    cache: Cache,
-    /// `None` is the whole cache.
-    filter: Option<Filter>,
-    clock: Arc<dyn Clock>,
-    indexes: Option<Arc<Indexes<O>>>,
-    /// Stops the watch of the indexes.
-    index_stopper: Option<Stopper>,
-    /// The handlers that may still run; others are removed when a handler is added.
-    handlers: Lock<Vec<Weak<RegistrationShared>>>,
-    next_id: AtomicU64,
-    stopped: AtomicBool,
-    /// The number of objects when the first handler was added, if the cache was ready: later tables start with this
-    /// capacity. It is read only once, because the cache computes it by a walk over its subscriptions.
-    expected: OnceLock<usize>,
 }
 
 /// Options of a new informer, made by [`Informer::builder`].
@@ -193,21 +175,6 @@ fn typed<O: FromKeyValue>(cache: &Cache, filter: Option<&Filter>) -> ObjectWatch
     }
 }
 
-/// Polls a watch of the informer. The watch guards all foreign code except the predicates of its
-/// filter, which the core calls: a predicate that panics ends the watch.
-fn poll_guarded<T>(poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<std::result::Result<Option<T>, Status>> {
-    match guard("a predicate of the informer's filter", poll) {
-        Ok(polled) => polled.map(Ok),
-        Err(panicked) => Poll::Ready(Err(Status::new(500, format!("{panicked}. Mend it.")))),
-    }
-}
-
-/// Polls for the next event of a watch of the informer; the last event is an error if the watch failed.
-fn poll_event<O: FromKeyValue>(watch: &mut ObjectWatch<O>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
-    poll_guarded(|| Pin::new(watch).poll_next(context))
-        .map(|polled| polled.unwrap_or_else(|status| Some(WatchEvent::error(status))))
-}
-
 /// Runs a future on its own thread.
 fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<()> {
     let run = move || {
@@ -217,56 +184,6 @@ fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<
         let message = format!("start the thread {name}: {error}. End other threads, or run handlers as futures.");
         Error::new(Code::ResourceExhausted, message)
     })
-}
-
-impl<O> InformerShared<O> {
-    /// Combines the informer's filter with another one.
-    fn with(&self, filter: Option<&Filter>) -> Option<Filter> {
-        match (&self.filter, filter) {
-            (Some(own), Some(other)) => Some(own.clone().and(other.clone())),
-            (own, other) => own.as_ref().or(other).cloned(),
-        }
-    }
-
-    fn namespace(&self, namespace: &str) -> Range {
-        let prefix = self.cache.prefix();
-        let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
-        Range::prefix([prefix, slash, namespace.as_bytes(), b"/"].concat())
-    }
-
-    fn indexes(&self, name: &str) -> Result<&Indexes<O>> {
-        self.indexes.as_deref().ok_or_else(|| {
-            Error::new(
-                Code::InvalidArgument,
-                format!("read index {name}: this informer has none. Give its builder one: .index({name:?}, ..)."),
-            )
-        })
-    }
-
-    fn stop(&self) {
-        // The flag is set under the lock of the handler list: a handler that is added concurrently
-        // is either in the list or refused.
-        let handlers = {
-            let mut handlers = self.handlers.lock();
-            self.stopped.store(true, Ordering::Release);
-            std::mem::take(&mut *handlers)
-        };
-        handlers.iter().filter_map(Weak::upgrade).for_each(|handler| handler.remove());
-        if let Some(stopper) = &self.index_stopper {
-            stopper.stop();
-        }
-    }
-}
-
-impl<O> Drop for InformerShared<O> {
-    fn drop(&mut self) {
-        // Only the informer could end detached handlers, with their threads and their cache, so it does so here.
-        let handlers = std::mem::take(&mut *self.handlers.lock());
-        handlers.iter().filter_map(Weak::upgrade).for_each(|handler| handler.informer_dropped());
-        if let Some(stopper) = &self.index_stopper {
-            stopper.stop();
-        }
-    }
 }
 
 impl<O: FromKeyValue> Informer<O> {

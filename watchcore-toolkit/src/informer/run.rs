@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::handler::Handler;
-use super::poll_event;
+use super::poll::poll_event;
 use super::registration::RegistrationShared;
 use crate::event::{Payload, Status, WatchEvent};
 use crate::object::FromKeyValue;

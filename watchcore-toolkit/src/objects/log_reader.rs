@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::handle::{Refusals, WatchStep};
 use super::known::Known;
-use super::{ObjectWatchBuilder, Refusals, WatchStep};
+use super::options::{ObjectWatchBuilder, StartState, seed};
 use crate::event::{Origin, WatchEvent};
 use crate::foreign::guard;
 use crate::object::{Conversion, FromKeyValue, object_of};
@@ -11,7 +12,7 @@ use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use watchcore::{Batch, Error, Event, KeyValue, Kind, Phase, Position, Subscription};
+use watchcore::{Batch, Error, Event, KeyValue, Kind, Phase, Position, Start, Subscription};
 
 /// The number of events per poll. A batch is converted at once and released, so that a consumer that pauses in the
 /// middle keeps no part of the log in memory; `known` is at most this number of events ahead of the delivered events.
@@ -45,17 +46,6 @@ pub(super) struct LogReader<O> {
     held: Batch,
 }
 
-/// How much the reader knows of the state after which the watch starts, and which is not delivered.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum StartState {
-    /// Everything, or nothing needs to be known.
-    Known,
-    /// Nothing yet: the state is read before the first event after it is made.
-    Awaited,
-    /// Nothing: the state has left the window. The log's own old values are used, and no difference can be made.
-    Unknown,
-}
-
 /// The result of a poll of the log.
 pub(super) enum Polled {
     /// Events were made, or a batch had none for the consumer.
@@ -80,6 +70,31 @@ impl<O: FromKeyValue> LogReader<O> {
             in_difference: false,
             start: StartState::Known,
             held: Batch::default(),
+        }
+    }
+
+    /// Makes a reader that knows the objects which its consumer knows at the start.
+    pub(super) fn seeded(options: &ObjectWatchBuilder<O>) -> watchcore::Result<LogReader<O>> {
+        let mut known = Known::with_capacity(options.expected);
+        match options.start {
+            Start::Now if options.cache.is_ready() => {
+                let (snapshot, subscription) = loop {
+                    if let Some(begun) = options.snapshot_and_rest()? {
+                        break begun;
+                    }
+                };
+                seed(&mut known, snapshot.filtered(&options.filter)?.map(|kv| kv.to_owned()));
+                Ok(LogReader::new(subscription, Some(known)))
+            }
+            // There is no state yet: the consumer is assumed to know the first one.
+            Start::Now => Ok(LogReader::new(options.subscribe(Start::State)?, Some(known)).silent()),
+            Start::After(_) | Start::AfterIn(_) => {
+                // A start that has left the window is refused here.
+                let subscription = options.subscribe(options.start)?;
+                let start = options.seed_start(&mut known);
+                Ok(LogReader::new(subscription, Some(known)).behind(start))
+            }
+            _ => Ok(LogReader::new(options.subscribe(options.start)?, Some(known))),
         }
     }
 

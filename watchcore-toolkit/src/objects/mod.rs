@@ -2,7 +2,8 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `options` | opening a watch |
+//! | `options` | the options of a watch, and its subscriptions |
+//! | `handle` | statistics and steps |
 //! | `log_reader` | converts batches of the log to typed events |
 //! | `known` | the objects that the consumer has |
 //! | `compare` | the difference between these and the present state |
@@ -14,14 +15,17 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod handle;
 mod known;
 mod log_reader;
 mod options;
 #[cfg(test)]
 mod tests;
 
+pub use handle::WatchFigures;
 pub use options::ObjectWatchBuilder;
 
+pub(crate) use handle::{WatchHandle, WatchStep};
 pub(crate) use known::{KeyOf, Known};
 
 use crate::clock::{Clock, Delay, delay_from};
@@ -32,7 +36,9 @@ use crate::sync::Lock;
 use crate::watch::{Stopper, Watch};
 use compare::{Comparison, Difference};
 use futures_core::Stream;
-use log_reader::{LogReader, Polled, StartState};
+use handle::Refusals;
+use log_reader::{LogReader, Polled};
+use options::StartState;
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
@@ -40,9 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Closer, Error, KeyValue, Lag, Position};
-
-type Refused = Box<dyn FnMut(&KeyValue, &Error) + Send>;
+use watchcore::{Cache, Error, OnLag, Position, Start};
 
 /// A typed watch over a cache delivers the state, then every change, with old and new values.
 ///
@@ -88,15 +92,6 @@ pub struct ObjectWatch<O: FromKeyValue> {
     stopper: Stopper,
 }
 
-/// The result of a watch's poll.
-pub(crate) enum WatchStep<O> {
-    Event(WatchEvent<O>),
-    /// The events so far make a whole state, including everything up to this position: no revision, difference or
-    /// initial state is delivered in part. Only for a watch that requested marks. The watch derives this from the log;
-    /// the positions of its events do not suffice, because the rest of a revision may have no event for the consumer.
-    Whole(Position),
-}
-
 enum WatchState<O> {
     Reading,
     /// The window has overtaken the watch: a comparison must start.
@@ -117,90 +112,13 @@ struct DifferenceLeft<O> {
     puts: std::vec::IntoIter<(Option<O>, O)>,
 }
 
-/// The part of a watch that other threads use.
-pub(crate) struct WatchHandle {
-    /// Closes the subscription that the watch reads now.
-    closer: Lock<Closer>,
-    given: AtomicU64,
-    lost: AtomicU64,
-    compared: AtomicU64,
-    refused: AtomicU64,
-    known: AtomicU64,
-}
-
-/// The statistics of a watch, available to any thread.
-///
-/// ```
-/// use watchcore::{Cache, KeyValue};
-/// use watchcore_toolkit::ObjectWatch;
-///
-/// let cache = Cache::builder("/").build()?;
-/// let watch = ObjectWatch::<KeyValue>::open(&cache)?;
-/// assert_eq!((watch.figures().given, watch.figures().lag.events), (0, 0));
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct WatchFigures {
-    /// Events delivered, including marks.
-    pub given: u64,
-    /// Revisions that the watch did not see one by one.
-    pub lost: u64,
-    /// How often the window overtook the watch, and a difference was made.
-    pub compared: u64,
-    /// Values that could not be decoded.
-    pub refused: u64,
-    /// Objects that the watch knows.
-    pub known: u64,
-    /// The present lag of the watch.
-    pub lag: Lag,
-}
-
-/// Counts and reports values that the decoder refused.
-struct Refusals {
-    call: Option<Refused>,
-    handle: Arc<WatchHandle>,
-}
-
-impl Refusals {
-    fn report(&mut self, kv: &KeyValue, error: &Error) {
-        self.handle.refused.fetch_add(1, Ordering::Relaxed);
-        match &mut self.call {
-            // Without the guard, a panic here would lose the rest of the batch. The guard has logged it.
-            Some(call) => drop(guard("the function for values that cannot be decoded", || call(kv, error))),
-            None => tracing::warn!(key = %String::from_utf8_lossy(kv.key()), %error, "a value cannot be decoded"),
-        }
-    }
-}
-
-impl WatchHandle {
-    fn closer(&self) -> Closer {
-        self.closer.lock().clone()
-    }
-
-    /// Ends the subscription that the watch reads now. The stopper stores its flag before it calls this, and the watch
-    /// loads the flag after `read_from`. So either this call finds the newer subscription, or the watch finds itself
-    /// stopped. The lock orders the two, and is released before the close, which wakes the consumer.
-    fn stop(&self) {
-        self.closer().close();
-    }
-
-    fn read_from(&self, subscription: Closer) {
-        // The watch closes the former subscription when it drops it.
-        drop(self.closer.replace(subscription));
-    }
-
-    pub(crate) fn figures(&self) -> WatchFigures {
-        let lag = self.closer().lag();
-        let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        WatchFigures {
-            given: load(&self.given),
-            lost: load(&self.lost),
-            compared: load(&self.compared),
-            refused: load(&self.refused),
-            known: load(&self.known),
-            lag,
-        }
+impl<O: FromKeyValue> ObjectWatchBuilder<O> {
+    /// Opens the watch. INVALID_ARGUMENT if the filter uses labels or fields that the cache does not declare; CLOSED.
+    pub fn open(self) -> watchcore::Result<ObjectWatch<O>> {
+        let keeps = matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate);
+        let reader = if keeps { LogReader::seeded(&self)? } else { LogReader::new(self.subscribe(self.start)?, None) };
+        let of_state = matches!(self.start, Start::State | Start::StateAtLeast(_));
+        Ok(ObjectWatch::start(self, if of_state { reader.of_state() } else { reader }))
     }
 }
 

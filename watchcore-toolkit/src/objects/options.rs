@@ -2,9 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::handle::Refused;
 use super::known::Known;
-use super::log_reader::{LogReader, StartState};
-use super::{ObjectWatch, Refused};
 use crate::clock::{Clock, SystemClock};
 use crate::object::{FromKeyValue, object_of};
 use std::marker::PhantomData;
@@ -14,7 +13,18 @@ use watchcore::{
     Cache, Code, Error, Filter, KeyValue, OnLag, Range, Read, ReadOptions, Result, Snapshot, Start, Subscription,
 };
 
-/// Options of a typed watch, made by [`ObjectWatch::builder`].
+/// How much the reader knows of the state after which the watch starts, and which is not delivered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartState {
+    /// Everything, or nothing needs to be known.
+    Known,
+    /// Nothing yet: the state is read before the first event after it is made.
+    Awaited,
+    /// Nothing: the state has left the window. The log's own old values are used, and no difference can be made.
+    Unknown,
+}
+
+/// Options of a typed watch, made by [`ObjectWatch::builder`](crate::ObjectWatch::builder).
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,15 +44,15 @@ use watchcore::{
 pub struct ObjectWatchBuilder<O> {
     pub(super) cache: Cache,
     pub(super) filter: Filter,
-    start: Start,
-    on_lag: OnLag,
-    name: String,
-    expected: usize,
-    bookmarks: Option<Duration>,
+    pub(super) start: Start,
+    pub(super) on_lag: OnLag,
+    pub(super) name: String,
+    pub(super) expected: usize,
+    pub(super) bookmarks: Option<Duration>,
     pub(super) resync: Option<Duration>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) refused: Option<Refused>,
-    object: PhantomData<fn() -> O>,
+    pub(super) object: PhantomData<fn() -> O>,
     /// Whether [`ObjectWatch::poll_step`] reports where the consumer has a whole state.
     pub(super) marks: bool,
     /// For tests: runs between a snapshot and the subscription that follows it.
@@ -131,42 +141,9 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
     }
 
-    /// Requests [`WatchStep::Whole`](super::WatchStep::Whole) too.
+    /// Requests [`WatchStep::Whole`](super::handle::WatchStep::Whole) too.
     pub(crate) fn marks(self) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { marks: true, ..self }
-    }
-
-    /// Opens the watch. INVALID_ARGUMENT if the filter uses labels or fields that the cache does not declare; CLOSED.
-    pub fn open(self) -> Result<ObjectWatch<O>> {
-        let keeps = matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate);
-        let reader = if keeps { self.seeded()? } else { LogReader::new(self.subscribe(self.start)?, None) };
-        let of_state = matches!(self.start, Start::State | Start::StateAtLeast(_));
-        Ok(ObjectWatch::start(self, if of_state { reader.of_state() } else { reader }))
-    }
-
-    /// Makes a reader that knows the objects which its consumer knows at the start.
-    fn seeded(&self) -> Result<LogReader<O>> {
-        let mut known = Known::with_capacity(self.expected);
-        match self.start {
-            Start::Now if self.cache.is_ready() => {
-                let (snapshot, subscription) = loop {
-                    if let Some(begun) = self.snapshot_and_rest()? {
-                        break begun;
-                    }
-                };
-                seed(&mut known, snapshot.filtered(&self.filter)?.map(|kv| kv.to_owned()));
-                Ok(LogReader::new(subscription, Some(known)))
-            }
-            // There is no state yet: the consumer is assumed to know the first one.
-            Start::Now => Ok(LogReader::new(self.subscribe(Start::State)?, Some(known)).silent()),
-            Start::After(_) | Start::AfterIn(_) => {
-                // A start that has left the window is refused here.
-                let subscription = self.subscribe(self.start)?;
-                let start = self.seed_start(&mut known);
-                Ok(LogReader::new(subscription, Some(known)).behind(start))
-            }
-            _ => Ok(LogReader::new(self.subscribe(self.start)?, Some(known))),
-        }
     }
 
     /// Reads the state after which the watch starts, if the cache has it.
@@ -187,7 +164,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         }
     }
 
-    fn subscribe(&self, start: Start) -> Result<Subscription> {
+    pub(super) fn subscribe(&self, start: Start) -> Result<Subscription> {
         // This watch makes the difference itself, relative to this consumer and with old values,
         // which the core does not remember.
         let on_lag = if self.on_lag == OnLag::SkipToOldest { OnLag::SkipToOldest } else { OnLag::Stop };
@@ -226,7 +203,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
 }
 
 /// Records the objects of a state that can be decoded.
-fn seed<O: FromKeyValue>(known: &mut Known<O>, state: impl Iterator<Item = KeyValue>) {
+pub(super) fn seed<O: FromKeyValue>(known: &mut Known<O>, state: impl Iterator<Item = KeyValue>) {
     for kv in state {
         if let Ok(object) = object_of::<O>(&kv) {
             known.insert(object);

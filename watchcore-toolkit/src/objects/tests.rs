@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::ObjectWatchBuilder;
-use crate::watch::WatchExt;
+use crate::watch_ext::WatchExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

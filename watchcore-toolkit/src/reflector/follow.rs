@@ -4,7 +4,7 @@
 
 use super::feed::Taken;
 use super::status::ReflectorState;
-use super::{Outcome, Over, Reflector};
+use super::{BUDGET, Outcome, Over, Reflector};
 use crate::clock::{Clock, Delay};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::guarded_source::{guarded_answer, poll_watch};
@@ -21,9 +21,6 @@ use watchcore::SourceState;
 
 /// A silent watch is abandoned this long after its time-out.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The maximum number of events that are taken before other tasks run.
-pub(super) const BUDGET: u64 = 256;
-
 impl<L: ListerWatcher<Watch: Watch<Object = Entry>>> Reflector<L> {
     /// Follows a watch to its end.
     pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration) -> Outcome<Input> {

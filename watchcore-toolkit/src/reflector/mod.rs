@@ -22,7 +22,6 @@ use crate::source::{Entry, ListAt, ListPage, ListerWatcher, SourceFuture, WatchR
 use crate::sync::Lock;
 use crate::watch::{Signal, Stopper, Watch};
 use feed::{Feed, Gathering};
-use follow::BUDGET;
 use handle::{Links, Nudge};
 use status::StatusCell;
 use std::fmt;
@@ -91,6 +90,9 @@ pub struct Reflector<L: ListerWatcher> {
     links: Arc<Links>,
     stopper: Stopper,
 }
+
+/// The maximum number of events that are taken before other tasks run.
+const BUDGET: u64 = 256;
 
 struct ReflectorOptions {
     page_size: usize,

@@ -8,12 +8,9 @@
 mod config;
 mod document;
 mod files;
-mod flags;
+pub(crate) mod flags;
 mod notify;
-mod settings;
-
-pub(crate) use flags::Flags;
-pub(crate) use settings::CommonOptions;
+pub(crate) mod settings;
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -24,7 +21,8 @@ use super::exit::{Failure, Stop};
 use super::options::Options;
 use super::signals::Interrupt;
 use super::source;
-use settings::{CacheSettings, Settings};
+use super::stderr;
+use settings::{CacheSettings, CommonOptions, Serve, Settings};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::Notify;
@@ -39,13 +37,6 @@ const RUNTIME: Duration = Duration::from_secs(1);
 /// The longest time after the grace period: for requests of connections that were cut off, the feeders, the runtime,
 /// and a second for the steps in between. A process that is forced to end earlier has not ended cleanly.
 const ENDING: Duration = Duration::from_secs(Server::CUT.as_secs() + FEEDERS.as_secs() + RUNTIME.as_secs() + 1);
-
-/// The command's own options, and the common options that it uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Serve {
-    pub(crate) flags: Flags,
-    pub(crate) common: CommonOptions,
-}
 
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
     let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var_os(name))?;
@@ -138,7 +129,7 @@ async fn serving(
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
     ignore_hangups();
     let said = announcement(settings, server.address());
-    super::say(&said);
+    stderr::say(&said);
     notify::send_state(&format!("READY=1\nSTATUS={said}"));
     let ended = until_asked(options.timeout, interrupt).await;
     // systemd waits for as long as the configuration says, whatever the unit says.

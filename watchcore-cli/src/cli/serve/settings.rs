@@ -13,6 +13,7 @@ use super::document::Document;
 use super::flags::{Flags, GivenResource};
 use crate::cli::access::{self, Access, Given, Variables};
 use crate::cli::exit::Failure;
+use crate::cli::values;
 use watchcore::{Cache, Code};
 use watchcore_http::{Limits, Resource};
 
@@ -34,6 +35,13 @@ pub(crate) struct CommonOptions {
     /// The values of `--labels-from` and `--field`, for the resources of `--resource`.
     pub(crate) labels: String,
     pub(crate) fields: Vec<(String, String)>,
+}
+
+/// The command's own options, and the common options that it uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Serve {
+    pub(crate) flags: Flags,
+    pub(crate) common: CommonOptions,
 }
 
 /// The checked settings of a server.
@@ -231,7 +239,7 @@ impl Merge<'_> {
     }
 
     fn cache(&self, prefix: Vec<u8>, capacity: Option<usize>) -> CacheSettings {
-        let capacity = self.common.capacity.or(capacity).unwrap_or(crate::cli::options::CAPACITY);
+        let capacity = self.common.capacity.or(capacity).unwrap_or(values::CAPACITY);
         CacheSettings { prefix, capacity, resources: Vec::new() }
     }
 
