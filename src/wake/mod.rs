@@ -3,7 +3,7 @@
 //! A consumer sleeps in its [`ParkedWaiter`]. The writer pays a fence and a load per revision while nobody sleeps. Else a
 //! pass finds the consumers to wake. The writer does it itself where little is to be looked at; otherwise the notifier
 //! does. The thread that holds the pass lock owns the tables, which say who waits for what; consumers and feeders reach it
-//! by the words and the inbox of [`Waiters`](sleep::waiters::Waiters). Filters run on its thread, and it holds no lock
+//! by the words and the inbox of [`Waiters`]. Filters run on its thread, and it holds no lock
 //! meanwhile that another thread could wait for. Filters with a predicate of the user's have a hub and a notifier of their
 //! own ([`FilterCode`]).
 //!

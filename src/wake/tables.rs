@@ -9,7 +9,7 @@
 //! wakes those that have one. Filters run here, and no lock is held that another thread could wait for. Other foreign code
 //! (wakers, the source, the drop of filters) is collected and called after its release.
 //!
-//! A pass is bounded by [`steps`](super::steps). Each part keeps the work that it did not reach, and reports that; the
+//! A pass is bounded by [`steps`]. Each part keeps the work that it did not reach, and reports that; the
 //! notifier returns after it has served the other caches that have called.
 //!
 //! | file | what |

@@ -45,7 +45,7 @@ pub(crate) struct DueTimes {
     /// The notifier looks no later than this: its heap has an entry of that time, or will once it reads a message that was
     /// posted; [`NEVER`]: the heap has none.
     listed: AtomicU64,
-    /// The waiter's number in [`Timers`](super::timers::Timers); 0: none. Only the thread that holds the pass lock uses it.
+    /// The waiter's number in the timers of the tables; 0: none. Only the thread that holds the pass lock uses it.
     number: Plain,
 }
 

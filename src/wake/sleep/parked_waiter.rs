@@ -143,20 +143,14 @@ const NEXT_INTEREST: u32 = 2;
 /// A counted reference to a waiter: its consumer, the tables and each handle that may close the subscription have one.
 pub(crate) type WaiterRef = Arc<ParkedWaiter>;
 
-/// The consumer's own part of its waiter.
-#[derive(Default)]
-pub(crate) struct Registration {
-    /// The thing that it waits for whenever it is parked.
-    pub(crate) interest: Option<Interest>,
-}
-
 /// See the module.
 pub(crate) struct ParkedWaiter {
     /// A [`WaiterWord`].
     word: AtomicU64,
     /// The number of the interest that was announced last, and [`ANNOUNCED`].
     announced: AtomicU32,
-    /// Its index in the list of its group or bucket. Only the thread that holds the pass lock uses it, and the pass lock orders the accesses.
+    /// Its index in the list of its group or bucket. Only the thread that holds the pass lock uses it, and the lock orders the
+    /// accesses.
     index: PlainHalf,
     /// The waker and the membership, owned as the state says.
     pub(crate) waker: Owned<WakerSlot<ParkedWaiter>>,
@@ -166,8 +160,8 @@ pub(crate) struct ParkedWaiter {
     woken_at: Plain,
     /// The due times, made when the consumer first parks with one.
     times: OnceArc<DueTimes>,
-    /// Only the consumer uses this.
-    pub(crate) registration: Owned<Registration>,
+    /// The thing that it waits for whenever it is parked. Only the consumer uses this.
+    pub(crate) interest: Owned<Option<Interest>>,
     /// Its hub, and where it is filed.
     filed: Plain,
 }
@@ -183,7 +177,7 @@ impl ParkedWaiter {
             member: MemberWord::new(),
             woken_at: Plain::new(0),
             times: OnceArc::new(),
-            registration: Owned::new(Registration::default()),
+            interest: Owned::new(None),
             filed: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }
     }

@@ -7,7 +7,7 @@
 use super::due::{Due, DueTimes};
 use super::group::{FilterCode, GroupRef};
 use super::interest::{CacheFrontier, Interest};
-use super::parked_waiter::{CountedAt, EndedSleep, ParkedWaiter, Registration, WaiterRef};
+use super::parked_waiter::{CountedAt, EndedSleep, ParkedWaiter, WaiterRef};
 use super::ready_list::{Membership, SetMember};
 use super::waiters::{Message, Waiters};
 use super::wake_set::WakeSet;
@@ -84,9 +84,9 @@ impl WaiterCell {
     #[inline]
     pub(crate) unsafe fn shared_parker(&self, code: impl FnOnce() -> FilterCode) -> Parker<'_> {
         let waiter = self.0.get_or_make(|| ParkedWaiter::new(code()));
-        // SAFETY: the only consumer calls this and has no other parker, so no other reference to the registration lives.
-        let own = unsafe { waiter.registration.take() };
-        Parker { home: &self.0, waiter, own }
+        // SAFETY: the only consumer calls this and has no other parker, so no other reference to the interest lives.
+        let interest = unsafe { waiter.interest.take() };
+        Parker { home: &self.0, waiter, interest }
     }
 }
 
@@ -100,7 +100,7 @@ impl std::fmt::Debug for WaiterCell {
 pub(crate) struct Parker<'s> {
     home: &'s OnceArc<ParkedWaiter>,
     waiter: &'s ParkedWaiter,
-    own: &'s mut Registration,
+    interest: &'s mut Option<Interest>,
 }
 
 impl Parker<'_> {
@@ -166,19 +166,19 @@ impl Parker<'_> {
 
     /// The filter group that it has joined, once it has slept for events: it never sleeps for anything else after that.
     pub(crate) fn group(&self) -> Option<&GroupRef> {
-        self.own.interest.as_ref().and_then(Interest::group_of_events)
+        self.interest.as_ref().and_then(Interest::group_of_events)
     }
 
     /// Whether it waits for events already, at this bucket, or with this request for one.
     pub(crate) fn waits_for_events(&self, bucket: Option<*const Bucket>, request: Option<*const Request>) -> bool {
-        self.own.interest.as_ref().is_some_and(|interest| interest.is_of_events_at(bucket, request))
+        self.interest.as_ref().is_some_and(|interest| interest.is_of_events_at(bucket, request))
     }
 
     /// Sets the interest that it parks for from now on. It is awake.
     pub(crate) fn wait_for(&mut self, interest: Interest) {
-        if !self.own.interest.as_ref().is_some_and(|before| before.is(&interest)) {
+        if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
             self.waiter.announce_anew();
-            self.own.interest = Some(interest);
+            *self.interest = Some(interest);
         }
     }
 
@@ -195,7 +195,7 @@ impl Parker<'_> {
         if !waiter.is_idle() {
             self.unpark(cache);
         }
-        let Some(interest) = &self.own.interest else { return Ok(()) };
+        let Some(interest) = &*self.interest else { return Ok(()) };
         // The consumer counts itself, before the fence. Partner: the loads in `published`, `published_events` and `FilterGroup::has_parked`.
         let counted = match interest {
             Interest::Chain(_, bucket) => {
@@ -277,7 +277,7 @@ impl Parker<'_> {
         let EndedSleep { resume, counted } = waiter.unpark();
         #[cfg(loom)]
         let counted = if weak::is(weak::Site::UncountedTwice) { CountedAt::Hub } else { counted };
-        match (counted, &self.own.interest) {
+        match (counted, &*self.interest) {
             (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => waiters.remove_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has moved the waiter to the bucket.
@@ -310,7 +310,7 @@ impl Parker<'_> {
         if is_listed || self.waiter.is_announced() {
             let code = self.waiter.code();
             self.post(cache, Message::Leave(self.count()));
-            let revision = self.own.interest.as_ref().and_then(Interest::revision_wanted);
+            let revision = self.interest.as_ref().and_then(Interest::revision_wanted);
             // The notifier then lowers the wanted revision, so that the source is not asked for it any more, and drops
             // a predicate though nobody publishes: the predicate may hold the cache itself.
             if revision.is_some_and(|revision| revision >= cache.waiters(code).highest_revision_wanted())
@@ -320,7 +320,7 @@ impl Parker<'_> {
             }
         }
         // Drops its counts on the bucket and on the request for it.
-        self.own.interest = None;
+        *self.interest = None;
         self.leave_sets();
     }
 }

@@ -115,7 +115,7 @@ fn look_at_one(members: &[ChainReader], seq: u64, view: &View<'_>, woken: &mut V
 #[derive(Default)]
 pub(super) struct Lists {
     readers: IdMap<ChainReaders>,
-    behind: BTreeMap<u64, Backlog>,
+    backlogs: BTreeMap<u64, Backlog>,
     /// The next portion begins with the list of this bucket, or of the smallest id above.
     next: u64,
     /// The lists whose members are woken next, once the cache is closed.
@@ -146,7 +146,7 @@ impl Lists {
             members.remove(waiter);
             if members.all().is_empty() {
                 self.readers.remove(&bucket);
-                self.behind.remove(&bucket);
+                self.backlogs.remove(&bucket);
             }
         }
     }
@@ -163,7 +163,7 @@ impl Lists {
                 return Some(reader.waiter);
             }
             self.readers.remove(id);
-            self.behind.remove(id);
+            self.backlogs.remove(id);
             self.closed.pop();
         }
         None
@@ -171,26 +171,26 @@ impl Lists {
 
     /// Whether every list was looked at for each visited event.
     pub(super) fn are_up_to_date(&self) -> bool {
-        self.behind.is_empty()
+        self.backlogs.is_empty()
     }
 
     fn followed(&mut self, short: usize) -> Followed<'_> {
-        Followed { readers: &self.readers, behind: &mut self.behind, short }
+        Followed { readers: &self.readers, backlogs: &mut self.backlogs, short }
     }
 
     /// Looks at the lists for the noted events. True: for all of them.
     pub(super) fn catch_up(&mut self, view: &View<'_>, steps: &mut Steps, woken: &mut Vec<WakeUp>) -> bool {
-        let Lists { readers, behind, next, .. } = self;
+        let Lists { readers, backlogs, next, .. } = self;
         loop {
-            let first = || behind.keys().next().copied();
-            let Some(id) = behind.range(*next..).next().map(|(id, _)| *id).or_else(first) else { return true };
+            let first = || backlogs.keys().next().copied();
+            let Some(id) = backlogs.range(*next..).next().map(|(id, _)| *id).or_else(first) else { return true };
             if steps.are_over() {
                 return false;
             }
             let looked =
-                readers.get(&id).zip(behind.get_mut(&id)).map(|(list, noted)| noted.look(list, view, steps, woken));
+                readers.get(&id).zip(backlogs.get_mut(&id)).map(|(list, noted)| noted.look(list, view, steps, woken));
             if looked != Some(false) {
-                behind.remove(&id);
+                backlogs.remove(&id);
             }
             // The other lists go first.
             *next = id + 1;
@@ -201,7 +201,7 @@ impl Lists {
 /// Lists while events are followed, in which readers are found and backlogs noted.
 struct Followed<'t> {
     readers: &'t IdMap<ChainReaders>,
-    behind: &'t mut BTreeMap<u64, Backlog>,
+    backlogs: &'t mut BTreeMap<u64, Backlog>,
     /// The longest list that is looked at at once.
     short: usize,
 }
@@ -211,8 +211,8 @@ impl<'t> Followed<'t> {
     /// a woken reader continues at the event that it is woken for, and must not skip those.
     fn touch(&mut self, bucket: u64, event: &Event, wake_ups: &mut PrefetchedWakeUps<'t, '_>, steps: &mut Steps) {
         let Some(ChainReaders { members, .. }) = self.readers.get(&bucket) else { return };
-        if members.len() > self.short || self.behind.contains_key(&bucket) {
-            self.behind.entry(bucket).or_default().add(event.sequence());
+        if members.len() > self.short || self.backlogs.contains_key(&bucket) {
+            self.backlogs.entry(bucket).or_default().add(event.sequence());
             return;
         }
         steps.take(members.len());
@@ -221,7 +221,7 @@ impl<'t> Followed<'t> {
 
     /// Calls `note` for every list.
     fn note_for_all(&mut self, note: impl Fn(&mut Backlog)) {
-        self.readers.keys().for_each(|id| note(self.behind.entry(*id).or_default()));
+        self.readers.keys().for_each(|id| note(self.backlogs.entry(*id).or_default()));
     }
 }
 

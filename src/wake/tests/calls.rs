@@ -1,4 +1,4 @@
-//! The threads that answer a call, and the work that is done once the pass lock is given back.
+//! The threads that answer a call, and the work that is done once the pass lock is released.
 
 use super::*;
 use crate::worker::Need;
@@ -54,7 +54,7 @@ pub(super) fn revision(revision: u64) -> Interest {
     Interest::revision(Position { revision, ..Position::default() }, None)
 }
 
-/// A source is foreign code: it is woken after the pass lock was given back, and if it panics, all messages are read all the
+/// A source is foreign code: it is woken after the pass lock was released, and if it panics, all messages are read all the
 /// same.
 #[test]
 fn source_that_panics_ends_nobodys_sleep() {
