@@ -17,9 +17,7 @@ use crate::filter::matcher::Matcher;
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
-use crate::sync::{
-    AcqRel, Acquire, AtomicU64, Mutex, OnceArc, Relaxed, Release, SeqCst, fence, lock, ord,
-};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, OnceArc, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
 use crate::wake::{FilterCode, OwnSeat, Seat, Sleeper};
 use std::sync::Arc;

@@ -250,7 +250,10 @@ fn capacity_in_bytes_bounds_all_of_the_log() {
         }
         let rest = held() - base;
         println!("{rest} held after 200 revisions without haste");
-        assert!(rest <= bound - in_flight + (256 << 10), "{rest} held at rest, {capacity} asked; values of {size} bytes");
+        assert!(
+            rest <= bound - in_flight + (256 << 10),
+            "{rest} held at rest, {capacity} asked; values of {size} bytes"
+        );
         assert!(cache.stats().window_segments >= 8, "{:?}", cache.stats());
     }
 }
