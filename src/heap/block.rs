@@ -103,7 +103,8 @@ impl BlockCount {
     }
 }
 
-/// Prefetches a cache line that is used soon.
+/// Prefetches a cache line that is used soon. `--cfg watchcore_no_prefetch` builds without prefetches:
+/// `docs/internals/store.md` says what they buy.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
     hint::<3>(place);
@@ -120,10 +121,10 @@ pub(crate) fn prefetch_early(place: *const u8) {
 #[inline]
 fn hint<const LEVEL: i32>(place: *const u8) {
     // SAFETY: a prefetch does not access memory as far as the program can tell, so any address is allowed.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(watchcore_no_prefetch)))]
     unsafe {
         std::arch::x86_64::_mm_prefetch::<LEVEL>(place.cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(watchcore_no_prefetch))))]
     let _ = place;
 }

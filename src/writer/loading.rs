@@ -20,9 +20,6 @@ use crate::store::root::Root;
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
-/// Versions whose keys are fetched while slots of others are made.
-const AHEAD: usize = 8;
-
 /// A first listing under way: [`Writer::begin_load`] begins it, [`Writer::load_more`] hands records over, and
 /// [`Writer::finish_load`] publishes it. If it is dropped before, it frees its records, and the cache is as it was.
 ///
@@ -206,11 +203,7 @@ impl Writer {
         let mut slots = Vec::with_capacity(versions.len());
         // From here on only stores: nothing that others see is half done.
         let commit = Commit::begin("load", inner, core)?;
-        let mut versions = versions.into_iter();
-        while let Some(version) = versions.next() {
-            if let Some(later) = versions.as_slice().get(AHEAD) {
-                later.pointer().prefetch_key();
-            }
+        for version in versions {
             let slot = OwnedSlot::new(version, &mut core.heap);
             slot_bytes += slot.get().bytes();
             slots.push(slot);

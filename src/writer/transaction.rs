@@ -201,17 +201,30 @@ impl Core {
                 edges |= if at == 0 { edges::FIRST } else { 0 } | if at == last { edges::LAST } else { 0 };
             }
             self.ring.turn_to(&mut writing, seq);
-            self.write_change(&inner.ring, (revision.revision, at, seq), edges, *one, version, &mut grown);
+            self.write_one_of_many(&inner.ring, (revision.revision, at, seq), edges, *one, version, &mut grown);
             step("event written");
         }
         grown
     }
 
+    /// [`Core::write_change`] out of line, which keeps the loop of `write` small: with all in one function LLVM 22.1 (Rust
+    /// 1.95, optimized) loses the address of a panic that leaves a step of `write`, and the unwinder stops at another one
+    /// (`panic_in_giant_frees_exactly`).
+    #[inline(never)]
+    fn write_one_of_many(
+        &mut self,
+        log: &Ring,
+        at: (u64, usize, u64),
+        edges: u32,
+        one: Prepared,
+        made: MadeVersion,
+        grown: &mut Grown,
+    ) {
+        self.write_change(log, at, edges, one, made, grown);
+    }
+
     /// Writes one change. Calls that can fail come before or after the move of the counts.
-    ///
-    /// Not in line in unit tests: with all in one function LLVM 22.1 (Rust 1.95, optimized) loses the address of a panic
-    /// that leaves a step of `write`, and the unwinder stops at another one (`panic_in_giant_frees_exactly`).
-    #[cfg_attr(not(test), inline(always))]
+    #[inline(always)]
     fn write_change(
         &mut self,
         log: &Ring,

@@ -204,23 +204,14 @@ impl<E: TableEntry> Table<E> {
         self.insert_kept(kept(hash), entry, memory);
     }
 
-    /// Adds to an empty table entries whose keys differ. The pages are made for their number, and none is
-    /// divided on the way; cells lie anywhere in memory, so those of some entries are fetched before they are written.
+    /// Adds to an empty table entries whose keys differ. The pages are made for their number, and none is divided on the
+    /// way.
     pub(crate) fn fill(&mut self, entries: Vec<E>, memory: &mut impl Memory) {
         debug_assert!(self.fills.is_empty(), "only an empty table is filled");
         self.reserve(entries.len(), memory);
-        let mut entries = entries.into_iter();
-        let mut some = Vec::with_capacity(FETCHED);
-        while entries.len() > 0 {
-            for entry in entries.by_ref().take(FETCHED) {
-                let bits = kept(E::hash_of(self.hash(), entry.key()));
-                let cells = self.cells(page_of(bits, self.fills.len()));
-                heap::prefetch((&raw const cells[home(bits, cells.len())]).cast());
-                some.push((bits, entry));
-            }
-            for (bits, entry) in some.drain(..) {
-                self.insert_kept(bits, entry, memory);
-            }
+        for entry in entries {
+            let bits = kept(E::hash_of(self.hash(), entry.key()));
+            self.insert_kept(bits, entry, memory);
         }
     }
 
