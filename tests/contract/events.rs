@@ -12,20 +12,6 @@ fn life() -> (Cache, Writer) {
     (cache, writer)
 }
 
-/// A value that leaves the filter is a deletion for it, with a tombstone that the log does not have.
-#[test]
-fn raw_deletion_by_a_filter_has_no_value() {
-    let (cache, _writer) = life();
-    let one = |kv: &KeyValue| kv.value() == Some(b"one");
-    for (raw, lines) in
-        [(false, ["2 ADDED /a=one", "4 DELETED /a was one"]), (true, ["2 PUT /a=one", "4 DELETE /a was one"])]
-    {
-        let filter = Filter::any().predicate(one);
-        let mut leaves = cache.subscribe(Start::After(0)).raw_types(raw).filter(filter).open().unwrap();
-        assert_eq!(drain(&mut leaves), lines);
-    }
-}
-
 #[test]
 fn type_of_a_mark_is_refused() {
     let (cache, _writer) = life();

@@ -1,7 +1,6 @@
 //! Section 6: lag, the policy Stop, compaction, revisions longer than the log.
 
 use crate::tools::*;
-use std::time::Duration;
 use watchcore::raw::TestBuilder as _;
 use watchcore::*;
 
@@ -230,26 +229,6 @@ fn state_at_the_end_of_what_left_is_whole() {
         assert_eq!((rest.position().revision, rest.continues()), (320, false), "{rest:?}");
         assert_eq!(revisions(one)[..3], [321, 321, 322]);
     }
-}
-
-#[test]
-fn lag_is_visible_at_any_time() {
-    let (cache, mut writer) = embedded();
-    let mut slow = cache.subscribe(Start::Now).open().unwrap();
-    assert_eq!(slow.lag(), Lag::default());
-    write(&mut writer, (10..=50).step_by(10));
-    let (lag, closer) = (slow.lag(), slow.closer());
-    assert_eq!((lag.events, lag.revisions), (5, 50));
-    assert!(lag.age > Duration::ZERO);
-    slow.poll(2).unwrap();
-    assert_eq!((closer.lag().events, closer.lag().revisions, closer.position().revision), (3, 30, 20));
-    let status = cache.status();
-    assert_eq!((status.max_lag_events, status.max_lag_seen), (3, 5));
-    drain(&mut slow);
-    let status = cache.status();
-    assert_eq!((status.max_lag_events, status.max_lag_seen), (0, 5));
-    assert_eq!(closer.lag(), Lag::default());
-    assert_eq!(closer.position(), cache.position());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The command line against a real etcd: what each command prints, and how it ends.
 
-use crate::run::{PATIENCE, Running, command, members, run};
+use crate::run::{PATIENCE, Running, command, members, run, words};
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::proxy::Proxy;
 use crate::support::tls::Authority;
@@ -18,13 +18,6 @@ fn etcd() -> (Etcd, Ctl) {
 /// Puts in one revision.
 fn puts(client: &Ctl, puts: &[(&str, &str)]) {
     client.txn(puts.iter().map(|(key, value)| TxnOp::put(*key, *value, None)).collect());
-}
-
-/// The words of a command with its endpoint, in JSON.
-fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut words = more.to_vec();
-    words.extend(["--etcd", endpoint, "--format", "json"]);
-    words
 }
 
 #[test]

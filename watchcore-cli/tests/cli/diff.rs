@@ -1,16 +1,9 @@
 //! `diff` and `--keys-only`, and a watch of one key, against a real etcd.
 
-use crate::run::{Running, command, members, run};
+use crate::run::{Running, command, members, run, words};
 use crate::support::etcd::Etcd;
 use etcd_client::{ConnectOptions, Permission, TxnOp};
 use serde_json::Value;
-
-/// The words of a command with its endpoint, in JSON.
-fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut words = more.to_vec();
-    words.extend(["--etcd", endpoint, "--format", "json"]);
-    words
-}
 
 #[test]
 fn diff_is_the_net_change_of_each_key_to_the_letter() {

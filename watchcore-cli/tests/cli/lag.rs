@@ -1,6 +1,6 @@
 //! `watch` with several subscribers, and what it prints when it has fallen behind, against a real etcd.
 
-use crate::run::{Ended, Running, command, members, run};
+use crate::run::{Ended, Running, command, json, members, run};
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::proxy::Proxy;
 use crate::support::wait_for;
@@ -15,10 +15,6 @@ fn watch<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["watch", "--prefix", "/a/", "--capacity", "128", "--format", "json", "--etcd", endpoint];
     words.extend(more);
     words
-}
-
-fn json(line: &str) -> Value {
-    serde_json::from_str(line).unwrap_or_else(|_| panic!("{line} is no JSON"))
 }
 
 /// A watch whose standard output nobody reads, beyond the first lines.

@@ -12,6 +12,18 @@ use serde_json::Value;
 /// Longer than anything here should take on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The words of a command with its endpoint, in JSON.
+pub(crate) fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = more.to_vec();
+    words.extend(["--etcd", endpoint, "--format", "json"]);
+    words
+}
+
+#[track_caller]
+pub(crate) fn json(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|_| panic!("{line} is no JSON"))
+}
+
 /// A command line that was run to its end.
 #[derive(Debug)]
 pub(crate) struct Ended {

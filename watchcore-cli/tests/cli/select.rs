@@ -1,20 +1,9 @@
 //! Selectors, pages and single keys of the command line, against a real etcd.
 
-use crate::run::{Ended, members, run};
+use crate::run::{Ended, json, members, run, words};
 use crate::support::etcd::{Ctl, Etcd};
 use etcd_client::{ConnectOptions, Permission, TxnOp};
 use serde_json::Value;
-
-/// The words of a command with its endpoint, in JSON.
-fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut words = more.to_vec();
-    words.extend(["--etcd", endpoint, "--format", "json"]);
-    words
-}
-
-fn json(line: &str) -> Value {
-    serde_json::from_str(line).unwrap_or_else(|_| panic!("{line} is no JSON"))
-}
 
 /// The keys that a list has printed, and its END line.
 #[track_caller]

@@ -7,7 +7,7 @@ use crate::support::{BOUND, wait_for};
 use etcd_client::TxnOp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
+use watchcore::{Cache, Code, Kind, Read, Start, State};
 use watchcore_etcd::{Feeder, FeederBuilder};
 
 pub fn cache(prefix: impl AsRef<[u8]>) -> Cache {
@@ -315,26 +315,6 @@ fn a_lease_that_expires_deletes_with_the_last_value() {
     assert_eq!((seen[0].revision, seen[0].lease), (put, lease));
     assert_eq!(seen[1].prev.as_deref(), Some(&b"leased"[..]));
     assert_eq!((seen[1].value.as_deref(), seen[1].lease), (None, lease));
-    assert_same(&cache, &ctl);
-}
-
-#[test]
-fn a_resync_can_be_requested() {
-    let etcd = Etcd::start();
-    let ctl = etcd.ctl();
-    let listed = ctl.put("/r/x", "0");
-    let cache = cache("/r/");
-    // Progress must not come first, because a resync at the same revision is not published.
-    let feeder = feeder(&etcd.url()).progress_requests(false).start(cache.writer().unwrap()).unwrap();
-    cache.wait_ready(BOUND).unwrap();
-    let recorder = Recorder::start(&cache, Start::Now);
-    let newest = ctl.put("/other", "0");
-    feeder.request_resync();
-    let (mark, inside) = recorder.resync();
-    assert_eq!((mark.reason, mark.from >= listed, mark.to), (ResyncReason::Requested, true, newest));
-    assert!(inside.is_empty(), "nothing changed: {inside:?}");
-    assert_eq!(feeder.counters().resyncs_for(ResyncReason::Requested), 1);
-    ctl.put("/r/x", "1");
     assert_same(&cache, &ctl);
 }
 

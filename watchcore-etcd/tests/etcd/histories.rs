@@ -6,7 +6,7 @@ use crate::support::history::{Recorder, assert_same, value};
 use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
 use etcd_client::TxnOp;
-use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start};
+use watchcore::{Cache, Code, Read, ResyncReason, Start};
 use watchcore_etcd::Counters;
 
 /// Starts a new, empty history at the same address.
@@ -15,30 +15,6 @@ fn replaced(etcd: &mut Etcd) -> Ctl {
     etcd.wipe();
     etcd.launch();
     etcd.ctl()
-}
-
-#[test]
-fn a_history_that_went_back_resyncs() {
-    let mut etcd = Etcd::start();
-    let ctl = etcd.ctl();
-    for i in 0..30 {
-        ctl.put("/x/n", i.to_string());
-    }
-    ctl.put("/x/gone", "old");
-    let (cache, feeder) = follow(feeder(&etcd.url()), "/x/");
-    let epoch = cache.position().epoch;
-    let recorder = Recorder::start(&cache, Start::Now);
-    let ctl = replaced(&mut etcd);
-    ctl.put("/x/n", "new");
-    let (mark, inside) = recorder.resync();
-    assert_eq!((mark.reason, mark.from), (ResyncReason::HistoryReset, 32));
-    assert!(mark.to < mark.from && mark.epoch > epoch, "{mark:?}");
-    assert!(inside.iter().any(|seen| seen.kind == Kind::Deleted && seen.key == b"/x/gone"));
-    assert_same(&cache, &ctl);
-    assert_eq!(value(&cache, "/x/n").as_deref(), Some(&b"new"[..]));
-    assert!(feeder.counters().resyncs_for(ResyncReason::HistoryReset) >= 1);
-    let error = cache.get("/x/n", Read::Exact(20)).err().map(|error| error.code());
-    assert!(matches!(error, None | Some(Code::Compacted | Code::Timeout | Code::FutureRevision)), "{error:?}");
 }
 
 /// The other history has more revisions than the old one before the feeder looks.

@@ -311,30 +311,6 @@ async fn hp_17_huge_revisions_are_of_the_future() {
 }
 
 #[tokio::test]
-async fn hp_18_token_of_another_list_is_refused() {
-    let ground = five().await;
-    let page = ask(&ground, WIDGETS, "limit=1").await.json();
-    let token = page["metadata"]["continue"].as_str().unwrap().to_owned();
-    let mut damaged = token.clone().into_bytes();
-    let middle = damaged.len() / 2;
-    damaged[middle] = if damaged[middle] == b'A' { b'B' } else { b'A' };
-    let damaged = String::from_utf8(damaged).unwrap();
-    let longer = format!("{token}A");
-    let of_others = [(NODES, "", token.as_str()), (SHOP, "", &token), (WIDGETS, "&labelSelector=app", &token)];
-    let malformed = ["x", "%", "//8", damaged.as_str(), &token[1..], &longer].map(|t| (WIDGETS, "", t));
-    for (path, query, token) in of_others.into_iter().chain(malformed) {
-        let answer = ask(&ground, path, &format!("continue={}{query}", encoded(token))).await;
-        assert_eq!(answer.status(), (400, "BadRequest".into()), "{path} {token}");
-        assert!(
-            answer.message().starts_with("invalid continue token: continue key is not valid"),
-            "{}",
-            answer.message()
-        );
-    }
-    assert_eq!(selected(&ground, WIDGETS, &format!("continue={}", encoded(&token))).await.len(), 2);
-}
-
-#[tokio::test]
 async fn hp_19_labels_select() {
     let ground = five().await;
     let table: [(&str, &[&str]); 9] = [
@@ -501,35 +477,6 @@ async fn hp_24_name_in_a_path_is_watched_alone() {
             Watching::open(ground.address, &path).await.next_event().await.starts_with("ADDED shop/b@"),
             "{selector}"
         );
-    }
-}
-
-/// A watch without a revision, or with revision 0, and without `sendInitialEvents` acts as with sendInitialEvents=true;
-/// but by the deprecated path there is no end mark.
-#[tokio::test]
-async fn hp_25_watch_of_the_state_is_the_default() {
-    let ground = five().await;
-    let state = ["ADDED shop/a@1", "ADDED shop/b@2"];
-    let asked = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    for version in ["", "resourceVersion=", "resourceVersion=0"] {
-        for query in [version.to_owned(), format!("{version}&{asked}")] {
-            let path = format!("{SHOP}?watch=1&allowWatchBookmarks=true&{query}");
-            let mut watch = Watching::open(ground.address, &path).await;
-            assert_eq!(watch.next_events(2).await, state, "{query}");
-            assert_eq!(watch.next_event().await, "END @5", "{query}");
-        }
-    }
-    for path in [
-        format!("{SHOP}?watch=1"),
-        "/apis/matrix.test/v1/watch/namespaces/shop/widgets?allowWatchBookmarks=1".to_owned(),
-        "/apis/matrix.test/v1/watch/namespaces/shop/widgets?allowWatchBookmarks=1&watch=1".to_owned(),
-        format!("/apis/matrix.test/v1/watch/namespaces/shop/widgets?allowWatchBookmarks=1&watch=1&{asked}"),
-    ] {
-        let mut watch = Watching::open(ground.address, &path).await;
-        assert_eq!(watch.next_events(2).await, state, "{path}");
-        let revision = ground.put_widget("shop/z", "red");
-        assert_eq!(watch.next_event().await, format!("ADDED shop/z@{revision}"), "no end mark: {path}");
-        ground.delete("/registry/matrix.test/widgets/shop/z");
     }
 }
 

@@ -44,8 +44,10 @@ async fn revision_zero_without_more_comes_the_state() {
     assert_eq!(watching.next_events(2).await, STATE);
     ground.put_widget("shop/c", "white");
     assert_eq!(watching.next_event().await, "ADDED shop/c@5");
-    let mut watching = watch(&ground, "resourceVersion=0&allowWatchBookmarks=1").await;
-    assert_eq!(watching.next_events(4).await[3], "END @5", "it acts as one that asks for its initial state");
+    for query in ["", "resourceVersion=&", "resourceVersion=0&"] {
+        let mut watching = watch(&ground, &format!("{query}allowWatchBookmarks=1")).await;
+        assert_eq!(watching.next_events(4).await[3], "END @5", "{query} acts as one that asks for its initial state");
+    }
 }
 
 #[tokio::test]
@@ -209,8 +211,9 @@ async fn namespace_and_name_select() {
 #[tokio::test]
 async fn old_path_watches_without_end_mark() {
     let ground = filled().await;
-    for path in ["watch/widgets", "watch/namespaces/shop/widgets", "watch/namespaces/shop/widgets/b"] {
-        let target = format!("/apis/matrix.test/v1/{path}?resourceVersion=0&allowWatchBookmarks=true");
+    let asked = "watch/namespaces/shop/widgets?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&";
+    for path in ["watch/widgets?", "watch/namespaces/shop/widgets?", "watch/namespaces/shop/widgets/b?", asked] {
+        let target = format!("/apis/matrix.test/v1/{path}resourceVersion=0&allowWatchBookmarks=true");
         let mut watching = Watching::open(ground.address, &target).await;
         while !watching.next_event().await.starts_with("ADDED shop/b@") {}
         let revision = ground.put_widget("shop/b", "white");
