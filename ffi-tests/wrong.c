@@ -389,7 +389,7 @@ static const struct odd {
     {"message under way", "follow;fault slow 1;fill /x/b 25000", 50, 0, 0, 0, 0, 0, 0},
     {"headers without a cluster", "follow;fault no-cluster;cut;put;settle;heal;cut;put", 10, 0, 0, 0, 9, 0, 0},
     {"headers far away for a while", "follow;fault far-header;far;heal;near", 60000, 0, 0, 0, 0, 0, 0},
-    {"requests for progress without an answer", "follow;fault no-progress;put /y/n 1;read;heal;put", 10, 0, 0, 0, 0, 0, 1},
+    {"requests for progress without an answer", "fault no-progress;follow;put /y/n 1;read;heal;put", 10, 0, 0, 0, 0, 0, 1},
     {"differing value", "follow;corrupt /x/a other;differs", 10, 0, 10, 0, 0, 1, 0},
 };
 
