@@ -2,7 +2,7 @@
 //!
 //! A client is a user, or an address where users are not authenticated ([`ClientId`]). Three resources are divided:
 //! `permits` (connections and watches), `blocking` (threads that read large caches), `unread` (bytes of answers that
-//! were produced and not yet taken). docs/internals/http.md gives the rules and the reasons.
+//! were produced and not yet taken). Each file gives its rule and the reason.
 
 mod activity;
 mod blocking;

@@ -1,7 +1,7 @@
 //! The life of a connection, from the accepted socket to its end.
 //!
 //! The connection's task makes the TLS handshake, detects the version of HTTP, and lets hyper serve the requests. It
-//! has no time limits of its own: the clock inspects its [`Activity`](super::clock::Activity), tells it to close, or
+//! has no time limits of its own: the clock inspects its [`Activity`](crate::clients::Activity), tells it to close, or
 //! cuts it off.
 
 use super::answer::until_cut;
