@@ -77,7 +77,7 @@ impl Subscription {
     /// event, and dropping it ends the wait.
     ///
     /// ```
-    /// use Duration;
+    /// use std::time::Duration;
     /// use watchcore::{Result, Subscription};
     ///
     /// /// Collects changes until none comes for 100 ms, in batches of at most 64: a `Stream` has a fixed maximum.
