@@ -62,6 +62,8 @@ for way in $ways; do
     echo "== $way"
     for program in $programs; do
         [ "$way" != shared ] || [[ " $shared " == *" $program "* ]] || continue
+        # The rows call what the other programs call, in a quarter of the time that all of C takes.
+        [ "$way/$program" != valgrind/rows ] || continue
         built=$out/$way/$program
         [ "$way" != valgrind ] || built=$out/static/$program
         if [ ! -x "$built" ]; then

@@ -128,9 +128,9 @@ step_go() { tested scripts/with-etcd.sh scripts/go.sh test -vet=all -v -race -co
 # place a build of its own. The tests of watch have a file that the race detector leaves out.
 step_go-tags() {
     PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
-        scripts/go.sh test -vet=all -count=1 -tags watchcore_system . &&
-        tested scripts/go.sh test -vet=all -v -count=1 -tags debug . ./informer &&
-        scripts/go.sh vet -tags debug ./watch
+        scripts/go.sh test -vet=off -count=1 -tags watchcore_system . &&
+        tested scripts/go.sh test -vet=off -v -count=1 -tags debug . ./informer &&
+        scripts/go.sh vet -tags debug . ./watch
 }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { tested scripts/go.sh -C kubernetes test -vet=all -v -race -count=1 ./...; }

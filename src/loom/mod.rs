@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 const EVER: Duration = Duration::MAX;
 
 /// Executions of one side of a model unless `WATCHCORE_LOOM_DEEP` is set: the longest models have four times as many.
-const EXECUTIONS: usize = 30_000;
+const EXECUTIONS: usize = 10_000;
 
 /// An order to weaken: its name, and the type where it is one of several of that name.
 type Weak = (Site, &'static str);

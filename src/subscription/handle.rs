@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A cursor over a cache, owned by one consumer. Send.
 ///
 /// [`Subscription::poll`] never blocks. A loss of events is reported as LAGGED, once, with the range; the policy
-/// ([`OnLag`]) decides what follows. A subscription that has not ended keeps its cache open, also when all handles are
+/// ([`OnLag`](crate::OnLag)) decides what follows. A subscription that has not ended keeps its cache open, also when all handles are
 /// dropped; after [`crate::Cache::close`] it hands out the events that were published before, then CLOSED.
 ///
 /// ```
@@ -56,7 +56,7 @@ impl Subscription {
 
     /// Returns the next events, at most `max`, without blocking. An empty batch is no error.
     ///
-    /// LAGGED is reported once for each loss; the policy ([`OnLag`]) decides what follows. RESYNCED, COMPACTED and
+    /// LAGGED is reported once for each loss; the policy ([`OnLag`](crate::OnLag)) decides what follows. RESYNCED, COMPACTED and
     /// FUTURE_REVISION are reported once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events looked at),
     /// which are only the matching bucket's where it reads a chain; see [`Subscription::stats`].
     pub fn poll(&mut self, max: usize) -> Result<Batch> {

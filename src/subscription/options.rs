@@ -49,7 +49,7 @@ pub enum Start {
 }
 
 numbered! {
-    /// The policy of a subscription that has lost events: see [`SubscribeBuilder::on_lag`].
+    /// The policy of a subscription that has lost events: see [`SubscribeBuilder::on_lag`](crate::SubscribeBuilder::on_lag).
     ///
     /// ```
     /// use watchcore::{Cache, Change, Code, OnLag, Start};
