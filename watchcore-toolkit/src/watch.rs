@@ -17,7 +17,8 @@ use std::task::{Context, Waker};
 /// ended. Dropping a watch stops it. The rules are those of docs/internals/toolkit.md.
 ///
 /// ```
-/// /// use watchcore_toolkit::{EmptyWatch, Watch, WatchExt};
+/// use std::time::Duration;
+/// use watchcore_toolkit::{EmptyWatch, Watch, WatchExt};
 ///
 /// fn count(mut watch: impl Watch) -> watchcore::Result<usize> {
 ///     let mut seen = 0;
