@@ -11,7 +11,7 @@
 //! | `end`, once; fence; the state of the waiter | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
 //! | the waiter, before the first sleep in it | `waiter` | by `WaiterCell` |
 
-use super::standing::{Standing, StandingWord};
+use super::reported_phase::{ReportedPhase, ReportedWord};
 use super::{Inner, Lag};
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::Bucket;
@@ -46,8 +46,8 @@ pub(crate) struct Consumer {
     position: AtomicU64,
     /// Its whole epoch, stored after a position of that epoch, so never ahead of the position. 0: no position yet.
     epoch: AtomicU64,
-    /// A [`StandingWord`]: see `observed`.
-    pub(super) standing: AtomicU64,
+    /// A [`ReportedWord`]: see `observed`.
+    pub(super) reported_phase: AtomicU64,
     /// The time at which the consumer, or the notifier that enforces limits, last saw that it had everything: a time of
     /// [`clock`]. Statistics.
     pub(super) caught_up: Statistic,
@@ -117,7 +117,7 @@ impl Consumer {
             cursor: AtomicU64::new(first),
             position: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
-            standing: AtomicU64::new(StandingWord::of_new(Standing::AwaitsListingThenLog).0),
+            reported_phase: AtomicU64::new(ReportedWord::of_new(ReportedPhase::AwaitsListingThenLog).0),
             caught_up: Statistic::new(clock::now()),
             handed_out: Statistic::new(0),
             polled: Statistic::new(0),

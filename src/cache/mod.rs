@@ -9,9 +9,9 @@ mod core;
 mod gauges;
 mod observed;
 mod registry;
+mod reported_phase;
 mod shared;
 mod source;
-mod standing;
 mod status;
 mod subscriptions;
 mod view;
@@ -22,9 +22,9 @@ pub(crate) use consumer::{Consumer, ConsumerRef, MaxLag, OPEN};
 pub(crate) use core::Core;
 pub(crate) use gauges::Gauges;
 pub(crate) use registry::NOWHERE;
+pub(crate) use reported_phase::ReportedPhase;
 pub(crate) use shared::{Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceMetric, SourceReport, SourceState};
-pub(crate) use standing::Standing;
 pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 pub(crate) use view::{Left, StateView};
@@ -180,8 +180,8 @@ impl Cache {
     /// Status and statistics, both computed from one pass over the subscriptions.
     pub(crate) fn figures(&self) -> (Status, Stats) {
         let inner = &self.inner;
-        let standings = inner.standings();
-        let stats = inner.stats(&standings);
+        let totals = inner.totals();
+        let stats = inner.stats(&totals);
         let (oldest, position) = inner.window();
         let info = lock(&inner.info);
         let state = self.state_of(&info);
@@ -195,9 +195,9 @@ impl Cache {
             bytes: stats.bytes(),
             last_error: info.last_error.clone(),
             subscriptions: stats.subscriptions,
-            max_lag_events: standings.max_lag_events,
+            max_lag_events: totals.max_lag_events,
             max_lag_seen: inner.consumers.max_lag.load(Relaxed),
-            lapped: standings.lapped,
+            lapped: totals.lapped,
             source: info.report.at_least(position.revision),
         };
         (status, stats)
@@ -205,7 +205,7 @@ impl Cache {
 
     /// Counts and bytes of the parts of the cache. O(open subscriptions).
     pub fn stats(&self) -> Stats {
-        self.inner.stats(&self.inner.standings())
+        self.inner.stats(&self.inner.totals())
     }
 
     /// The open subscriptions in the order of their opening, each with its present state, also if it never polls. Takes

@@ -1,11 +1,11 @@
 //! The lag and state of a subscription, as other threads see it at any time: its cache's lists and statistics, and the
 //! notifier that enforces limits.
 //!
-//! The consumer publishes its standing when that changes: a statistic, on which no poll depends.
+//! The consumer publishes its phase when that changes: a statistic, on which no poll depends.
 //!
 //! | consumer | observer | order |
 //! | --- | --- | --- |
-//! | loss: `standing` with one loss more and `LossReported`; then the new cursor; then `standing` again | `standing`, cursor, `standing` | Release / Acquire: an observer of the new cursor, or of the standing stored after it, sees the loss counted; if both loads of `standing` agree, the loss is counted once, there or as lapped |
+//! | loss: `reported_phase` with one loss more and `LossReported`; then the new cursor; then `reported_phase` again | `reported_phase`, cursor, `reported_phase` | Release / Acquire: an observer of the new cursor, or of the phase stored after it, sees the loss counted; if both loads of `reported_phase` agree, the loss is counted once, there or as lapped |
 //!
 //! A subscription is lapped, and no poll has reported it, if its next poll would not find the events at its cursor.
 //! `oldest_seq` alone does not decide that: a consumer may keep the segment of its cursor, and one that reads a chain
@@ -15,7 +15,7 @@
 
 use super::Inner;
 use super::consumer::{Consumer, OPEN};
-use super::standing::{Standing, StandingWord};
+use super::reported_phase::{ReportedPhase, ReportedWord};
 use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 use crate::foreign;
 use crate::log::buckets::Bucket;
@@ -39,51 +39,51 @@ pub(crate) struct Figures {
 }
 
 impl Consumer {
-    /// Publishes the consumer's standing, by a store if it has changed.
+    /// Publishes the consumer's phase, by a store if it has changed.
     #[inline]
-    pub(crate) fn stands(&self, standing: Standing) {
+    pub(crate) fn report_phase(&self, phase: ReportedPhase) {
         // Only the consumer stores here.
-        let before = self.standing_word(Relaxed);
-        let now = before.with(standing);
+        let before = self.reported_word(Relaxed);
+        let now = before.with(phase);
         if now != before {
             // Release: see the table. The cursor and position that `show` stored before are seen with it.
-            self.standing.store(now.0, Release);
+            self.reported_phase.store(now.0, Release);
         }
     }
 
     /// Counts a loss that a poll has met, before its new cursor is published.
     pub(crate) fn lost(&self) {
         // Release: see the table.
-        self.standing.store(self.standing_word(Relaxed).with_a_loss().0, Release);
+        self.reported_phase.store(self.reported_word(Relaxed).with_a_loss().0, Release);
     }
 
-    fn standing_word(&self, order: Ordering) -> StandingWord {
-        StandingWord(self.standing.load(order))
+    fn reported_word(&self, order: Ordering) -> ReportedWord {
+        ReportedWord(self.reported_phase.load(order))
     }
 
     /// Whether no event concerns it, as of its last poll: it waits for a revision, or has ended.
     pub(super) fn takes_nothing(&self) -> bool {
-        // Acquire: partner of the store in `stands`.
+        // Acquire: partner of the store in `report_phase`.
         matches!(
-            self.standing_word(Acquire).standing(),
-            Standing::AwaitsFuture | Standing::AwaitsRevision | Standing::Ended
+            self.reported_word(Acquire).reported_phase(),
+            ReportedPhase::AwaitsFuture | ReportedPhase::AwaitsRevision | ReportedPhase::Ended
         )
     }
 
     /// The number of losses that polls have met.
     pub(crate) fn losses(&self) -> u64 {
-        self.standing_word(Relaxed).losses()
+        self.reported_word(Relaxed).losses()
     }
 
     /// Its present lag. While it is parked it counts as having everything; once it was woken it is behind from that
     /// time on.
     pub(crate) fn lag(&self) -> Lag {
-        self.lag_as(self.seen().standing)
+        self.lag_as(self.seen().phase)
     }
 
-    fn lag_as(&self, standing: Standing) -> Lag {
+    fn lag_as(&self, phase: ReportedPhase) -> Lag {
         let inner = &self.inner;
-        let Some((Range { start, end }, since)) = self.unread(standing) else { return Lag::default() };
+        let Some((Range { start, end }, since)) = self.unread(phase) else { return Lag::default() };
         let (now, head) = inner.now(&reclaim::pin());
         let position = self.position();
         let events = inner.ring.events_between(start, end.min(head));
@@ -103,15 +103,15 @@ impl Consumer {
 
     /// The sequence numbers that it has not taken, and the time since when; the end is above every head if the
     /// subscription has none. `None`: it has everything.
-    fn unread(&self, standing: Standing) -> Option<(Range<u64>, u64)> {
+    fn unread(&self, phase: ReportedPhase) -> Option<(Range<u64>, u64)> {
         let (resume, since) = match self.waiter().map_or(Rest::Awake, |waiter| waiter.rest()) {
             Rest::Parked => return None,
             Rest::Woken { at, resume } => (resume, at),
             Rest::Awake => (0, self.caught_up.load(Relaxed)),
         };
         let cursor = self.cursor.load(Acquire);
-        let start = match standing {
-            Standing::AwaitsFuture => self.first_above_the_start(cursor)?,
+        let start = match phase {
+            ReportedPhase::AwaitsFuture => self.first_above_the_start(cursor)?,
             _ => cursor.max(resume),
         };
         Some((start..self.end_of_reading(), since))
@@ -157,36 +157,36 @@ impl Consumer {
         }
     }
 
-    /// Standing, losses and whether it has lapped, consistent with each other.
+    /// The phase, losses and whether it has lapped, consistent with each other.
     fn seen(&self) -> Seen {
         loop {
-            // Acquire: partner of the stores in `stands` and `lost`.
-            let word = self.standing_word(Acquire);
-            let standing = word.standing();
-            let lapped = self.has_lapped(standing);
+            // Acquire: partner of the stores in `report_phase` and `lost`.
+            let word = self.reported_word(Acquire);
+            let phase = word.reported_phase();
+            let lapped = self.has_lapped(phase);
             // Loaded after the cursor, whose load was Acquire: see the table.
             if self.losses() == word.losses() {
-                return Seen { standing, lapped, losses: word.losses() };
+                return Seen { phase, lapped, losses: word.losses() };
             }
         }
     }
 
     /// Whether its next poll will meet a loss.
-    fn has_lapped(&self, standing: Standing) -> bool {
-        let Some((Range { start: cursor, .. }, _)) = self.unread(standing) else { return false };
+    fn has_lapped(&self, phase: ReportedPhase) -> bool {
+        let Some((Range { start: cursor, .. }, _)) = self.unread(phase) else { return false };
         let inner = &self.inner;
         let ring = &inner.ring;
-        if standing == Standing::AwaitsFuture {
+        if phase == ReportedPhase::AwaitsFuture {
             return self.start_has_left(self.cursor.load(Acquire));
         }
         if cursor >= ring.oldest_seq() || cursor >= ring.head().min(self.end.load(Acquire)) {
             return false;
         }
-        match standing {
-            Standing::InitialState => !ring.has_all_from(cursor, ring.oldest_seq(), &reclaim::pin()),
-            Standing::AwaitsListingThenState | Standing::AwaitsListingThenLog => inner.is_ready(),
-            Standing::Live | Standing::LiveInSegment => {
-                let keeps = standing == Standing::LiveInSegment;
+        match phase {
+            ReportedPhase::InitialState => !ring.has_all_from(cursor, ring.oldest_seq(), &reclaim::pin()),
+            ReportedPhase::AwaitsListingThenState | ReportedPhase::AwaitsListingThenLog => inner.is_ready(),
+            ReportedPhase::Live | ReportedPhase::LiveInSegment => {
+                let keeps = phase == ReportedPhase::LiveInSegment;
                 match self.bucket().filter(|bucket| cursor >= bucket.linked_from()) {
                     Some(bucket) => has_lost_of(inner, &bucket, cursor, keeps),
                     None => is_gone(inner, cursor, keeps),
@@ -199,30 +199,30 @@ impl Consumer {
     fn state(&self, seen: &Seen, lag: &Lag) -> SubscriptionState {
         let is_parked = || matches!(self.waiter().map(|waiter| waiter.rest()), Some(Rest::Parked));
         let listed = self.inner.is_ready();
-        match seen.standing {
-            Standing::Ended => SubscriptionState::Ended,
+        match seen.phase {
+            ReportedPhase::Ended => SubscriptionState::Ended,
             _ if self.is_too_slow() => SubscriptionState::TooSlow,
             _ if seen.lapped => SubscriptionState::Lapped,
             _ if self.end.load(Acquire) != OPEN || self.inner.is_closed() => SubscriptionState::Closing,
-            Standing::AwaitsListingThenState if listed => SubscriptionState::InitialState,
-            Standing::AwaitsListingThenLog if listed => SubscriptionState::Live,
-            Standing::AwaitsListingThenRevision if listed => SubscriptionState::AwaitsRevision,
-            Standing::AwaitsListingThenState | Standing::AwaitsListingThenLog | Standing::AwaitsListingThenRevision => {
-                SubscriptionState::AwaitsListing
-            }
-            Standing::AwaitsFuture if lag.events > 0 => SubscriptionState::Live,
-            Standing::AwaitsRevision | Standing::AwaitsFuture => SubscriptionState::AwaitsRevision,
-            Standing::InitialState => SubscriptionState::InitialState,
-            Standing::CatchingUp | Standing::LossReported => SubscriptionState::CatchingUp,
-            Standing::Live | Standing::LiveInSegment if is_parked() => SubscriptionState::Parked,
-            Standing::Live | Standing::LiveInSegment => SubscriptionState::Live,
+            ReportedPhase::AwaitsListingThenState if listed => SubscriptionState::InitialState,
+            ReportedPhase::AwaitsListingThenLog if listed => SubscriptionState::Live,
+            ReportedPhase::AwaitsListingThenRevision if listed => SubscriptionState::AwaitsRevision,
+            ReportedPhase::AwaitsListingThenState
+            | ReportedPhase::AwaitsListingThenLog
+            | ReportedPhase::AwaitsListingThenRevision => SubscriptionState::AwaitsListing,
+            ReportedPhase::AwaitsFuture if lag.events > 0 => SubscriptionState::Live,
+            ReportedPhase::AwaitsRevision | ReportedPhase::AwaitsFuture => SubscriptionState::AwaitsRevision,
+            ReportedPhase::InitialState => SubscriptionState::InitialState,
+            ReportedPhase::CatchingUp | ReportedPhase::LossReported => SubscriptionState::CatchingUp,
+            ReportedPhase::Live | ReportedPhase::LiveInSegment if is_parked() => SubscriptionState::Parked,
+            ReportedPhase::Live | ReportedPhase::LiveInSegment => SubscriptionState::Live,
         }
     }
 }
 
 /// The result of [`Consumer::seen`].
 struct Seen {
-    standing: Standing,
+    phase: ReportedPhase,
     lapped: bool,
     losses: u64,
 }
@@ -266,8 +266,8 @@ impl Consumer {
     /// Its entry in the list of its cache.
     pub(super) fn info(&self) -> SubscriptionInfo {
         let seen = self.seen();
-        let is_over = seen.standing == Standing::Ended || self.is_too_slow();
-        let lag = if is_over { Lag::default() } else { self.lag_as(seen.standing) };
+        let is_over = seen.phase == ReportedPhase::Ended || self.is_too_slow();
+        let lag = if is_over { Lag::default() } else { self.lag_as(seen.phase) };
         SubscriptionInfo {
             id: self.id(),
             name: self.name().to_string(),
@@ -286,8 +286,8 @@ impl Consumer {
     /// Its share of the statistics of its cache.
     pub(crate) fn figures(&self) -> Figures {
         let seen = self.seen();
-        let is_over = seen.standing == Standing::Ended || self.is_too_slow();
-        let unread = if is_over { None } else { self.unread(seen.standing) };
+        let is_over = seen.phase == ReportedPhase::Ended || self.is_too_slow();
+        let unread = if is_over { None } else { self.unread(seen.phase) };
         let ring = &self.inner.ring;
         Figures {
             lag_events: unread.map_or(0, |(seqs, _)| ring.events_between(seqs.start, seqs.end.min(ring.head()))),

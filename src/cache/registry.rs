@@ -23,7 +23,7 @@ const PORTION: usize = 16;
 
 /// The figures of all subscriptions together.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Standings {
+pub(crate) struct SubscriptionTotals {
     pub(crate) max_lag_events: u64,
     pub(crate) lapped: u64,
     pub(crate) lagged: u64,
@@ -109,12 +109,12 @@ impl Registry {
     }
 
     /// The present figures of all subscriptions together. O(subscriptions).
-    pub(crate) fn standings(&self) -> Standings {
+    pub(crate) fn totals(&self) -> SubscriptionTotals {
         let (all, lost_before): (Vec<_>, u64) = {
             let open = lock(&self.open);
             (open.slots.iter().cloned().collect(), open.lost_before)
         };
-        let mut sum = Standings { lagged: lost_before, ..Standings::default() };
+        let mut sum = SubscriptionTotals { lagged: lost_before, ..SubscriptionTotals::default() };
         for one in all {
             let figures = one.figures();
             sum.lapped += u64::from(figures.lapped);

@@ -7,10 +7,10 @@
 use crate::data::numbered::numbered;
 
 numbered! {
-    /// The phase that the consumer publishes: the low byte of `Consumer::standing`.
+    /// The phase that the consumer publishes: the low byte of `Consumer::reported_phase`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[repr(u8)]
-    pub(crate) enum Standing {
+    pub(crate) enum ReportedPhase {
         /// The cache has no listing yet; after it come the state, the log, or a wait for a revision.
         AwaitsListingThenState = 0,
         AwaitsListingThenLog,
@@ -30,31 +30,31 @@ numbered! {
     }
 }
 
-/// The word `Consumer::standing`: the standing in the low byte, the number of losses above it.
+/// The word `Consumer::reported_phase`: the phase in the low byte, the number of losses above it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct StandingWord(pub(super) u64);
+pub(super) struct ReportedWord(pub(super) u64);
 
-impl StandingWord {
+impl ReportedWord {
     /// The word of a new consumer.
-    pub(super) fn of_new(standing: Standing) -> StandingWord {
-        StandingWord(standing as u64)
+    pub(super) fn of_new(phase: ReportedPhase) -> ReportedWord {
+        ReportedWord(phase as u64)
     }
 
-    pub(super) fn standing(self) -> Standing {
-        Standing::with_number(u32::from(self.0 as u8)).unwrap_or(Standing::Ended)
+    pub(super) fn reported_phase(self) -> ReportedPhase {
+        ReportedPhase::with_number(u32::from(self.0 as u8)).unwrap_or(ReportedPhase::Ended)
     }
 
     pub(super) fn losses(self) -> u64 {
         self.0 >> 8
     }
 
-    /// The same losses with this standing.
-    pub(super) fn with(self, standing: Standing) -> StandingWord {
-        StandingWord(self.losses() << 8 | standing as u64)
+    /// The same losses with this phase.
+    pub(super) fn with(self, phase: ReportedPhase) -> ReportedWord {
+        ReportedWord(self.losses() << 8 | phase as u64)
     }
 
     /// One loss more, which has no new cursor yet.
-    pub(super) fn with_a_loss(self) -> StandingWord {
-        StandingWord((self.losses() + 1) << 8 | Standing::LossReported as u64)
+    pub(super) fn with_a_loss(self) -> ReportedWord {
+        ReportedWord((self.losses() + 1) << 8 | ReportedPhase::LossReported as u64)
     }
 }

@@ -18,7 +18,7 @@
 
 use super::core::Core;
 use super::gauges::{ConsumerGauges, Gauges};
-use super::registry::{Registry, Standings};
+use super::registry::{Registry, SubscriptionTotals};
 use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
@@ -287,8 +287,8 @@ impl Inner {
     }
 
     /// The present figures of all subscriptions; raises the largest lag ever seen to theirs.
-    pub(super) fn standings(&self) -> Standings {
-        let now = self.registry.standings();
+    pub(super) fn totals(&self) -> SubscriptionTotals {
+        let now = self.registry.totals();
         self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
     }
@@ -422,7 +422,7 @@ impl Inner {
         gauges.slot_bytes.load(Relaxed) + tables + self.heap.get()
     }
 
-    pub(super) fn stats(&self, standings: &Standings) -> Stats {
+    pub(super) fn stats(&self, totals: &SubscriptionTotals) -> Stats {
         let (gauges, consumers) = (&self.gauges, &self.consumers);
         let held: &Held = &self.ring.held;
         let log_bytes = held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed);
@@ -455,7 +455,7 @@ impl Inner {
             decoded_bytes: self.decoder.as_ref().map_or(0, Decoder::bytes),
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
-            lagged: standings.lagged,
+            lagged: totals.lagged,
             delivered_bytes: consumers.delivered_bytes.load(Relaxed) + self.heap.outliving(),
             link_bytes: consumers.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),

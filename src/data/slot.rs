@@ -4,7 +4,7 @@
 //! ([`Fresh`]), its event's `cur` (released with the event's segment) and its slot's `newest`. On
 //! overwrite the slot's count *moves* into the replacing event (its `prev`), where it is found through
 //! `cur.older` and goes with that event's segment. Both moves are one step that cannot fail
-//! ([`Fresh::replace`], then `Pen::append` of `log::segment`): whatever panics before or after it, each
+//! ([`Fresh::replace`], then `SegmentWriter::append` of `log::segment`): whatever panics before or after it, each
 //! count has one owner. A version of the listing has no event and is born with the slot's count alone.
 //!
 //! `older` is followed only from a version with `seq >= h` of a reader at h: then its event is in the

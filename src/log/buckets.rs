@@ -23,7 +23,7 @@
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
 use crate::heap::{self, Memory};
-use crate::log::segment::Pen;
+use crate::log::segment::SegmentWriter;
 use crate::reclaim;
 use crate::store::hash::KeyHash;
 use crate::store::table::{FetchedCell, Place, Table, TableEntry};
@@ -450,11 +450,11 @@ impl Router {
 
     /// Commit: links an event that was just written into its slot, then makes it its buckets' newest.
     #[inline(always)]
-    pub(crate) fn link(&mut self, pen: &mut Pen, seq: u64, event: usize) {
+    pub(crate) fn link(&mut self, writer: &mut SegmentWriter, seq: u64, event: usize) {
         while let Some(touch) = self.touched.get(self.linked).filter(|touch| touch.event == event) {
             // SAFETY: what stands in `touched` is in the table, see there.
             let bucket = unsafe { touch.bucket() };
-            pen.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
+            writer.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
             // Release: partner of `Bucket::newest`. After the slot and its links.
             bucket.newest.store(seq, ord!(BucketNewest, Release));
             self.linked += 1;

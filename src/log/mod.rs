@@ -7,7 +7,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `segment` | N slots, written once; its pen, its links |
+//! | `segment` | N slots, written once; its writer, its links |
 //! | `ring` | the directory, the words that readers load, finding a segment |
 //! | `writer` | the plan of a revision, appending, publishing, eviction |
 //! | `retention` | tokens that keep segments for snapshots |

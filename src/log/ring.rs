@@ -11,7 +11,7 @@
 //!
 //! A revision longer than the ring gets a longer directory: nothing is evicted for it. The segments
 //! before it then go one for one with those after; when it is the oldest, all of it goes at once,
-//! and so it does where another giant comes and as many younger events follow it as the window holds.
+//! and so it does where another oversized revision comes and as many younger events follow it as the window holds.
 //!
 //! | writer step, in this order | reader step | order |
 //! | --- | --- | --- |
@@ -457,7 +457,7 @@ impl Ring {
         Run::Head
     }
 
-    /// Slots of the window; capacity as configured (a giant revision only adds to it).
+    /// Slots of the window; capacity as configured (an oversized revision only adds to it).
     pub(crate) fn window_slots(&self) -> u64 {
         self.capacity
     }

@@ -3,7 +3,7 @@
 //! Readers get plain `&[Event]` views; there is no lock, count or sequence word per slot. A
 //! [`SegmentRef`] keeps the events, and the versions that they point to, alive.
 //!
-//! The right to write is a value: the one [`Pen`] of a segment, which the writer of the log has. An event
+//! The right to write is a value: the one [`SegmentWriter`] of a segment, which the writer of the log has. An event
 //! is appended together with the counts that it owns, in one step that cannot fail, and `written` says
 //! how many are: a view ends there whatever range it is asked for, and the freeing releases the counts
 //! of those and of no other, so a panic in the middle of a commit leaves nothing half owned.
@@ -44,7 +44,7 @@ pub(crate) struct Held {
 #[repr(transparent)]
 struct EventCell(UnsafeCell<MaybeUninit<LogEvent>>);
 
-// SAFETY: I3: written once, by the only pen, before `written` covers it; only read after.
+// SAFETY: I3: written once, by the only writer, before `written` covers it; only read after.
 unsafe impl Sync for EventCell {}
 
 /// The position of the log as a segment is opened.
@@ -64,7 +64,7 @@ pub(crate) struct Segment {
     /// Events of the log before it. Not the same as `base`: a segment may be closed before it is full.
     events_before: u64,
     len: AtomicU32,
-    /// A line of its own: the pen stores with each event, and readers look at the rest.
+    /// A line of its own: the segment writer stores with each event, and readers look at the rest.
     filled: CachePadded<SegmentFill>,
     cells: Box<[EventCell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
@@ -174,7 +174,7 @@ impl Segment {
         self.links[at..at + 2 * self.width].iter().step_by(2).map(|link| link.load(Relaxed)).filter(|id| *id != 0)
     }
 
-    /// Only the pen counts here; what is not reported yet is reported when the segment is closed.
+    /// Only the segment writer counts here; what is not reported yet is reported when the segment is closed.
     fn account(&self, more: u64) {
         let bytes = &self.filled.bytes;
         bytes.store(bytes.load(Relaxed) + more, Relaxed);
@@ -259,15 +259,15 @@ impl Drop for Segment {
 }
 
 /// The right to write into a segment: one exists, and the log's writer has it.
-pub(crate) struct Pen(SegmentRef);
+pub(crate) struct SegmentWriter(SegmentRef);
 
-impl Pen {
-    /// A new segment, and its pen.
-    pub(crate) fn new(base: u64, slots: usize, before: Before, width: usize, held: Arc<Held>) -> Pen {
+impl SegmentWriter {
+    /// A new segment, and its writer.
+    pub(crate) fn new(base: u64, slots: usize, before: Before, width: usize, held: Arc<Held>) -> SegmentWriter {
         let segment = Arc::new(Segment::new(base, slots, before, width, held));
         #[cfg(loom)]
         reclaim::boxed(Arc::as_ptr(&segment) as usize);
-        Pen(SegmentRef::new(segment))
+        SegmentWriter(SegmentRef::new(segment))
     }
 
     pub(crate) fn segment(&self) -> &SegmentRef {
@@ -286,14 +286,14 @@ impl Pen {
         let segment = &*self.0;
         let at = (event.sequence - segment.base) as usize;
         let cell = &segment.cells[at];
-        // Relaxed: only this pen stores it.
+        // Relaxed: only this writer stores it.
         assert!(segment.filled.written.load(Relaxed) as usize == at, "I3: slots are written once, in their order");
         #[cfg(loom)]
         segment.track[at].written();
         let counts = own();
         // From here to the store nothing can fail: a view or the freeing finds all of it or nothing.
         (event.kv, event.prev) = counts.map_or((VersionPtr::NULL, VersionPtr::NULL), EventCounts::into_slot);
-        // SAFETY: I1, I3: this pen is the only one, and nobody reads a slot that `written` does not cover.
+        // SAFETY: I1, I3: this writer is the only one, and nobody reads a slot that `written` does not cover.
         let written = unsafe { (*cell.0.get()).write(event) };
         // Release: partner of the load in `events`.
         segment.filled.written.store(at as u32 + 1, Release);

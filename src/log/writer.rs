@@ -13,7 +13,7 @@ pub(crate) use self::plan::Plan;
 use super::epochs::Epochs;
 use super::retention::{LogClock, RetentionToken};
 use super::ring::{Directory, Ring};
-use super::segment::{Before, Held, Pen};
+use super::segment::{Before, Held, SegmentWriter};
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
 use crate::heap::{One, System};
@@ -39,8 +39,8 @@ pub(crate) struct WindowLimits {
 /// A segment of the window.
 struct Live {
     token: RetentionToken,
-    /// 0, or the number of the giant revision that it was opened for.
-    giant: u64,
+    /// 0, or the number of the oversized revision that it was opened for.
+    oversized: u64,
     /// When it was opened, in milliseconds of the log's life.
     opened: u64,
     /// The bytes that stay because of its deletes: see `SlotRef::deleted_bytes`. They count as the segment's until that
@@ -48,13 +48,13 @@ struct Live {
     deleted: u64,
     /// Decoded values of the versions that its events have replaced, as of then.
     decoded: u64,
-    /// The bytes of tombstones that giants had left behind and that were purged into it: see [`RingWriter::may_purge`].
+    /// The bytes of tombstones that oversized revisions had left behind and that were purged into it: see [`RingWriter::may_purge`].
     drained: u64,
 }
 
 impl Live {
-    fn new(token: RetentionToken, giant: u64, opened: u64) -> Live {
-        Live { token, giant, opened, deleted: 0, decoded: 0, drained: 0 }
+    fn new(token: RetentionToken, oversized: u64, opened: u64) -> Live {
+        Live { token, oversized, opened, deleted: 0, decoded: 0, drained: 0 }
     }
 
     /// Bytes that count as the segment's: what is freed with it (its arrays, the versions that its events have replaced,
@@ -101,11 +101,11 @@ pub(crate) struct RingWriter {
     /// Segments in the directory, oldest first; their tokens are the directory's counts.
     live: VecDeque<Live>,
     /// Writes into the newest segment.
-    pen: Pen,
+    newest: SegmentWriter,
     limits: WindowLimits,
-    /// The ordinary segments of the window; those of giant revisions.
+    /// The ordinary segments of the window; those of oversized revisions.
     ordinary: WindowSum,
-    giants: WindowSum,
+    oversized: WindowSum,
     /// The bytes that stay because of all deletes whose tombstones are not purged, in the window or not.
     deleted: u64,
     /// The bytes that count as the window's beside those of its segments: see [`Live::beside`].
@@ -118,10 +118,10 @@ pub(crate) struct RingWriter {
     /// The published directory and epochs: the writer has counts of its own on them, and reads them without a pin.
     directory: One<Directory>,
     epochs: One<Epochs>,
-    /// Base of the newest segment, slots used in it, and whether it was opened for a giant revision.
+    /// Base of the newest segment, slots used in it, and whether it was opened for an oversized revision.
     base: u64,
     fill: u64,
-    is_giant: bool,
+    is_oversized: bool,
     /// The head that is published, and the base of the segment whose token is.
     head: u64,
     token_base: u64,
@@ -141,8 +141,8 @@ impl RingWriter {
         schema: Shared<Schema>,
     ) -> (Ring, RingWriter) {
         let held = Arc::new(Held::default());
-        let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
-        let (first, bytes) = (pen.segment().clone(), pen.segment().bytes() as u64);
+        let newest = SegmentWriter::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
+        let (first, bytes) = (newest.segment().clone(), newest.segment().bytes() as u64);
         let directory = One::new(Directory::new(limits.segments), &mut System);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let epochs = One::new(epochs, &mut System);
@@ -151,10 +151,10 @@ impl RingWriter {
         let ring = Ring::new(capacity, width, token.clone(), directory.clone(), epochs.clone(), held);
         let writer = RingWriter {
             live: VecDeque::from([Live::new(token, 0, 0)]),
-            pen,
+            newest,
             limits,
             ordinary: WindowSum { segments: 1, bytes, ..WindowSum::default() },
-            giants: WindowSum::default(),
+            oversized: WindowSum::default(),
             deleted: 0,
             beside: 0,
             owed: 0,
@@ -163,7 +163,7 @@ impl RingWriter {
             epochs,
             base: slots,
             fill: 0,
-            is_giant: false,
+            is_oversized: false,
             head: slots,
             token_base: slots,
             summary: Box::new(Summary::new(&schema)),
@@ -185,7 +185,7 @@ impl RingWriter {
 
     /// Bytes of all segments of the window, without what other figures have.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.ordinary.bytes + self.giants.bytes - self.beside
+        self.ordinary.bytes + self.oversized.bytes - self.beside
     }
 
     /// The bytes that stay because of deletes, until their tombstones are purged.
@@ -196,12 +196,12 @@ impl RingWriter {
     /// The sum in which the newest segment counts.
     #[inline]
     fn sum(&mut self) -> &mut WindowSum {
-        if self.is_giant { &mut self.giants } else { &mut self.ordinary }
+        if self.is_oversized { &mut self.oversized } else { &mut self.ordinary }
     }
 
     /// Slots a segment.
     fn slots(&self) -> u64 {
-        self.pen.segment().limit() - self.base
+        self.newest.segment().limit() - self.base
     }
 
     /// A key whose delete is `seq` is back, so what stayed because of that is live again.
@@ -211,7 +211,7 @@ impl RingWriter {
             Some(behind) => {
                 let live = &mut self.live[(behind / ring.slots) as usize];
                 live.deleted -= bytes;
-                (if live.giant == 0 { &mut self.ordinary } else { &mut self.giants }).bytes -= bytes;
+                (if live.oversized == 0 { &mut self.ordinary } else { &mut self.oversized }).bytes -= bytes;
                 self.beside -= bytes;
                 self.deleted -= bytes;
             }
@@ -220,10 +220,10 @@ impl RingWriter {
     }
 
     /// Whether a tombstone whose delete has left the log is to be purged now. Tombstones that ordinary segments left
-    /// behind are purged at the rate at which they leave, so that they never pile up. Those of a giant take an eighth
+    /// behind are purged at the rate at which they leave, so that they never pile up. Those of an oversized revision take an eighth
     /// of the window's bytes at most on their way out: their slots count as the segment's that they are purged into.
     pub(crate) fn may_purge(&self) -> bool {
-        self.owed > 0 || self.is_giant || self.ordinary.drained < self.limits.bytes / 8
+        self.owed > 0 || self.is_oversized || self.ordinary.drained < self.limits.bytes / 8
     }
 
     /// A tombstone whose delete had left the log is purged: what stayed because of that is of so many bytes, of which
@@ -235,7 +235,7 @@ impl RingWriter {
         self.live.back_mut().expect("never empty").drained += drained;
     }
 
-    /// Subtracts the bytes of a purged tombstone whose delete had left the log; returns the part that a giant left behind.
+    /// Subtracts the bytes of a purged tombstone whose delete had left the log; returns the part that an oversized revision left behind.
     fn waits_no_more(&mut self, bytes: u64) -> u64 {
         self.deleted -= bytes;
         let owed = self.owed.min(bytes);
@@ -250,7 +250,7 @@ impl RingWriter {
 
     /// Bytes of the newest segment that are not in the cache's sum yet.
     pub(crate) fn unreported_bytes(&self) -> u64 {
-        self.pen.segment().unreported()
+        self.newest.segment().unreported()
     }
 
     /// Window now: segments, for the statistics.

@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 use super::frontier::Frontier;
 use super::loss::{Loss, Lost};
 use super::state::{ConsumerState, Flag, SubscriptionPhase};
-use crate::cache::{ConsumerRef, Inner, Standing};
+use crate::cache::{ConsumerRef, Inner, ReportedPhase};
 use crate::error::Error;
 use crate::position::Position;
 use std::sync::Arc;
@@ -74,12 +74,12 @@ impl<'s> Awake<'s> {
         error.of_subscription(self.shared.name())
     }
 
-    /// Stores cursor, position and standing, for other threads and for the next call.
+    /// Stores cursor, position and phase, for other threads and for the next call.
     #[inline(always)]
     pub(super) fn share(&mut self) {
         let cursor = if self.state.rare.is_some() { self.share_rare() } else { self.cursor.seq() };
         self.shared.show(cursor, self.position());
-        self.shared.stands(self.standing());
+        self.shared.report_phase(self.reported_phase());
     }
 
     /// Shares the state of the box, and frees the box if it is empty; returns the sequence number to show.
@@ -99,7 +99,7 @@ impl<'s> Awake<'s> {
     }
 
     #[inline]
-    fn standing(&self) -> Standing {
-        self.state.phase().standing(self.cursor.is_in_segment())
+    fn reported_phase(&self) -> ReportedPhase {
+        self.state.phase().reported_phase(self.cursor.is_in_segment())
     }
 }

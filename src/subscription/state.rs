@@ -14,7 +14,7 @@ use super::loss::Halt;
 use super::options::{Delivery, OnLag, Start};
 use super::path::ReadPathState;
 use super::start::{AwaitsListing, AwaitsRevision};
-use crate::cache::{Consumer, ConsumerRef, NOWHERE, Standing};
+use crate::cache::{Consumer, ConsumerRef, NOWHERE, ReportedPhase};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::store::key_set::KeySet;
@@ -111,20 +111,20 @@ impl SubscriptionPhase {
     }
 
     /// The phase as other threads see it.
-    pub(super) fn standing(&self, in_segment: bool) -> Standing {
+    pub(super) fn reported_phase(&self, in_segment: bool) -> ReportedPhase {
         match self {
             SubscriptionPhase::AwaitsListing(state) => match state.0.start {
-                Start::State => Standing::AwaitsListingThenState,
-                Start::StateAtLeast(_) => Standing::AwaitsListingThenRevision,
-                _ => Standing::AwaitsListingThenLog,
+                Start::State => ReportedPhase::AwaitsListingThenState,
+                Start::StateAtLeast(_) => ReportedPhase::AwaitsListingThenRevision,
+                _ => ReportedPhase::AwaitsListingThenLog,
             },
-            SubscriptionPhase::AwaitsRevision(_) => Standing::AwaitsRevision,
-            SubscriptionPhase::Future(_) => Standing::AwaitsFuture,
-            SubscriptionPhase::Initial(_) => Standing::InitialState,
-            SubscriptionPhase::CatchUp(_) => Standing::CatchingUp,
-            SubscriptionPhase::Live if in_segment => Standing::LiveInSegment,
-            SubscriptionPhase::Live => Standing::Live,
-            SubscriptionPhase::Ended => Standing::Ended,
+            SubscriptionPhase::AwaitsRevision(_) => ReportedPhase::AwaitsRevision,
+            SubscriptionPhase::Future(_) => ReportedPhase::AwaitsFuture,
+            SubscriptionPhase::Initial(_) => ReportedPhase::InitialState,
+            SubscriptionPhase::CatchUp(_) => ReportedPhase::CatchingUp,
+            SubscriptionPhase::Live if in_segment => ReportedPhase::LiveInSegment,
+            SubscriptionPhase::Live => ReportedPhase::Live,
+            SubscriptionPhase::Ended => ReportedPhase::Ended,
         }
     }
 }

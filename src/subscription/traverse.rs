@@ -7,7 +7,7 @@
 //! | rule | |
 //! | --- | --- |
 //! | position | Before the first event of a revision everything below that revision was looked at. A revision is complete when the cursor passes its last event, leaves the segment in which it ends, or comes to the end of its source, which lies between revisions. |
-//! | border (rollback point) | A batch that holds a whole revision ends between two revisions: the cursor goes back to the begin of the one that does not fit. Any other batch ends inside its revision, before the event that does not fit, and continues. |
+//! | rollback point | A batch that holds a whole revision ends between two revisions: the cursor goes back to the begin of the one that does not fit. Any other batch ends inside its revision, before the event that does not fit, and continues. |
 //! | loss | The next segment has left. The gathered events are delivered first, without the revision that is not complete unless there is no other. The next poll reports the loss. |
 //! | delivered | Policies that catch up by a difference record each key whose event passes the filter and lies before the end of the batch, also where a mask of kinds hides the event. |
 
@@ -41,12 +41,12 @@ pub(super) struct Traversal {
     head: u64,
     /// The revision that it has come to, 0 for none yet.
     revision: u64,
-    border: Border,
+    rollback: RollbackPoint,
     recorded: Vec<Recorded>,
 }
 
 /// The rollback point: the begin of the revision that a traversal has come to.
-struct Border {
+struct RollbackPoint {
     seq: u64,
     position: Position,
     /// The segment of that begin, where the traversal has moved out of it.
@@ -71,7 +71,7 @@ impl Traversal {
             whole,
             head: frontier.head,
             revision: 0,
-            border: Border { seq: awake.cursor.seq(), position: awake.position(), segment: None, before: 0 },
+            rollback: RollbackPoint { seq: awake.cursor.seq(), position: awake.position(), segment: None, before: 0 },
             recorded: Vec::new(),
         }
     }
@@ -143,10 +143,10 @@ impl Traversal {
             awake.cursor.reach(event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from));
         }
         self.revision = event.revision();
-        (self.border.seq, self.border.position) = (awake.cursor.seq(), awake.position());
-        self.border.before = self.batch.len();
-        if self.border.segment.is_some() {
-            self.border.segment = None;
+        (self.rollback.seq, self.rollback.position) = (awake.cursor.seq(), awake.position());
+        self.rollback.before = self.batch.len();
+        if self.rollback.segment.is_some() {
+            self.rollback.segment = None;
         }
     }
 
@@ -188,11 +188,11 @@ impl Traversal {
 
     /// Whether the batch has room for a further event. With whole revisions, the first revision fits however long it is.
     fn fits(&self, segment: &SegmentRef) -> bool {
-        !self.batch.is_full_for(segment) || (self.whole && self.border.before == 0 && !self.batch.is_empty())
+        !self.batch.is_full_for(segment) || (self.whole && self.rollback.before == 0 && !self.batch.is_empty())
     }
 
     fn cut(&mut self, awake: &mut Awake<'_>) {
-        if self.border.before > 0 {
+        if self.rollback.before > 0 {
             self.go_back(awake);
         } else {
             self.batch.continues(!self.batch.is_empty());
@@ -200,9 +200,9 @@ impl Traversal {
     }
 
     fn go_back(&mut self, awake: &mut Awake<'_>) {
-        let Border { seq, position, before, .. } = self.border;
+        let RollbackPoint { seq, position, before, .. } = self.rollback;
         self.batch.truncate(before);
-        awake.cursor.go_back(seq, position, self.border.segment.take());
+        awake.cursor.go_back(seq, position, self.rollback.segment.take());
     }
 
     /// Leaves a segment whose last event that was looked at is not the last of its revision. If that revision continues
@@ -212,7 +212,7 @@ impl Traversal {
         if newest.is_last() || newest.revision() != last.revision() {
             awake.cursor.reach(last.revision());
         } else {
-            self.border.segment.get_or_insert_with(|| segment.clone());
+            self.rollback.segment.get_or_insert_with(|| segment.clone());
         }
     }
 
@@ -221,15 +221,15 @@ impl Traversal {
         if self.batch.is_empty() {
             return Err(halt);
         }
-        let is_complete = awake.position() != self.border.position;
-        if is_complete || self.batch.len() == self.border.before {
+        let is_complete = awake.position() != self.rollback.position;
+        if is_complete || self.batch.len() == self.rollback.before {
             return Ok(true);
         }
-        if self.border.before == 0 && !self.whole {
+        if self.rollback.before == 0 && !self.whole {
             self.batch.continues(true);
             return Ok(true);
         }
-        let holds_others = self.border.before > 0;
+        let holds_others = self.rollback.before > 0;
         self.go_back(awake);
         if holds_others { Ok(true) } else { Err(halt) }
     }

@@ -151,7 +151,7 @@ fn panic_in_apply_frees_exactly() {
 }
 
 #[test]
-fn panic_in_giant_frees_exactly() {
+fn panic_in_oversized_revision_frees_exactly() {
     let keys: Vec<String> = (0..200).map(|number| format!("/giant/{number}")).collect();
     let commit = |writer: &mut Writer| writer.apply(300, keys.iter().map(|key| Change::put(key, "new")));
     for at in (0..200).step_by(23).chain(198..) {

@@ -209,7 +209,7 @@ impl Core {
 
     /// [`Core::write_change`] out of line, which keeps the loop of `write` small: with all in one function LLVM 22.1 (Rust
     /// 1.95, optimized) loses the address of a panic that leaves a step of `write`, and the unwinder stops at another one
-    /// (`panic_in_giant_frees_exactly`).
+    /// (`panic_in_oversized_revision_frees_exactly`).
     #[inline(never)]
     fn write_one_of_many(
         &mut self,

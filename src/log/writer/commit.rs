@@ -21,13 +21,13 @@ pub(crate) struct Writing<'a> {
     ring: &'a Ring,
     opened: std::vec::IntoIter<Opened>,
     closed: std::vec::IntoIter<u64>,
-    giant: u64,
+    oversized: u64,
 }
 
 impl RingWriter {
     /// Evicts what is older than has to be kept, a few segments at a time: for a log that grows slowly.
     pub(crate) fn age(&mut self, ring: &Ring) {
-        if self.limits.keep.is_some() && self.giants.segments == 0 {
+        if self.limits.keep.is_some() && self.oversized.segments == 0 {
             let leaving = self.leaving(Coming::default(), ring.ages.now()).min(4);
             (0..leaving).for_each(|_| self.evict(ring));
             self.trim_epochs(ring);
@@ -36,22 +36,22 @@ impl RingWriter {
 
     /// Commit, step 1: makes room for a revision, with what was allocated for it.
     pub(crate) fn begin<'a>(&mut self, ring: &'a Ring, mut plan: Plan) -> Writing<'a> {
-        let giant = if plan.giant { self.base } else { 0 };
+        let oversized = if plan.oversized { self.base } else { 0 };
         self.make_room(ring, &mut plan);
-        Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), giant }
+        Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), oversized }
     }
 
     /// Opens the segment of a sequence number, where it is not the one in hand.
     #[inline]
     pub(crate) fn turn_to(&mut self, writing: &mut Writing<'_>, seq: u64) {
-        while seq >= self.pen.segment().limit() {
+        while seq >= self.newest.segment().limit() {
             let (Some(opened), Some(len)) = (writing.opened.next(), writing.closed.next()) else { break };
-            self.open(writing.ring, opened, len, writing.giant);
+            self.open(writing.ring, opened, len, writing.oversized);
         }
     }
 
     /// Commit, step 2: appends an event with what it owns, which `own` brings, to the segment in hand; see
-    /// [`Pen::append`]. `at` is its number in the revision, `added` what it adds to the window.
+    /// [`SegmentWriter::append`]. `at` is its number in the revision, `added` what it adds to the window.
     #[inline(always)]
     pub(crate) fn append(
         &mut self,
@@ -61,12 +61,12 @@ impl RingWriter {
         own: impl FnOnce() -> Option<EventCounts>,
     ) {
         let seq = event.sequence;
-        let RingWriter { pen, summary, base, .. } = self;
+        let RingWriter { newest, summary, base, .. } = self;
         let slot = seq - *base;
-        if !summary.add(slot as u32, pen.append(event, added.kept, own)) {
-            summary.widen(slot as u32, |slot| pen.segment().event(*base + u64::from(slot)));
+        if !summary.add(slot as u32, newest.append(event, added.kept, own)) {
+            summary.widen(slot as u32, |slot| newest.segment().event(*base + u64::from(slot)));
         }
-        router.link(pen, seq, at);
+        router.link(newest, seq, at);
         self.fill = slot + 1;
         self.sum().bytes += added.sum();
         if added.deleted + added.decoded > 0 {
@@ -98,13 +98,13 @@ impl RingWriter {
     fn evict(&mut self, ring: &Ring) {
         let Some(oldest) = self.live.pop_front() else { return };
         let closed = self.live.front().map_or(0, |next| next.token.segment().events_before());
-        let sum = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
+        let sum = if oldest.oversized == 0 { &mut self.ordinary } else { &mut self.oversized };
         sum.segments -= 1;
         sum.events -= closed.saturating_sub(oldest.token.segment().events_before());
         sum.bytes -= oldest.bytes();
         sum.drained -= oldest.drained;
         self.beside -= oldest.beside();
-        self.owed += if oldest.giant == 0 { oldest.deleted } else { 0 };
+        self.owed += if oldest.oversized == 0 { oldest.deleted } else { 0 };
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
@@ -137,10 +137,10 @@ impl RingWriter {
         reclaim::retire(bytes, Box::new(left), &mut System);
     }
 
-    fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, giant: u64) {
-        let Opened { token, pen, summary } = opened;
+    fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, oversized: u64) {
+        let Opened { token, writer, summary } = opened;
         let summary = std::mem::replace(&mut self.summary, summary);
-        std::mem::replace(&mut self.pen, pen).close(closed as u32, summary);
+        std::mem::replace(&mut self.newest, writer).close(closed as u32, summary);
         // Linked before the first write into it: a reader that has token k keeps k+1, too.
         self.live.back().expect("never empty").token.link(token.clone());
         let segment = token.segment();
@@ -149,16 +149,16 @@ impl RingWriter {
         self.base = segment.base();
         let own = segment.bytes() as u64;
         self.sum().events += closed;
-        self.is_giant = giant != 0;
+        self.is_oversized = oversized != 0;
         let sum = self.sum();
         sum.segments += 1;
         sum.bytes += own;
-        self.live.push_back(Live::new(token, giant, ring.ages.now()));
+        self.live.push_back(Live::new(token, oversized, ring.ages.now()));
     }
 
     /// Keeps a removed slot with the newest segment.
     pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
-        let bytes = self.pen.keep_removed(slot);
+        let bytes = self.newest.keep_removed(slot);
         self.removed -= bytes;
         self.sum().bytes += bytes;
     }

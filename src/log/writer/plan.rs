@@ -9,7 +9,7 @@ use super::{Live, RingWriter, WindowLimits};
 use crate::heap::{One, System};
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
-use crate::log::segment::{Before, Pen, own_bytes};
+use crate::log::segment::{Before, SegmentWriter, own_bytes};
 use crate::log::summaries::Summary;
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl Seqs {
 /// A segment that a revision needs beyond the newest one.
 pub(super) struct Opened {
     pub(super) token: RetentionToken,
-    pub(super) pen: Pen,
+    pub(super) writer: SegmentWriter,
     pub(super) summary: Box<Summary>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Plan {
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     pub(super) closed: Vec<u64>,
     pub(super) directory: Option<One<Directory>>,
-    pub(super) giant: bool,
+    pub(super) oversized: bool,
     /// How many of the oldest segments go first.
     pub(super) evicted: usize,
     pub(super) fill: u64,
@@ -87,7 +87,7 @@ impl RingWriter {
     #[inline]
     pub(crate) fn room_for_one(&self, added: u64) -> Option<u64> {
         let bytes = self.live.back().map_or(0, Live::bytes);
-        let full = self.fill == self.pen.segment().limit() - self.base
+        let full = self.fill == self.newest.segment().limit() - self.base
             || self.fill > 0 && bytes >= self.limits.segment_bytes
             || self.bytes() + added > self.limits.bytes;
         (!full).then_some(self.base + self.fill)
@@ -105,12 +105,12 @@ impl RingWriter {
             opened: Vec::new(),
             closed: Vec::new(),
             directory: None,
-            giant: false,
+            oversized: false,
             evicted: 0,
             fill: self.fill,
         };
         let mut bytes = self.live.back().map_or(0, Live::bytes);
-        let mut events = self.pen.segment().events_before();
+        let mut events = self.newest.segment().events_before();
         let mut added = 0;
         let mut run = start..start;
         for (at, size) in sizes.enumerate() {
@@ -125,9 +125,10 @@ impl RingWriter {
                 plan.closed.push(plan.fill);
                 base += slots;
                 events += plan.fill;
-                let pen = Pen::new(base, slots as usize, Before { end, events }, ring.width, ring.held.clone());
-                let token = RetentionToken::new(pen.segment().clone(), ring.ages.clone());
-                plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
+                let writer =
+                    SegmentWriter::new(base, slots as usize, Before { end, events }, ring.width, ring.held.clone());
+                let token = RetentionToken::new(writer.segment().clone(), ring.ages.clone());
+                plan.opened.push(Opened { token, writer, summary: Box::new(Summary::new(&self.schema)) });
                 plan.fill = 0;
                 bytes = own_bytes(slots as usize, ring.width) as u64;
                 added += bytes;
@@ -145,22 +146,23 @@ impl RingWriter {
         plan
     }
 
-    /// Plans which segments leave, and whether another directory is due: a giant revision needs a longer one; when the
-    /// last giant is gone, a short one follows.
+    /// Plans which segments leave, and whether another directory is due: an oversized revision needs a longer one; when the
+    /// last of them is gone, a short one follows.
     fn plan_directory(&self, ring: &Ring, plan: &mut Plan, added: u64) {
         let opened = plan.opened.len() as u64;
         let closed: u64 = plan.closed.iter().sum();
         let WindowLimits { events, segments, bytes, .. } = self.limits;
-        plan.giant = opened + 1 > segments || opened > 0 && (closed + ring.slots > events || added > bytes);
-        // The other events of a giant's last segment leave with the giant.
-        let of_giant = if self.is_giant { plan.closed.first().copied().unwrap_or_default() } else { 0 };
-        let coming = Coming { segments: opened, events: closed - of_giant, bytes: added };
-        plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(coming, ring.ages.now()) };
+        plan.oversized = opened + 1 > segments || opened > 0 && (closed + ring.slots > events || added > bytes);
+        // The other events of an oversized revision's last segment leave with it.
+        let of_oversized = if self.is_oversized { plan.closed.first().copied().unwrap_or_default() } else { 0 };
+        let coming = Coming { segments: opened, events: closed - of_oversized, bytes: added };
+        plan.evicted = if plan.oversized { self.left_by_oversized() } else { self.leaving(coming, ring.ages.now()) };
         let stay = self.live.len() - plan.evicted;
-        let giants_stay = self.giants.segments > 0 && self.live.iter().skip(plan.evicted).any(|live| live.giant != 0);
-        let size = if plan.giant {
+        let oversized_stay =
+            self.oversized.segments > 0 && self.live.iter().skip(plan.evicted).any(|live| live.oversized != 0);
+        let size = if plan.oversized {
             stay as u64 + opened + segments + 1
-        } else if giants_stay {
+        } else if oversized_stay {
             self.directory.size()
         } else {
             segments
@@ -170,10 +172,10 @@ impl RingWriter {
         }
     }
 
-    /// The oldest segments from `gone` on that go together: those of one giant revision do.
+    /// The oldest segments from `gone` on that go together: those of one oversized revision do.
     fn group(&self, gone: usize) -> Group {
-        let id = self.live[gone].giant;
-        let together = self.live.range(gone..).take_while(|live| live.giant == id);
+        let id = self.live[gone].oversized;
+        let together = self.live.range(gone..).take_while(|live| live.oversized == id);
         let mut group = Group::default();
         for live in together.take(if id == 0 { 1 } else { usize::MAX }) {
             group.segments += 1;
@@ -187,18 +189,18 @@ impl RingWriter {
 
     /// Events of the closed segments from one on.
     fn closed_from(&self, segment: usize) -> u64 {
-        self.pen.segment().events_before() - self.live[segment].token.segment().events_before()
+        self.newest.segment().events_before() - self.live[segment].token.segment().events_before()
     }
 
     /// How many of the oldest segments leave when this comes. Ordinary segments stay up to the window's limits of events,
-    /// segments and bytes; a giant's do not count, and leave when they are the oldest and others have to. The newest
+    /// segments and bytes; those of an oversized revision do not count, and leave when they are the oldest and others have to. The newest
     /// segment stays, and counts whole, for it fills without a plan. With an age to keep, older segments leave too.
     ///
     /// With the limit of events alone, at least that limit less two segments stays: with the segment that left last there
     /// were too many, and the newest may be empty. A segment has an eighth of the capacity at most, so that is 7/8 of the
     /// capacity less one segment.
     pub(super) fn leaving(&self, coming: Coming, now: u64) -> usize {
-        let fills = coming.segments > 0 || !self.is_giant;
+        let fills = coming.segments > 0 || !self.is_oversized;
         let mut segments = self.ordinary.segments + coming.segments;
         let mut events = self.ordinary.events + coming.events + if fills { self.slots() } else { 0 };
         let mut bytes = self.bytes() + coming.bytes;
@@ -211,7 +213,7 @@ impl RingWriter {
             if next >= self.live.len() || !(full || self.is_aged(next, now)) {
                 return gone;
             }
-            if self.live[gone].giant == 0 {
+            if self.live[gone].oversized == 0 {
                 (segments, events, bytes) = (segments - 1, events - group.events, bytes - group.bytes);
             }
             gone = next;
@@ -225,10 +227,10 @@ impl RingWriter {
         now.saturating_sub(self.live[segment].opened) >= age && self.closed_from(segment) + self.fill >= events
     }
 
-    /// A giant evicts only what the window's events, or its bytes, of younger ones follow, so that one giant
+    /// An oversized revision evicts only what the window's events, or its bytes, of younger ones follow, so that one of them
     /// evicts nothing and many do not add up (I9).
-    fn left_by_a_giant(&self) -> usize {
-        let mut bytes = self.ordinary.bytes + self.giants.bytes;
+    fn left_by_oversized(&self) -> usize {
+        let mut bytes = self.ordinary.bytes + self.oversized.bytes;
         let mut gone = 0;
         loop {
             let group = self.group(gone);
