@@ -11,6 +11,7 @@ use crate::error::{Result, say};
 use crate::position::Position;
 use crate::sync::{Relaxed, Release, current_thread};
 use crate::wake::{WakeSet, Waker};
+#[cfg(feature = "async")]
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
