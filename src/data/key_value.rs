@@ -1,10 +1,9 @@
 //! Versions: key-values as the store keeps them.
 //!
-//! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
-//! read, the sequence number of its event, the version before, then key and value bytes; its count stands in the header of
-//! the block. A value whose bytes
-//! the caller shares lies elsewhere, and the version has a count on them in its place. `data::slot`
-//! says where its counts are, and which readers may follow `older`, which never changes.
+//! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go read, the sequence number
+//! of its event, the version before, then key and value bytes ([`Version`] says how they lie); its count stands in the header
+//! of the block. A value whose bytes the caller shares lies elsewhere, and the version has a count on them in its place.
+//! `data::slot` says where its counts are, and which readers may follow `older`, which never changes.
 //!
 //! A [`VersionPtr`] is an address and nothing more: it can be copied and compared. Following one is
 //! `unsafe`, and gives a reference bound to what keeps its target: [`KeyValueRef`].
@@ -27,7 +26,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use version::{AttributesLength, Between, SharedValue, VersionWord, size};
+use version::{AttributesLength, Between, SharedValue, size};
 
 /// An immutable key-value with a reference count: a clone is one increment, and the key-value lives as long as its last
 /// clone, also after the cache is gone.
@@ -76,63 +75,7 @@ impl KeyValue {
         older: VersionPtr,
         extras: VersionExtras<'_>,
     ) -> KeyValue {
-        let value_length = value.map_or(0, <[u8]>::len);
-        let between = Between {
-            cells: usize::from(extras.decoder.is_some()),
-            shared: usize::from(extras.shared.is_some()),
-            lengths: usize::from(!extras.attributes.is_empty()),
-        };
-        let copied = value.filter(|_| between.shared == 0).unwrap_or_default();
-        let place = memory.allocate(size(between, key.len() + copied.len() + extras.attributes.len()));
-        // SAFETY: the block has room for all that is written here; all fields and bytes are written before anybody
-        // sees it.
-        unsafe {
-            let place = place.as_ptr().cast::<Version>();
-            let cell = place.add(1).cast::<DecodedCell>();
-            if let Some(decoder) = extras.decoder {
-                cell.write(DecodedCell::new(decoder));
-            }
-            let shared_at = cell.add(between.cells).cast::<SharedValue>();
-            let length_at = shared_at.add(between.shared).cast::<AttributesLength>();
-            let bytes = length_at.add(between.lengths).cast::<u8>();
-            ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
-            let copied_at = bytes.add(key.len());
-            let value_at = match extras.shared {
-                Some(bytes) => {
-                    shared_at.write(bytes.clone());
-                    bytes.as_ptr()
-                }
-                None => {
-                    ptr::copy_nonoverlapping(copied.as_ptr(), copied_at, copied.len());
-                    copied_at.cast_const()
-                }
-            };
-            // Most caches declare none.
-            if between.lengths > 0 {
-                length_at.write(extras.attributes.len() as AttributesLength);
-                let attributes = copied_at.add(copied.len());
-                ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
-            }
-            place.write(Version {
-                head: Head {
-                    key: bytes,
-                    value: if value.is_some() { value_at } else { ptr::null() },
-                    key_length: key.len() as u32,
-                    value_length: value_length as u32,
-                    create_revision: meta.create_revision,
-                    mod_revision: meta.mod_revision,
-                    version: meta.version,
-                    lease: meta.lease,
-                },
-                word: VersionWord::new(seq, between),
-                older: older.0,
-                #[cfg(loom)]
-                count: AtomicU32::new(1),
-                #[cfg(loom)]
-                track: reclaim::Track::new(),
-            });
-            KeyValue(NonNull::new_unchecked(place))
-        }
+        KeyValue(Version::make(memory, key, value, meta, seq, older.0, extras))
     }
 
     #[inline]
@@ -160,7 +103,7 @@ impl KeyValue {
     #[inline]
     pub fn key(&self) -> &[u8] {
         let head = &self.body().head;
-        // SAFETY: written by `new`, lives as long as the version.
+        // SAFETY: written by `Version::make`, lives as long as the version.
         unsafe { std::slice::from_raw_parts(head.key, head.key_length as usize) }
     }
 
@@ -200,7 +143,7 @@ impl KeyValue {
     pub(crate) fn attributes(&self) -> &[u8] {
         let body = self.body();
         let from = body.head.key.wrapping_add(body.head.key_length as usize + body.copied_length());
-        // SAFETY: written by `with_extras` after the key and its own value, lives as long as the version.
+        // SAFETY: written by `Version::make` after the key and its own value, lives as long as the version.
         unsafe { std::slice::from_raw_parts(from, self.attributes_length()) }
     }
 
@@ -211,7 +154,7 @@ impl KeyValue {
         if body.word.between().lengths == 0 {
             return 0;
         }
-        // SAFETY: `with_extras` wrote it right before the key and says so; it lives as long as the version.
+        // SAFETY: `Version::make` wrote it right before the key and says so; it lives as long as the version.
         unsafe { body.head.key.cast::<AttributesLength>().sub(1).read() as usize }
     }
 
@@ -219,7 +162,7 @@ impl KeyValue {
         if self.body().word.between().cells == 0 {
             return None;
         }
-        // SAFETY: `with_extras` wrote a cell there and says so; it lives as long as the version.
+        // SAFETY: `Version::make` wrote a cell there and says so; it lives as long as the version.
         Some(unsafe { &*self.0.as_ptr().add(1).cast::<DecodedCell>() })
     }
 
@@ -416,10 +359,8 @@ impl VersionPtr {
     /// value, which lies behind so many bytes of the key where no decoded one lies before that.
     #[inline]
     pub(crate) fn prefetch_value(self, key_length: usize) {
-        let place = self.0.cast::<u8>();
-        heap::prefetch(place);
-        heap::prefetch(place.wrapping_add(size_of::<Version>()));
-        heap::prefetch(place.wrapping_add(size_of::<Version>() + key_length));
+        self.prefetch_key();
+        heap::prefetch(self.0.cast::<u8>().wrapping_add(size_of::<Version>() + key_length));
     }
 
     /// Asks the processor for its head as far as the revision of the last change, which may lie in a second line, for who
@@ -454,7 +395,7 @@ impl VersionPtr {
     /// There is one, and as [`VersionPtr::get`].
     #[inline]
     pub(super) unsafe fn get_some<'a>(self) -> KeyValueRef<'a> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: there is a version (`# Safety`), so its address is not null.
         KeyValueRef(unsafe { NonNull::new_unchecked(self.0.cast_mut()) }, PhantomData)
     }
 
@@ -499,7 +440,7 @@ impl VersionPtr {
     ///
     /// As [`VersionPtr::destroy`].
     unsafe fn leave(self) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: its last count was released, and this call is the one that frees it (`# Safety`).
         let destroy = move || unsafe { self.destroy(&mut FreeBatch::default()) };
         if reclaim::on_reclaimer() {
             return destroy();
@@ -526,7 +467,7 @@ impl VersionPtr {
         kv.body().track.end();
         let free = move |batch: &mut FreeBatch| {
             let VersionPtr(place) = self;
-            // SAFETY: the last count is gone, so nobody has the pointer; a block that `with_extras` has taken.
+            // SAFETY: the last count is gone, so nobody has the pointer; a block that `Version::make` has taken.
             unsafe {
                 let cell = place.add(1).cast::<DecodedCell>();
                 if cells > 0 {

@@ -3,14 +3,13 @@
 //! A [`Version`] is followed by these, each if there is one: a [`DecodedCell`], a [`SharedValue`], the length of the
 //! attributes, the key, the value if it is copied, the attributes.
 
-#![forbid(unsafe_code)]
-
 use crate::data::decoded::{DecodedCell, Decoder};
-use crate::heap;
+use crate::heap::{self, Memory};
 #[cfg(loom)]
 use crate::reclaim;
 #[cfg(loom)]
 use crate::sync::AtomicU32;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 /// The head of a stored version, as C sees it (`watchcore_key_value`).
@@ -128,6 +127,76 @@ pub(super) const fn size(between: Between, bytes: usize) -> usize {
 }
 
 impl Version {
+    /// Makes a version with a count of one in a block of `memory`. `value` None makes a tombstone.
+    #[inline(always)]
+    pub(super) fn make(
+        memory: &mut impl Memory,
+        key: &[u8],
+        value: Option<&[u8]>,
+        meta: KeyMeta,
+        seq: u64,
+        older: *const Version,
+        extras: VersionExtras<'_>,
+    ) -> NonNull<Version> {
+        let value_length = value.map_or(0, <[u8]>::len);
+        let between = Between {
+            cells: usize::from(extras.decoder.is_some()),
+            shared: usize::from(extras.shared.is_some()),
+            lengths: usize::from(!extras.attributes.is_empty()),
+        };
+        let copied = value.filter(|_| between.shared == 0).unwrap_or_default();
+        let place = memory.allocate(size(between, key.len() + copied.len() + extras.attributes.len()));
+        // SAFETY: the block has room for all that is written here; all fields and bytes are written before anybody
+        // sees it.
+        unsafe {
+            let place = place.as_ptr().cast::<Version>();
+            let cell = place.add(1).cast::<DecodedCell>();
+            if let Some(decoder) = extras.decoder {
+                cell.write(DecodedCell::new(decoder));
+            }
+            let shared_at = cell.add(between.cells).cast::<SharedValue>();
+            let length_at = shared_at.add(between.shared).cast::<AttributesLength>();
+            let bytes = length_at.add(between.lengths).cast::<u8>();
+            ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
+            let copied_at = bytes.add(key.len());
+            let value_at = match extras.shared {
+                Some(bytes) => {
+                    shared_at.write(bytes.clone());
+                    bytes.as_ptr()
+                }
+                None => {
+                    ptr::copy_nonoverlapping(copied.as_ptr(), copied_at, copied.len());
+                    copied_at.cast_const()
+                }
+            };
+            // Most caches declare none.
+            if between.lengths > 0 {
+                length_at.write(extras.attributes.len() as AttributesLength);
+                let attributes = copied_at.add(copied.len());
+                ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
+            }
+            place.write(Version {
+                head: Head {
+                    key: bytes,
+                    value: if value.is_some() { value_at } else { ptr::null() },
+                    key_length: key.len() as u32,
+                    value_length: value_length as u32,
+                    create_revision: meta.create_revision,
+                    mod_revision: meta.mod_revision,
+                    version: meta.version,
+                    lease: meta.lease,
+                },
+                word: VersionWord::new(seq, between),
+                older,
+                #[cfg(loom)]
+                count: AtomicU32::new(1),
+                #[cfg(loom)]
+                track: reclaim::Track::new(),
+            });
+            NonNull::new_unchecked(place)
+        }
+    }
+
     /// Bytes of the value that lie elsewhere.
     #[inline]
     pub(super) fn shared_length(&self) -> usize {
