@@ -96,9 +96,8 @@ fn next_read(awake: &mut Awake<'_>, frontier: &Frontier) -> Step<NextRead> {
             return Ok(NextRead::Head);
         }
         let Some(end) = end else {
-            let scan_to = awake.state.rare.as_ref().map_or(0, |rare| rare.path.scan_to);
-            let is_below = scan_to > awake.cursor.seq();
-            return Ok(NextRead::Scan(LogScan::new(if is_below { frontier.head.min(scan_to) } else { frontier.head })));
+            let end = awake.state.rare.as_ref().and_then(|rare| rare.path.scan_end(awake.cursor.seq()));
+            return Ok(NextRead::Scan(LogScan::new(end.map_or(frontier.head, |end| end.min(frontier.head)))));
         };
         // Loaded after head, so it covers every mark below head.
         if awake.shared.inner.ring.newest_mark() < awake.cursor.seq() {

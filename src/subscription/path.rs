@@ -45,8 +45,13 @@ impl ReadPathState {
     pub(super) fn chain(&mut self, cursor: &Cursor, shared: &Consumer) -> Option<&Arc<Bucket>> {
         self.settle(shared);
         let BucketState::Answered(bucket) = &self.bucket else { return None };
-        let complete = cursor.seq() >= bucket.linked_from() && cursor.seq() >= self.scan_to;
-        complete.then_some(bucket)
+        self.scan_end(cursor.seq()).is_none().then_some(bucket)
+    }
+
+    /// Where a scan from the cursor ends, because the chain is complete from there on.
+    pub(super) fn scan_end(&self, cursor: u64) -> Option<u64> {
+        let linked_from = self.answered().map_or(0, |bucket| bucket.linked_from());
+        Some(linked_from.max(self.scan_to)).filter(|end| *end > cursor)
     }
 
     #[inline]

@@ -35,7 +35,7 @@ pub(super) mod view;
 use self::chains::Chains;
 use self::groups::Groups;
 use self::lists::{ChainReader, IdMap};
-use self::steps::{CHEAP, Steps};
+use self::steps::{CHEAP, Steps, VISIT};
 use self::timers::Timers;
 use self::view::{NEAR, Searched, View, first_to_examine, settle_all};
 use crate::log::buckets::Request;
@@ -51,9 +51,6 @@ use crate::wake::sleep::waker::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Requests for buckets that a pass looks at, plus two for each message that it has read.
-const ASKING: usize = 64;
 
 /// A member of a group that has asked for a bucket.
 struct Asking {
@@ -88,6 +85,9 @@ pub(super) struct Tables {
     filtered_to: u64,
     /// Members of groups whose request for a bucket was not answered yet, in the order in which they are looked at.
     asking: BTreeMap<u64, Asking>,
+    /// How many of them may have been answered since they were looked at: all that were there at the head `asked_at`.
+    to_move: usize,
+    asked_at: u64,
     /// The interests of waiters that wait for no event, each with the number of its announcement.
     of_the_cache: IdMap<(Interest, u32)>,
     /// The last number that was given for `asking` or `of_the_cache`.
@@ -122,13 +122,13 @@ impl Tables {
         self.look_again = false;
         // Set until the pass has ended, so that a pass that panics counts as one that has left work.
         let view = View { waiters, cache, now, is_behind: std::mem::replace(&mut self.is_behind, true) };
-        let read = self.read_all(waiters, messages);
+        self.read_all(waiters, messages);
         let mut whole = self.unread.is_empty();
         if now.closed {
             whole &= self.wake_everybody();
         } else if whole {
             // Every waiter whose message was posted is in the tables now, so the look misses none.
-            whole &= self.look_at_events(&view, read, filters);
+            whole &= self.look_at_events(&view, filters);
         }
         whole &= self.look_at_the_cache(waiters, now);
         let examined_to = self.examined_to();
@@ -145,20 +145,19 @@ impl Tables {
 
     // ---- Messages ---------------------------------------------------------------------------------------
 
-    /// Reads messages, as far as the steps reach, and returns how many.
-    fn read_all(&mut self, waiters: &Waiters, messages: Vec<Message>) -> usize {
+    /// Reads messages, as far as the steps reach.
+    fn read_all(&mut self, waiters: &Waiters, messages: Vec<Message>) {
         if self.unread.is_empty() {
             self.unread = messages.into()
         } else {
             self.unread.extend(messages)
         }
-        let (before, mut steps) = (self.unread.len(), Steps::new(CHEAP));
+        let mut steps = Steps::new(CHEAP);
         while steps.take_one()
             && let Some(message) = self.unread.pop_front()
         {
             self.read(waiters, message);
         }
-        before - self.unread.len()
     }
 
     fn read(&mut self, waiters: &Waiters, message: Message) {
@@ -268,7 +267,7 @@ impl Tables {
     // ---- Events -----------------------------------------------------------------------------------------
 
     /// Looks at the events up to the head for parked waiters, first for those that ask no filter. True: for all of them.
-    fn look_at_events(&mut self, view: &View<'_>, joined: usize, filters: &mut Steps) -> bool {
+    fn look_at_events(&mut self, view: &View<'_>, filters: &mut Steps) -> bool {
         let (head, near) = (view.now.head, NEAR.max(self.known as u64));
         let from = first_to_examine(self.chains.followed_to, head, near, self.chains.waiters());
         let Tables { groups, chains, after: AfterRelease { woken, .. }, .. } = self;
@@ -276,6 +275,8 @@ impl Tables {
         let mut whole = chains.follow(from, view, &mut cheap, woken);
         whole &= chains.whole.catch_up(view, &mut waiters, woken);
         whole &= groups.look_at_open(view, &mut cheap, woken);
+        whole &= self.move_to_buckets(view);
+        let Tables { groups, chains, after: AfterRelease { woken, .. }, .. } = self;
         // Split, so that neither kind takes all the steps from the other.
         let mut half = filters.half();
         whole &= chains.filtered.catch_up(view, &mut half, woken);
@@ -287,7 +288,6 @@ impl Tables {
         if chains.filtered.are_up_to_date() {
             self.filtered_to = chains.followed_to;
         }
-        self.move_to_buckets(view, joined);
         whole
     }
 
@@ -296,54 +296,68 @@ impl Tables {
         self.groups.iter().flat_map(|scanned| scanned.members.waiters()).chain(self.chains.waiters())
     }
 
-    /// Moves parked members of groups to the bucket that they asked for, once it is linked from where their group was
-    /// looked up to. The writer answers few requests a revision, so a pass looks at few, in turn: ten thousand that
-    /// wait cost it no more than fifty.
+    /// Moves parked members of groups to the buckets that they asked for, before their groups are scanned. The members are
+    /// looked at in turn, each once for each head. True: all that may have an answer by now were looked at.
+    fn move_to_buckets(&mut self, view: &View<'_>) -> bool {
+        if self.to_move == 0 && self.asked_at < view.now.head {
+            (self.asked_at, self.to_move) = (view.now.head, self.asking.len());
+        }
+        let mut steps = Steps::new(CHEAP);
+        while self.to_move > 0 && !steps.are_over() {
+            steps.take(VISIT);
+            self.to_move -= 1;
+            match self.asking.pop_first() {
+                Some((_, asking)) => self.move_to_bucket(asking, view, &mut steps),
+                None => self.to_move = 0,
+            }
+        }
+        if self.look_again {
+            // The waiters are counted at their buckets now. Partner: the fence in `published_events`: the next look sees
+            // what was published before it, and a later publisher sees the counts.
+            fence(ord!(MoveToBucket, SeqCst));
+        }
+        self.to_move == 0
+    }
+
+    /// Moves a member of a group to its bucket, once the writer has answered.
     ///
-    /// The group may be behind the head, up to which the events of buckets were visited. So a waiter moves only if its bucket
-    /// has nothing for it below the head; otherwise it is woken and looks for itself.
-    fn move_to_buckets(&mut self, view: &View<'_>, joined: usize) {
-        for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
-            let Some((_, Asking { waiter, group, request, number })) = self.asking.pop_first() else { break };
-            waiter.file(Filed::InGroup, group.id());
-            let examined_to = self.groups.examined_to(group.id());
-            let bucket = match request.answer() {
-                // The writer's table is full: the waiter stays in its group.
-                Some(None) => continue,
-                // Linked from a later revision on than the group was looked up to: ask again in another look.
-                Some(Some(bucket)) if bucket.linked_from() <= examined_to => bucket.clone(),
-                _ => {
-                    self.ask(Asking { waiter, group, request, number });
-                    continue;
-                }
-            };
-            // A consumer that is awake announces the bucket when it sleeps next.
-            let Some(claim) = ParkedWaiter::claim(&waiter) else { continue };
-            if !waiter.waits_for(number) {
-                // It sleeps for another interest by now and is counted for that; its message is on its way.
-                let (cursor, counted) = (claim.cursor(), claim.counted());
-                claim.put_back(cursor, counted);
-                continue;
-            }
-            let (cursor, head) = (claim.cursor().max(examined_to), view.now.head);
-            #[cfg(loom)]
-            let cursor = weak::instead(weak::Site::MovedUnasked, head, cursor);
-            if cursor < head && view.cache.has_events(&bucket, cursor) {
-                self.after.woken.extend(claim.settle(0, clock::now()));
-                continue;
-            }
-            if claim.counted() == CountedAt::Hub {
+    /// No chain has the events from its cursor up to `linked_from`, so its filter is evaluated for these; a pass visits the
+    /// buckets of the later events for the members of their lists alone. If it has an event among any of them, it is woken
+    /// and looks for itself.
+    fn move_to_bucket(&mut self, asking: Asking, view: &View<'_>, steps: &mut Steps) {
+        let head = view.now.head;
+        let bucket = match asking.request.answer() {
+            None => return self.ask(asking),
+            // The writer's table is full: the waiter stays in its group.
+            Some(None) => None,
+            Some(Some(bucket)) if bucket.linked_from() > head => return self.ask(asking),
+            Some(Some(bucket)) => Some(bucket.clone()),
+        };
+        let Asking { waiter, group, number, .. } = asking;
+        waiter.file(Filed::InGroup, group.id());
+        let examined_to = self.groups.examined_to(group.id());
+        // A consumer that is awake announces the bucket when it sleeps next.
+        let (Some(bucket), Some(cursor)) = (bucket, waiter.parked_at()) else { return };
+        let from = cursor.max(examined_to);
+        let has_events = view.has_unlinked(&group, &bucket, from, steps)
+            || (from < head && view.cache.has_events(&bucket, from));
+        #[cfg(loom)]
+        let has_events = has_events && !weak::is(weak::Site::MovedUnasked);
+        let Some(claim) = ParkedWaiter::claim(&waiter) else { return };
+        let (cursor, counted) = (claim.cursor(), claim.counted());
+        if !waiter.waits_for(number) {
+            // It sleeps for another interest by now and is counted for that; its message is on its way.
+            claim.put_back(cursor, counted);
+        } else if has_events || cursor.max(examined_to) < from {
+            self.after.woken.extend(claim.settle(0, clock::now()));
+        } else {
+            if counted == CountedAt::Hub {
                 view.waiters.move_to_bucket(&group, &bucket);
             }
             self.remove(&waiter);
             self.insert(waiter.clone(), Interest::Chain(group, bucket), number);
             claim.put_back(cursor.max(head), CountedAt::Bucket);
             self.look_again = true;
-        }
-        if self.look_again {
-            // The waiters are counted at their buckets now. Partner: the fence in `published_events`: the next look sees
-            // what was published before it, and a later publisher sees the counts.
-            fence(ord!(MoveToBucket, SeqCst));
         }
     }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"time"
 )
 
 // The rows about watchers: see benches/peers/src/rows/delivery.rs.
@@ -44,6 +45,8 @@ func delivery() []contestant {
 		add("publish", publishIdle, 1, 1000, 10_000)
 		add("selective-key", selectiveByKey, 1000, 10_000)
 		add("selective-namespace", selectiveByNamespace, 1000, 10_000)
+		add("selective-cold", selectiveCold, 1000, 10_000)
+		add("publish-cold", publishCold, 1000, 10_000)
 		add("wake", wake, 1, 1000)
 	}
 	return all
@@ -101,6 +104,33 @@ func selective(f fanout, keys []string, interests []interest) measured {
 		s.settleIn(section)
 		return uint64(f.window)
 	})
+}
+
+// eventsOfEach is how many events each watcher that comes cold is to take.
+const eventsOfEach = 4
+
+func selectiveCold(f fanout, watchers int) measured {
+	return cold(f, keys(watchers), interests(oneKey, watchers), 1)
+}
+
+func publishCold(f fanout, watchers int) measured {
+	return cold(f, keys(1000), interests(nothing, watchers), 0)
+}
+
+// cold measures from before the first watcher came until all events were taken.
+func cold(f fanout, keys []string, interests []interest, takers int) measured {
+	goroutines, order := startGoroutines(len(interests)), scattered{count: len(keys)}
+	var section *section
+	s := openCold(goroutines, f.worn(func() { section = begin() }), keys, interests, takers)
+	events := eventsOfEach * len(interests)
+	for range events {
+		s.publish(order.next())
+	}
+	if takers > 0 {
+		section.waiting(s.settle)
+		section.paused += time.Duration(s.seen.now() - s.seen.last.Load())
+	}
+	return section.end(uint64(events))
 }
 
 func wake(f fanout, watchers int) measured {

@@ -54,12 +54,13 @@ func openWatchcore(interests []interest) (publisher, []receiver) {
 	return p, p.subscribe(interests)
 }
 
-func openWornWatchcore(interests []interest) (publisher, []receiver) {
+func openWornWatchcore(interests []interest, opens func()) (publisher, []receiver) {
 	p := newWatchcore(watchcore.Config{Indexes: indexes(interests)})
 	const objects = 1000
 	for at := range fillsALog {
 		p.publish(fmt.Sprintf("/registry/before/%06d", at%objects), value)
 	}
+	opens()
 	return p, p.subscribe(interests)
 }
 
@@ -75,13 +76,16 @@ func (p *watchcorePublisher) subscribe(interests []interest) []receiver {
 			}
 		}
 	}
+	return receivers
+}
+
+// warmUp has the writer answer all requests for buckets, 256 with each revision.
+func (p *watchcorePublisher) warmUp(interests []interest) {
 	if len(interests) > 0 && interests[0].what != everything {
-		// The writer answers sixteen requests for a bucket with each revision.
-		for range len(interests)/16 + 1 {
+		for range len(interests)/256 + 1 {
 			p.publish("/outside", nil)
 		}
 	}
-	return receivers
 }
 
 // readHeads reads the head of every event.

@@ -137,19 +137,26 @@ func startGoroutines(count int) *goroutines {
 	return g
 }
 
-// worn has who keeps a history, as it is after it has served for a while: the history is
-// full, and takes no memory that is new to the process any more.
-var worn = map[string]func(interests []interest) (publisher, []receiver){
-	"watchcore": openWornWatchcore,
+// worn is a fanout as it is after it has served for a while: who keeps a history has a full
+// one, and takes no memory that is new to the process any more. opens is called before the
+// first watcher is opened.
+func (f fanout) worn(opens func()) fanout {
+	open := f.open
+	if f.name == "watchcore" {
+		f.open = func(interests []interest) (publisher, []receiver) { return openWornWatchcore(interests, opens) }
+	} else {
+		f.open = func(interests []interest) (publisher, []receiver) {
+			opens()
+			return open(interests)
+		}
+	}
+	return f
 }
 
 // openStage opens the watchers and warms them up: each object was published once and
 // all sleep. So many takers take each event.
 func openStage(f fanout, keys []string, interests []interest, takers int) *stage {
-	if open, is := worn[f.name]; is {
-		f.open = open
-	}
-	s := openIn(startGoroutines(len(interests)), f, keys, interests, takers)
+	s := openIn(startGoroutines(len(interests)), f.worn(func() {}), keys, interests, takers)
 	s.empty = s.emptySettle()
 	return s
 }
@@ -168,6 +175,21 @@ func (s *stage) emptySettle() time.Duration {
 }
 
 func openIn(g *goroutines, f fanout, keys []string, interests []interest, takers int) *stage {
+	s := openCold(g, f, keys, interests, takers)
+	if p, is := s.publisher.(*watchcorePublisher); is {
+		p.warmUp(interests)
+	}
+	for at := range keys {
+		s.publish(at)
+		if (at+1)%s.window == 0 || at+1 == len(keys) {
+			s.settle()
+		}
+	}
+	return s
+}
+
+// openCold opens watchers that wait: nothing was published since they came.
+func openCold(g *goroutines, f fanout, keys []string, interests []interest, takers int) *stage {
 	publisher, receivers := f.open(interests)
 	s := &stage{publisher: publisher, seen: &seen{birth: time.Now()}, keys: keys, window: f.window, takers: uint64(takers)}
 	for _, receive := range receivers {
@@ -178,12 +200,6 @@ func openIn(g *goroutines, f fanout, keys []string, interests []interest, takers
 	}
 	s.seen.waitForWatchers(int64(len(receivers)))
 	time.Sleep(fallAsleep)
-	for at := range keys {
-		s.publish(at)
-		if (at+1)%s.window == 0 || at+1 == len(keys) {
-			s.settle()
-		}
-	}
 	return s
 }
 

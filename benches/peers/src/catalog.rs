@@ -64,6 +64,9 @@ const DELIVERY: &str = "Windows of 96 events are published one after another to 
     channel may keep it. watchcore's log is full before.";
 const SELECTIVE: &str = "As a delivery, but each event is for one of the sleeping watchers, each event of a window for \
     another: publish, wake-up and delivery of an event.";
+const COLD: &str = "From before the first watcher is opened until each has taken its four events, which are published \
+    without a pause once all watchers wait: processor time of all threads over the number of events, and beside it the time \
+    on the wall. Nothing was published since the watchers came. Where no event is for them, four are published for each.";
 const WRITE: &str = "Key and value (549 bytes) are copied in and readers see them before the next write; scattered over \
     all keys. watchcore writes its log and keeps the versions of its default window, which is full before an overwrite is \
     measured.";
@@ -162,6 +165,22 @@ pub const ROWS: &[Row] = &[
         figure: Figure::Cpu,
         sizes: &[goal(1000, 1.0 * US, 4.0 * US), goal(10_000, 2.0 * US, 4.0 * US).not_quick()],
         includes: SELECTIVE,
+    },
+    Row {
+        name: "selective-cold",
+        title: "Watchers of a key each that come at once",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), size(10_000).not_quick()],
+        includes: COLD,
+    },
+    Row {
+        name: "publish-cold",
+        title: "Publish beside idle watchers that come at once",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), size(10_000).not_quick()],
+        includes: COLD,
     },
     Row {
         name: "get",

@@ -18,6 +18,24 @@ fn told(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
     }
 }
 
+/// Many subscriptions come at once, so the writer answers some of them later: each scans only up to where its chain begins.
+#[test]
+fn scan_ends_where_the_chain_begins() {
+    const OTHERS: u64 = 2000;
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut one = cache.subscribe(Start::Now).key("/a").open().unwrap();
+    let open = |number| cache.subscribe(Start::Now).key(format!("/{number}")).open().unwrap();
+    let _others: Vec<Subscription> = (0..OTHERS).map(open).collect();
+    for revision in 1..=OTHERS {
+        writer.apply(revision, [Change::put("/other", "x")]).unwrap();
+    }
+    writer.apply(OTHERS + 1, [Change::put("/a", "x")]).unwrap();
+    assert_eq!(told(&mut one, 1024, "/a"), [(Kind::Added, OTHERS + 1)]);
+    let stats = one.stats();
+    assert!((2..100).contains(&stats.looked_at) && stats.skipped > OTHERS - 100, "{stats:?}");
+}
+
 /// While a mark lies ahead each link is followed a few times in all, however small the batches are, and the events are
 /// those that a scan delivers.
 #[test]

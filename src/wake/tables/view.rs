@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 use crate::data::event::Event;
+use super::steps::Steps;
 use crate::filter::matcher::Matcher;
+use crate::log::buckets::Bucket;
 use crate::sys::clock;
+use crate::wake::sleep::group::FilterGroup;
 use crate::wake::sleep::interest::CacheFrontier;
 use crate::wake::sleep::parked_waiter::{ParkedWaiter, WaiterRef};
 use crate::wake::sleep::parker::Watched;
@@ -57,6 +60,17 @@ impl View<'_> {
     /// waiters are woken to look for themselves while the window still has all of them.
     pub(super) fn is_late(&self, from: u64) -> bool {
         self.is_behind && self.now.head.saturating_sub(from) > self.cache.window() / 2
+    }
+
+    /// Whether a group may have an event from `from` on that lies before the chain of its bucket begins.
+    pub(super) fn has_unlinked(&self, group: &FilterGroup, bucket: &Bucket, from: u64, steps: &mut Steps) -> bool {
+        let linked_from = bucket.linked_from();
+        if from >= linked_from {
+            return false;
+        }
+        let Ok(first) = self.cache.first_match(&group.matcher, from, linked_from, steps.left()) else { return true };
+        steps.take(first.looked);
+        first.found.is_some() || first.examined_to < linked_from
     }
 }
 

@@ -72,6 +72,37 @@ fn pass_asks_no_more_filters_than_it_has_steps() {
     }
 }
 
+/// A waiter moves to the bucket that it asked for before the scan comes to its group: its filter is evaluated for the events
+/// that no chain has, and for no others.
+#[test]
+fn asker_moves_to_its_bucket_before_the_scan() {
+    const LINKED_FROM: u64 = 52;
+    /// As many as one pass moves.
+    const ASKERS: usize = CHEAP / (VISIT + LINKED_FROM as usize - 50);
+    let log = Log::alone();
+    let (requests, mut router) = (Requests::default(), Router::new(Arc::default(), ASKERS));
+    let park = |number: usize| {
+        let name = format!("/{number}");
+        let (group, request) = (log.group_of(&Filter::any().key(&name)), requests.ask(name.into_bytes().into()));
+        let mut waiter = WaiterCell::new();
+        let mut parker = waiter.parker(FilterCode::Own);
+        parker.wait_for(Interest::Events(group, Some(request)));
+        assert!(parker.park(&log, 50, thread(), &Due::default()).is_ok());
+        waiter
+    };
+    let waiters: Vec<WaiterCell> = (0..ASKERS).map(park).collect();
+    log.look();
+    until("all are known", || log.own().is_done());
+    assert_eq!((log.asked(), log.hubs.waiting()), (0, ASKERS as u64));
+    let revisions = (0..ASKERS).take_while(|_| router.take_requests(&requests, LINKED_FROM, &mut System)).count();
+    assert_eq!(router.len(), ASKERS, "all are answered, in {revisions} revisions");
+    log.set_head(59);
+    log.look();
+    assert_eq!(log.asked(), ASKERS as u64 * (LINKED_FROM - 50), "events that filters were asked about");
+    assert!(!log.own().waiters.are_parked(), "all are counted at their buckets");
+    assert_eq!((log.hubs.waiting(), awake_now(&waiters)), (ASKERS as u64, 0), "all sleep");
+}
+
 /// A pass wakes a bounded number of the waiters that one event wakes, and reads a bounded number of messages.
 #[test]
 fn pass_wakes_no_more_than_it_has_steps() {

@@ -46,6 +46,10 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("selective-key", "tokio mpsc", TASKS_MAP, selective_key::<TokioTasks>),
     Contestant::new("selective-namespace", "watchcore, tasks", TRUSTED, selective_namespace::<WatchcoreTasks>),
     Contestant::new("selective-namespace", "tokio mpsc", TASKS_MAP, selective_namespace::<TokioTasks>),
+    Contestant::new("selective-cold", "watchcore, tasks", TRUSTED, selective_cold::<WatchcoreTasks>),
+    Contestant::new("selective-cold", "tokio mpsc", TASKS_MAP, selective_cold::<TokioTasks>),
+    Contestant::new("publish-cold", "watchcore, tasks", TRUSTED, publish_cold::<WatchcoreTasks>),
+    Contestant::new("publish-cold", "tokio mpsc", KEEPS_NOTHING, publish_cold::<TokioTasks>),
     Contestant::new("wake", "watchcore, threads", THREADS, wake::<WatchcoreThreads>),
     Contestant::new("wake", "watchcore, tasks", TRUSTED, wake::<WatchcoreTasks>),
     Contestant::new("wake", "tokio broadcast", TASKS, wake::<BroadcastTasks>).up_to(1),
@@ -109,6 +113,31 @@ fn selective<W: Watchers>(keys: Vec<String>, interests: &[Interest]) -> Measured
         stage.settle_in(section);
         WINDOW as u64
     })
+}
+
+/// Watchers of a key each come at once and find events from the first moment on, each four of them.
+fn selective_cold<W: Watchers>(watchers: usize) -> Measured {
+    let interests: Vec<Interest> = (0..watchers).map(Interest::Key).collect();
+    cold::<W>(load::keys(watchers), &interests, 1, EVENTS_OF_EACH * watchers)
+}
+
+/// As many events beside watchers that came at once, none of which they interest.
+fn publish_cold<W: Watchers>(watchers: usize) -> Measured {
+    let interests: Vec<Interest> = (0..watchers).map(Interest::Nothing).collect();
+    cold::<W>(load::keys(1000), &interests, 0, EVENTS_OF_EACH * watchers)
+}
+
+const EVENTS_OF_EACH: usize = 4;
+
+/// From before the first watcher came until all events were taken.
+fn cold<W: Watchers>(keys: Vec<String>, interests: &[Interest], takers: u64, events: usize) -> Measured {
+    let mut order = Scattered::below(keys.len());
+    let (mut stage, mut section) = Stage::<W>::open_cold(keys, interests, takers);
+    (0..events).for_each(|_| stage.publish(order.next()));
+    if takers > 0 {
+        stage.settle_in(&mut section);
+    }
+    section.end(events as u64)
 }
 
 /// From before a publish until the watcher has read the event: one alone, or one of many that want a key each.

@@ -45,10 +45,14 @@ pub trait Fanout: Sized {
     fn open(interests: &[Interest]) -> (Self, Vec<Self::Receiver>);
 
     /// The same as it is after it has served for a while: who keeps a history has a full one, and takes no memory that is
-    /// new to the process any more.
-    fn open_worn(interests: &[Interest]) -> (Self, Vec<Self::Receiver>) {
+    /// new to the process any more. `opens` is called before the first receiver is made.
+    fn open_worn(interests: &[Interest], opens: impl FnOnce()) -> (Self, Vec<Self::Receiver>) {
+        opens();
         Self::open(interests)
     }
+
+    /// Does what the publisher still owes so many receivers that were just opened.
+    fn warm_up(&mut self, _receivers: usize) {}
 
     /// Copies the key and the value, and hands them to whom they interest.
     fn publish(&mut self, key: &str, value: &[u8]);
@@ -204,12 +208,20 @@ pub struct Stage<W: Watchers> {
 impl<W: Watchers> Stage<W> {
     /// Opened, warmed up and asleep: each object was published once. `takers` watchers take each.
     pub fn open(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
-        Stage::of(W::Publisher::open_worn(interests), keys, interests, takers)
+        Stage::of(W::Publisher::open_worn(interests, || {}), keys, interests, takers).warmed_up(interests.len())
+    }
+
+    /// Nothing was published since the watchers came; with what is measured from the moment on at which the first came.
+    pub fn open_cold(keys: Vec<String>, interests: &[Interest], takers: u64) -> (Stage<W>, Section) {
+        let mut section = None;
+        let opened = W::Publisher::open_worn(interests, || section = Some(Section::begin()));
+        let stage = Stage::of(opened, keys, interests, takers);
+        (stage, section.expect("watchers were opened"))
     }
 
     /// The same of a publisher that is new: for what its watchers take of the memory.
     pub fn open_new(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
-        Stage::of(W::Publisher::open(interests), keys, interests, takers)
+        Stage::of(W::Publisher::open(interests), keys, interests, takers).warmed_up(interests.len())
     }
 
     fn of(opened: Opened<W>, keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
@@ -218,15 +230,18 @@ impl<W: Watchers> Stage<W> {
         W::run(receivers, seen.clone());
         seen.wait_for_watchers(interests.len());
         std::thread::sleep(FALL_ASLEEP);
-        let publisher = Box::leak(Box::new(publisher));
-        let mut stage = Stage { publisher, seen, keys, takers, expected: 0 };
-        let objects = stage.keys.len();
+        Stage { publisher: Box::leak(Box::new(publisher)), seen, keys, takers, expected: 0 }
+    }
+
+    fn warmed_up(mut self, watchers: usize) -> Stage<W> {
+        self.publisher.warm_up(watchers);
+        let objects = self.keys.len();
         // In windows, so that no bounded queue overflows.
         for first in (0..objects).step_by(WINDOW) {
-            (first..objects.min(first + WINDOW)).for_each(|at| stage.publish(at));
-            stage.settle();
+            (first..objects.min(first + WINDOW)).for_each(|at| self.publish(at));
+            self.settle();
         }
-        stage
+        self
     }
 
     pub fn publish(&mut self, object: usize) {

@@ -35,12 +35,6 @@ impl Publisher {
         (cache, Publisher { writer, revision: 0 })
     }
 
-    /// The writer answers sixteen requests for a bucket with each revision.
-    fn answer_requests(&mut self, subscriptions: usize) {
-        for _ in 0..subscriptions / 16 + 1 {
-            self.publish("/outside", &[]);
-        }
-    }
 }
 
 fn subscribe(cache: &Cache, interest: Interest) -> SubscribeBuilder {
@@ -61,16 +55,9 @@ impl Publisher {
         (0..load::FILLS_A_LOG).for_each(|at| self.publish(&keys[(at % OBJECTS) as usize], &load::VALUE));
     }
 
-    fn subscribed(
-        (cache, mut publisher): (Cache, Publisher),
-        interests: &[Interest],
-    ) -> (Publisher, Vec<Subscription>) {
+    fn subscribed((cache, publisher): (Cache, Publisher), interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
         let open = |interest: &Interest| subscribe(&cache, *interest).open().expect("opens");
-        let subscriptions = interests.iter().map(open).collect();
-        if interests.iter().any(|interest| *interest != Interest::Everything) {
-            publisher.answer_requests(interests.len());
-        }
-        (publisher, subscriptions)
+        (publisher, interests.iter().map(open).collect())
     }
 }
 
@@ -81,10 +68,18 @@ impl Fanout for Publisher {
         Publisher::subscribed(Publisher::cache(interests), interests)
     }
 
-    fn open_worn(interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
+    fn open_worn(interests: &[Interest], opens: impl FnOnce()) -> (Publisher, Vec<Subscription>) {
         let (cache, mut publisher) = Publisher::cache(interests);
         publisher.fill_log();
+        opens();
         Publisher::subscribed((cache, publisher), interests)
+    }
+
+    /// The writer answers a bounded number of requests for a bucket with each revision.
+    fn warm_up(&mut self, subscriptions: usize) {
+        for _ in 0..subscriptions / 256 + 1 {
+            self.publish("/outside", &[]);
+        }
     }
 
     fn publish(&mut self, key: &str, value: &[u8]) {
@@ -113,9 +108,13 @@ impl Fanout for SharingPublisher {
         (publisher.into(), subscriptions)
     }
 
-    fn open_worn(interests: &[Interest]) -> (SharingPublisher, Vec<Subscription>) {
-        let (publisher, subscriptions) = Publisher::open_worn(interests);
+    fn open_worn(interests: &[Interest], opens: impl FnOnce()) -> (SharingPublisher, Vec<Subscription>) {
+        let (publisher, subscriptions) = Publisher::open_worn(interests, opens);
         (publisher.into(), subscriptions)
+    }
+
+    fn warm_up(&mut self, subscriptions: usize) {
+        self.publisher.warm_up(subscriptions);
     }
 
     fn publish(&mut self, key: &str, value: &[u8]) {
