@@ -11,6 +11,7 @@
 # WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
 # WATCHCORE_FAKE_ETCD      the fake etcd, if not the one scripts/fake-etcd.sh builds
 # WATCHCORE_COMPARISON     1: with the step `comparison`, which else runs where Go has compiled Kubernetes' API server before
+# WATCHCORE_MSRV           1: with the step `msrv`, which else runs where rustup has that Rust
 set -uo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -123,12 +124,13 @@ step_gofmt() {
 tested() { "$@" | grep --line-buffered -v '^=== '; }
 # Beside an etcd, for the examples. All checks of vet are part of each go test here, on what that compiles anyway.
 step_go() { tested scripts/with-etcd.sh scripts/go.sh test -vet=all -v -race -count=1 ./...; }
-# With the shared library, as `make lib` left it, and with the tag that poisons released batches: the packages that the tags
-# change, and the informers, which release batches. Go keeps what pkg-config said once, also of another place: the flag makes this
-# place a build of its own. The tests of watch have a file that the race detector leaves out.
+# With the shared library, as `make lib` left it: all tests are linked, and the examples run; the library's code is the same. With
+# the tag that poisons released batches: the package, and the informers, which release batches. Go keeps what pkg-config said
+# once, also of another place: the flag makes this place a build of its own. The tests of watch have a file that the race detector
+# leaves out.
 step_go-tags() {
     PKG_CONFIG_PATH=$root/target/watchcore LD_LIBRARY_PATH=$root/target/watchcore CGO_CPPFLAGS=-DWATCHCORE_OF_TARGET \
-        scripts/go.sh test -vet=off -count=1 -tags watchcore_system . &&
+        tested scripts/go.sh test -vet=off -v -count=1 -tags watchcore_system -run Example . &&
         tested scripts/go.sh test -vet=off -v -count=1 -tags debug . ./informer &&
         scripts/go.sh vet -tags debug . ./watch
 }
@@ -236,14 +238,17 @@ run() {
 
 lanes=("tools$(! wants rust c go || echo ' etcd')")
 run
-comparison=
-if wants go; then
-    if [ "${WATCHCORE_COMPARISON:-0}" = 1 ] || scripts/http-tests.sh --compiled 2>/dev/null; then
-        comparison=" comparison"
-    else
-        left_out="comparison was left out: WATCHCORE_COMPARISON=1 make test, or scripts/test.sh --step comparison, runs it"
-    fi
-fi
+left_out=()
+# optional STEP VARIABLE COMMAND...: `step` is the step where the variable is 1 or the command holds, else it is left out.
+optional() {
+    step=" $1"
+    [ "${!2:-0}" = 1 ] || "${@:3}" >/dev/null 2>&1 || { step= left_out+=("$1 $2"); }
+}
+step=
+! wants go || optional comparison WATCHCORE_COMPARISON scripts/http-tests.sh --compiled
+comparison=$step step=
+! wants rust || optional msrv WATCHCORE_MSRV rustup run "$(minimum_rust).0" rustc --version
+msrv=$step
 # Of about the same length. The third begins with the models, which need a core and nothing else: they fill what a link on one core and
 # downloads leave. The builds that http-tests takes up are there then.
 lanes=("" "" "")
@@ -253,12 +258,14 @@ lanes=("" "" "")
 ! wants go || lanes[1]+=" gofmt go go-tags go-kubernetes outside-go"
 ! wants loom || lanes[2]+=" loom toolkit-loom"
 ! wants go || lanes[2]+=" http-tests$comparison"
-! wants rust || lanes[2]+=" address msrv pipe"
+! wants rust || lanes[2]+=" address$msrv pipe"
 run
 
-[ -z "${left_out:-}" ] || summary+=$(row comparison "left out" - -)$'\n'
+for one in "${left_out[@]}"; do summary+=$(row "${one% *}" "left out" - -)$'\n'; done
 printf '\n==== summary ====\n%s\n%s%s\n' "$(row step result seconds processor)" "$summary" "$(row all "" $SECONDS "")"
-[ -z "${left_out:-}" ] || printf '%s\n' "$left_out"
+for one in "${left_out[@]}"; do
+    printf '%s was left out: %s=1 make test, or scripts/test.sh --step %s, runs it\n' "${one% *}" "${one#* }" "${one% *}"
+done
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
 exit
