@@ -245,7 +245,7 @@ impl RawBatch {
     ///
     /// `owner` is from [`Batch::into_raw_parts`], and is released once.
     pub(crate) unsafe fn release(owner: usize) {
-        // SAFETY: I9: the owner word of a batch, by the caller's promise; bit 0 says which kind of pointer it is.
+        // SAFETY: I9: an owner word has the batch's count; bit 0 says which kind of pointer it is (`# Safety`).
         unsafe {
             if owner & 1 == 1 {
                 drop(SegmentRef::from_raw((owner & !1) as *const _));
@@ -263,7 +263,7 @@ impl RawBatch {
 /// The word is that of a `Box<T>` that was given away, and is dropped once.
 unsafe fn drop_boxed<T>(word: usize) {
     if word != 0 {
-        // SAFETY: I9: by the caller's promise.
+        // SAFETY: I9: a word that is not 0 came from `Box::into_raw`, and this call alone takes it back (`# Safety`).
         drop(unsafe { Box::from_raw(word as *mut T) });
     }
 }

@@ -58,7 +58,7 @@ pub fn batch_into_parts(batch: Batch) -> RawBatch {
 /// # Safety
 /// `owner` is of a [`RawBatch`], and is released once.
 pub unsafe fn release_batch(owner: usize) {
-    // SAFETY: the caller's promise is that of `release`.
+    // SAFETY: I9: the owner word has the batch's count, and this call alone releases it (`# Safety`).
     unsafe { RawBatch::release(owner) }
 }
 
@@ -77,7 +77,7 @@ pub fn key_value_as_raw(kv: &KeyValue) -> *const c_void {
 /// # Safety
 /// Once per `key_value_into_raw`, with what it returned.
 pub unsafe fn key_value_from_raw(pointer: *const c_void) -> Option<KeyValue> {
-    // SAFETY: the caller's promise is that of `from_raw`.
+    // SAFETY: I9: `key_value_into_raw` gave this count away, and nobody else takes it back (`# Safety`).
     unsafe { KeyValue::from_raw(pointer) }
 }
 

@@ -277,7 +277,7 @@ impl Signal {
     /// Blocks until readable, at most `milliseconds` (-1: for ever). True when readable.
     pub(crate) fn wait(&self, milliseconds: i32) -> bool {
         let mut poll = libc::pollfd { fd: self.read, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, as said.
+        // SAFETY: the count 1 is that of the entries at this address, which this frame owns.
         unsafe { libc::poll(&mut poll, 1, milliseconds) > 0 }
     }
 }

@@ -307,7 +307,7 @@ impl Event {
     /// The key-values that these events point to are held for as long as the slice is borrowed.
     #[inline]
     pub(crate) unsafe fn of_log(events: &[LogEvent]) -> &[Event] {
-        // SAFETY: transparent; what an event promises beyond its bytes is the caller's promise.
+        // SAFETY: I9: `Event` is transparent, and its key-values are held during the borrow (`# Safety`).
         unsafe { std::slice::from_raw_parts(events.as_ptr().cast::<Event>(), events.len()) }
     }
 
@@ -318,7 +318,7 @@ impl Event {
     /// As [`Event::of_log`].
     #[inline]
     pub(crate) unsafe fn of_one(event: &LogEvent) -> &Event {
-        // SAFETY: transparent; the rest is the caller's promise.
+        // SAFETY: I9: `Event` is transparent, and its key-values are held during the borrow (`# Safety`).
         unsafe { &*std::ptr::from_ref(event).cast::<Event>() }
     }
 
@@ -407,7 +407,7 @@ impl Event {
     /// The key-value before.
     #[inline]
     pub fn prev(&self) -> Option<&KeyValue> {
-        // SAFETY: as `kv`.
+        // SAFETY: a reference to an event is given out only with what keeps its key-values: `of_log`.
         unsafe { self.0.prev.in_place() }
     }
 

@@ -55,7 +55,7 @@ pub struct KeyValue(NonNull<Version>);
 // SAFETY: I3: immutable after `KeyValue::new`, but for the count, which is atomic, and the place of the decoded value, a
 // `DecodedCell`, which is Send and Sync by itself, as a constant in `version` holds.
 unsafe impl Send for KeyValue {}
-// SAFETY: as above.
+// SAFETY: I3: threads that share it read what never changes, an atomic count and a `DecodedCell`, which is Sync.
 unsafe impl Sync for KeyValue {}
 
 impl KeyValue {
@@ -134,7 +134,7 @@ impl KeyValue {
         if head.value.is_null() {
             return None;
         }
-        // SAFETY: as `key`.
+        // SAFETY: written by `Version::make`, lives as long as the version.
         Some(unsafe { std::slice::from_raw_parts(head.value, head.value_length as usize) })
     }
 
@@ -290,7 +290,7 @@ impl KeyValue {
     /// # Safety
     /// Once per `into_raw`, with what it returned.
     pub(crate) unsafe fn from_raw(pointer: *const std::ffi::c_void) -> Option<KeyValue> {
-        // SAFETY: a count that `into_raw` gave away, by the caller's promise.
+        // SAFETY: I9: `into_raw` gave this count away, and nobody else takes it back (`# Safety`).
         unsafe { VersionPtr(pointer.cast()).take() }
     }
 
@@ -335,9 +335,9 @@ impl fmt::Debug for KeyValue {
 #[repr(transparent)]
 pub(crate) struct VersionPtr(pub(super) *const Version);
 
-// SAFETY: an address; a thread that follows it says why it may.
+// SAFETY: safe code cannot follow the address; `get` and `take` ask their caller for a version that is alive.
 unsafe impl Send for VersionPtr {}
-// SAFETY: as above.
+// SAFETY: sharing it gives copies of the address, which safe code cannot follow.
 unsafe impl Sync for VersionPtr {}
 
 impl VersionPtr {
@@ -421,7 +421,7 @@ impl VersionPtr {
     /// None is null, and as [`VersionPtr::get`] for each, for as long as the pointers are borrowed.
     #[inline]
     pub(crate) unsafe fn all_in_place(all: &[VersionPtr]) -> &[KeyValue] {
-        // SAFETY: `VersionPtr` and `KeyValue` are both one pointer; the rest is the caller's promise.
+        // SAFETY: both types are one pointer; none is null, and each version is held (`# Safety`).
         unsafe { std::slice::from_raw_parts(all.as_ptr().cast(), all.len()) }
     }
 
@@ -506,9 +506,9 @@ impl VersionPtr {
 #[derive(Clone, Copy)]
 pub struct KeyValueRef<'a>(NonNull<Version>, PhantomData<&'a KeyValue>);
 
-// SAFETY: as `&KeyValue`.
+// SAFETY: I3: it is a `&KeyValue`, and a `KeyValue` is Sync.
 unsafe impl Send for KeyValueRef<'_> {}
-// SAFETY: as above.
+// SAFETY: I3: sharing it gives copies of a `&KeyValue`, and a `KeyValue` is Sync.
 unsafe impl Sync for KeyValueRef<'_> {}
 
 impl<'a> KeyValueRef<'a> {

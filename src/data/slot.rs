@@ -64,9 +64,9 @@ enum SlotKey {
 /// A count on a slot, which keeps its key.
 pub(crate) struct SlotCount(NonNull<Slot>);
 
-// SAFETY: the slot is used by its atomics.
+// SAFETY: every field of a slot is atomic, and so is its count.
 unsafe impl Send for SlotCount {}
-// SAFETY: as above.
+// SAFETY: threads that share it reach only atomics, the slot's fields and its count.
 unsafe impl Sync for SlotCount {}
 
 impl SlotCount {
@@ -114,7 +114,7 @@ impl SlotCount {
     /// The thread is pinned for as long: a version that is replaced meanwhile is not freed before.
     #[inline]
     pub(crate) unsafe fn key(&self) -> &[u8] {
-        // SAFETY: I9: this has a count, and what the slot has of the key lives as long, by the caller's promise.
+        // SAFETY: I9: this count keeps the slot, and the pin keeps whatever holds the slot's key now (`# Safety`).
         unsafe {
             match self.kept() {
                 SlotKey::Lone(key, length) => std::slice::from_raw_parts(key.0, length),
@@ -238,9 +238,9 @@ fn mark_of(version: &KeyValue) -> u64 {
 /// Dropping one leaks it: only [`OwnedSlot::destroy`] frees.
 pub(crate) struct OwnedSlot(NonNull<Slot>);
 
-// SAFETY: the key is immutable, `newest` atomic.
+// SAFETY: every field of a slot is atomic, so it may be freed by another thread than the one that made it.
 unsafe impl Send for OwnedSlot {}
-// SAFETY: as above.
+// SAFETY: threads that share it reach only the slot's atomics.
 unsafe impl Sync for OwnedSlot {}
 
 impl OwnedSlot {
@@ -276,7 +276,7 @@ impl OwnedSlot {
     /// The address is from [`OwnedSlot::into_address`]; of all that are made of it one is used as the owner.
     #[inline]
     pub(crate) unsafe fn from_address(address: *mut Slot) -> OwnedSlot {
-        // SAFETY: never null, by the caller's promise.
+        // SAFETY: `into_address` returned the address of a slot, so it is not null (`# Safety`).
         OwnedSlot(unsafe { NonNull::new_unchecked(address) })
     }
 
@@ -295,10 +295,10 @@ impl OwnedSlot {
     /// not read again, and so is every reader that was pinned while one of them was published.
     pub(crate) unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
-        // The count of the slot itself; nobody can find it any more, by the caller's promise.
+        // The count of the slot itself, which no reader can find any more (`# Safety`).
         let own = SlotCount(self.0);
         if !own.count().is_one() {
-            // SAFETY: as above, but for those who have a count.
+            // SAFETY: readers with a count remain, and need the slot's key alone.
             unsafe { own.leave_key() };
         }
     }
@@ -308,9 +308,9 @@ impl OwnedSlot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotPtr(NonNull<Slot>);
 
-// SAFETY: an address; a thread that follows it says why it may.
+// SAFETY: safe code cannot follow the address; `get` asks its caller for a slot that is alive.
 unsafe impl Send for SlotPtr {}
-// SAFETY: as above.
+// SAFETY: sharing it gives copies of the address, which safe code cannot follow.
 unsafe impl Sync for SlotPtr {}
 
 /// Blocks of a heap lie a multiple of this apart.
@@ -409,7 +409,8 @@ impl<'a> SlotRef<'a> {
     pub(crate) unsafe fn at(self, head: u64) -> Option<KeyValueRef<'a>> {
         let mut version = self.newest();
         while version.seq() >= head {
-            // SAFETY: its event is held, by the caller's promise, and owns the version before.
+            // SAFETY: I9: the event that wrote this version lies at `head` or above, is held (`# Safety`), and owns the
+            // version before.
             version = unsafe { version.older().get() }?;
         }
         Some(version)
@@ -423,7 +424,7 @@ impl<'a> SlotRef<'a> {
     /// As [`SlotRef::at`].
     #[inline]
     pub(crate) unsafe fn live_at(self, head: u64) -> Option<KeyValueRef<'a>> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
         unsafe { self.shown_at(head) }.map(|shown| shown.kv)
     }
 
@@ -440,7 +441,7 @@ impl<'a> SlotRef<'a> {
         if mark >> 1 < head {
             return (mark & 1 == 0).then_some(ShownVersion { kv, newest: true });
         }
-        // SAFETY: by the caller's promise.
+        // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
         unsafe { self.older_at(head) }
     }
 
@@ -453,7 +454,7 @@ impl<'a> SlotRef<'a> {
     #[cold]
     #[inline(never)]
     unsafe fn older_at(self, head: u64) -> Option<ShownVersion<'a>> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
         let version = unsafe { self.at(head) }.filter(|version| !version.is_tombstone());
         version.map(|kv| ShownVersion { kv, newest: false })
     }
@@ -508,7 +509,7 @@ impl Fresh {
     /// The slot is alive, and only the caller stores into it meanwhile (I1).
     #[inline(always)]
     pub(crate) unsafe fn replace(self, slot: SlotPtr) -> EventCounts {
-        // SAFETY: alive by the caller's promise.
+        // SAFETY: the slot is alive (`# Safety`).
         let Slot { newest, mark, .. } = unsafe { slot.get().slot() };
         // Relaxed: only the writer stores here. The version was made as the successor of this one, and
         // what an event owns beside its version is found through `older`.

@@ -19,7 +19,7 @@ impl FreeBatch {
     /// The contract of [`super::free`].
     #[inline]
     pub(crate) unsafe fn free(&mut self, block: NonNull<u8>) {
-        // SAFETY: the contracts are the same.
+        // SAFETY: no thread uses the block any more, and this call alone frees it (`# Safety`).
         let Some(more) = (unsafe { returned(block) }) else { return };
         match &mut self.0 {
             Some(together) if together.is_of(&more) => together.join(more),

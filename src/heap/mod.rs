@@ -58,7 +58,7 @@ pub(crate) fn footprint(bytes: usize) -> usize {
 /// The block is from [`Memory::allocate`], no thread uses it any more, and it is freed once. Every use of it happens
 /// before this call.
 pub(crate) unsafe fn free(block: NonNull<u8>) {
-    // SAFETY: the contracts are the same.
+    // SAFETY: no thread uses the block any more, and this call alone frees it (`# Safety`).
     if let Some(returned) = unsafe { returned(block) } {
         returned.give_back(Home::freed);
     }

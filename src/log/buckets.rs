@@ -182,9 +182,8 @@ impl TableEntry for Arc<Bucket> {
     fn into_address(self) -> *mut Bucket {
         Arc::into_raw(self).cast_mut()
     }
-    // SAFETY: what the trait asks of the caller, and nothing else.
     unsafe fn from_address(address: *mut Bucket) -> Arc<Bucket> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: `into_address` gave the count of this `Arc` away; it is dropped once (`# Safety` of the trait).
         unsafe { Arc::from_raw(address) }
     }
     fn key(&self) -> &[u8] {
@@ -215,7 +214,7 @@ struct Touch {
     bucket: NonNull<Bucket>,
 }
 
-// SAFETY: the address of something that any thread may read; who follows it says why it may.
+// SAFETY: safe code cannot follow the address; `bucket` asks its caller for a router that still has it.
 unsafe impl Send for Touch {}
 
 impl Touch {
@@ -226,7 +225,7 @@ impl Touch {
     /// The router that made it has evicted nothing since.
     #[inline]
     unsafe fn bucket(&self) -> &Bucket {
-        // SAFETY: the table had a count on it, and still has it, by the caller's promise.
+        // SAFETY: the router's table had a count on it, and has evicted nothing since (`# Safety`).
         unsafe { self.bucket.as_ref() }
     }
 }
@@ -464,7 +463,7 @@ impl Router {
     /// Whether a subscription sleeps for an event of the revision just published. To be called after the fence.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        // SAFETY: as in `link`.
+        // SAFETY: what stands in `touched` is in the table, see there.
         self.touched.iter().any(|touch| unsafe { touch.bucket() }.waiting.load(Relaxed) != 0)
     }
 

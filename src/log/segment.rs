@@ -352,7 +352,7 @@ impl SegmentRef {
     pub(crate) unsafe fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
         #[cfg(loom)]
         reclaim::read(pointer as usize);
-        // SAFETY: I9: an Arc whose count is still held, by the caller's promise.
+        // SAFETY: I9: the directory's count on the Arc is released only after this pin ends (`# Safety`).
         unsafe {
             Arc::increment_strong_count(pointer);
             SegmentRef::from_raw(pointer)
@@ -370,7 +370,7 @@ impl SegmentRef {
     ///
     /// [`SegmentRef::into_raw`] gave it away, and it is taken back once.
     pub(crate) unsafe fn from_raw(pointer: *const Segment) -> SegmentRef {
-        // SAFETY: I9: the count that `into_raw` gave away, by the caller's promise.
+        // SAFETY: I9: `into_raw` gave this count away, and nobody else takes it back (`# Safety`).
         SegmentRef::new(unsafe { Arc::from_raw(pointer) })
     }
 }

@@ -7,7 +7,7 @@ pub(crate) enum Job {
     Release(*mut (), unsafe fn(*mut ())),
 }
 
-// SAFETY: a count of something that is Send, see `Job::of`.
+// SAFETY: a call is Send; a count is of a type that any thread may release: `Job::of` and the table's pages.
 unsafe impl Send for Job {}
 
 impl<F: FnOnce() + Send + 'static> From<Box<F>> for Job {
@@ -20,7 +20,7 @@ impl Job {
     pub(super) fn run(self) {
         match self {
             Job::Call(call) => call(),
-            // SAFETY: as `of` made it.
+            // SAFETY: the job has one count at `place`, which `release` drops; a job runs once.
             Job::Release(place, release) => unsafe { release(place) },
         }
     }

@@ -34,7 +34,7 @@ impl Leaf {
     #[inline]
     unsafe fn get<'a>(self) -> SlotRef<'a> {
         let slot = self.slot;
-        // SAFETY: by the caller's promise.
+        // SAFETY: the slot is alive for 'a (`# Safety`).
         unsafe { slot.get() }
     }
 }
@@ -65,7 +65,7 @@ impl TreeEntry for Leaf {
 
     #[inline]
     fn prefetch_key(&self) {
-        // SAFETY: as `key`.
+        // SAFETY: the tree, which is private to `Root`, prefetches only keys that it compares next: see `key`.
         unsafe { self.get() }.prefetch_key();
     }
 }
@@ -169,7 +169,7 @@ impl<'a> Iterator for SlotsInOrder<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<SlotRef<'a>> {
-        // SAFETY: as above.
+        // SAFETY: alive for 'a, as the index that it came from: see `RootRef`.
         self.0.next().map(|leaf| unsafe { leaf.get() })
     }
 }

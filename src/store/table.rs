@@ -99,9 +99,8 @@ impl TableEntry for OwnedSlot {
     fn into_address(self) -> *mut Self::Target {
         OwnedSlot::into_address(self)
     }
-    // SAFETY: as the trait says: an address that `into_address` gave, used as the owner once.
     unsafe fn from_address(address: *mut Self::Target) -> OwnedSlot {
-        // SAFETY: by the caller's promise.
+        // SAFETY: `into_address` returned the address, and one of its copies is the owner (`# Safety` of the trait).
         unsafe { OwnedSlot::from_address(address) }
     }
     fn key(&self) -> &[u8] {
@@ -219,7 +218,7 @@ impl<T> TablePage<T> {
     unsafe fn from_word(word: *mut TableCell<T>) -> TablePage<T> {
         #[cfg(loom)]
         unboxed(word as usize);
-        // SAFETY: the cells that it was made of, by the caller's promise.
+        // SAFETY: `into_word` packed the address of cells that exist, so it is not null (`# Safety`).
         TablePage(unsafe { NonNull::new_unchecked(Self::cells_of(word)) })
     }
 
@@ -340,7 +339,7 @@ impl<E: TableEntry> TablePages<E> {
             let tag = cell.tag.load(Relaxed);
             if (tag >> 32) as u32 == bits && is_entry(entry) {
                 E::prefetch(entry, tag as u32, key_length);
-                // SAFETY: alive by the caller's promise.
+                // SAFETY: every entry that the cells show is alive (`# Safety`).
                 if is(&*unsafe { EntryRef::<E>::new(entry) }) {
                     return Some((at, entry));
                 }
@@ -371,10 +370,10 @@ impl<E: TableEntry> TablePages<E> {
                 // SAFETY: I4: what takes the place of a page is published before the page is retired: not freed
                 // before this pin ends.
                 let cells = unsafe { &*TablePage::cells_of(word) };
-                // SAFETY: alive under the pin, by the caller's promise.
+                // SAFETY: I9: an entry that leaves the table is freed only after this pin ends (`# Safety`).
                 if let Some((_, entry)) = unsafe { Self::search(cells, (bits, key.len()), |entry| entry.key() == key) }
                 {
-                    // SAFETY: the same.
+                    // SAFETY: I9: the entry was found under this pin, and is freed only after the pin ends.
                     return Some(unsafe { EntryRef::new(entry) });
                 }
                 // Acquire: as above. All stores before that of the page are seen with it.

@@ -25,7 +25,7 @@ impl Awake<'_> {
 
     /// Leaves its waiter for good, because the subscription is dropped.
     pub(super) fn end_sleep(&mut self) {
-        // SAFETY: as in `parker`.
+        // SAFETY: this is a call of the consumer's only handle, and `&mut self` excludes a parker.
         unsafe { self.shared.sleeps_no_more() }
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Inbox<T> {
 // SAFETY: the inbox owns its nodes; a value goes from the thread that pushes to the one that takes, and
 // nobody sees it in between.
 unsafe impl<T: Send> Send for Inbox<T> {}
-// SAFETY: as above: sharing an inbox only lets values be sent through it.
+// SAFETY: a thread that shares an inbox can only send values through it, and a `T` may be sent.
 unsafe impl<T: Send> Sync for Inbox<T> {}
 
 impl<T> Inbox<T> {
@@ -72,7 +72,7 @@ impl<T> Inbox<T> {
     /// any thread.
     pub(crate) unsafe fn push_in(&self, place: NonNull<u8>, free: unsafe fn(NonNull<u8>), value: T) -> bool {
         let node = place.as_ptr().cast::<Node<T>>();
-        // SAFETY: memory for it, by the caller's promise.
+        // SAFETY: the place has the layout of a node, and nobody else has it (`# Safety`).
         unsafe { node.write(Node { value, next: ptr::null_mut(), free }) };
         let mut top = self.top.load(Relaxed);
         loop {
@@ -120,7 +120,7 @@ pub(crate) struct Taken<T> {
     top: *mut Node<T>,
 }
 
-// SAFETY: it owns its nodes.
+// SAFETY: it alone has its nodes and their values, and a `T` may be sent.
 unsafe impl<T: Send> Send for Taken<T> {}
 
 impl<T> Default for Taken<T> {

@@ -54,12 +54,12 @@ impl<T> OnceArc<T> {
         let fresh = Arc::into_raw(Arc::new(make())).cast_mut();
         // Release: partner of the load in `get`.
         match self.address.compare_exchange(ptr::null_mut(), fresh, Release, Acquire) {
-            // SAFETY: the word keeps the count of `fresh` from now on, as in `get`.
+            // SAFETY: the word keeps the count of `fresh` from now on, until it is dropped.
             Ok(_) => unsafe { &*fresh },
             Err(first) => {
                 // SAFETY: `fresh` is from `Arc::into_raw`, and no other thread has seen it.
                 drop(unsafe { Arc::from_raw(fresh) });
-                // SAFETY: as in `get`.
+                // SAFETY: not null, and the word keeps a count on it until it is dropped.
                 unsafe { &*first }
             }
         }

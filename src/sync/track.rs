@@ -10,7 +10,7 @@ pub(crate) struct Track {
 
 // SAFETY: loom runs the threads of a model one at a time.
 unsafe impl Sync for Track {}
-// SAFETY: as above.
+// SAFETY: loom runs the threads of a model one at a time, whichever of them has it.
 unsafe impl Send for Track {}
 
 impl Track {

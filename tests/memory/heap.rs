@@ -44,19 +44,19 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size(), 0);
         HELD.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: `System` asks of its caller what `GlobalAlloc` asks of ours, and gets the same arguments.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, 0, 1);
         HELD.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: `System` asks of its caller what `GlobalAlloc` asks of ours, and gets the same arguments.
         unsafe { System.dealloc(pointer, layout) }
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(1, size, 0);
         HELD.fetch_add(size as i64 - layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: `System` asks of its caller what `GlobalAlloc` asks of ours, and gets the same arguments.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }

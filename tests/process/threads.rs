@@ -31,9 +31,9 @@ fn no_thread_is_an_error_of_build() {
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
         return;
     }
-    // SAFETY: numbers only.
+    // SAFETY: the call takes no pointer.
     if unsafe { libc::geteuid() } == 0 {
-        // SAFETY: as above.
+        // SAFETY: the call takes a number, and no pointer.
         assert_eq!(unsafe { libc::setuid(54_321) }, 0);
     }
     limit(0);

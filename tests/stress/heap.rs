@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Heap {
         {
             ALIVE[class].fetch_add(1, Relaxed);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `System` asks of its caller what `GlobalAlloc` asks of ours, and gets the same arguments.
         unsafe { System.alloc(layout) }
     }
 
@@ -62,7 +62,7 @@ unsafe impl GlobalAlloc for Heap {
                 ELSEWHERE[class].fetch_add(1, Relaxed);
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `System` asks of its caller what `GlobalAlloc` asks of ours, and gets the same arguments.
         unsafe { System.dealloc(place, layout) }
     }
 }

@@ -195,12 +195,12 @@ impl<O: Object> Live<O> {
     }
 
     fn shared(&self) -> &O::Shared {
-        // SAFETY: as in `head`; `shared` is not written to before the handle is destroyed.
+        // SAFETY: the handle is live (`check`), and `shared` is not written to before it is destroyed.
         unsafe { &(*self.0.as_ptr()).shared }
     }
 
     fn own(&self) -> *mut O::Own {
-        // SAFETY: as in `head`; only the address of `own` is taken.
+        // SAFETY: the handle is live (`check`), and only the address of `own` is taken.
         unsafe { (*self.0.as_ptr()).own.get() }
     }
 }

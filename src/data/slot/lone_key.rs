@@ -44,7 +44,7 @@ impl LoneKey {
     ///
     /// Made for a key of so many bytes; nobody reads it any more, and it is freed once.
     pub(super) unsafe fn free(self, length: usize) {
-        // SAFETY: by the caller's promise.
+        // SAFETY: `new` allocated it for a key of this length, and nobody reads it any more (`# Safety`).
         unsafe { std::alloc::dealloc(self.0, LoneKey::layout(length)) }
     }
 }

@@ -12,9 +12,8 @@ impl TableEntry for Arc<TestKey> {
     fn into_address(self) -> *mut TestKey {
         Arc::into_raw(self).cast_mut()
     }
-    // SAFETY: what the trait asks of the caller, and nothing else.
     unsafe fn from_address(address: *mut TestKey) -> Arc<TestKey> {
-        // SAFETY: by the caller's promise.
+        // SAFETY: `into_address` gave the count of this `Arc` away; it is dropped once (`# Safety` of the trait).
         unsafe { Arc::from_raw(address) }
     }
     fn key(&self) -> &[u8] {
