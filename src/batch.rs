@@ -11,7 +11,7 @@ pub(crate) use builder::BatchBuilder;
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::heap;
-use crate::log::kept::Versions;
+use crate::log::found::Versions;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;

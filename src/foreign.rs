@@ -42,12 +42,12 @@ pub(crate) fn drop_guarded<T>(value: T, what: &str) {
 }
 
 /// How many payloads of payloads are dropped before one is leaked.
-const PATIENCE: usize = 8;
+const MAX_PAYLOADS: usize = 8;
 
 /// Drops what a panic carried, and what that panics with in its turn. A chain of them that does not end is leaked.
 fn dispose(payload: Box<dyn Any + Send>) {
     let mut payload = payload;
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_PAYLOADS {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             Ok(()) => return,
             Err(again) => payload = again,

@@ -95,8 +95,8 @@ impl KeyValue {
     }
 }
 
-/// So many labels are looked at one by one.
-const FEW: usize = 16;
+/// Up to this many labels are searched one by one, more by bisection.
+const MAX_LINEAR: usize = 16;
 
 impl<'a> Attributes<'a> {
     /// The number of fields and of labels.
@@ -136,8 +136,8 @@ impl<'a> Attributes<'a> {
     pub(crate) fn label(&self, key: &[u8]) -> Option<&'a [u8]> {
         let (fields, labels) = self.counts();
         let count = fields + 2 * labels;
-        if labels <= FEW {
-            return self.label_of_few(key, fields, labels);
+        if labels <= MAX_LINEAR {
+            return self.label_linear(key, fields, labels);
         }
         let (mut low, mut high) = (0, labels);
         while low < high {
@@ -154,7 +154,7 @@ impl<'a> Attributes<'a> {
 
     /// Compares label after label: most keys differ in length already, and no branch of a search is missed.
     #[inline]
-    fn label_of_few(&self, key: &[u8], fields: usize, labels: usize) -> Option<&'a [u8]> {
+    fn label_linear(&self, key: &[u8], fields: usize, labels: usize) -> Option<&'a [u8]> {
         let count = fields + 2 * labels;
         let strings = self.0.get((count + 1) * 4..)?;
         let mut start = if fields == 0 { 0 } else { self.word(fields)? & !ABSENT };

@@ -9,7 +9,7 @@
 use super::{Batch, Made, OwnedEvents};
 use crate::data::event::{Kind, Mark};
 use crate::data::key_value::KeyValue;
-use crate::log::kept::Versions;
+use crate::log::found::Versions;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 

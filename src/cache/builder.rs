@@ -10,9 +10,9 @@ use super::shared::{Inner, NOT_READY, READY, SizeLimits};
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
-use crate::error::{Result, Shown, say};
+use crate::error::{DebugBytes, Result, say};
 use crate::filter::indexes::{Index, Indexes};
-use crate::heap::One;
+use crate::heap::HeapArc;
 use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::Epochs;
 use crate::log::retention::LogClock;
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("prefix", &Shown(&self.prefix))
+            .field("prefix", &DebugBytes(&self.prefix))
             .field("capacity", &self.capacity)
             .field("capacity_bytes", &self.capacity_bytes)
             .field("limits", &self.limits)
@@ -310,7 +310,7 @@ impl Builder {
             matchers: Mutex::default(),
             registry: Registry::default(),
             ring,
-            root: Published::new(One::default()),
+            root: Published::new(HeapArc::default()),
             hubs: CachePadded::default(),
             trusts_wakers: self.trusts_wakers,
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),

@@ -6,7 +6,7 @@ use crate::log::buckets::Router;
 use crate::log::epochs::Epochs;
 use crate::log::writer::RingWriter;
 use crate::position::Position;
-use crate::reclaim::{self, Patience};
+use crate::reclaim::{self, Backpressure};
 use crate::store::queue::Queue;
 use crate::store::root::Root;
 use crate::store::table::{Table, TableEntry};
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) loaded: bool,
     pub(crate) poisoned: bool,
     /// The back-pressure of the reclaimer on a writer that replaces faster than the reclaimer frees.
-    pub(crate) patience: Patience,
+    pub(crate) backpressure: Backpressure,
     pub(crate) router: Router,
     /// Encoded attributes of the version that is being made.
     pub(crate) attributes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Core {
             written: false,
             loaded: false,
             poisoned: false,
-            patience: Patience::default(),
+            backpressure: Backpressure::default(),
             router,
             attributes: Vec::new(),
             extract_failures: 0,

@@ -27,7 +27,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
 use crate::foreign;
-use crate::heap::{HeapBytes, One};
+use crate::heap::{HeapArc, HeapBytes};
 use crate::log::buckets::Requests;
 use crate::log::ring::{LogEnd, Ring, Run, progress_of};
 use crate::log::segment::{Held, Segment};
@@ -572,7 +572,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
         let need = self.need.take();
-        let root = std::mem::replace(&mut self.root, Published::new(One::default()));
+        let root = std::mem::replace(&mut self.root, Published::new(HeapArc::default()));
         let last = move || {
             drop(root);
             let gone = || drop(need);

@@ -14,7 +14,7 @@
 
 use super::Inner;
 use crate::data::key_value::KeyValueRef;
-use crate::data::slot::{ShownVersion, SlotRef};
+use crate::data::slot::{SlotRef, VisibleVersion};
 use crate::reclaim::Guard;
 use crate::store::root::{Root, RootRef, SlotsInOrder, Span};
 #[cfg(loom)]
@@ -111,11 +111,11 @@ impl<'a> StateView<'a> {
         unsafe { slot.live_at(self.head.max(self.oldest)) }
     }
 
-    /// The live key-value of a slot, and whether the slot showed it as the newest of its key.
+    /// The live key-value of a slot, and whether it was found as the newest of its key.
     #[inline]
-    pub(crate) fn shown(self, slot: SlotRef<'a>) -> Option<ShownVersion<'a>> {
+    pub(crate) fn visible(self, slot: SlotRef<'a>) -> Option<VisibleVersion<'a>> {
         // SAFETY: every event from `oldest` on, and so every version shown at that head or above, is held for 'a.
-        unsafe { slot.shown_at(self.head.max(self.oldest)) }
+        unsafe { slot.visible_at(self.head.max(self.oldest)) }
     }
 
     /// The version that a slot shows at the later of this head and the window's oldest, also if it is a tombstone.

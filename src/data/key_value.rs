@@ -17,7 +17,7 @@ mod version;
 pub(crate) use version::{Head, KeyMeta, MOST_ATTRIBUTES, Version, VersionExtras};
 
 use crate::data::decoded::DecodedCell;
-use crate::error::{Code, Error, Length, Result, Shown};
+use crate::error::{Code, DebugBytes, Error, Length, Result};
 use crate::foreign;
 use crate::heap::{self, FreeBatch, Memory, System, check_count};
 use crate::reclaim;
@@ -323,7 +323,7 @@ impl Drop for KeyValue {
 impl fmt::Debug for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyValue")
-            .field("key", &Shown(self.key()))
+            .field("key", &DebugBytes(self.key()))
             .field("value", &Length(self.value()))
             .field("mod_revision", &self.mod_revision())
             .finish()

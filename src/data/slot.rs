@@ -88,7 +88,7 @@ impl SlotCount {
     /// The owner of the key. Each question is answered from one load: between two loads the slot may lose the version that
     /// the first one showed.
     #[inline]
-    fn kept(&self) -> SlotKey {
+    fn key_owner(&self) -> SlotKey {
         // Acquire: partner of the store in `leave_key`, and of `Fresh::replace`.
         let newest = self.slot().newest.load(ord!(NewestLoad, Acquire));
         match LoneKey::from_newest(newest) {
@@ -101,7 +101,7 @@ impl SlotCount {
     /// The lone key that it has, and its length.
     #[inline]
     fn lone_key(&self) -> Option<(LoneKey, usize)> {
-        match self.kept() {
+        match self.key_owner() {
             SlotKey::Lone(key, length) => Some((key, length)),
             SlotKey::Version(_) => None,
         }
@@ -116,7 +116,7 @@ impl SlotCount {
     pub(crate) unsafe fn key(&self) -> &[u8] {
         // SAFETY: I9: this count keeps the slot, and the pin keeps whatever holds the slot's key now (`# Safety`).
         unsafe {
-            match self.kept() {
+            match self.key_owner() {
                 SlotKey::Lone(key, length) => std::slice::from_raw_parts(key.0, length),
                 SlotKey::Version(version) => version.get_some().key_within(),
             }
@@ -126,7 +126,7 @@ impl SlotCount {
     /// Asks the processor for the key, for who compares it soon.
     #[inline]
     pub(crate) fn prefetch_key(&self) {
-        match self.kept() {
+        match self.key_owner() {
             SlotKey::Lone(key, _) => heap::prefetch(key.0),
             SlotKey::Version(version) => version.prefetch_key(),
         }
@@ -425,7 +425,7 @@ impl<'a> SlotRef<'a> {
     #[inline]
     pub(crate) unsafe fn live_at(self, head: u64) -> Option<KeyValueRef<'a>> {
         // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
-        unsafe { self.shown_at(head) }.map(|shown| shown.kv)
+        unsafe { self.visible_at(head) }.map(|visible| visible.kv)
     }
 
     /// The version below `head`, and whether it was found as the newest.
@@ -434,12 +434,12 @@ impl<'a> SlotRef<'a> {
     ///
     /// The contract of [`SlotRef::at`].
     #[inline]
-    pub(crate) unsafe fn shown_at(self, head: u64) -> Option<ShownVersion<'a>> {
+    pub(crate) unsafe fn visible_at(self, head: u64) -> Option<VisibleVersion<'a>> {
         let kv = self.newest();
         // Relaxed: after the load of `newest`, see the module.
         let mark = self.slot().mark.load(Relaxed);
         if mark >> 1 < head {
-            return (mark & 1 == 0).then_some(ShownVersion { kv, newest: true });
+            return (mark & 1 == 0).then_some(VisibleVersion { kv, newest: true });
         }
         // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
         unsafe { self.older_at(head) }
@@ -453,10 +453,10 @@ impl<'a> SlotRef<'a> {
     /// The contract of [`SlotRef::at`].
     #[cold]
     #[inline(never)]
-    unsafe fn older_at(self, head: u64) -> Option<ShownVersion<'a>> {
+    unsafe fn older_at(self, head: u64) -> Option<VisibleVersion<'a>> {
         // SAFETY: I9: every event from `head` on is held for 'a (`# Safety` of `at`).
         let version = unsafe { self.at(head) }.filter(|version| !version.is_tombstone());
-        version.map(|kv| ShownVersion { kv, newest: false })
+        version.map(|kv| VisibleVersion { kv, newest: false })
     }
 
     /// Bytes that stay because its key was deleted, until the delete has left the log: the tombstone, the
@@ -479,7 +479,7 @@ impl<'a> SlotRef<'a> {
 
 /// The version that a slot shows at a head.
 #[derive(Clone, Copy)]
-pub(crate) struct ShownVersion<'a> {
+pub(crate) struct VisibleVersion<'a> {
     pub(crate) kv: KeyValueRef<'a>,
     /// Whether it is known to have been the newest version of its key when the slot was read.
     pub(crate) newest: bool,

@@ -4,7 +4,7 @@
 
 mod quote;
 
-pub(crate) use quote::{Length, Shown, boundary, printable, show};
+pub(crate) use quote::{DebugBytes, Length, boundary, printable, show};
 
 use crate::position::Position;
 use quote::Around;

@@ -11,9 +11,9 @@ pub(crate) fn show(key: &[u8]) -> String {
 }
 
 /// A key as `Debug` shows it: as [`show`].
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+pub(crate) struct DebugBytes<'a>(pub(crate) &'a [u8]);
 
-impl fmt::Debug for Shown<'_> {
+impl fmt::Debug for DebugBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&show(self.0))
     }

@@ -4,7 +4,7 @@
 
 use crate::data::event::Kind;
 use crate::data::key_value::KeyValue;
-use crate::error::{Result, Shown, say, show};
+use crate::error::{DebugBytes, Result, say, show};
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
 use crate::store::root::{Span, is_below, prefix_end, starts_with};
 use std::fmt;
@@ -149,13 +149,13 @@ impl Range {
 impl fmt::Debug for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = f.debug_struct("Range");
-        parts.field("from", &Shown(&self.span.from));
+        parts.field("from", &DebugBytes(&self.span.from));
         match &self.span.to {
-            Some(to) => parts.field("to", &Shown(to)),
+            Some(to) => parts.field("to", &DebugBytes(to)),
             None => parts.field("to", &"the end"),
         };
         if !self.paths.is_empty() {
-            parts.field("paths", &self.paths.iter().map(|path| Shown(path)).collect::<Vec<_>>());
+            parts.field("paths", &self.paths.iter().map(|path| DebugBytes(path)).collect::<Vec<_>>());
         }
         parts.finish()
     }

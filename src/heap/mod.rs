@@ -21,7 +21,7 @@ mod batch;
 mod block;
 mod classes;
 mod count;
-mod one;
+mod heap_arc;
 pub(crate) mod shared_list;
 mod slab;
 mod tail_word;
@@ -36,7 +36,7 @@ pub(crate) use classes::{Heap, HeapBytes};
 #[cfg(all(test, unix, not(miri)))]
 pub(crate) use count::MOST_COUNTS;
 pub(crate) use count::{BlockCount, check_count};
-pub(crate) use one::One;
+pub(crate) use heap_arc::HeapArc;
 
 use block::{BlockOrigin, Header, layout};
 use slab::{Home, Returned};

@@ -262,8 +262,8 @@ fn find(table: &Table<Arc<Bucket>>, index: u8, value: &[u8], hash: u64) -> Optio
     Some(NonNull::from(&**bucket))
 }
 
-/// Fewer buckets than this are not looked through for unused ones.
-const FEW: usize = if cfg!(loom) { 1 } else { 64 };
+/// A table with fewer buckets than this is not swept for unused ones.
+const MIN_SWEPT: usize = if cfg!(loom) { 1 } else { 64 };
 /// Requests that the writer looks at in one revision: some 50 us, if each makes a bucket.
 const REQUESTS: usize = 256;
 /// Places of the table that it looks through for unused buckets in one revision.
@@ -281,7 +281,7 @@ impl Router {
             held: None,
             round: None,
             left: 0,
-            left_at_most: FEW as u64,
+            left_at_most: MIN_SWEPT as u64,
             is_busy: false,
             touched: Vec::new(),
             linked: 0,
@@ -304,7 +304,7 @@ impl Router {
 
     /// How many have to leave before unused buckets are looked for.
     fn many(&self) -> u64 {
-        (self.table.len() / 2).max(FEW) as u64
+        (self.table.len() / 2).max(MIN_SWEPT) as u64
     }
 
     #[cold]

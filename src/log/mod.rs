@@ -17,7 +17,7 @@
 
 pub(crate) mod buckets;
 pub(crate) mod epochs;
-pub(crate) mod kept;
+pub(crate) mod found;
 pub(crate) mod retention;
 pub(crate) mod ring;
 pub(crate) mod segment;

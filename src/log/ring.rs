@@ -29,9 +29,9 @@
 use super::retention::Ages;
 pub(crate) use super::retention::RetentionToken;
 use crate::data::event::{Event, Phase};
-use crate::heap::{One, System};
+use crate::heap::{HeapArc, System};
 use crate::log::epochs::{EpochView, Epochs};
-use crate::log::kept::Keepers;
+use crate::log::found::Keepers;
 use crate::log::segment::{Held, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
@@ -171,8 +171,8 @@ impl Ring {
         capacity: u64,
         width: usize,
         token: RetentionToken,
-        directory: One<Directory>,
-        epochs: One<Epochs>,
+        directory: HeapArc<Directory>,
+        epochs: HeapArc<Epochs>,
         held: Arc<Held>,
     ) -> Ring {
         let slots = token.segment().base();
@@ -184,7 +184,7 @@ impl Ring {
             width,
             front: CachePadded::new(RingFront { head: AtomicU64::new(slots), progress: AtomicU64::new(progress) }),
             directory: Published::new(directory),
-            token: Published::new(One::new(token, &mut System)),
+            token: Published::new(HeapArc::new(token, &mut System)),
             oldest_seq: AtomicU64::new(slots),
             oldest_revision: AtomicU64::new(epochs.listing + 1),
             torn_revision: AtomicU64::new(0),

@@ -16,7 +16,7 @@ use super::ring::{Directory, Ring};
 use super::segment::{Before, Held, SegmentWriter};
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
-use crate::heap::{One, System};
+use crate::heap::{HeapArc, System};
 use crate::sync::{Arc, Release};
 use std::collections::VecDeque;
 use std::sync::Arc as Shared;
@@ -73,7 +73,7 @@ impl Live {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Added {
     /// The bytes that are freed with its segment: of the version that it replaces, or of the epoch that it begins.
-    pub(crate) kept: u64,
+    pub(crate) retained: u64,
     /// The decoded value of that version.
     pub(crate) decoded: u64,
     /// The bytes that stay because the event is a delete.
@@ -82,7 +82,7 @@ pub(crate) struct Added {
 
 impl Added {
     pub(crate) fn sum(self) -> u64 {
-        self.kept + self.decoded + self.deleted
+        self.retained + self.decoded + self.deleted
     }
 }
 
@@ -116,8 +116,8 @@ pub(crate) struct RingWriter {
     /// Slots that were purged, and go to the newest segment with the next commit.
     removed: u64,
     /// The published directory and epochs: the writer has counts of its own on them, and reads them without a pin.
-    directory: One<Directory>,
-    epochs: One<Epochs>,
+    directory: HeapArc<Directory>,
+    epochs: HeapArc<Epochs>,
     /// Base of the newest segment, slots used in it, and whether it was opened for an oversized revision.
     base: u64,
     fill: u64,
@@ -143,9 +143,9 @@ impl RingWriter {
         let held = Arc::new(Held::default());
         let newest = SegmentWriter::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
         let (first, bytes) = (newest.segment().clone(), newest.segment().bytes() as u64);
-        let directory = One::new(Directory::new(limits.segments), &mut System);
+        let directory = HeapArc::new(Directory::new(limits.segments), &mut System);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
-        let epochs = One::new(epochs, &mut System);
+        let epochs = HeapArc::new(epochs, &mut System);
         let token = RetentionToken::first(first, clock);
         let capacity = limits.events.min(slots * limits.segments);
         let ring = Ring::new(capacity, width, token.clone(), directory.clone(), epochs.clone(), held);

@@ -10,7 +10,7 @@ use crate::data::key_value::{KeyValue, KeyValueRef};
 use crate::error::{Code, Error, Result, say, show};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
-use crate::log::kept::Versions;
+use crate::log::found::Versions;
 use crate::position::Position;
 use crate::store::root::Span;
 use crate::sync::lock;

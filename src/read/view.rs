@@ -10,7 +10,7 @@ use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
-use crate::log::kept::Kept;
+use crate::log::found::FoundVersions;
 use crate::position::Position;
 use crate::reclaim;
 use crate::store::root::{Span, is_below};
@@ -121,28 +121,28 @@ impl<'a> Scan<'a> {
         most: usize,
         mut pages: usize,
         with: impl Fn(SlotRef<'_>) -> T,
-    ) -> std::result::Result<Kept<T>, Left> {
+    ) -> std::result::Result<FoundVersions<T>, Left> {
         let inner = match self.at {
             At::Head(inner, _) => inner,
             At::Held(snapshot) => snapshot.inner(),
         };
         let token = inner.ring.token(&reclaim::pin());
-        let mut kept = Kept::new(token, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
-        while !self.over && kept.len() < most && pages > 0 {
+        let mut found = FoundVersions::new(token, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
+        while !self.over && found.len() < most && pages > 0 {
             pages -= 1;
-            let before = kept.len();
-            let room = |kept: &Kept<T>| most - kept.len();
-            self.visit(&mut kept, room, |kept, view, slot| {
-                if let Some(shown) = view.shown(slot).filter(|shown| matcher.may_hold_value(&shown.kv)) {
-                    // SAFETY: I9: the view is of the cache that `kept` was made for, and later.
-                    unsafe { kept.push(shown, with(slot)) };
+            let before = found.len();
+            let room = |found: &FoundVersions<T>| most - found.len();
+            self.visit(&mut found, room, |found, view, slot| {
+                if let Some(visible) = view.visible(slot).filter(|visible| matcher.may_hold_value(&visible.kv)) {
+                    // SAFETY: I9: the view is of the cache that `found` was made for, and later.
+                    unsafe { found.push(visible, with(slot)) };
                 }
             })?;
             if matcher.has_predicates() {
-                kept.retain_from(before, |kv| matcher.predicates_hold(kv));
+                found.retain_from(before, |kv| matcher.predicates_hold(kv));
             }
         }
-        Ok(kept)
+        Ok(found)
     }
 }
 

@@ -68,7 +68,7 @@ const MOST_ALLOWED: u64 = 1 << 44;
 /// A writer's pause.
 const STEP: Duration = Duration::from_micros(250);
 /// A writer does not wait for a reclaimer that has freed nothing for so long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STALL_LIMIT: Duration = Duration::from_secs(1);
 /// How often who stands in for the thread tries while a grace period lasts.
 const TRIES: u32 = 64;
 
@@ -364,12 +364,12 @@ impl Drop for Allowance {
 
 /// How a writer waits for the reclaimer.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backpressure {
     /// The progress at which waiting was given up: not again before it has moved.
     stuck: Option<u64>,
 }
 
-impl Patience {
+impl Backpressure {
     /// Waits while more than the bound could be freed now, and the reclaimer gets on. Never for a
     /// reader: what waits for its grace period is left out.
     #[inline]
@@ -396,7 +396,7 @@ impl Patience {
             let now = this.progress.load(Relaxed);
             if now != seen {
                 (seen, since) = (now, Instant::now());
-            } else if since.elapsed() > PATIENCE {
+            } else if since.elapsed() > STALL_LIMIT {
                 self.stuck = Some(seen);
                 return;
             }

@@ -3,7 +3,7 @@
 /// Something to be done on the reclaimer thread.
 pub(crate) enum Job {
     Call(Box<dyn FnOnce() + Send>),
-    /// A count of a [`One`](crate::heap::One) by its raw pointer, and what drops it: needs no memory of its own.
+    /// A count of a [`HeapArc`](crate::heap::HeapArc) by its raw pointer, and what drops it: needs no memory of its own.
     Release(*mut (), unsafe fn(*mut ())),
 }
 

@@ -84,9 +84,9 @@ pub(crate) fn free(_bytes: usize, job: impl Into<Job>) {
 
 /// A model has no backlog.
 #[derive(Default)]
-pub(crate) struct Patience;
+pub(crate) struct Backpressure;
 
-impl Patience {
+impl Backpressure {
     pub(crate) fn wait_for_room(&mut self) {}
 }
 

@@ -29,29 +29,29 @@ mod loom_twin;
 pub(crate) use crate::sync::Track;
 #[cfg(not(loom))]
 pub(crate) use epoch::{
-    Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start, worker,
+    Allowance, Backpressure, Guard, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start, worker,
 };
 #[cfg(all(test, not(loom)))]
 pub(crate) use epoch::{WORK, is_pinned};
 #[cfg(loom)]
 pub(crate) use loom_twin::{
-    Allowance, Guard, Patience, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed, read,
+    Allowance, Backpressure, Guard, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed, read,
     retire, unboxed,
 };
 
 pub(crate) use job::Job;
 
-use crate::heap::{Memory, One};
+use crate::heap::{HeapArc, Memory};
 #[cfg(loom)]
 use crate::sync::weak::{self, Site};
 use crate::sync::{Acquire, AtomicPtr, Release, ord};
 
 impl Job {
     /// Releases a count.
-    fn of<T: Send + Sync + 'static>(value: One<T>) -> Job {
+    fn of<T: Send + Sync + 'static>(value: HeapArc<T>) -> Job {
         Job::Release(value.into_raw().cast(), |place| {
             // SAFETY: the count that `of` gave away; a job is run once.
-            release(unsafe { One::<T>::from_raw(place.cast()) });
+            release(unsafe { HeapArc::<T>::from_raw(place.cast()) });
         })
     }
 }
@@ -61,12 +61,12 @@ impl Job {
 /// The replaced value is retired. The writer that replaces needs no pin, and none to read the value that it
 /// has published: it keeps a count of its own.
 pub(crate) struct Published<T: Send + Sync + 'static> {
-    /// From `One::into_raw`: one count is this object's.
+    /// From `HeapArc::into_raw`: one count is this object's.
     pointer: AtomicPtr<T>,
 }
 
 impl<T: Send + Sync + 'static> Published<T> {
-    pub(crate) fn new(value: One<T>) -> Published<T> {
+    pub(crate) fn new(value: HeapArc<T>) -> Published<T> {
         Published { pointer: AtomicPtr::new(into_raw(value)) }
     }
 
@@ -82,13 +82,13 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 
     /// Publishes a new value and retires the old one, which gives `bytes` free.
-    pub(crate) fn replace(&self, value: One<T>, bytes: usize, memory: &mut impl Memory) {
+    pub(crate) fn replace(&self, value: HeapArc<T>, bytes: usize, memory: &mut impl Memory) {
         let place = into_raw(value);
         #[cfg(loom)]
         if weak::is(Site::PushEarly) {
             let old = self.pointer.load(Acquire);
             // SAFETY: a twin that must fail: still reachable here.
-            let old = unsafe { One::from_raw(old) };
+            let old = unsafe { HeapArc::from_raw(old) };
             retire(bytes, Job::of(old), memory);
             self.pointer.store(place, Release);
             return;
@@ -96,7 +96,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         // Release: partner of the load above. It comes before the push in `retire`.
         let old = self.pointer.swap(place, ord!(Replace<T>, Release));
         // SAFETY: the pointer came from `into_raw` and left the only place that had this count.
-        let old = unsafe { One::from_raw(old) };
+        let old = unsafe { HeapArc::from_raw(old) };
         retire(bytes, Job::of(old), memory);
     }
 }
@@ -105,19 +105,19 @@ impl<T: Send + Sync + 'static> Drop for Published<T> {
     fn drop(&mut self) {
         let pointer = self.pointer.load(Acquire);
         // SAFETY: the last owner is here, nobody can load it any more.
-        let value = unsafe { One::from_raw(pointer) };
+        let value = unsafe { HeapArc::from_raw(pointer) };
         if on_reclaimer() { release(value) } else { free(0, Job::of(value)) }
     }
 }
 
-fn into_raw<T>(value: One<T>) -> *mut T {
+fn into_raw<T>(value: HeapArc<T>) -> *mut T {
     let place = value.into_raw();
     #[cfg(loom)]
     loom_twin::boxed(place as usize);
     place
 }
 
-fn release<T>(value: One<T>) {
+fn release<T>(value: HeapArc<T>) {
     #[cfg(loom)]
     loom_twin::unboxed(value.address());
     drop(value);
@@ -142,9 +142,9 @@ mod tests {
     #[test]
     fn replaced_values_are_dropped_on_the_reclaimer() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(One::new(Noisy(drops.clone()), &mut System));
+        let published = Published::new(HeapArc::new(Noisy(drops.clone()), &mut System));
         for _ in 0..100 {
-            published.replace(One::new(Noisy(drops.clone()), &mut System), 1, &mut System);
+            published.replace(HeapArc::new(Noisy(drops.clone()), &mut System), 1, &mut System);
         }
         assert!(quiesce(Duration::from_secs(30)));
         assert_eq!(drops.load(Acquire), 100);
@@ -156,10 +156,10 @@ mod tests {
     #[test]
     fn a_pin_keeps_what_it_loaded() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(One::new(Noisy(drops.clone()), &mut System));
+        let published = Published::new(HeapArc::new(Noisy(drops.clone()), &mut System));
         let guard = pin();
         let _held = published.load(&guard);
-        published.replace(One::new(Noisy(drops.clone()), &mut System), 1, &mut System);
+        published.replace(HeapArc::new(Noisy(drops.clone()), &mut System), 1, &mut System);
         assert!(!quiesce(Duration::from_millis(30)));
         assert_eq!(drops.load(Acquire), 0);
         drop(guard);
@@ -173,7 +173,7 @@ mod tests {
         let guard = pin();
         // More than any bound.
         retire(1 << 40, Box::new(move || done.send(()).unwrap()), &mut System);
-        Patience::default().wait_for_room();
+        Backpressure::default().wait_for_room();
         assert!(freed.try_recv().is_err(), "what the pin may have loaded is there");
         drop(guard);
         assert!(quiesce(Duration::from_secs(30)));

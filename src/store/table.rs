@@ -155,7 +155,7 @@ impl<T> TableCell<T> {
 
 /// The bits of a hash that a cell keeps.
 #[inline]
-fn kept(hash: u64) -> u32 {
+fn stored_bits(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
@@ -275,7 +275,7 @@ fn page_of(bits: u32, pages: usize) -> usize {
 /// The page of a key in a table of `pages` pages, for the loom tests.
 #[cfg(loom)]
 pub(crate) fn page_of_key(key: &[u8], pages: usize) -> usize {
-    page_of(kept(KeyHash::default().hash_one(key)), pages)
+    page_of(stored_bits(KeyHash::default().hash_one(key)), pages)
 }
 
 /// The page that the last of so many was divided from, and the bit in which their hashes differ.
@@ -354,7 +354,7 @@ impl<E: TableEntry> TablePages<E> {
     ///
     /// What [`Table::remove`] and [`Table::sweep`] give back is freed only when every pin of that moment has ended.
     pub(crate) unsafe fn find<'g>(&self, key: &[u8], _pin: &'g Guard) -> Option<EntryRef<'g, E>> {
-        let bits = kept(E::hash_of(&self.hash, key));
+        let bits = stored_bits(E::hash_of(&self.hash, key));
         loop {
             // Acquire: partner of the stores in `Table::divide` and `Table::join`.
             let state = self.state.load(Acquire);

@@ -76,7 +76,7 @@ impl Cursor {
     }
 
     /// A further count on the segment that it keeps.
-    pub(super) fn kept(&self) -> Option<SegmentRef> {
+    pub(super) fn held_segment(&self) -> Option<SegmentRef> {
         self.segment.clone()
     }
 

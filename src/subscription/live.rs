@@ -48,7 +48,7 @@ fn keeping_the_cursor<'s, T>(awake: &mut Awake<'s>, run: impl FnOnce(&mut Awake<
     let runs_predicates = awake.shared.matcher.has_predicates();
     if runs_predicates {
         awake.share();
-        awake.state.segment = awake.cursor.kept();
+        awake.state.segment = awake.cursor.held_segment();
     }
     let done = run(awake);
     if runs_predicates {

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// The view of at most `max` events of a run. Moves the cursor over them.
 #[inline(always)]
 pub(super) fn of_run(awake: &mut Awake<'_>, run: Range<u64>, max: usize) -> Batch {
-    let Some(segment) = awake.cursor.kept() else { return Batch::empty(awake.position()) };
+    let Some(segment) = awake.cursor.held_segment() else { return Batch::empty(awake.position()) };
     let events = segment.view(run.clone());
     let (count, continues) = cut_at_revision(events, max);
     let taken = &events[..count];

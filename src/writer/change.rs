@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::data::key_value::KeyMeta;
-use crate::error::{Length, Shown};
+use crate::error::{DebugBytes, Length};
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct Record<'a> {
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
-            .field("key", &Shown(self.key))
+            .field("key", &DebugBytes(self.key))
             .field("value", &Length(Some(self.value)))
             .field("mod_revision", &self.mod_revision)
             .finish()
@@ -104,7 +104,7 @@ impl fmt::Debug for Change<'_> {
             Operation::Exact(..) => "PutExact",
             Operation::Delete => "Delete",
         };
-        f.debug_struct(name).field("key", &Shown(self.key)).field("value", &Length(self.value)).finish()
+        f.debug_struct(name).field("key", &DebugBytes(self.key)).field("value", &Length(self.value)).finish()
     }
 }
 

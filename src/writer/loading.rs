@@ -15,7 +15,7 @@ use crate::cache::{Core, Inner, READY};
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
-use crate::heap::One;
+use crate::heap::HeapArc;
 use crate::store::root::Root;
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
@@ -217,7 +217,7 @@ impl Writer {
         core.written = true;
         core.ring.set_listing(&inner.ring, revision);
         core.ring.set_oldest_revision(&inner.ring, revision + 1);
-        let index = One::new(core.index.clone(), &mut core.heap);
+        let index = HeapArc::new(core.index.clone(), &mut core.heap);
         inner.root.replace(index, 0, &mut core.heap);
         core.ring.set_progress(&inner.ring, core.position);
         let gauges = &inner.gauges;

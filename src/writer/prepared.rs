@@ -73,7 +73,7 @@ impl Prepared {
             slot: slot.map(SlotRef::pointer),
             before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
             added: Added {
-                kept: before.map_or(0, |kv| kv.bytes() as u64),
+                retained: before.map_or(0, |kv| kv.bytes() as u64),
                 decoded: before.map_or(0, KeyValue::decoded_bytes),
                 deleted: slot.filter(|_| kind == Kind::Deleted).map_or(0, SlotRef::deleted_bytes),
             },
@@ -115,8 +115,8 @@ impl Prepared {
         });
         let tombstone = found.ok().map(|delete| made[delete].fresh.kv());
         let before = tombstone.map_or(VersionPtr::NULL, KeyValue::pointer);
-        let kept = tombstone.map_or(0, |kv| kv.bytes() as u64);
-        (self.before, self.added.kept) = (before, kept);
+        let retained = tombstone.map_or(0, |kv| kv.bytes() as u64);
+        (self.before, self.added.retained) = (before, retained);
     }
 
     fn slot(&self) -> Option<SlotRef<'_>> {

@@ -9,7 +9,7 @@ use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, edges};
 use crate::data::slot::Fresh;
 use crate::error::{Result, say};
-use crate::heap::One;
+use crate::heap::HeapArc;
 use crate::log::epochs::{EPOCH_BYTES, EpochChange};
 use crate::log::ring::Ring;
 use crate::log::writer::{Added, Plan};
@@ -141,7 +141,7 @@ impl Core {
         }
         self.heap.tidy();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.
-        self.patience.wait_for_room();
+        self.backpressure.wait_for_room();
     }
 
     fn publish_epoch(&mut self, inner: &Inner, epoch_change: &EpochChange) {
@@ -189,10 +189,10 @@ impl Core {
             if let Some(epoch_change) = &revision.epoch_change
                 && (at == 0 || at == last)
             {
-                let (phase, kept) = if at == 0 { (Phase::Begin, EPOCH_BYTES) } else { (Phase::End, 0) };
+                let (phase, retained) = if at == 0 { (Phase::Begin, EPOCH_BYTES) } else { (Phase::End, 0) };
                 let mark = Mark::resync(&epoch_change.mark(phase), seq).into_event();
                 self.ring.turn_to(&mut writing, seq);
-                self.ring.append(&mut self.router, (at, Added { kept, ..Added::default() }), mark, || None);
+                self.ring.append(&mut self.router, (at, Added { retained, ..Added::default() }), mark, || None);
                 continue;
             }
             let Some((one, version)) = changes.next() else { break };
@@ -235,7 +235,7 @@ impl Core {
         grown: &mut Grown,
     ) {
         let Prepared { slot, added, kind, hash, flags, .. } = one;
-        grown.count(kind, bytes as i64 - added.kept as i64);
+        grown.count(kind, bytes as i64 - added.retained as i64);
         let Some(slot) = slot else {
             grown.slot_bytes += self.write_first((revision, at, sequence), (flags, edges), hash, fresh) as i64;
             return;
@@ -292,7 +292,7 @@ impl Core {
         self.index_changed = false;
         self.tables_changed = true;
         let copied = self.index.take_copied();
-        let index = One::new(self.index.clone(), &mut self.heap);
+        let index = HeapArc::new(self.index.clone(), &mut self.heap);
         inner.root.replace(index, copied, &mut self.heap);
         while let Some(slot) = self.removed_slots.pop() {
             grown.slot_bytes -= slot.get().bytes() as i64;

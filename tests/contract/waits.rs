@@ -259,11 +259,11 @@ fn a_filter_goes_with_its_subscription_also_behind_a_start() {
     let held = kept.clone();
     let one = cache.subscribe(Start::StateAtLeast(5)).start_timeout(Duration::from_secs(3600));
     let mut one = one.filter(Filter::any().predicate(move |_| Arc::strong_count(&held) > 0)).open().unwrap();
-    let (gate, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let (shut, judges) = (gate.clone(), judged.clone());
+    let (gate, evaluated) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (shut, counter) = (gate.clone(), evaluated.clone());
     let stands_still = move |_: &KeyValue| {
-        if std::thread::current().name() == Some("watchcore-judge") {
-            judges.fetch_add(1, SeqCst);
+        if std::thread::current().name() == Some("watchcore-pred") {
+            counter.fetch_add(1, SeqCst);
             while shut.load(SeqCst) {
                 std::thread::yield_now();
             }
@@ -276,15 +276,15 @@ fn a_filter_goes_with_its_subscription_also_behind_a_start() {
     set.add(&mut other, 2).unwrap();
     assert!(!one.arm().unwrap() && !other.arm().unwrap());
     writer.apply(1, [Change::put("/a", "1")]).unwrap();
-    until("the notifier knows both", || judged.load(SeqCst) > 0);
+    until("the notifier knows both", || evaluated.load(SeqCst) > 0);
     gate.store(true, SeqCst);
-    let before = judged.load(SeqCst);
+    let before = evaluated.load(SeqCst);
     writer.apply(5, [Change::put("/a", "2")]).unwrap();
-    until("it stands still", || judged.load(SeqCst) > before);
+    until("it stands still", || evaluated.load(SeqCst) > before);
     while !one.poll(8).unwrap().is_empty() {}
     assert!(!one.arm().unwrap());
     gate.store(false, SeqCst);
-    let before = judged.load(SeqCst);
+    let before = evaluated.load(SeqCst);
     let mut revision = 5;
     let mut apply_until = |what: &str, holds: &dyn Fn() -> bool| {
         until(what, || {
@@ -293,7 +293,7 @@ fn a_filter_goes_with_its_subscription_also_behind_a_start() {
             holds()
         });
     };
-    apply_until("a later pass", &|| judged.load(SeqCst) > before + 1);
+    apply_until("a later pass", &|| evaluated.load(SeqCst) > before + 1);
     drop(one);
     apply_until("its predicate goes", &|| Arc::strong_count(&kept) == 1);
 }

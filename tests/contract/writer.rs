@@ -128,7 +128,7 @@ fn the_threads_of_the_core_are_named_and_take_no_signals() {
     drop(cache.subscribe(Start::Now).filter(Filter::any().predicate(|_| true)).open().unwrap());
     // A thread names itself when it begins.
     until("all are there and named", || {
-        threads_of_the_core() == ["watchcore-free", "watchcore-judge", "watchcore-wake"]
+        threads_of_the_core() == ["watchcore-free", "watchcore-pred", "watchcore-wake"]
     });
 }
 

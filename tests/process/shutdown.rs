@@ -147,7 +147,7 @@ fn on_a_thread_of_the_library_it_is_busy() {
     let (answer, answered) = std::sync::mpsc::channel();
     let answer = std::sync::Mutex::new(answer);
     let asks = move |_: &watchcore::KeyValue| {
-        if std::thread::current().name() == Some("watchcore-judge") {
+        if std::thread::current().name() == Some("watchcore-pred") {
             answer.lock().unwrap().send(shutdown(Duration::ZERO).map_err(|error| error.code())).unwrap();
         }
         true

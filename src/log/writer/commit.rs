@@ -6,7 +6,7 @@ use super::plan::{Coming, Opened, Plan};
 use super::{Added, Live, RingWriter};
 use crate::data::event::LogEvent;
 use crate::data::slot::{EventCounts, OwnedSlot};
-use crate::heap::{One, System};
+use crate::heap::{HeapArc, System};
 use crate::log::buckets::Router;
 use crate::log::epochs::{EpochChange, Epochs};
 use crate::log::retention::RetentionToken;
@@ -63,7 +63,7 @@ impl RingWriter {
         let seq = event.sequence;
         let RingWriter { newest, summary, base, .. } = self;
         let slot = seq - *base;
-        if !summary.add(slot as u32, newest.append(event, added.kept, own)) {
+        if !summary.add(slot as u32, newest.append(event, added.retained, own)) {
             summary.widen(slot as u32, |slot| newest.segment().event(*base + u64::from(slot)));
         }
         router.link(newest, seq, at);
@@ -196,7 +196,7 @@ impl RingWriter {
         self.token_base = self.base;
         let newest = &self.live.back().expect("never empty").token;
         // After the head: a token k+1 with a head in k would hold too little.
-        let token = One::new(newest.clone(), &mut System);
+        let token = HeapArc::new(newest.clone(), &mut System);
         ring.token.replace(token, size_of::<RetentionToken>(), &mut System);
     }
 
@@ -240,7 +240,7 @@ impl RingWriter {
 
     fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
         let bytes = self.epochs.bytes();
-        self.epochs = One::new(epochs, &mut System);
+        self.epochs = HeapArc::new(epochs, &mut System);
         ring.epochs.replace(self.epochs.clone(), bytes, &mut System);
     }
 }

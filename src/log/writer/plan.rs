@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Live, RingWriter, WindowLimits};
-use crate::heap::{One, System};
+use crate::heap::{HeapArc, System};
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
 use crate::log::segment::{Before, SegmentWriter, own_bytes};
@@ -74,7 +74,7 @@ pub(crate) struct Plan {
     pub(super) opened: Vec<Opened>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     pub(super) closed: Vec<u64>,
-    pub(super) directory: Option<One<Directory>>,
+    pub(super) directory: Option<HeapArc<Directory>>,
     pub(super) oversized: bool,
     /// How many of the oldest segments go first.
     pub(super) evicted: usize,
@@ -168,7 +168,7 @@ impl RingWriter {
             segments
         };
         if size != self.directory.size() {
-            plan.directory = Some(One::new(Directory::new(size), &mut System));
+            plan.directory = Some(HeapArc::new(Directory::new(size), &mut System));
         }
     }
 

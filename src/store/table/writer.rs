@@ -117,9 +117,9 @@ impl<E: TableEntry> Table<E> {
         if self.fills.is_empty() {
             return None;
         }
-        let page = page_of(kept(hash), self.fills.len());
+        let page = page_of(stored_bits(hash), self.fills.len());
         // SAFETY: the table owns its entries, and it is borrowed.
-        let (cell, entry) = unsafe { TablePages::<E>::search(self.cells(page), (kept(hash), key_length), is) }?;
+        let (cell, entry) = unsafe { TablePages::<E>::search(self.cells(page), (stored_bits(hash), key_length), is) }?;
         Some((page, cell, entry))
     }
 
@@ -153,7 +153,7 @@ impl<E: TableEntry> Table<E> {
     /// Stores a new hint for an entry of this hash: the memory behind the entry has moved.
     #[inline]
     pub(crate) fn renew_hint(&mut self, hash: u64, entry: *mut E::Target, hint: u32) {
-        let bits = kept(hash);
+        let bits = stored_bits(hash);
         let cells = self.cells(page_of(bits, self.fills.len()));
         let mut at = home(bits, cells.len());
         // Relaxed: only the writer stores here, and nobody follows a hint.
@@ -172,7 +172,7 @@ impl<E: TableEntry> Table<E> {
         if self.fills.is_empty() {
             return None;
         }
-        let bits = kept(hash);
+        let bits = stored_bits(hash);
         let cells = self.cells(page_of(bits, self.fills.len()));
         let cell = &cells[home(bits, cells.len())];
         heap::prefetch((&raw const *cell).cast());
@@ -201,7 +201,7 @@ impl<E: TableEntry> Table<E> {
             self.add((TablePage::new(0, memory), Fill::default()));
             self.set_state();
         }
-        self.insert_kept(kept(hash), entry, memory);
+        self.insert_bits(stored_bits(hash), entry, memory);
     }
 
     /// Adds to an empty table entries whose keys differ. The pages are made for their number, and none is divided on the
@@ -210,8 +210,8 @@ impl<E: TableEntry> Table<E> {
         debug_assert!(self.fills.is_empty(), "only an empty table is filled");
         self.reserve(entries.len(), memory);
         for entry in entries {
-            let bits = kept(E::hash_of(self.hash(), entry.key()));
-            self.insert_kept(bits, entry, memory);
+            let bits = stored_bits(E::hash_of(self.hash(), entry.key()));
+            self.insert_bits(bits, entry, memory);
         }
     }
 
@@ -229,7 +229,7 @@ impl<E: TableEntry> Table<E> {
         self.set_state();
     }
 
-    fn insert_kept(&mut self, bits: u32, entry: E, memory: &mut impl Memory) {
+    fn insert_bits(&mut self, bits: u32, entry: E, memory: &mut impl Memory) {
         let page = page_of(bits, self.fills.len());
         if (self.fills[page].used as usize + 1) * 8 > self.cells(page).len() * 7 {
             let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize, memory);

@@ -30,7 +30,7 @@ impl FilterCode {
     pub(crate) const fn thread(self) -> &'static str {
         match self {
             FilterCode::Own => "watchcore-wake",
-            FilterCode::Foreign => "watchcore-judge",
+            FilterCode::Foreign => "watchcore-pred",
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `owned` | a cell whose value belongs to the side that a state names |
+//! | `exclusive_cell` | a cell whose value belongs to the side that a state names |
 //! | `due` | when a waiter is woken in any case |
 //! | `group` | waiters with equal filters |
 //! | `ready_list`, `waker`, `wake_set` | how a waiter is woken |
@@ -12,9 +12,9 @@
 //! | `parker` | a consumer's side of its waiter |
 
 pub(crate) mod due;
+mod exclusive_cell;
 pub(crate) mod group;
 pub(crate) mod interest;
-mod owned;
 pub(crate) mod parked_waiter;
 pub(crate) mod parker;
 mod ready_list;

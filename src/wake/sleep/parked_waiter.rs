@@ -18,9 +18,9 @@
 //! See docs/internals/waking.md.
 
 use super::due::{Due, DueTimes};
+use super::exclusive_cell::ExclusiveCell;
 use super::group::FilterCode;
 use super::interest::Interest;
-use super::owned::Owned;
 use super::ready_list::{MemberWord, SetMember};
 use super::waker::{WakeUp, Waker, WakerSlot};
 use crate::heap;
@@ -153,7 +153,7 @@ pub(crate) struct ParkedWaiter {
     /// accesses.
     index: PlainHalf,
     /// The waker and the membership, owned as the state says.
-    pub(crate) waker: Owned<WakerSlot<ParkedWaiter>>,
+    pub(crate) waker: ExclusiveCell<WakerSlot<ParkedWaiter>>,
     /// Its membership of a wake set, and whether that is listed: see `ready_list`.
     member: MemberWord,
     // The rest needs no order of its own: it does not change while the waiter is parked.
@@ -161,7 +161,7 @@ pub(crate) struct ParkedWaiter {
     /// The due times, made when the consumer first parks with one.
     times: OnceArc<DueTimes>,
     /// The thing that it waits for whenever it is parked. Only the consumer uses this.
-    pub(crate) interest: Owned<Option<Interest>>,
+    pub(crate) interest: ExclusiveCell<Option<Interest>>,
     /// Its hub, and where it is filed.
     filed: Plain,
 }
@@ -173,11 +173,11 @@ impl ParkedWaiter {
             word: AtomicU64::new(IDLE),
             announced: AtomicU32::new(0),
             index: PlainHalf::new(0),
-            waker: Owned::new(WakerSlot::Empty),
+            waker: ExclusiveCell::new(WakerSlot::Empty),
             member: MemberWord::new(),
             woken_at: Plain::new(0),
             times: OnceArc::new(),
-            interest: Owned::new(None),
+            interest: ExclusiveCell::new(None),
             filed: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }
     }

@@ -69,7 +69,7 @@ struct Entries<K> {
 
 impl<K> Entries<K> {
     /// The minimum number of entries for a sweep.
-    const FEW: usize = 64;
+    const MIN_SWEPT: usize = 64;
 
     /// Finds a live handle with this hash that is not among `seen`.
     fn unseen(&self, hash: u64, seen: &[KeyHandle<K>]) -> Option<KeyHandle<K>> {
@@ -81,7 +81,7 @@ impl<K> Entries<K> {
     fn enter(&mut self, handle: &KeyHandle<K>) {
         if self.table.len() >= self.sweep_at {
             self.table.retain(|entry| entry.1.strong_count() > 0);
-            self.sweep_at = 2 * self.table.len().max(Entries::<K>::FEW / 2);
+            self.sweep_at = 2 * self.table.len().max(Entries::<K>::MIN_SWEPT / 2);
             self.table.shrink_to(self.sweep_at, |entry| entry.0);
         }
         let hash = handle.0.hash;
@@ -91,7 +91,7 @@ impl<K> Entries<K> {
 
 impl<K: Eq + Hash> Interner<K> {
     pub(super) fn new() -> Interner<K> {
-        let entries = Entries { table: HashTable::new(), sweep_at: Entries::<K>::FEW };
+        let entries = Entries { table: HashTable::new(), sweep_at: Entries::<K>::MIN_SWEPT };
         Interner { hasher: RandomState::new(), entries: Lock::new(entries) }
     }
 

@@ -9,15 +9,15 @@ use loom::cell::UnsafeCell;
 use std::cell::UnsafeCell;
 
 /// See the module.
-pub(crate) struct Owned<T>(UnsafeCell<T>);
+pub(crate) struct ExclusiveCell<T>(UnsafeCell<T>);
 
 // SAFETY: the value moves from one thread to the next, which `T: Send` allows; the only access is `take`, whose
 // contract excludes two users at once.
-unsafe impl<T: Send> Sync for Owned<T> {}
+unsafe impl<T: Send> Sync for ExclusiveCell<T> {}
 
-impl<T> Owned<T> {
-    pub(crate) fn new(value: T) -> Owned<T> {
-        Owned(UnsafeCell::new(value))
+impl<T> ExclusiveCell<T> {
+    pub(crate) fn new(value: T) -> ExclusiveCell<T> {
+        ExclusiveCell(UnsafeCell::new(value))
     }
 
     /// # Safety

@@ -6,20 +6,20 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 /// See the module.
-pub(crate) struct One<T>(NonNull<T>);
+pub(crate) struct HeapArc<T>(NonNull<T>);
 
 // SAFETY: like `Arc<T>`, it shares a `T` and may drop it on another thread; its count is atomic.
-unsafe impl<T: Send + Sync> Send for One<T> {}
+unsafe impl<T: Send + Sync> Send for HeapArc<T> {}
 // SAFETY: a shared handle gives `&T` and further counts, as `&Arc` does.
-unsafe impl<T: Send + Sync> Sync for One<T> {}
+unsafe impl<T: Send + Sync> Sync for HeapArc<T> {}
 
-impl<T> One<T> {
-    pub(crate) fn new(value: T, memory: &mut impl Memory) -> One<T> {
+impl<T> HeapArc<T> {
+    pub(crate) fn new(value: T, memory: &mut impl Memory) -> HeapArc<T> {
         const { assert!(align_of::<T>() <= ALIGN) };
         let place = memory.allocate(size_of::<T>()).cast::<T>();
         // SAFETY: the block was just allocated, and has room for a `T` with its alignment.
         unsafe { place.write(value) };
-        One(place)
+        HeapArc(place)
     }
 
     fn count(&self) -> &BlockCount {
@@ -36,10 +36,10 @@ impl<T> One<T> {
     ///
     /// # Safety
     ///
-    /// The address is from [`One::into_raw`], and is taken back once.
-    pub(crate) unsafe fn from_raw(value: *mut T) -> One<T> {
+    /// The address is from [`HeapArc::into_raw`], and is taken back once.
+    pub(crate) unsafe fn from_raw(value: *mut T) -> HeapArc<T> {
         // SAFETY: an address from `into_raw` is that of a block, so not null.
-        One(unsafe { NonNull::new_unchecked(value) })
+        HeapArc(unsafe { NonNull::new_unchecked(value) })
     }
 
     /// The address of the value.
@@ -49,13 +49,13 @@ impl<T> One<T> {
     }
 }
 
-impl<T: Default> Default for One<T> {
-    fn default() -> One<T> {
-        One::new(T::default(), &mut System)
+impl<T: Default> Default for HeapArc<T> {
+    fn default() -> HeapArc<T> {
+        HeapArc::new(T::default(), &mut System)
     }
 }
 
-impl<T> Deref for One<T> {
+impl<T> Deref for HeapArc<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -64,14 +64,14 @@ impl<T> Deref for One<T> {
     }
 }
 
-impl<T> Clone for One<T> {
-    fn clone(&self) -> One<T> {
+impl<T> Clone for HeapArc<T> {
+    fn clone(&self) -> HeapArc<T> {
         self.count().add();
-        One(self.0)
+        HeapArc(self.0)
     }
 }
 
-impl<T> Drop for One<T> {
+impl<T> Drop for HeapArc<T> {
     fn drop(&mut self) {
         if self.count().sub() {
             // SAFETY: the last count is gone, so no other thread has the block.

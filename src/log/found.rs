@@ -9,7 +9,7 @@
 //!
 //! Their number decides how they are kept when the read is over:
 //!
-//! - up to [`FEW`]: a count each, and the token is released;
+//! - up to [`MAX_COUNTED`]: a count each, and the token is released;
 //! - more: the token, and [`Keepers`] knows of it. When the token's segment leaves the window, the reclaimer takes a count
 //!   of each version and releases the token ([`Keeper::detach`]). So a page of any size holds nothing of the log that
 //!   is not in the window, and those that are dropped before, as most are, count nothing.
@@ -22,7 +22,7 @@
 
 use super::retention::RetentionToken;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::data::slot::ShownVersion;
+use crate::data::slot::VisibleVersion;
 use crate::reclaim;
 #[cfg(loom)]
 use crate::sync::weak;
@@ -32,13 +32,15 @@ use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// The largest number of versions that are kept by a count each: such a page takes no longer than one that keeps its token.
-pub(crate) const FEW: usize = if cfg!(loom) { 1 } else { 8 };
+pub(crate) const MAX_COUNTED: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// The versions that a read hands out.
 #[derive(Clone)]
 pub(crate) enum Versions {
-    Few(Vec<KeyValue>),
-    Many(Arc<Keeper>),
+    /// Few versions, each with a count of its own.
+    Counted(Vec<KeyValue>),
+    /// Many versions, which a retention token keeps.
+    Retained(Arc<Keeper>),
 }
 
 impl Versions {
@@ -46,8 +48,8 @@ impl Versions {
     #[inline]
     pub(crate) fn all(&self) -> &[KeyValue] {
         match self {
-            Versions::Few(versions) => versions,
-            Versions::Many(keeper) => keeper.versions(),
+            Versions::Counted(versions) => versions,
+            Versions::Retained(keeper) => keeper.versions(),
         }
     }
 }
@@ -193,7 +195,7 @@ impl Keepers {
 }
 
 /// Versions in the order of their keys, each with something of the reader's, while they are looked up.
-pub(crate) struct Kept<T> {
+pub(crate) struct FoundVersions<T> {
     entries: Vec<(VersionPtr, T)>,
     token: RetentionToken,
     /// The versions that were not the newest of their keys.
@@ -201,10 +203,10 @@ pub(crate) struct Kept<T> {
     cache: Arc<dyn Send + Sync>,
 }
 
-impl<T> Kept<T> {
+impl<T> FoundVersions<T> {
     /// With the newest token, and room for `room` versions: every version that is looked up after this can be added.
-    pub(crate) fn new(token: RetentionToken, cache: Arc<dyn Send + Sync>, room: usize) -> Kept<T> {
-        Kept { entries: Vec::with_capacity(room), token, older: Vec::new(), cache }
+    pub(crate) fn new(token: RetentionToken, cache: Arc<dyn Send + Sync>, room: usize) -> FoundVersions<T> {
+        FoundVersions { entries: Vec::with_capacity(room), token, older: Vec::new(), cache }
     }
 
     /// Adds what a slot shows at some head.
@@ -213,8 +215,8 @@ impl<T> Kept<T> {
     ///
     /// The slot is of the token's cache, and was looked at after this was made.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, shown: ShownVersion<'_>, with: T) {
-        let ShownVersion { kv, newest } = shown;
+    pub(crate) unsafe fn push(&mut self, visible: VisibleVersion<'_>, with: T) {
+        let VisibleVersion { kv, newest } = visible;
         #[cfg(loom)]
         let newest = newest || weak::is(weak::Site::KeepAll);
         if !newest {
@@ -269,13 +271,13 @@ impl<T> Kept<T> {
 
     /// Ends the look-up: what keeps them from now on follows from how many they are.
     pub(crate) fn settle(self, keepers: &Arc<Keepers>) -> Versions {
-        let Kept { entries, token, older, cache } = self;
-        if entries.len() <= FEW {
+        let FoundVersions { entries, token, older, cache } = self;
+        if entries.len() <= MAX_COUNTED {
             // SAFETY: I9: the token keeps it; see the module.
             let owned = |(version, _): &(VersionPtr, T)| unsafe { version.get() }.map(|kv| kv.to_owned());
-            return Versions::Few(entries.iter().filter_map(owned).collect());
+            return Versions::Counted(entries.iter().filter_map(owned).collect());
         }
         let versions = entries.into_iter().map(|(version, _)| version).collect();
-        Versions::Many(keepers.enter((token, cache), versions, older))
+        Versions::Retained(keepers.enter((token, cache), versions, older))
     }
 }
