@@ -128,7 +128,7 @@ impl OwnedEvents {
         self.state = Some(versions);
     }
 
-    /// A bookmark, or one end of a bracket.
+    /// A bookmark, or a mark of a resync.
     fn push_mark(&mut self, mark: Mark) {
         self.events.push(mark.into_event());
     }

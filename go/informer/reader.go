@@ -52,11 +52,11 @@ type reader[T any] struct {
 	sub    *watchcore.Subscription
 	decode func(key string, value []byte) (T, error)
 
-	batch   *watchcore.Batch
-	at      int
-	epoch   uint64              // of the next event; 0: not known yet
-	bracket bool                // between the marks of a resync, whose events are one revision
-	owed    *watchcore.Position // the initial state is complete at this position, and not published yet
+	batch  *watchcore.Batch
+	at     int
+	epoch  uint64              // of the next event; 0: not known yet
+	inside bool                // between the marks of a resync, whose events are one revision
+	owed   *watchcore.Position // the initial state is complete at this position, and not published yet
 
 	asked bool // somebody waits for a position: publish the present one
 	first bool // but wait for events before that
@@ -130,7 +130,7 @@ func (r *reader[T]) catchUp() (ended bool, err error) {
 			err = r.in.stopped()
 		}
 		return true, err
-	case r.in.HasSynced() && !r.bracket && len(r.in.store.pending) == 0:
+	case r.in.HasSynced() && !r.inside && len(r.in.store.pending) == 0:
 		r.asked = false
 		r.in.store.commit(r.in.goroutine.Load(), r.sub.Position())
 	default: // inside the initial state or a revision: its rest must come first
@@ -146,7 +146,7 @@ func (r *reader[T]) read() {
 		r.at++ // before the decoder runs, because the decoder may end this goroutine
 		r.handleEvent(e)
 	}
-	if !r.batch.Continues() && !r.bracket && r.in.HasSynced() {
+	if !r.batch.Continues() && !r.inside && r.in.HasSynced() {
 		// An index's function may end this goroutine: the next goroutine runs this again.
 		r.in.store.commit(r.in.goroutine.Load(), r.batch.Position())
 	}
@@ -183,7 +183,7 @@ func (r *reader[T]) handleEvent(e watchcore.Event) {
 	case watchcore.EventResync:
 		mark := e.Resync()
 		r.epoch = mark.Epoch // earlier events of this batch belong to the former history
-		if r.bracket = mark.Phase == watchcore.ResyncBegin; r.bracket && mark.Reason != watchcore.ReasonLagged {
+		if r.inside = mark.Phase == watchcore.ResyncBegin; r.inside && mark.Reason != watchcore.ReasonLagged {
 			r.in.resyncs.Add(1)
 		}
 	}

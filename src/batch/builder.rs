@@ -61,7 +61,7 @@ impl BatchBuilder {
         self.own.push_state(versions, made);
     }
 
-    /// A bookmark, or one end of a bracket.
+    /// A bookmark, or a mark of a resync.
     pub(crate) fn push_mark(&mut self, mark: Mark) {
         self.own.push_mark(mark);
     }

@@ -243,7 +243,7 @@ fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool)
     if ring.newest_mark() >= cursor {
         let pin = reclaim::pin();
         let epochs = ring.epochs(&pin);
-        // The same search as in `ChainEnd::go_to_mark`: the bracket of the newest change below may end above the cursor.
+        // The same search as in `ChainEnd::go_to_mark`: the resync of the newest change below may end above the cursor.
         let below = epochs.last_below(cursor).filter(|change| change.end >= cursor);
         let next = below.or_else(|| epochs.changes_from(cursor).next());
         if next.is_some_and(|change| change.seq < oldest) {

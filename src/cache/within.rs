@@ -19,7 +19,7 @@ impl Inner {
             let (_, head) = self.now(&pin);
             let epochs = self.ring.epochs(&pin);
             if epochs.is_of_a_former_history(asked, head) {
-                // The history was reset since `asked` was resolved: the bracket of the reset follows.
+                // The history was reset since `asked` was resolved: the marks of the reset follow.
                 return Ok(None);
             }
             let first = self.ring.seq_above(revision.saturating_sub(1), &epochs.at(head), head, &pin);
@@ -37,7 +37,7 @@ impl Inner {
                 return Ok(None);
             }
             let before = match epochs.changes_from(first).next().filter(|change| change.seq == first) {
-                // The bracket of a reset is no part of the history that it begins.
+                // The events between the marks of a reset are no part of the history that it begins.
                 Some(change) if change.resets() => return Ok(None),
                 Some(change) => change.from,
                 None => revision - 1,

@@ -113,7 +113,7 @@ impl ResyncReason {
     }
 }
 
-/// Which end of a resync bracket an event is.
+/// Which of the two marks of a resync an event is.
 ///
 /// ```
 /// use watchcore::{Batch, Phase};
@@ -174,9 +174,9 @@ pub mod flags {
     pub const INITIAL_STATE: u32 = 2;
     /// The bookmark at the end of the initial state.
     pub const INITIAL_STATE_END: u32 = 4;
-    /// The resync mark that opens the bracket.
+    /// The mark before the events of a resync.
     pub const BEGIN: u32 = 8;
-    /// The resync mark that closes the bracket.
+    /// The mark after the events of a resync.
     pub const END: u32 = 16;
 }
 

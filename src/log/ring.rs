@@ -155,7 +155,7 @@ pub(crate) struct Ring {
     /// The newest revision of several events of which some have left the window (0: none).
     pub(super) torn_revision: AtomicU64,
     pub(super) epochs: Published<Epochs>,
-    /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
+    /// Sequence number of the newest END mark of a resync, 0 for none: stored before head.
     pub(super) newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
     /// The pages and batches that have a token of it.

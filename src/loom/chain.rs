@@ -139,7 +139,7 @@ proof!(
     loom_bucket_taken_between_portions_unasked: MovedUnasked => "lost wake-up",
 );
 
-/// Row "mark.newest": no event of a new epoch before its bracket.
+/// Row "mark.newest": no event of a new epoch before its BEGIN mark.
 fn mark_against_chain(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = indexed(4);

@@ -169,7 +169,7 @@ impl SubscribeBuilder {
         self
     }
 
-    /// Ends with RESYNCED at a resync, instead of handing out its bracket.
+    /// Ends with RESYNCED at a resync, instead of handing out its marks and difference.
     pub fn stop_on_resync(mut self, stop: bool) -> SubscribeBuilder {
         self.how.stop_on_resync = stop;
         self

@@ -50,7 +50,7 @@ struct Reached {
     at: Position,
     stage: Stage,
     next: Option<Vec<u8>>,
-    /// Whether the BEGIN of its bracket was handed out.
+    /// Whether its BEGIN mark was handed out.
     begun: bool,
 }
 
@@ -73,9 +73,9 @@ impl CatchUp {
         CatchUp { base, initial, reported, ..CatchUp::default() }
     }
 
-    /// Whether the BEGIN of its bracket was handed out: the loss is reported by then, and overtaking the difference
+    /// Whether its BEGIN mark was handed out: the loss is reported by then, and overtaking the difference
     /// changes only the state that it leads to.
-    pub(super) fn is_in_bracket(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.reached.begun
     }
 
@@ -157,9 +157,9 @@ impl CatchUp {
         let gather = |state: At<'_>, reached: Reached| {
             let batch = BatchBuilder::new(max, how.whole_revisions);
             let out = Gathered { reached, gone: Vec::new(), came: Vec::new(), lost: false, batch };
-            let bracket = how.on_lag == OnLag::Resnapshot;
+            let has_marks = how.on_lag == OnLag::Resnapshot;
             let matcher = &consumer.matcher;
-            let mut page = DifferencePage { state, matcher, catch: self, delivered, position, bracket, out };
+            let mut page = DifferencePage { state, matcher, catch: self, delivered, position, has_marks, out };
             page.out.lost = page.gather().is_err();
             page.out
         };
@@ -204,7 +204,7 @@ struct DifferencePage<'a> {
     /// The keys that were delivered before this page.
     delivered: &'a KeySet,
     position: Position,
-    bracket: bool,
+    has_marks: bool,
     out: Gathered,
 }
 
@@ -215,10 +215,10 @@ impl DifferencePage<'_> {
             let stage = self.out.reached.stage;
             self.out.reached.stage = match stage {
                 Stage::Begin => {
-                    // A difference that was overtaken inside its bracket continues there, without a second BEGIN.
-                    if self.bracket && !self.out.reached.begun {
+                    // A difference that was overtaken after its BEGIN continues, without a second one.
+                    if self.has_marks && !self.out.reached.begun {
                         self.out.reached.begun = true;
-                        self.push_bracket(End::Begin);
+                        self.push_mark(End::Begin);
                     }
                     Stage::Deletes
                 }
@@ -227,8 +227,8 @@ impl DifferencePage<'_> {
                 Stage::Puts if !self.puts()? => stage,
                 Stage::Puts => Stage::End,
                 Stage::End => {
-                    if self.bracket {
-                        self.push_bracket(End::End);
+                    if self.has_marks {
+                        self.push_mark(End::End);
                     }
                     if self.catch.initial { Stage::Mark } else { Stage::Over }
                 }
@@ -243,7 +243,7 @@ impl DifferencePage<'_> {
         Ok(())
     }
 
-    fn push_bracket(&mut self, phase: End) {
+    fn push_mark(&mut self, phase: End) {
         let at = self.out.reached.at;
         let (from, to) = (self.position.revision, at.revision);
         let mark = Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to };

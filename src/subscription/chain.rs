@@ -119,11 +119,11 @@ impl ChainEnd {
         awake.state.rare().path.scan_to = frontier.head.min(mark + 1);
         let pin = reclaim::pin();
         let epochs = awake.shared.inner.ring.epochs(&pin);
-        // The bracket of the newest change below may end above the cursor.
+        // The resync of the newest change below may end above the cursor.
         let from = awake.cursor.seq();
         let below = epochs.last_below(from).filter(|epoch_change| epoch_change.end >= from);
         let Some(epoch_change) = below.or_else(|| epochs.changes_from(from).next()) else { return Ok(()) };
-        // A cursor inside a bracket has the end mark next.
+        // A cursor inside a resync has the END mark next.
         let inside = epoch_change.seq < from;
         let to = if inside { epoch_change.end } else { epoch_change.seq };
         let to = to.min(own);

@@ -115,7 +115,7 @@ impl Cursor {
         }
     }
 
-    /// Moves over the first events of a run. `may_hold_mark`: a bracket may end among them. `continues`: they
+    /// Moves over the first events of a run. `may_hold_mark`: a resync may end among them. `continues`: they
     /// end inside a revision.
     #[inline]
     pub(super) fn pass_run(&mut self, events: &[Event], may_hold_mark: bool, continues: bool) {

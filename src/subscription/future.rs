@@ -7,8 +7,8 @@
 //! | since the wait began | outcome |
 //! | --- | --- |
 //! | nothing, or resyncs that end at or below the revision | continues waiting, or begins |
-//! | the revision was reached before a resync | begins there; the bracket follows |
-//! | a resync jumped over the revision | LAGGED at the bracket: no state of it exists |
+//! | the revision was reached before a resync | begins there; the resync follows |
+//! | a resync jumped over the revision | LAGGED at the resync: no state of it exists |
 //! | the history was reset before it was reached | FUTURE_REVISION |
 //! | the source says that it does not exist | FUTURE_REVISION |
 
@@ -129,7 +129,7 @@ pub(super) fn loss(cursor: &Cursor, consumer: &Consumer) -> Loss {
     Loss::at(cursor, Lost::Start, 0, consumer)
 }
 
-/// The loss of a start whose revision a resync has jumped over. If the log still has the bracket, the subscription
+/// The loss of a start whose revision a resync has jumped over. If the log still has that resync, the subscription
 /// continues there, in the epoch before it; earlier resyncs did not concern this start.
 fn jumped_over(change: &EpochChange, epoch: u64, cursor: &mut Cursor, consumer: &Consumer) -> Loss {
     let loss = loss(cursor, consumer);

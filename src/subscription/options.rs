@@ -76,7 +76,7 @@ numbered! {
         /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
         SkipToOldest = 1,
         /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one RESYNC
-        /// bracket with the reason Lagged, then live. A difference that is itself overtaken continues inside that bracket;
+        /// with the reason Lagged, then live. A difference that is itself overtaken continues after the same BEGIN;
         /// its END has the revision that was reached. The subscription records the delivered keys: at most 32 bytes a
         /// matching key, and the key's bytes where the cache has dropped it.
         ///

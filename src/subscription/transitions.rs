@@ -180,7 +180,7 @@ impl Awake<'_> {
             SubscriptionPhase::Initial(_) => Box::new(CatchUp::new(base, true, reported)),
             _ => Box::new(CatchUp::new(base, false, reported)),
         };
-        let is_reported = catch_up.is_in_bracket();
+        let is_reported = catch_up.has_begun();
         self.state.enter(SubscriptionPhase::CatchUp(catch_up));
         is_reported
     }

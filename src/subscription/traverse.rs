@@ -138,7 +138,7 @@ impl Traversal {
     /// Sets the rollback point to this event, which is the first of its revision that is looked at.
     #[inline]
     fn begin_revision(&mut self, awake: &mut Awake<'_>, event: &Event) {
-        // Synthetic events of a bracket have the revision of its end, which may be of another history.
+        // Synthetic events of a resync have the revision of its END mark, which may be of another history.
         if !event.is_synthetic() {
             awake.cursor.reach(event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from));
         }

@@ -255,7 +255,7 @@ impl Writer {
     }
 
     /// Replaces the state by a listing: the difference is one atomic revision, deletes first, then
-    /// puts, each by key, in a RESYNC bracket of a new epoch. `revision` may lie below the current
+    /// puts, each by key, between the RESYNC marks of a new epoch. `revision` may lie below the current
     /// one: then nothing of the history before can be asked for any more. An empty difference at the
     /// same revision of the same history publishes nothing. O(n log n).
     pub fn resync<'a>(

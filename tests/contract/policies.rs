@@ -139,10 +139,10 @@ fn a_difference_that_is_overtaken_again_and_again_tells_nothing_twice() {
     }
 }
 
-/// A difference that is overtaken continues inside its bracket, at a newer state: one LAGGED, one BEGIN, one
+/// A difference that is overtaken continues after its BEGIN, at a newer state: one LAGGED, one BEGIN, one
 /// END, and the replayed state is that of the END.
 #[test]
-fn overtaken_difference_keeps_one_bracket() {
+fn overtaken_difference_begins_once() {
     let (cache, mut writer) = tiny();
     let keys: Vec<String> = (0..40).map(|number| format!("/{number:02}")).collect();
     let mut revision = 0;

@@ -1,4 +1,4 @@
-//! Section 6: the resync bracket.
+//! Section 6: resyncs and their marks.
 
 use crate::tools::*;
 use watchcore::*;
@@ -65,9 +65,9 @@ fn resync_rules() {
     assert!(state(&cache).is_empty());
 }
 
-/// Who sleeps at a bucket that a resync touches is woken for the bracket, not for what stands inside of it.
+/// A subscription parked at a bucket that a resync touches is woken for the BEGIN mark, not for the events after it.
 #[test]
-fn a_sleeper_at_a_bucket_is_woken_for_the_bracket() {
+fn sleeper_at_a_bucket_meets_the_mark() {
     let cache = Cache::builder("/").index(Index::key()).build().unwrap();
     let mut writer = cache.writer().unwrap();
     let filters = [Filter::any().key("/k"), Filter::any().key("/k").types(&[Kind::Added, Kind::Modified])];

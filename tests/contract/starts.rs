@@ -108,13 +108,13 @@ fn skipped_future_start_stands_in_the_epoch_of_the_log() {
     let error = refused(future.poll(1), Code::Lagged);
     assert_eq!((error.lost_from(), error.lost_to()), (31, 40));
     assert_eq!(future.position(), Position { epoch: before.epoch, revision: 30 });
-    assert!(future.poll(100).unwrap().events()[0].resync().is_some(), "the bracket of the second one");
+    assert!(future.poll(100).unwrap().events()[0].resync().is_some(), "the BEGIN of the second one");
 }
 
 /// It asked to stop at resyncs, too: the one before the one that jumps over the asked revision does not concern it,
 /// and the one that does is not lost.
 #[test]
-fn skipped_start_stops_at_its_bracket() {
+fn skipped_start_stops_at_its_resync() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [5]);
     let future = cache.subscribe(Start::After(30)).on_lag(OnLag::SkipToOldest);

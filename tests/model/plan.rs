@@ -74,7 +74,7 @@ pub struct Plan {
     pub at: Position,
     from: u64,
     pub initial: bool,
-    /// The BEGIN of its bracket was handed out.
+    /// Its BEGIN mark was handed out.
     pub begun: bool,
     exact: bool,
 }
@@ -91,9 +91,9 @@ impl Plan {
     ) -> Plan {
         let filter = &options.filter;
         let state = oracle.matching_at(filter, count);
-        let bracket = options.on_lag == OnLag::Resnapshot;
+        let has_marks = options.on_lag == OnLag::Resnapshot;
         let mut steps = VecDeque::new();
-        steps.extend((bracket && !begun).then_some(Step::Mark(Phase::Begin)));
+        steps.extend((has_marks && !begun).then_some(Step::Mark(Phase::Begin)));
         steps.extend(delivered.0.keys().filter(|key| !state.contains_key(*key)).map(|key| Step::Deleted(key.clone())));
         for (key, kv) in &state {
             let kind = match delivered.0.get(key) {
@@ -104,7 +104,7 @@ impl Plan {
             };
             steps.push_back(Step::Put(key.clone(), kv.clone(), kind));
         }
-        steps.extend(bracket.then_some(Step::Mark(Phase::End)));
+        steps.extend(has_marks.then_some(Step::Mark(Phase::End)));
         steps.extend(initial.then_some(Step::End));
         Plan { steps, count, at, from, initial, begun, exact }
     }
@@ -115,7 +115,7 @@ impl Plan {
     pub fn ends_without_its_state(&self, answer: &Result<Batch, Error>) -> bool {
         // What is masked is compared loosely: which steps are left is not known.
         let marks = !self.exact || self.steps.iter().all(|step| matches!(step, Step::Mark(Phase::End) | Step::End));
-        // The mark of the bracket was handed out: nothing is looked at behind it.
+        // Its BEGIN mark was handed out: nothing after that is read.
         let bookmark = self.begun && matches!(self.steps.front(), Some(Step::End));
         // Without marks, as of Conflate, only the position says that it was the rest.
         let here = |batch: &Batch| match batch.events().last() {

@@ -56,7 +56,7 @@ enum Phase {
 /// Why a look at the log ends before its end.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
-    /// The start that waited lies inside the gap of this bracket.
+    /// The start that waited lies in the gap of this resync.
     Gap(usize),
     Future,
     Resynced(usize),
@@ -110,8 +110,8 @@ pub struct Sub {
     closed_at: Position,
     /// A wait met a refused start, which the next poll reports.
     refused: bool,
-    /// LAGGED was reported, RESYNCED comes next: the bracket was lost with the rest.
-    bracket_lost: bool,
+    /// LAGGED was reported, RESYNCED comes next: the marks were lost with the rest.
+    marks_lost: bool,
     met: Vec<Met>,
     /// Revisions up to this one were reported as lost.
     reported: u64,
@@ -179,7 +179,7 @@ impl Sub {
             by_owner: false,
             closed_at: Position::default(),
             refused: false,
-            bracket_lost: false,
+            marks_lost: false,
             met: Vec::new(),
             reported: 0,
             delivered: None,
@@ -343,7 +343,7 @@ impl Sub {
         if self.refused && !self.is_ended() {
             return self.end_with(answer, Code::Compacted);
         }
-        if self.bracket_lost && !self.is_ended() {
+        if self.marks_lost && !self.is_ended() {
             return self.end_with(answer, Code::Resynced);
         }
         if let Phase::Unready = self.phase {

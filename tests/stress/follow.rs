@@ -188,12 +188,7 @@ impl Follower {
             Code::Resynced => {
                 assert!(self.wish.stop_on_resync, "{}", self.state());
                 let step = self.next().map(|(step, _)| step);
-                assert_eq!(
-                    error.current(),
-                    revision_of(step.unwrap_or(0)),
-                    "reported at its bracket: {}",
-                    self.state()
-                );
+                assert_eq!(error.current(), revision_of(step.unwrap_or(0)), "reported at its resync: {}", self.state());
                 Outcome::Resynced
             }
             code => panic!("{code:?} {error}: {}", self.state()),

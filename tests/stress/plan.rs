@@ -127,7 +127,7 @@ impl Plan {
         revision_of(step - 1) + u64::from(step > 1 && progresses_after(step - 1))
     }
 
-    /// Whether a revision lies inside the bracket of a resync, where nothing is true.
+    /// Whether a revision lies between `from` and `to` of a resync: the cache had no state of it.
     pub fn is_in_a_gap(&self, revision: u64) -> bool {
         let step = revision / 2 + 1;
         revision % 2 == 1 && self.is_resync(step) && self.told_before(step) < revision

@@ -215,7 +215,7 @@ impl RingWriter {
         let mut epochs = Epochs::clone(&self.epochs);
         epochs.push(change);
         self.set_epochs(ring, epochs);
-        // The end of the bracket: a batch that begins inside it must see that mark too.
+        // The END mark: a batch that begins inside the resync must see that mark too.
         // Release: partner of `newest_mark`, which is read after head.
         ring.newest_mark.store(self.base + self.fill - 1, Release);
     }

@@ -60,7 +60,7 @@ fn links_before_a_mark_are_walked_once() {
         };
         for mark in 0..marks {
             let before = write(&mut writer, OWN / marks);
-            // The key has another value each time, so inside the bracket there is an event of it, too.
+            // The key has another value each time, so the resync has an event of it, too.
             let value = mark.to_string();
             let record = |key, value, version| Record {
                 key,

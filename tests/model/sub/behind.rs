@@ -98,7 +98,7 @@ impl Sub {
             // Overtaken: it begins again with what was delivered meanwhile.
             let (initial, begun) = (plan.initial, plan.begun);
             if self.options.on_lag == OnLag::Conflate || begun {
-                // Inside its bracket it continues, and reports nothing again.
+                // After its BEGIN it continues, and reports nothing again.
                 return self.check_behind(oracle, max, before, (initial, begun), answer);
             }
             let error = answer.expect_err("overtaken again");

@@ -50,7 +50,7 @@ impl Sub {
                 }
                 self.lose(oracle, skip);
                 let over = self.end.is_some_and(|end| skip >= end);
-                self.bracket_lost = self.options.on_lag == OnLag::SkipToOldest
+                self.marks_lost = self.options.on_lag == OnLag::SkipToOldest
                     && self.options.stop_on_resync
                     && oracle.epoch_at(skip) != if before.epoch == 0 { oracle.epoch_at(0) } else { before.epoch }
                     && !over;

@@ -40,7 +40,7 @@ impl Sub {
             }
             _ => {}
         }
-        if self.refused || self.bracket_lost {
+        if self.refused || self.marks_lost {
             return assert!(answer.expect("an error is to be reported"));
         }
         if let Phase::Unready = self.phase

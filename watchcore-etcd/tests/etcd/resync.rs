@@ -338,7 +338,7 @@ fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, t
         let mut subscription = cache.subscribe(Start::AfterIn(Position { epoch, revision: after })).open()?;
         assert!(subscription.wait(BOUND)?, "it begins with what is there");
         let batch = subscription.poll(1)?;
-        Ok(batch.events()[0].resync().expect("the bracket comes first"))
+        Ok(batch.events()[0].resync().expect("the BEGIN mark comes first"))
     };
     let refused =
         |after, epoch| -> Code { first(after, epoch).map_err(|error: watchcore::Error| error.code()).unwrap_err() };

@@ -278,7 +278,7 @@ async fn selectors_select() {
 }
 
 #[tokio::test]
-async fn resync_stands_in_brackets() {
+async fn resync_stands_between_its_marks() {
     let ground = filled().await;
     let mut watching = watch(&ground, "&after=4").await;
     ground.writer().resync(9, found(), ResyncReason::Compacted).unwrap();
