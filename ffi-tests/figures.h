@@ -33,7 +33,7 @@ struct figures {
 static const struct option figures[] = {
 #define STATUS(word, field) {word, NUMBER, offsetof(struct figures, status.field)}
 #define STATS(word, field) {word, NUMBER, offsetof(struct figures, stats.field)}
-    STATUS("current", revision), STATUS("epoch", epoch), STATUS("lapped", lapped), STATUS("max-lag", max_lag_events),
+    STATUS("current", revision), STATUS("epoch", epoch), STATUS("overrun", overrun), STATUS("max-lag", max_lag_events),
     STATUS("max-lag-seen", max_lag_seen), STATUS("objects", objects), STATUS("oldest", oldest),
     STATUS("subscriptions", subscriptions), STATS("events", events), STATS("extract-failures", extract_failures),
     STATS("lagged", lagged), STATS("pages", pages), STATS("revisions", revisions), STATS("snapshots", snapshots),

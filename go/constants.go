@@ -50,7 +50,7 @@ var (
 	_ = [1]struct{}{}[SubscriptionInitialState-C.WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE]
 	_ = [1]struct{}{}[SubscriptionLive-C.WATCHCORE_SUBSCRIPTION_STATE_LIVE]
 	_ = [1]struct{}{}[SubscriptionParked-C.WATCHCORE_SUBSCRIPTION_STATE_PARKED]
-	_ = [1]struct{}{}[SubscriptionLapped-C.WATCHCORE_SUBSCRIPTION_STATE_LAPPED]
+	_ = [1]struct{}{}[SubscriptionOverrun-C.WATCHCORE_SUBSCRIPTION_STATE_OVERRUN]
 	_ = [1]struct{}{}[SubscriptionCatchingUp-C.WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP]
 	_ = [1]struct{}{}[SubscriptionTooSlow-C.WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW]
 	_ = [1]struct{}{}[SubscriptionClosing-C.WATCHCORE_SUBSCRIPTION_STATE_CLOSING]

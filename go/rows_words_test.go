@@ -196,7 +196,7 @@ func figure(cache *watchcore.Cache, name string) uint64 {
 	status, stats := cache.Status(), cache.Stats()
 	value, known := map[string]uint64{
 		"current": cache.Revision(), "events": stats.Events, "extract-failures": stats.ExtractFailures, "lagged": stats.Lagged,
-		"lapped": status.Lapped, "max-lag": status.MaxLagEvents, "max-lag-seen": status.MaxLagSeen, "objects": stats.Objects,
+		"overrun": status.Overrun, "max-lag": status.MaxLagEvents, "max-lag-seen": status.MaxLagSeen, "objects": stats.Objects,
 		"oldest": cache.Oldest(), "pages": stats.Pages, "revisions": stats.Revisions, "snapshots": stats.Snapshots,
 		"subscriptions": status.Subscriptions, "tombstones": stats.Tombstones, "tombstone-bytes": stats.TombstoneBytes,
 		"window-bytes": stats.WindowBytes, "window-segments": stats.WindowSegments,

@@ -61,7 +61,7 @@ type Status struct {
 	Subscriptions uint64        // open subscriptions
 	MaxLagEvents  uint64        // the largest present Lag.Events of a subscription, read or not; Cache.Subscriptions shows whose it is
 	MaxLagSeen    uint64        // the largest Lag.Events ever measured, including closed subscriptions
-	Lapped        uint64        // open subscriptions that have lost events and not reported it by a poll: SubscriptionLapped
+	Overrun       uint64        // open subscriptions that have lost events and not reported it by a poll: SubscriptionOverrun
 	StaleSince    time.Time     // StateStale: since when; else zero
 	LastError     *Error        // the source's last error, which stays set after the source has recovered
 	SourceError   *Error        // why the source is not followed now: LastError, or nil if it is followed
@@ -158,7 +158,7 @@ func (core *cacheCore) status() (*Status, error) {
 		Subscriptions: uint64(s.subscriptions),
 		MaxLagEvents:  uint64(s.max_lag_events),
 		MaxLagSeen:    uint64(s.max_lag_seen),
-		Lapped:        uint64(s.lapped),
+		Overrun:       uint64(s.overrun),
 		Source: Source{
 			Revision:   uint64(s.source_revision),
 			ClusterID:  uint64(s.cluster_id),
@@ -222,7 +222,7 @@ type Stats struct {
 	TombstoneBytes    uint64        // what remains of those keys until then
 	Subscriptions     uint64        // open subscriptions
 	Waiting           uint64        // waiters that sleep now
-	NotifierLaps      uint64        // how often the notifier itself was overtaken by the window
+	NotifierOverruns  uint64        // how often events left the window before the notifier had looked at them
 	NotifierBehind    uint64        // events that the notifier must still match for waiting subscriptions, if it is overloaded; else 0
 	OldestSnapshot    time.Duration // the age of the oldest open snapshot
 	Buckets           uint64        // of the declared indexes
@@ -269,7 +269,7 @@ func (c *Cache) Stats() Stats {
 		TombstoneBytes:    uint64(s.tombstone_bytes),
 		Subscriptions:     uint64(s.subscriptions),
 		Waiting:           uint64(s.waiting),
-		NotifierLaps:      uint64(s.notifier_laps),
+		NotifierOverruns:  uint64(s.notifier_overruns),
 		NotifierBehind:    uint64(s.notifier_behind),
 		OldestSnapshot:    time.Duration(s.oldest_snapshot_ms) * time.Millisecond,
 		Buckets:           uint64(s.buckets),

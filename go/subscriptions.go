@@ -25,7 +25,7 @@ const (
 	SubscriptionInitialState   SubscriptionState = 3  // the initial state is being delivered
 	SubscriptionLive           SubscriptionState = 4  // it reads the log, and its consumer is awake
 	SubscriptionParked         SubscriptionState = 5  // it has everything; its consumer waits, or has polled for more since its last wait
-	SubscriptionLapped         SubscriptionState = 6  // it has lost events, which the next poll reports or makes up for
+	SubscriptionOverrun        SubscriptionState = 6  // it has lost events, which the next poll reports or makes up for
 	SubscriptionCatchingUp     SubscriptionState = 7  // a loss was reported, and the difference to the present state follows
 	SubscriptionTooSlow        SubscriptionState = 8  // ended by MaxLagEvents or MaxLagAge; the next poll reports it
 	SubscriptionClosing        SubscriptionState = 9  // closed; earlier events are still delivered
@@ -45,8 +45,8 @@ func (s SubscriptionState) String() string {
 		return "Live"
 	case SubscriptionParked:
 		return "Parked"
-	case SubscriptionLapped:
-		return "Lapped"
+	case SubscriptionOverrun:
+		return "Overrun"
 	case SubscriptionCatchingUp:
 		return "CatchingUp"
 	case SubscriptionTooSlow:

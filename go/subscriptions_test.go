@@ -51,7 +51,7 @@ func TestPolledSubscriptionIsParked(t *testing.T) {
 	for state, name := range map[watchcore.SubscriptionState]string{
 		watchcore.SubscriptionAwaitsListing: "AwaitsListing", watchcore.SubscriptionAwaitsRevision: "AwaitsRevision",
 		watchcore.SubscriptionInitialState: "InitialState", watchcore.SubscriptionLive: "Live",
-		watchcore.SubscriptionParked: "Parked", watchcore.SubscriptionLapped: "Lapped",
+		watchcore.SubscriptionParked: "Parked", watchcore.SubscriptionOverrun: "Overrun",
 		watchcore.SubscriptionCatchingUp: "CatchingUp", watchcore.SubscriptionTooSlow: "TooSlow",
 		watchcore.SubscriptionClosing: "Closing", watchcore.SubscriptionEnded: "Ended",
 		99: "SubscriptionState(99)",

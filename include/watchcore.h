@@ -1698,7 +1698,7 @@ void watchcore_subscription_free(watchcore_subscription *subscription);
 // The subscription has everything, and its consumer sleeps: it waits, or is armed in a wake set. Since 0.1.
 #define WATCHCORE_SUBSCRIPTION_STATE_PARKED 5
 // Unread events have left the window: the next poll answers LAGGED, or catches up. Since 0.1.
-#define WATCHCORE_SUBSCRIPTION_STATE_LAPPED 6
+#define WATCHCORE_SUBSCRIPTION_STATE_OVERRUN 6
 // A loss was reported; the difference to the state now comes next, or is being handed out. Since 0.1.
 #define WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP 7
 // The subscription was closed because it exceeded its lag limit: the next poll answers LAGGED. Since 0.1.
@@ -2015,8 +2015,8 @@ typedef struct watchcore_status {
     // The largest lag that any subscription was ever found with, in events as in watchcore_lag, including freed
     // ones.
     uint64_t max_lag_seen;
-    // Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
-    uint64_t lapped;
+    // Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_OVERRUN).
+    uint64_t overrun;
 } watchcore_status;
 #define WATCHCORE_STATUS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -2051,7 +2051,7 @@ typedef struct watchcore_stats {
     // Waiters that sleep now.
     uint64_t waiting;
     // How often the notifier itself fell out of the window.
-    uint64_t notifier_laps;
+    uint64_t notifier_overruns;
     // The age of the oldest snapshot; 0 without one.
     uint64_t oldest_snapshot_ms;
     // Buckets of the declared indexes.

@@ -197,7 +197,7 @@ impl Cache {
             subscriptions: stats.subscriptions,
             max_lag_events: totals.max_lag_events,
             max_lag_seen: inner.consumers.max_lag.load(Relaxed),
-            lapped: totals.lapped,
+            overrun: totals.overrun,
             source: info.report.at_least(position.revision),
         };
         (status, stats)

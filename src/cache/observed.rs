@@ -5,9 +5,9 @@
 //!
 //! | consumer | observer | order |
 //! | --- | --- | --- |
-//! | loss: `reported_phase` with one loss more and `LossReported`; then the new cursor; then `reported_phase` again | `reported_phase`, cursor, `reported_phase` | Release / Acquire: an observer of the new cursor, or of the phase stored after it, sees the loss counted; if both loads of `reported_phase` agree, the loss is counted once, there or as lapped |
+//! | loss: `reported_phase` with one loss more and `LossReported`; then the new cursor; then `reported_phase` again | `reported_phase`, cursor, `reported_phase` | Release / Acquire: an observer of the new cursor, or of the phase stored after it, sees the loss counted; if both loads of `reported_phase` agree, the loss is counted once, there or as overrun |
 //!
-//! A subscription is lapped, and no poll has reported it, if its next poll would not find the events at its cursor.
+//! A subscription is overrun, and no poll has reported it, if its next poll would not find the events at its cursor.
 //! `oldest_seq` alone does not decide that: a consumer may keep the segment of its cursor, and one that reads a chain
 //! needs only the events of its bucket.
 
@@ -33,7 +33,7 @@ pub(crate) struct Figures {
     /// The events that it has not taken: see [`Lag::events`].
     pub(crate) lag_events: u64,
     /// Whether events that it had not taken have left the window, which no poll has reported.
-    pub(crate) lapped: bool,
+    pub(crate) overrun: bool,
     /// Losses that are counted, that one included.
     pub(crate) lagged: u64,
 }
@@ -157,22 +157,22 @@ impl Consumer {
         }
     }
 
-    /// The phase, losses and whether it has lapped, consistent with each other.
+    /// The phase, losses and whether it has overrun, consistent with each other.
     fn seen(&self) -> Seen {
         loop {
             // Acquire: partner of the stores in `report_phase` and `lost`.
             let word = self.reported_word(Acquire);
             let phase = word.reported_phase();
-            let lapped = self.has_lapped(phase);
+            let overrun = self.is_overrun(phase);
             // Loaded after the cursor, whose load was Acquire: see the table.
             if self.losses() == word.losses() {
-                return Seen { phase, lapped, losses: word.losses() };
+                return Seen { phase, overrun, losses: word.losses() };
             }
         }
     }
 
     /// Whether its next poll will meet a loss.
-    fn has_lapped(&self, phase: ReportedPhase) -> bool {
+    fn is_overrun(&self, phase: ReportedPhase) -> bool {
         let Some((Range { start: cursor, .. }, _)) = self.unread(phase) else { return false };
         let inner = &self.inner;
         let ring = &inner.ring;
@@ -202,7 +202,7 @@ impl Consumer {
         match seen.phase {
             ReportedPhase::Ended => SubscriptionState::Ended,
             _ if self.is_too_slow() => SubscriptionState::TooSlow,
-            _ if seen.lapped => SubscriptionState::Lapped,
+            _ if seen.overrun => SubscriptionState::Overrun,
             _ if self.end.load(Acquire) != OPEN || self.inner.is_closed() => SubscriptionState::Closing,
             ReportedPhase::AwaitsListingThenState if listed => SubscriptionState::InitialState,
             ReportedPhase::AwaitsListingThenLog if listed => SubscriptionState::Live,
@@ -223,7 +223,7 @@ impl Consumer {
 /// The result of [`Consumer::seen`].
 struct Seen {
     phase: ReportedPhase,
-    lapped: bool,
+    overrun: bool,
     losses: u64,
 }
 
@@ -279,7 +279,7 @@ impl Consumer {
             }),
             last_poll: self.last_poll(),
             handed_out: self.handed_out(),
-            lagged: seen.losses + u64::from(seen.lapped),
+            lagged: seen.losses + u64::from(seen.overrun),
         }
     }
 
@@ -291,8 +291,8 @@ impl Consumer {
         let ring = &self.inner.ring;
         Figures {
             lag_events: unread.map_or(0, |(seqs, _)| ring.events_between(seqs.start, seqs.end.min(ring.head()))),
-            lapped: seen.lapped,
-            lagged: seen.losses + u64::from(seen.lapped),
+            overrun: seen.overrun,
+            lagged: seen.losses + u64::from(seen.overrun),
         }
     }
 }

@@ -25,7 +25,7 @@ const PORTION: usize = 16;
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct SubscriptionTotals {
     pub(crate) max_lag_events: u64,
-    pub(crate) lapped: u64,
+    pub(crate) overrun: u64,
     pub(crate) lagged: u64,
 }
 
@@ -117,7 +117,7 @@ impl Registry {
         let mut sum = SubscriptionTotals { lagged: lost_before, ..SubscriptionTotals::default() };
         for one in all {
             let figures = one.figures();
-            sum.lapped += u64::from(figures.lapped);
+            sum.overrun += u64::from(figures.overrun);
             sum.lagged += figures.lagged;
             sum.max_lag_events = sum.max_lag_events.max(figures.lag_events);
         }

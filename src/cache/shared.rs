@@ -294,7 +294,7 @@ impl Inner {
     }
 
     /// Losses of events, as a counter that never falls, because metrics take a falling counter for a restart: a
-    /// subscription that counted as lapped, and whose poll then escaped, stays counted.
+    /// subscription that counted as overrun, and whose poll then escaped, stays counted.
     #[cfg(feature = "metrics")]
     pub(crate) fn losses_that_only_rise(&self, now: u64) -> u64 {
         self.consumers.losses_shown.fetch_max(now, Relaxed).max(now)
@@ -442,7 +442,7 @@ impl Inner {
             page_bytes: self.ring.keepers.detached_bytes(),
             subscriptions: consumers.subscriptions.load(Relaxed),
             waiting: self.hubs.waiting(),
-            notifier_lapped: self.hubs.lapped(),
+            notifier_overruns: self.hubs.overruns(),
             notifier_behind: self.hubs.behind(self.ring.head()),
             // Computed from the head, which a commit publishes before it stores the gauge, so every event that a reader
             // has seen is counted. If the log cannot tell, no commit is between the two.

@@ -90,8 +90,8 @@ pub struct Status {
     /// [`crate::Lag::events`] counts them: a high-water mark that outlives the subscription.
     pub max_lag_seen: u64,
     /// Open subscriptions that have lost events now, which no poll has reported yet
-    /// ([`crate::SubscriptionState::Lapped`]).
-    pub lapped: u64,
+    /// ([`crate::SubscriptionState::Overrun`]).
+    pub overrun: u64,
     /// The report of the feeder.
     pub source: SourceReport,
 }
@@ -149,7 +149,7 @@ pub struct Stats {
     /// Subscriptions and waiters that sleep. A woken one whose thread or task does not run yet may still be counted.
     pub waiting: u64,
     /// How often events left the window before the notifier had looked at them for a filter or a bucket with sleepers.
-    pub notifier_lapped: u64,
+    pub notifier_overruns: u64,
     /// The most events that the notifier has still to look at for a sleeping subscription, where it cannot evaluate filters
     /// as fast as events come; 0 where it keeps up. Only subscriptions with such filters are woken late, and from half a
     /// window on they are woken to look for themselves: a poll may then be empty.
@@ -176,7 +176,7 @@ pub struct Stats {
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
     /// Losses of events, of open and of dropped subscriptions: losses that a poll reported, losses that
-    /// [`crate::OnLag::Conflate`] does not report, and losses that no poll has met yet ([`Status::lapped`]). A loss
+    /// [`crate::OnLag::Conflate`] does not report, and losses that no poll has met yet ([`Status::overrun`]). A loss
     /// that a running poll still escapes may be counted.
     pub lagged: u64,
     /// Bytes of the delivered keys that subscriptions keep (policies Resnapshot and Conflate), as of their last polls;

@@ -99,7 +99,7 @@ numbered! {
         /// Its consumer has everything and sleeps: it blocks, is armed, or is a stream that waits.
         Parked = 5,
         /// Events that it had not taken have left the window: its next poll reports LAGGED, or begins a difference.
-        Lapped = 6,
+        Overrun = 6,
         /// A loss was reported to it; the difference to the state now comes next, or is being delivered.
         CatchingUp = 7,
         /// Closed because its lag exceeded its limit: its next poll reports LAGGED.

@@ -181,7 +181,7 @@ fn of_status(to: &mut OfCache<'_>, status: &Status) {
         subscriptions,
         max_lag_events,
         max_lag_seen,
-        lapped,
+        overrun,
         // In `of_report`.
         source: _,
     } = status;
@@ -217,7 +217,7 @@ fn of_status(to: &mut OfCache<'_>, status: &Status) {
     to.gauge("objects", "Live keys.", *objects);
     to.gauge("subscriptions", "Subscriptions that are open.", *subscriptions);
     let help = "Open subscriptions that have lost events which no poll has reported yet.";
-    to.gauge("subscriptions_lapped", help, *lapped);
+    to.gauge("subscriptions_overrun", help, *overrun);
     to.gauge("subscription_max_lag_events", "Greatest lag of any open subscription.", *max_lag_events);
     let help = "Greatest lag of any subscription that was found since birth.";
     to.gauge("subscription_max_lag_seen_events", help, *max_lag_seen);
@@ -241,7 +241,7 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         pages,
         page_bytes,
         waiting,
-        notifier_lapped,
+        notifier_overruns,
         notifier_behind,
         events,
         revisions,
@@ -287,7 +287,7 @@ fn of_stats(to: &mut OfCache<'_>, stats: &Stats, losses: u64) {
         "Losses of events, of open and of former subscriptions, reported or not yet.",
         losses,
     );
-    of_sleepers(to, *waiting, *notifier_behind, *notifier_lapped);
+    of_sleepers(to, *waiting, *notifier_behind, *notifier_overruns);
     let of_process = &mut to.families;
     let help = "Memory of all caches of the process that is retired and not freed yet.";
     of_process.once("process_unfreed_bytes", Gauge, help, *unfreed_bytes);
@@ -303,12 +303,12 @@ fn of_memory<const N: usize>(to: &mut OfCache<'_>, parts: [(&str, &u64); N]) {
 }
 
 /// The waiters, and the notifier that wakes them.
-fn of_sleepers(to: &mut OfCache<'_>, waiting: u64, behind: u64, lapped: u64) {
+fn of_sleepers(to: &mut OfCache<'_>, waiting: u64, behind: u64, overruns: u64) {
     to.gauge("waiters", "Waiters that are parked.", waiting);
     let help =
         "Events that the notifier has still to look at for sleepers whose filters it cannot evaluate fast enough.";
     to.gauge("notifier_behind_events", help, behind);
-    to.counter("notifier_lapped", "Times that the notifier itself fell out of the window.", lapped);
+    to.counter("notifier_overruns", "Times that the notifier itself fell out of the window.", overruns);
 }
 
 /// Series of the memory that readers keep: bytes of the log, snapshots with the age of the oldest, pages with their bytes.

@@ -24,9 +24,9 @@ fn record<'a>(key: &'a str, value: &'a str, created: u64, revision: u64) -> Reco
     Record { key, value, create_revision: created, mod_revision: revision, version: 1, lease: 0 }
 }
 
-/// A cache of small segments whose window has lapped, and what is alive as long as one of its versions
+/// A cache of small segments whose window has overrun, and what is alive as long as one of its versions
 /// with a value is.
-fn lapped() -> (Cache, Writer, Weak<()>) {
+fn overrun() -> (Cache, Writer, Weak<()>) {
     let alive = Arc::new(());
     let versions = Arc::downgrade(&alive);
     let decode = move |_: &[u8], value: &[u8]| {
@@ -96,7 +96,7 @@ fn are_freed(versions: &Weak<()>) -> bool {
 /// Panics at step `at` of `commit`, if it has so many; whether it did. Then everything that holds of a
 /// stopped writer is looked at, and that the end of the cache frees each thing once.
 fn stop_at(at: usize, commit: impl FnOnce(&mut Writer) -> crate::Result<()>) -> bool {
-    let (cache, mut writer, versions) = lapped();
+    let (cache, mut writer, versions) = overrun();
     let mut live = cache.subscribe(Start::Now).open().unwrap();
     let snapshot = cache.snapshot().unwrap();
     let (before, stood) = (listing(&cache), cache.position());
@@ -208,7 +208,7 @@ fn panic_in_load_frees_exactly() {
 /// is woken though the call that closed the cache left that to the commit.
 fn close_everywhere(commit: impl Fn(&mut Writer) -> crate::Result<()>) {
     for at in 0.. {
-        let (cache, mut writer, versions) = lapped();
+        let (cache, mut writer, versions) = overrun();
         let mut live = cache.subscribe(Start::Now).open().unwrap();
         let waiting = cache.clone();
         let waiter = std::thread::spawn(move || waiting.wait_until(100_000, SOON).unwrap_err().code());
@@ -291,10 +291,10 @@ fn close_during_a_load_follows_it() {
 fn half_published_reset_is_invisible() {
     for stop in ["history published", "before the head"] {
         for revision in [60, 400] {
-            let (cache, mut writer, _) = lapped();
+            let (cache, mut writer, _) = overrun();
             let (before, stood) = (listing(&cache), cache.position());
             let start = Start::After(cache.oldest() - 1);
-            let mut lapped = cache.subscribe(start).on_lag(crate::OnLag::SkipToOldest).open().unwrap();
+            let mut overrun = cache.subscribe(start).on_lag(crate::OnLag::SkipToOldest).open().unwrap();
             let (arrived, arrives) = std::sync::mpsc::channel();
             let (goes, go) = std::sync::mpsc::channel::<()>();
             let writing = std::thread::spawn(move || {
@@ -323,7 +323,7 @@ fn half_published_reset_is_invisible() {
             let gone = cache.get("/0", Read::Exact(oldest - 2)).unwrap_err();
             assert_eq!((gone.code(), gone.oldest(), gone.current()), (Code::Compacted, oldest, stood.revision));
             // What it had to read has left for the reset.
-            let events: Vec<_> = (0..40).map(|_| lapped.poll(64)).collect();
+            let events: Vec<_> = (0..40).map(|_| overrun.poll(64)).collect();
             assert_eq!(events[0].as_ref().unwrap_err().lost_to(), oldest - 1);
             assert!(events.iter().flatten().any(|batch| !batch.is_empty()));
             assert!(events.iter().flatten().all(|batch| batch.events().iter().all(|event| event.resync().is_none())));

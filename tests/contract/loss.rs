@@ -214,7 +214,7 @@ fn state_at_the_end_of_what_left_is_whole() {
     }
     write_to(last + 4);
     assert_eq!((cache.oldest(), cache.stats().tombstones), (321, 1), "{:?}", cache.stats());
-    assert_eq!((cache.status().lapped, cache.stats().lagged), (0, 2), "only the first losses of both differences");
+    assert_eq!((cache.status().overrun, cache.stats().lagged), (0, 2), "only the first losses of both differences");
 
     let got = |batch: &Batch| -> Vec<(String, String)> {
         let objects = batch.events().iter().filter(|event| event.kind() == Kind::Added && event.is_initial_state());

@@ -43,10 +43,10 @@ fn lag_is_of_events() {
     drop(idle);
 }
 
-/// Each segment of 16 has 15 events. The lag of a lapped subscription is at least the events that it has not taken, and
+/// Each segment of 16 has 15 events. The lag of an overrun subscription is at least the events that it has not taken, and
 /// counts at most the free slot of each segment that has left in addition.
 #[test]
-fn lapped_lag_is_an_upper_bound() {
+fn overrun_lag_is_an_upper_bound() {
     for first in 1..=16 {
         let (cache, mut writer) = tiny();
         let mut written = 0;
@@ -94,9 +94,9 @@ fn lag_of_a_poll_is_of_events() {
     assert_eq!(cache.status().max_lag_seen, 90, "six segments of 15 events");
 }
 
-/// For every place of the window: lapped is said exactly of those whose polls then report a loss.
+/// For every place of the window: the state Overrun is that exactly of those whose polls then report a loss.
 #[test]
-fn lapped_is_what_polls_meet() {
+fn overrun_is_what_polls_meet() {
     let mut seen = [0, 0];
     for (first, to) in (0..40).flat_map(|first| (130..200).step_by(3).map(move |to| (first, to))) {
         let (cache, mut writer) = tiny();
@@ -107,7 +107,7 @@ fn lapped_is_what_polls_meet() {
             assert_eq!(one.poll(first).unwrap().len().min(1), 1);
         }
         write(&mut writer, 51..=to);
-        let lapped = cache.status().lapped;
+        let overrun = cache.status().overrun;
         let lost = loop {
             match one.poll(100) {
                 Ok(batch) if batch.is_empty() => break 0,
@@ -118,7 +118,7 @@ fn lapped_is_what_polls_meet() {
                 }
             }
         };
-        assert_eq!(lapped, lost, "{first} polled, {to} written");
+        assert_eq!(overrun, lost, "{first} polled, {to} written");
         seen[lost as usize] += 1;
     }
     assert!(seen[0] > 100 && seen[1] > 100, "{seen:?}");
@@ -127,13 +127,13 @@ fn lapped_is_what_polls_meet() {
 /// A compaction forgets what others may ask for; events that are there are not lost by it. Here everything up to the
 /// start has left, and nothing above; the rest is row 6.45.
 #[test]
-fn future_start_is_not_lapped_by_a_compaction() {
+fn future_start_is_not_overrun_by_a_compaction() {
     let (cache, mut writer) = tiny();
     let mut future = cache.subscribe(Start::After(304)).open().unwrap();
     write(&mut writer, 1..=304);
     let oldest = cache.oldest();
     while cache.oldest() < 305 {
-        assert_eq!((only(&cache).state == SubscriptionState::Lapped, cache.oldest() >= oldest), (false, true));
+        assert_eq!((only(&cache).state == SubscriptionState::Overrun, cache.oldest() >= oldest), (false, true));
         let next = cache.position().revision + 1;
         write(&mut writer, next..=next);
     }

@@ -111,7 +111,7 @@ fn initial_state_comes_once_though_a_predicate_panics() {
 /// More revisions than the window of `tiny` has slots.
 const LAP: u64 = 150;
 
-/// The history of a consumer that was lapped: keys that are gone, that match no more, that changed, and that are new.
+/// The history of a consumer that was overrun: keys that are gone, that match no more, that changed, and that are new.
 fn lap(writer: &mut Writer, first: u64) {
     let changes =
         [("/a", None), ("/b", Some("no")), ("/c", Some("2")), ("/e", None), ("/g", Some("new")), ("/h", Some("no"))];

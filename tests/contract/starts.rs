@@ -49,16 +49,16 @@ fn a_future_start_whose_place_has_left_is_told_what_became_of_it() {
 
 #[test]
 fn a_future_start_on_the_edge_of_what_has_left() {
-    let lapped = |asked: u64| {
+    let overrun = |asked: u64| {
         let (cache, mut writer) = tiny();
         write(&mut writer, [10]);
         let subscription = cache.subscribe(Start::After(asked)).open().unwrap();
         write(&mut writer, 11..=1000);
         (cache, writer, subscription)
     };
-    let oldest = lapped(999).0.oldest();
-    assert_eq!(revisions(&mut lapped(oldest - 1).2), Vec::from_iter(oldest..=1000));
-    let error = refused(lapped(oldest - 2).2.poll(1), Code::Lagged);
+    let oldest = overrun(999).0.oldest();
+    assert_eq!(revisions(&mut overrun(oldest - 1).2), Vec::from_iter(oldest..=1000));
+    let error = refused(overrun(oldest - 2).2.poll(1), Code::Lagged);
     assert_eq!((error.lost_from(), error.lost_to()), (oldest - 1, oldest - 1));
 
     // The revisions that nothing happened in were not lost.
@@ -74,7 +74,7 @@ fn a_future_start_on_the_edge_of_what_has_left() {
     assert_eq!(revisions(&mut subscription.unwrap())[0], oldest + 9);
 
     // It was reached, and the reset behind that has left.
-    let (_cache, mut writer, mut subscription) = lapped(1000);
+    let (_cache, mut writer, mut subscription) = overrun(1000);
     writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
     write(&mut writer, 6..=900);
     refused(subscription.poll(1), Code::Lagged);

@@ -70,7 +70,7 @@ struct Pending {
     at: usize,
     stop: Option<Stop>,
     /// The first event that has left the window and may be missed.
-    lapped: Option<usize>,
+    overrun: Option<usize>,
     /// The first event above a start of the future, if it came.
     above: Option<usize>,
 }
@@ -266,7 +266,7 @@ impl Sub {
     fn pending(&self, oracle: &Oracle) -> Pending {
         let (mut found, mut floor, mut above) = (Vec::new(), self.floor, None);
         // Behind what was handed out last it may not have looked yet.
-        let mut lapped = (self.sure..self.next).find(|at| !oracle.is_live(*at));
+        let mut overrun = (self.sure..self.next).find(|at| !oracle.is_live(*at));
         let filter = &self.options.filter;
         for at in self.next..self.limit(oracle) {
             let event = &oracle.events[at];
@@ -278,15 +278,15 @@ impl Sub {
             let resets = event.first && event.turn.is_some_and(|turn| turn.resets());
             let dropped = floor.is_some_and(|asked| resets || event.revision.max(oracle.oldest() - 1) <= asked);
             if !oracle.is_live(at) && !dropped {
-                lapped.get_or_insert(at);
+                overrun.get_or_insert(at);
             }
             if let Some(asked) = floor {
                 if let Some(turn) = event.turn.filter(|_| event.first) {
                     if turn.resets() {
-                        return Pending { found, at, stop: Some(Stop::Future), lapped, above };
+                        return Pending { found, at, stop: Some(Stop::Future), overrun, above };
                     }
                     if asked < turn.to {
-                        return Pending { found, at, stop: Some(Stop::Gap(at)), lapped, above };
+                        return Pending { found, at, stop: Some(Stop::Gap(at)), overrun, above };
                     }
                 }
                 if event.revision <= asked {
@@ -295,7 +295,7 @@ impl Sub {
                 (floor, above) = (None, Some(at));
             }
             if event.is_mark() && self.options.stop_on_resync {
-                return Pending { found, at, stop: Some(Stop::Resynced(at)), lapped, above };
+                return Pending { found, at, stop: Some(Stop::Resynced(at)), overrun, above };
             }
             if let Some(kind) = filter.transition(event)
                 && filter.shows(kind)
@@ -303,7 +303,7 @@ impl Sub {
                 found.push((at, kind));
             }
         }
-        Pending { found, at: self.limit(oracle), stop: None, lapped, above }
+        Pending { found, at: self.limit(oracle), stop: None, overrun, above }
     }
 
     /// Moves on; what was passed over counts as delivered where only its kind is masked.

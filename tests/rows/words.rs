@@ -218,7 +218,7 @@ pub(super) fn figure(status: &Status, stats: &Stats, name: &str) -> u64 {
         "events" => stats.events,
         "extract-failures" => stats.extract_failures,
         "lagged" => stats.lagged,
-        "lapped" => status.lapped,
+        "overrun" => status.overrun,
         "max-lag" => status.max_lag_events,
         "max-lag-seen" => status.max_lag_seen,
         "pages" => stats.pages,

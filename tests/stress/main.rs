@@ -33,7 +33,7 @@ fn plan(steps: u64) -> Arc<Plan> {
     Arc::new(plan)
 }
 
-/// (capacity, slots a segment): everybody who is slow is lapped; hardly anybody is.
+/// (capacity, slots a segment): everybody who is slow is overrun; hardly anybody is.
 const TINY: (usize, u64) = (256, 16);
 const ROOMY: (usize, u64) = (65_536, 1024);
 
@@ -109,7 +109,7 @@ fn settles(cache: &Cache, plan: &Plan) {
     });
     assert_eq!(cache.stats().oldest_snapshot, Duration::ZERO, "{plan:?}");
     let status = cache.status();
-    assert_eq!((status.subscriptions, status.max_lag_events, status.lapped), (0, 0, 0), "{plan:?}");
+    assert_eq!((status.subscriptions, status.max_lag_events, status.overrun), (0, 0, 0), "{plan:?}");
     assert!(cache.subscriptions().is_empty(), "{plan:?}");
     assert_eq!(cache.stats().objects, plan.state(plan.steps).count() as u64, "{plan:?}");
 }

@@ -81,8 +81,8 @@ pub struct watchcore_status {
     /// The largest lag that any subscription was ever found with, in events as in watchcore_lag, including freed
     /// ones.
     pub max_lag_seen: u64,
-    /// Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
-    pub lapped: u64,
+    /// Open subscriptions that have lost events which no poll has reported yet (WATCHCORE_SUBSCRIPTION_STATE_OVERRUN).
+    pub overrun: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -109,7 +109,7 @@ unsafe impl Sized32 for watchcore_status {
         source_error: 0,
         window_age_ms: 0,
         max_lag_seen: 0,
-        lapped: 0,
+        overrun: 0,
     };
 }
 
@@ -144,7 +144,7 @@ pub struct watchcore_stats {
     /// Waiters that sleep now.
     pub waiting: u64,
     /// How often the notifier itself fell out of the window.
-    pub notifier_laps: u64,
+    pub notifier_overruns: u64,
     /// The age of the oldest snapshot; 0 without one.
     pub oldest_snapshot_ms: u64,
     /// Buckets of the declared indexes.
@@ -205,7 +205,7 @@ unsafe impl Sized32 for watchcore_stats {
         tombstones: 0,
         subscriptions: 0,
         waiting: 0,
-        notifier_laps: 0,
+        notifier_overruns: 0,
         oldest_snapshot_ms: 0,
         buckets: 0,
         extract_failures: 0,
@@ -316,7 +316,7 @@ fn status_of(cache: &Cache) -> watchcore_status {
         source_error: cache.source_error().map_or(0, |e| e.code() as i32),
         window_age_ms: milliseconds(now.window_age),
         max_lag_seen: now.max_lag_seen,
-        lapped: now.lapped,
+        overrun: now.overrun,
     }
 }
 
@@ -336,7 +336,7 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         tombstones: now.tombstones,
         subscriptions: now.subscriptions,
         waiting: now.waiting,
-        notifier_laps: now.notifier_lapped,
+        notifier_overruns: now.notifier_overruns,
         oldest_snapshot_ms: milliseconds(now.oldest_snapshot),
         buckets: now.buckets,
         extract_failures: now.extract_failures,

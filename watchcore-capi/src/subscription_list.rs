@@ -22,7 +22,7 @@ pub const WATCHCORE_SUBSCRIPTION_STATE_LIVE: u32 = 4;
 /// The subscription has everything, and its consumer sleeps: it waits, or is armed in a wake set.
 pub const WATCHCORE_SUBSCRIPTION_STATE_PARKED: u32 = 5;
 /// Unread events have left the window: the next poll answers LAGGED, or catches up.
-pub const WATCHCORE_SUBSCRIPTION_STATE_LAPPED: u32 = 6;
+pub const WATCHCORE_SUBSCRIPTION_STATE_OVERRUN: u32 = 6;
 /// A loss was reported; the difference to the state now comes next, or is being handed out.
 pub const WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP: u32 = 7;
 /// The subscription was closed because it exceeded its lag limit: the next poll answers LAGGED.
@@ -39,7 +39,7 @@ const _: () = {
     assert!(WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE == InitialState as u32);
     assert!(WATCHCORE_SUBSCRIPTION_STATE_LIVE == Live as u32);
     assert!(WATCHCORE_SUBSCRIPTION_STATE_PARKED == Parked as u32);
-    assert!(WATCHCORE_SUBSCRIPTION_STATE_LAPPED == Lapped as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_OVERRUN == Overrun as u32);
     assert!(WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP == CatchingUp as u32);
     assert!(WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW == TooSlow as u32);
     assert!(WATCHCORE_SUBSCRIPTION_STATE_CLOSING == Closing as u32);

@@ -109,8 +109,8 @@ impl Hubs {
     }
 
     /// How often events left the window before a notifier had looked at them for a sleeping consumer.
-    pub(crate) fn lapped(&self) -> u64 {
-        self.own.waiters.lapped.load(Relaxed) + self.foreign.waiters.lapped.load(Relaxed)
+    pub(crate) fn overruns(&self) -> u64 {
+        self.own.waiters.overrun.load(Relaxed) + self.foreign.waiters.overrun.load(Relaxed)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Waiters {
     at_buckets: Statistic,
     awaits_a_move: Statistic,
     /// How often events left the window before a pass had looked at them for a parked waiter: a statistic.
-    pub(crate) lapped: Statistic,
+    pub(crate) overrun: Statistic,
 }
 
 impl Waiters {
@@ -83,7 +83,7 @@ impl Waiters {
             wanted: AtomicU64::new(0),
             at_buckets: Statistic::new(0),
             awaits_a_move: Statistic::new(0),
-            lapped: Statistic::new(0),
+            overrun: Statistic::new(0),
         }
     }
 

@@ -36,7 +36,7 @@ struct Backlog {
     /// Instead of looking at `events`, every member whose bucket has an event for it is woken.
     all: bool,
     /// Whether events have left the window before they were looked at.
-    lapped: bool,
+    overrun: bool,
     /// The members from this index on have been looked at for the first event, or for `all`. `None`: no member was.
     below: Option<usize>,
 }
@@ -50,9 +50,9 @@ impl Backlog {
     }
 
     /// Drops the noted events: the members are woken to look for themselves.
-    fn wake_all(&mut self, lapped: bool) {
+    fn wake_all(&mut self, overrun: bool) {
         self.events.clear();
-        self.lapped |= lapped;
+        self.overrun |= overrun;
         (self.all, self.below) = (true, None);
     }
 
@@ -72,8 +72,8 @@ impl Backlog {
             steps.take(some.len());
             if self.all {
                 let any = settle_all(with_something(&readers.bucket, some, view), woken);
-                if any && std::mem::take(&mut self.lapped) {
-                    view.waiters.lapped.fetch_add(1, Relaxed);
+                if any && std::mem::take(&mut self.overrun) {
+                    view.waiters.overrun.fetch_add(1, Relaxed);
                 }
             } else if look_at_one(some, self.events[0], view, woken).is_none() {
                 self.wake_all(true);

@@ -40,7 +40,7 @@ enum Cause {
     /// The group is half a window behind: they look for themselves.
     Behind,
     /// Events that were not looked at for them have left the window: they look for themselves, and may have lost events.
-    Lapped,
+    Overrun,
 }
 
 /// A wake-up of members that is under way: those from the index `below` on have been looked at.
@@ -212,7 +212,7 @@ impl ScannedGroup {
             Err(_) => {
                 self.examined_to = from;
                 steps.take(1);
-                waking(Cause::Lapped)
+                waking(Cause::Overrun)
             }
         }
     }
@@ -235,8 +235,8 @@ impl ScannedGroup {
         if below > 0 {
             return Some(waking);
         }
-        if waking.cause == Cause::Lapped && waking.any {
-            view.waiters.lapped.fetch_add(1, Relaxed);
+        if waking.cause == Cause::Overrun && waking.any {
+            view.waiters.overrun.fetch_add(1, Relaxed);
         }
         #[cfg(loom)]
         let waking = Waking { head: weak::instead(weak::Site::WokenToNow, view.now.head, waking.head), ..waking };

@@ -22,7 +22,7 @@ pub(crate) struct FirstMatch {
     /// The sequence number of the event that passes.
     pub(crate) found: Option<u64>,
     /// The sequence number at which the look has ended: that event, or the one after the last that was looked at. Never
-    /// among the free slots of a segment that was closed early: a cursor there is lapped once the segment leaves the
+    /// among the free slots of a segment that was closed early: a cursor there is overrun once the segment leaves the
     /// window.
     pub(crate) examined_to: u64,
     /// How many events were looked at.

@@ -10,11 +10,11 @@ impl Sub {
         before: Position,
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
-        let Pending { found, at, stop, lapped, above } = self.pending(oracle);
+        let Pending { found, at, stop, overrun, above } = self.pending(oracle);
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(oracle);
-        let may_lose = lapped.is_some() || unsure;
+        let may_lose = overrun.is_some() || unsure;
         // A wait may have met the gap before what follows had left.
         let gap_told = |error: &Error| match (stop, self.floor) {
             (Some(Stop::Gap(at)), Some(asked)) if gap => {
@@ -36,7 +36,7 @@ impl Sub {
         }
         match &answer {
             Err(error)
-                if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
+                if error.code() == Code::Lagged && may_lose && !(gap && overrun.is_none()) && !gap_told(error) =>
             {
                 let skip = self.loss_of(oracle, error).skip;
                 let leads_nowhere = self.newest(oracle).is_none();
@@ -99,7 +99,7 @@ impl Sub {
             }
             self.pass(oracle, at);
             // Behind a close it cannot say how far it came where the last event has left.
-            if self.end.is_none() || lapped.is_none() {
+            if self.end.is_none() || overrun.is_none() {
                 self.whole_seen = at;
             }
             return self.check_nothing(oracle, answer);
@@ -116,7 +116,7 @@ impl Sub {
             assert_eq!(event.sequence(), expected.seq);
         }
         (self.floor, self.ahead) = (None, false);
-        self.check_border(oracle, max, &batch, &found, lapped);
+        self.check_border(oracle, max, &batch, &found, overrun);
         assert_eq!(batch.position(), self.real.position());
         let last = found[batch.len() - 1].0;
         let next = match found.get(batch.len()) {
@@ -129,7 +129,7 @@ impl Sub {
             None if self.views() => last + 1,
             None => at,
         };
-        let vague = lapped.is_some_and(|lapped| next > lapped);
+        let vague = overrun.is_some_and(|overrun| next > overrun);
         self.exact &= !vague || !self.options.filter.masks();
         self.pass(oracle, if vague { last + 1 } else { next });
         self.vague = vague;
@@ -150,13 +150,13 @@ impl Sub {
         max: usize,
         batch: &Batch,
         found: &[(usize, Kind)],
-        lapped: Option<usize>,
+        overrun: Option<usize>,
     ) {
         let last = &oracle.events[found[batch.len() - 1].0];
         let rev = &oracle.revs[last.rev];
         // The rest of the revision may be lost.
         let goes_on = oracle.events[rev.events.end - 1].seq / oracle.slots > last.seq / oracle.slots;
-        let cut = goes_on && lapped.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
+        let cut = goes_on && overrun.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
         let inside = found.get(batch.len()).is_some_and(|(next, _)| oracle.events[*next].rev == last.rev)
             || (self.views() && !last.last);
         assert!(batch.continues() == inside || (cut && !last.last), "CONTINUES where the batch ends with {last:?}");

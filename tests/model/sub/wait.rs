@@ -61,8 +61,8 @@ impl Sub {
                 matches!(self.phase, Phase::Initial(..) | Phase::Unknown) || self.refused || self.end.is_some();
             return assert_eq!(answer.expect("not over yet"), something);
         }
-        let Pending { found, at, stop, lapped, .. } = self.pending(oracle);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(oracle)) {
+        let Pending { found, at, stop, overrun, .. } = self.pending(oracle);
+        if overrun.is_some() || (self.floor.is_some() && !self.all_live(oracle)) {
             self.exact &= !self.options.filter.masks();
             match answer {
                 Ok(true) => self.met.push(self.met(oracle)),

@@ -62,9 +62,9 @@ pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
         "" => state(&status.state).to_owned(),
         endpoint => format!("{} ({endpoint})", state(&status.state)),
     };
-    let lapped = match status.lapped {
+    let overrun = match status.overrun {
         0 => String::new(),
-        lapped => format!(", {lapped} with events lost"),
+        overrun => format!(", {overrun} with events lost"),
     };
     let window = match status.oldest {
         // A new process has seen no change yet.
@@ -86,7 +86,7 @@ pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
     let _ = writeln!(buffer, "epoch          {}", json::epoch(status.position.epoch));
     let _ = writeln!(
         buffer,
-        "subscriptions  {}, at most {} events behind{lapped}",
+        "subscriptions  {}, at most {} events behind{overrun}",
         status.subscriptions, status.max_lag_events
     );
     table(buffer, &cache.subscriptions());
@@ -174,11 +174,11 @@ mod tests {
         let text = lines(|buffer| as_text(buffer, &cache));
         let from = text.iter().position(|line| line.starts_with("subscriptions ")).expect("a line of all");
         assert_eq!(text[from], "subscriptions  3, at most 503 events behind, 1 with events lost");
-        assert_eq!(text[from + 1], "  id  name         state   position  lag  read path  last poll");
-        assert_eq!(text[from + 2], "   1  bill\\x0aing  Lapped         0  503  scan       never");
-        assert!(text[from + 3].starts_with("   2  caf\u{e9}         Ended          0    0  scan       "), "{text:?}");
+        assert_eq!(text[from + 1], "  id  name         state    position  lag  read path  last poll");
+        assert_eq!(text[from + 2], "   1  bill\\x0aing  Overrun         0  503  scan       never");
+        assert!(text[from + 3].starts_with("   2  caf\u{e9}         Ended           0    0  scan       "), "{text:?}");
         assert!(text[from + 3].ends_with(" ago"), "{text:?}");
-        assert_eq!(text[from + 4], "   3  -            Live         500    3  scan       never");
+        assert_eq!(text[from + 4], "   3  -            Live          500    3  scan       never");
         assert_eq!(text.len(), from + 5);
         assert!(text.contains(&"feeder         Ready".to_owned()), "no feeder, no endpoint: {text:?}");
         assert!(text.iter().any(|line| line.starts_with("window  ") && line.ends_with(" to 503")), "{text:?}");
