@@ -82,7 +82,7 @@ static void live(void)
     watchcore_subscription *subscription = NULL, *other = NULL;
     watchcore_subscription_list *list = NULL;
     watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_waiter *waiter = NULL;
     watchcore_wakeset *set = NULL;
     watchcore_snapshot *snapshot = NULL;
@@ -138,7 +138,7 @@ static void live(void)
     INSIDE(watchcore_batch_release(&batch));
     GOOD(watchcore_subscription_position(subscription, &number, &epoch, &error));
     GOOD(watchcore_subscription_lag(subscription, &lag, &error));
-    GOOD(watchcore_subscription_stats(subscription, &figures, &error));
+    GOOD(watchcore_subscription_stats(subscription, &statistics, &error));
     GOOD(watchcore_subscription_list_new(cache, &list, &error));
     INSIDE(CHECK(watchcore_subscription_list_count(list) == 1));
     GOOD(watchcore_subscription_list_item(list, 0, &info, &error));

@@ -210,7 +210,7 @@ static void test_handle_that_is_in_use(void)
 {
     watchcore_cache *cache = embedded(NULL);
     watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_subscription *subscription = NULL;
     watchcore_stats stats = WATCHCORE_STATS_INIT;
     watchcore_wakeset *set = NULL;
@@ -223,7 +223,7 @@ static void test_handle_that_is_in_use(void)
     while (watchcore_cache_stats(cache, &stats, NULL) == WATCHCORE_OK && stats.waiting == 0) {
         sched_yield();
     }
-    CHECK_CODE(WATCHCORE_BUSY, watchcore_subscription_stats(subscription, &figures, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_subscription_stats(subscription, &statistics, &error));
     CHECK_CODE(WATCHCORE_BUSY, watchcore_wakeset_add_subscription(set, subscription, 1, &error));
     CHECK_CODE(WATCHCORE_BUSY, watchcore_wakeset_remove_subscription(set, subscription, &error));
     CHECK_OK(watchcore_subscription_close(subscription, &error));

@@ -90,7 +90,7 @@ static void reads_by(watchcore_cache *cache, watchcore_writer *writer, uint64_t 
                      watchcore_subscription_options options, const char *index)
 {
     watchcore_subscription *subscription = NULL;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     uint64_t i;
     options.start = WATCHCORE_START_NOW;
@@ -104,15 +104,15 @@ static void reads_by(watchcore_cache *cache, watchcore_writer *writer, uint64_t 
     apply(writer, ++*revision, put("/x/a", WEB));
     next_is(subscription, &batch, WATCHCORE_EVENT_ADDED, *revision, "/x/a");
     watchcore_batch_release(&batch);
-    CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
+    CHECK_OK(watchcore_subscription_stats(subscription, &statistics, &error));
     if (index != NULL) {
-        CHECK(figures.read_path == WATCHCORE_READ_PATH_CHAIN && same(figures.index, index));
-        CHECK(figures.looked_at < 20 && figures.handed_out == 1);
+        CHECK(statistics.read_path == WATCHCORE_READ_PATH_CHAIN && same(statistics.index, index));
+        CHECK(statistics.looked_at < 20 && statistics.handed_out == 1);
     } else {
-        CHECK(figures.read_path == WATCHCORE_READ_PATH_SCAN && figures.index.data == NULL && figures.index.length == 0);
-        CHECK(figures.looked_at + figures.skipped >= 101 && figures.handed_out == 1);
+        CHECK(statistics.read_path == WATCHCORE_READ_PATH_SCAN && statistics.index.data == NULL && statistics.index.length == 0);
+        CHECK(statistics.looked_at + statistics.skipped >= 101 && statistics.handed_out == 1);
     }
-    CHECK(figures.lagged == 0 && figures.delivered_keys == 0 && figures.delivered_bytes == 0);
+    CHECK(statistics.lagged == 0 && statistics.delivered_keys == 0 && statistics.delivered_bytes == 0);
     apply(writer, ++*revision, del("/x/a"));
     watchcore_subscription_free(subscription);
 }

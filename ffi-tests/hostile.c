@@ -10,7 +10,7 @@ static void test_null(void)
 {
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = embedded(&writer);
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_subscription *subscription = NULL;
     watchcore_snapshot *snapshot = NULL;
     watchcore_iterator *iterator = NULL;
@@ -23,7 +23,7 @@ static void test_null(void)
     BAD(watchcore_cache_diff(NULL, 0, 0, 0, 0, NULL, &batch, &error));
     BAD(watchcore_snapshot_count(NULL, NULL, &count, &error));
     BAD(watchcore_iterator_new(NULL, NULL, &iterator, &error));
-    BAD(watchcore_subscription_stats(NULL, &figures, &error));
+    BAD(watchcore_subscription_stats(NULL, &statistics, &error));
     BAD(watchcore_waiter_new(NULL, WATCHCORE_WANT_READY, 0, 0, &waiter, &error));
     CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));

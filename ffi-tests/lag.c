@@ -3,13 +3,13 @@
 
 #include "objects.h"
 
-/* What a subscription remembers as delivered is counted, in its own figures and in those of the cache. */
+/* What a subscription remembers as delivered is counted, in its own statistics and in those of the cache. */
 static void test_delivered_keys_are_counted(void)
 {
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = declared(0, &writer);
     watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_subscription *subscription = NULL;
     watchcore_stats stats = WATCHCORE_STATS_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
@@ -18,10 +18,10 @@ static void test_delivered_keys_are_counted(void)
     CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
     watchcore_batch_release(&batch);
-    CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
-    CHECK(figures.delivered_keys == 1 && figures.delivered_bytes > 0 && figures.lagged == 0 && figures.handed_out == 2);
+    CHECK_OK(watchcore_subscription_stats(subscription, &statistics, &error));
+    CHECK(statistics.delivered_keys == 1 && statistics.delivered_bytes > 0 && statistics.lagged == 0 && statistics.handed_out == 2);
     CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
-    CHECK(stats.delivered_bytes == figures.delivered_bytes && stats.link_bytes == 0);
+    CHECK(stats.delivered_bytes == statistics.delivered_bytes && stats.link_bytes == 0);
     watchcore_subscription_free(subscription);
     CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
     CHECK(stats.delivered_bytes == 0);

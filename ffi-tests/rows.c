@@ -2,7 +2,7 @@
    is the id of one row. */
 #include <glob.h>
 
-#include "figures.h"
+#include "statistics.h"
 #include "reads.h"
 
 #define FOLDER "../contract/core/"
@@ -343,7 +343,7 @@ static void do_asleep(struct step *step)
 {
     uint64_t count = number(step);
     time_t begin = time(NULL);
-    while (figure(step, "waiting") < count) {
+    while (statistic(step, "waiting") < count) {
         if (time(NULL) > begin + BOUND_MS / 1000) {
             no_step(step, "so many calls do not sleep");
         }
@@ -358,7 +358,7 @@ static void do_ready(struct step *step)
 
 static void do_epoch(struct step *step)
 {
-    (step->words.count > 1 ? do_figure : do_number)(step);
+    (step->words.count > 1 ? do_of_subscription : do_number)(step);
 }
 
 static void run_words(struct step *step)
@@ -369,8 +369,8 @@ static void run_words(struct step *step)
     } all[] = {
         {" cache ", do_cache}, {" apply load resync progress compact ", do_write}, {" writer ", do_writer},
         {" free ", do_free}, {" subscribe ", do_subscribe}, {" poll drain batches ", do_poll}, {" wait ", do_wait},
-        {" position lag delivered ", do_figure}, {" state ", do_state}, {" oldest current objects ", do_number},
-        {" epoch ", do_epoch}, {" figures ", do_figures}, {" subscriptions ", do_subscriptions}, {" message ", do_message},
+        {" position lag delivered ", do_of_subscription}, {" state ", do_state}, {" oldest current objects ", do_number},
+        {" epoch ", do_epoch}, {" stats ", do_stats}, {" subscriptions ", do_subscriptions}, {" message ", do_message},
         {" numbers ", do_numbers}, {" codes ", do_codes}, {" names ", do_names}, {" token ", do_token},
         {" between ", do_between},
         {" ready ", do_ready}, {" list ", do_list}, {" next ", do_next}, {" get ", do_get}, {" count ", do_count},

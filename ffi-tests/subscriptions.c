@@ -85,7 +85,7 @@ static int has(watchcore_text *text, const char *line)
     return memmem(bytes.data, bytes.length, line, strlen(line)) != NULL;
 }
 
-/* All figures of two caches as one text. */
+/* All statistics of two caches as one text. */
 static void test_metrics(void)
 {
     static const char type[] = "# TYPE watchcore_events_total counter\n";

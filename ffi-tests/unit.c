@@ -9,7 +9,7 @@ static watchcore_cache_options static_cache = WATCHCORE_CACHE_OPTIONS_INITIALIZE
 static watchcore_attribute static_attribute = WATCHCORE_ATTRIBUTE_INITIALIZER;
 static watchcore_index static_index = WATCHCORE_INDEX_INITIALIZER;
 static watchcore_filter static_filter = WATCHCORE_FILTER_INITIALIZER;
-static watchcore_subscription_figures static_figures = WATCHCORE_SUBSCRIPTION_FIGURES_INITIALIZER;
+static watchcore_subscription_statistics static_statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INITIALIZER;
 static watchcore_change static_change = WATCHCORE_CHANGE_INITIALIZER;
 static watchcore_etcd_options static_etcd = WATCHCORE_ETCD_OPTIONS_INITIALIZER;
 static watchcore_counters static_counters = WATCHCORE_COUNTERS_INITIALIZER;
@@ -33,7 +33,7 @@ int watchcore_unit(void)
     watchcore_attribute attribute = WATCHCORE_ATTRIBUTE_INIT;
     watchcore_index index = WATCHCORE_INDEX_INIT;
     watchcore_filter filter = WATCHCORE_FILTER_INIT;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_change change = WATCHCORE_CHANGE_INIT;
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
@@ -53,7 +53,7 @@ int watchcore_unit(void)
     attribute = WATCHCORE_ATTRIBUTE_INIT;
     index = WATCHCORE_INDEX_INIT;
     filter = WATCHCORE_FILTER_INIT;
-    figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     change = WATCHCORE_CHANGE_INIT;
     etcd = WATCHCORE_ETCD_OPTIONS_INIT;
     counters = WATCHCORE_COUNTERS_INIT;
@@ -67,7 +67,7 @@ int watchcore_unit(void)
     status = WATCHCORE_STATUS_INIT;
     stats = WATCHCORE_STATS_INIT;
     bytes = watchcore_event_key(event);
-    if (static_bytes.data != NULL || static_error.size != error.size || static_cache.size != cache.size || static_attribute.size != attribute.size || static_index.size != index.size || static_filter.size != filter.size || static_figures.size != figures.size || static_change.size != change.size || static_etcd.size != etcd.size || static_counters.size != counters.size || static_range.size != range.size || static_read.size != read.size || static_answer.size != answer.size || static_subscription.size != subscription.size || static_info.size != info.size || static_lag.size != lag.size || static_status.size != status.size || static_stats.size != stats.size || static_batch.count != 0) {
+    if (static_bytes.data != NULL || static_error.size != error.size || static_cache.size != cache.size || static_attribute.size != attribute.size || static_index.size != index.size || static_filter.size != filter.size || static_statistics.size != statistics.size || static_change.size != change.size || static_etcd.size != etcd.size || static_counters.size != counters.size || static_range.size != range.size || static_read.size != read.size || static_answer.size != answer.size || static_subscription.size != subscription.size || static_info.size != info.size || static_lag.size != lag.size || static_status.size != status.size || static_stats.size != stats.size || static_batch.count != 0) {
         return 0;
     }
     return event == NULL && bytes.data == NULL && error.size == sizeof(error) && cache.size == sizeof(cache) &&
@@ -75,6 +75,6 @@ int watchcore_unit(void)
            range.size == sizeof(range) && read.timeout_ms == 3000 && answer.kv == NULL &&
            subscription.start == WATCHCORE_START_STATE && lag.size == sizeof(lag) && status.size == sizeof(status) &&
            stats.size == sizeof(stats) && attribute.size == sizeof(attribute) && index.size == sizeof(index) &&
-           filter.size == sizeof(filter) && figures.size == sizeof(figures) && subscription.max_lag_age_ms == 0 &&
+           filter.size == sizeof(filter) && statistics.size == sizeof(statistics) && subscription.max_lag_age_ms == 0 &&
            subscription.name.data == NULL && info.size == sizeof(info) && WATCHCORE_MASK(WATCHCORE_EVENT_DELETED) == 8;
 }

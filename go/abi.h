@@ -417,9 +417,9 @@ static inline watchcore_error *wc_lag(const watchcore_subscription *subscription
 }
 
 static inline watchcore_error *wc_subscription_stats(watchcore_subscription *subscription,
-                                                     watchcore_subscription_figures *figures)
+                                                     watchcore_subscription_statistics *stats)
 {
-    WC_RETURN(watchcore_subscription_stats(subscription, figures, &error));
+    WC_RETURN(watchcore_subscription_stats(subscription, stats, &error));
 }
 
 // `list` belongs to the caller, who frees it with watchcore_subscription_list_free.

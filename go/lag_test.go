@@ -19,7 +19,7 @@ func writeOn(t testing.TB, cache *watchcore.Cache, writer *watchcore.Writer, rev
 	}
 }
 
-// A loop over batches goes on behind a loss, which is a figure of the subscription and of its cache.
+// A loop over batches goes on behind a loss, which is a statistic of the subscription and of its cache.
 func TestBatchesGoOnBehindALoss(t *testing.T) {
 	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{OnLag: watchcore.LagResnapshot})
@@ -41,8 +41,8 @@ func TestBatchesGoOnBehindALoss(t *testing.T) {
 	}
 	want(t, "events", lines(got...), lines("LAGGED", "RESYNC", "ADDED", "RESYNC"))
 	stats := sub.Stats()
-	want(t, "losses in its figures", stats.Lagged, 1)
-	want(t, "losses in the cache's figures", cache.Stats().Lagged, 1)
+	want(t, "losses in its statistics", stats.Lagged, 1)
+	want(t, "losses in the cache's statistics", cache.Stats().Lagged, 1)
 	want(t, "delivered keys", stats.DeliveredKeys, 1)
 	want(t, "their memory is shown", stats.DeliveredBytes > 0, true)
 	want(t, "the sum of it", cache.Stats().DeliveredBytes, stats.DeliveredBytes)
@@ -80,7 +80,7 @@ func TestMaximumLagAge(t *testing.T) {
 	}
 }
 
-// The figures are there from any goroutine, also while another one sleeps in Next.
+// The statistics are there from any goroutine, also while another one sleeps in Next.
 func TestStatsOfASubscription(t *testing.T) {
 	cache, writer := embedded(t)
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
@@ -106,5 +106,5 @@ func TestStatsOfASubscription(t *testing.T) {
 	cache.Close()
 	want(t, "events", <-end, 1000)
 	sub.Close()
-	want(t, "figures of a closed subscription", sub.Stats(), watchcore.SubscriptionStats{})
+	want(t, "statistics of a closed subscription", sub.Stats(), watchcore.SubscriptionStats{})
 }

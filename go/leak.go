@@ -24,9 +24,9 @@ type leak struct {
 
 // leaked is called by the garbage collector, once for each batch or page.
 func (s *coreState) leaked(kind uint32, taken origin) {
-	what, views, count, figure := "batch", "KeyView, ValueView, PrevValueView", &s.leaks.batches, "LeakedBatches"
+	what, views, count, field := "batch", "KeyView, ValueView, PrevValueView", &s.leaks.batches, "LeakedBatches"
 	if kind == C.WC_PAGE {
-		what, views, count, figure = "page", "KeyView, ValueView", &s.leaks.pages, "LeakedPages"
+		what, views, count, field = "page", "KeyView, ValueView", &s.leaks.pages, "LeakedPages"
 	}
 	count.Add(1)
 	if _, before := s.leaks.reported.LoadOrStore(leak{kind, taken}, true); before {
@@ -34,6 +34,6 @@ func (s *coreState) leaked(kind uint32, taken origin) {
 	}
 	message := fmt.Sprintf("cache %q: a %s of which a view was taken (%s) was not released, and nobody can reach it any more. "+
 		"Its memory, and the part of the log that it lies in, is held for ever, and so is that of each other one: Stats.%s counts them. "+
-		"Release each %s, or take copies, as Key and Value are. %v", s.cache, what, views, figure, what, taken)
+		"Release each %s, or take copies, as Key and Value are. %v", s.cache, what, views, field, what, taken)
 	go theProcess.report(slog.LevelWarn, message) // the collector must not wait for the program's log handler
 }

@@ -63,6 +63,6 @@ func TestKeep(t *testing.T) {
 	churn(t, writer, 0, 3000)
 	want(t, "what is younger stays", cache.Status().Oldest, 1)
 	if stats := cache.Stats(); stats.WindowBytes == 0 || stats.WindowAge >= time.Hour || cache.Status().WindowAge >= time.Hour {
-		t.Fatalf("figures that cannot be: %+v", stats)
+		t.Fatalf("impossible statistics: %+v", stats)
 	}
 }

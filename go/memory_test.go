@@ -327,7 +327,7 @@ func TestForgottenViewsAreReported(t *testing.T) {
 	want(t, "pages", cache.Stats().UnreleasedPages, 10)
 	bounded.Eventually(t, "the log", func() bool { return s.count(batches) > 0 && s.count(pages) > 0 })
 	want(t, "reports of the place", s.count("watchcore_test.TestForgottenViewsAreReported\n"), map[bool]int{true: 2}[watchcore.Debug])
-	want(t, "what names the figures", s.count("Stats.LeakedBatches")+s.count("Stats.LeakedPages"), 2)
+	want(t, "what names the statistics", s.count("Stats.LeakedBatches")+s.count("Stats.LeakedPages"), 2)
 
 	// Also behind the end of the cache.
 	late, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
@@ -341,7 +341,7 @@ func TestForgottenViewsAreReported(t *testing.T) {
 	released.Release()
 	late = nil
 	collected(t, "the last page", func() bool { return cache.Stats().LeakedPages == 11 })
-	// Once a kind; with the tag debug, once a place. The report comes behind the figure.
+	// Once a kind; with the tag debug, once a place. The report comes after the count.
 	reports := map[bool]int{false: 1, true: 2}[watchcore.Debug]
 	bounded.Eventually(t, "the last report", func() bool { return s.count(pages) == reports })
 	check(t, watchcore.SetLogger(nil))

@@ -46,7 +46,7 @@ func metricsOf(t *testing.T, options watchcore.MetricsOptions, caches ...*watchc
 	return values
 }
 
-// Figures of several caches, as their Status and Stats have them, while consumers come and go.
+// Metrics of several caches, as their Status and Stats have them, while consumers come and go.
 func TestWriteMetrics(t *testing.T) {
 	t.Parallel()
 	one, err := watchcore.New(watchcore.Config{Name: "one"})

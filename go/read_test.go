@@ -224,7 +224,7 @@ func TestStatusAndStats(t *testing.T) {
 	want(t, "events", stats.Events, 3)
 	want(t, "revisions", stats.Revisions, 2)
 	if stats.LogBytes == 0 || stats.Segments == 0 || stats.VersionBytes == 0 {
-		t.Fatalf("figures that cannot be: %+v", stats)
+		t.Fatalf("impossible statistics: %+v", stats)
 	}
 	_, err := cache.FeederCounters()
 	wantError(t, "counters of an embedded cache", err, watchcore.ErrUnsupported)

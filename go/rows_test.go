@@ -174,9 +174,9 @@ func (c *core) run(words []string) (lines []string, err error) {
 			" position ", e.Position, " in ", e.Epoch&(1<<32-1)), nil
 	case "codes":
 		return codes(), nil
-	case "figures":
+	case "stats":
 		for _, name := range s {
-			lines = append(lines, fmt.Sprint(figure(c.made(), name)))
+			lines = append(lines, fmt.Sprint(statistic(c.made(), name)))
 		}
 		return line(strings.Join(lines, " ")), nil
 	case "subscriptions":
@@ -397,7 +397,7 @@ func (c *core) read(word string, s step) ([]string, error) {
 	case "state":
 		return line(cache.Status().State), nil
 	case "oldest", "current", "objects":
-		return line(figure(cache, word)), nil
+		return line(statistic(cache, word)), nil
 	case "get":
 		key := s.key()
 		list, _ := s.list(cache)

@@ -191,8 +191,8 @@ func codes() (all []string) {
 	return all
 }
 
-// figure is a number that a cache says of itself.
-func figure(cache *watchcore.Cache, name string) uint64 {
+// statistic is a number that a cache says of itself.
+func statistic(cache *watchcore.Cache, name string) uint64 {
 	status, stats := cache.Status(), cache.Stats()
 	value, known := map[string]uint64{
 		"current": cache.Revision(), "events": stats.Events, "extract-failures": stats.ExtractFailures, "lagged": stats.Lagged,
@@ -202,7 +202,7 @@ func figure(cache *watchcore.Cache, name string) uint64 {
 		"window-bytes": stats.WindowBytes, "window-segments": stats.WindowSegments,
 	}[name]
 	if !known {
-		panic(name + " is no figure")
+		panic(name + " is no statistic")
 	}
 	return value
 }

@@ -199,22 +199,22 @@ func (s *Subscription) Stats() SubscriptionStats {
 	if !c.gate.enter() {
 		return SubscriptionStats{}
 	}
-	figures := C.watchcore_subscription_figures{size: C.sizeof_watchcore_subscription_figures}
+	stats := C.watchcore_subscription_statistics{size: C.sizeof_watchcore_subscription_statistics}
 	c.gate.lock()
-	e := C.wc_subscription_stats(c.handle, &figures)
+	e := C.wc_subscription_stats(c.handle, &stats)
 	c.gate.unlock()
 	if e != nil {
 		taken(e)
 		return SubscriptionStats{}
 	}
 	return SubscriptionStats{
-		ReadPath:       ReadPath(figures.read_path),
-		Index:          C.GoStringN((*C.char)(figures.index.data), C.int(figures.index.length)),
-		LookedAt:       uint64(figures.looked_at),
-		Skipped:        uint64(figures.skipped),
-		HandedOut:      uint64(figures.handed_out),
-		Lagged:         uint64(figures.lagged),
-		DeliveredKeys:  uint64(figures.delivered_keys),
-		DeliveredBytes: uint64(figures.delivered_bytes),
+		ReadPath:       ReadPath(stats.read_path),
+		Index:          C.GoStringN((*C.char)(stats.index.data), C.int(stats.index.length)),
+		LookedAt:       uint64(stats.looked_at),
+		Skipped:        uint64(stats.skipped),
+		HandedOut:      uint64(stats.handed_out),
+		Lagged:         uint64(stats.lagged),
+		DeliveredKeys:  uint64(stats.delivered_keys),
+		DeliveredBytes: uint64(stats.delivered_bytes),
 	}
 }

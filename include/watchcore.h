@@ -1591,9 +1591,9 @@ typedef struct watchcore_lag {
 // The subscription reads only the events of one bucket of an index. Since 0.1.
 #define WATCHCORE_READ_PATH_CHAIN 1
 
-// A subscription's counts so far, and its read path. Since 0.1.
-typedef struct watchcore_subscription_figures {
-    // sizeof(watchcore_subscription_figures).
+// The statistics of a subscription, and its read path. Since 0.1.
+typedef struct watchcore_subscription_statistics {
+    // sizeof(watchcore_subscription_statistics).
     uint32_t size;
     // The present read path: WATCHCORE_READ_PATH_...
     uint32_t read_path;
@@ -1612,10 +1612,10 @@ typedef struct watchcore_subscription_figures {
     uint64_t delivered_keys;
     // The bytes of those keys.
     uint64_t delivered_bytes;
-} watchcore_subscription_figures;
-#define WATCHCORE_SUBSCRIPTION_FIGURES_INITIALIZER \
-    { (uint32_t)sizeof(watchcore_subscription_figures), 0, { NULL, 0 }, 0, 0, 0, 0, 0, 0 }
-#define WATCHCORE_SUBSCRIPTION_FIGURES_INIT WATCHCORE_LITERAL(watchcore_subscription_figures) WATCHCORE_SUBSCRIPTION_FIGURES_INITIALIZER
+} watchcore_subscription_statistics;
+#define WATCHCORE_SUBSCRIPTION_STATISTICS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_subscription_statistics), 0, { NULL, 0 }, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_SUBSCRIPTION_STATISTICS_INIT WATCHCORE_LITERAL(watchcore_subscription_statistics) WATCHCORE_SUBSCRIPTION_STATISTICS_INITIALIZER
 
 // Opens a subscription; its start is fixed when this returns. Before the first listing it is accepted too,
 // and begins there. `options`: NULL for the whole state and the changes after it. `*subscription`: the
@@ -1675,10 +1675,10 @@ int32_t watchcore_subscription_lag(const watchcore_subscription *subscription,
                                    watchcore_lag *lag,
                                    watchcore_error *error);
 
-// The subscription's counts so far, and its read path. `figures`: the caller's struct. Never blocks. One
+// The statistics of the subscription, and its read path. `stats`: the caller's struct. Never blocks. One
 // thread at a time. Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
 int32_t watchcore_subscription_stats(watchcore_subscription *subscription,
-                                     watchcore_subscription_figures *figures,
+                                     watchcore_subscription_statistics *stats,
                                      watchcore_error *error);
 
 // Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches stay

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/OPERATIONS.md names every figure, metric and message of the core and the feeder, docs/SERVER.md those of the server: fails
-# and names those that they lack. Figures are the public fields of the structs below and the feeder's counters; messages are the
+# docs/OPERATIONS.md names every statistic, metric and message of the core and the feeder, docs/SERVER.md those of the server: fails
+# and names those that they lack. Statistics are the public fields of the structs below and the feeder's counters; messages are the
 # texts of the log, up to the first of their values.
 set -uo pipefail
 export LC_ALL=C.UTF-8
@@ -8,10 +8,10 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 wrong=0
 
 # How a page names one.
-figure() { grep -qF -- "\`$1\`" $page; }
+statistic() { grep -qF -- "\`$1\`" $page; }
 metric() { grep -qE "(watchcore_$1|…_${1#subscription_})(_total)?[\`{]" $page; }
 # Behind three dots where the prefix is that of the metric before.
-counter() { figure "$1" && grep -qE "(watchcore_feeder_|…_)$1(_total)?[\`{]" $page; }
+counter() { statistic "$1" && grep -qE "(watchcore_feeder_|…_)$1(_total)?[\`{]" $page; }
 server_metric() { grep -qE "watchcore_http_$1(_total)?[\`{]" $page; }
 message() { grep -qF -- "$1" $page; }
 # all KIND LEAST: each line of the input. A list that comes out short is a pattern that no longer fits the code.
@@ -43,7 +43,7 @@ messages() {
 }
 
 page=docs/OPERATIONS.md
-all figure 45 < <(find src -name '*.rs' | sort | xargs awk -v structs=" Status Stats SourceReport SubscriptionInfo Lag " '
+all statistic 45 < <(find src -name '*.rs' | sort | xargs awk -v structs=" Status Stats SourceReport SubscriptionInfo Lag " '
     /^ *pub struct [A-Za-z]+ \{/ { name = $0; sub(/.*pub struct /, "", name); sub(/ .*/, "", name); inside = index(structs, " " name " ") }
     /^ *\}/ { inside = 0 }
     inside && /^ *pub [a-z_]+:/ { field = $2; sub(":", "", field); print field }')

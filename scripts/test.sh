@@ -45,7 +45,7 @@ step_fake-etcd() { scripts/fake-etcd.sh; }
 
 step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
-# docs/OPERATIONS.md names every figure and every message.
+# docs/OPERATIONS.md names every statistic and every message.
 step_operations() { scripts/operations.sh; }
 # Before all other tests: the rows, the tables that are printed from contract/, and whether the mutants apply. The packages and
 # features are those of `rust`, which takes the builds up.

@@ -74,7 +74,7 @@ class Struct:
 RANGES = {"key": "RANGE_KEY", "prefix": "RANGE_PREFIX", "path": "RANGE_PATH", "from": "RANGE_BETWEEN"}
 POLICIES = {"stop": "STOP", "skip": "SKIP_TO_OLDEST", "resnapshot": "RESNAPSHOT", "conflate": "CONFLATE"}
 STARTS = {"now": "NOW", "state": "STATE", "after": "AFTER", "state-at-least": "STATE_AT_LEAST"}
-FIGURES = {"current": "revision", "max-lag": "max_lag_events"}
+STATISTICS = {"current": "revision", "max-lag": "max_lag_events"}
 TYPES = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "RESYNC", "PUT", "DELETE"]
 
 
@@ -298,10 +298,10 @@ class Core:
         names = [(number, name_of(kind, number)) for number in range(200)]
         return [f"{number} {name}" for number, name in names if name != "UNKNOWN"]
 
-    def do_figures(self, words):
+    def do_stats(self, words):
         status, stats = Struct("status").value, self.stats()
         call(lib.watchcore_cache_status, self.cache(), status)
-        names = [FIGURES.get(word, word.replace("-", "_")) for word in words]
+        names = [STATISTICS.get(word, word.replace("-", "_")) for word in words]
         return [" ".join(str(getattr(status if hasattr(status, name) else stats, name)) for name in names)]
 
     def do_subscriptions(self, _):
@@ -501,9 +501,9 @@ class Core:
         return [f"{lag.events} events {lag.revisions} revisions"]
 
     def do_delivered(self, words):
-        figures = Struct("subscription_figures").value
-        call(lib.watchcore_subscription_stats, self.subscriptions[next(words)], figures)
-        return [str(figures.delivered_keys)]
+        statistics = Struct("subscription_statistics").value
+        call(lib.watchcore_subscription_stats, self.subscriptions[next(words)], statistics)
+        return [str(statistics.delivered_keys)]
 
     def do_close(self, words):
         name = next(words, None)

@@ -7,7 +7,7 @@ import (
 	"watchcore"
 )
 
-// Who reads a handler's figures while it turns to a list never finds it at the newest place with
+// Who reads a handler's statistics while it turns to a list never finds it at the newest place with
 // nothing left: a caller that waits for that would look at a state that was not given yet.
 func TestFaultListIsThereBeforeItsPlace(t *testing.T) {
 	s := newStore[string](8, nil, func() int64 { return 0 }, func(error) {})

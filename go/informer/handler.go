@@ -87,7 +87,7 @@ func (in *Informer[T]) AddHandler(handler Handler[T], options HandlerOptions) (*
 	r := &Registration{
 		name:     options.Name,
 		now:      in.clock.Now,
-		lag:      h.figures,
+		lag:      h.counts,
 		waitsFor: in.notSynced,
 		stop:     make(chan struct{}),
 		done:     make(chan struct{}),
@@ -286,8 +286,8 @@ func (h *runner[T]) call(c change[T], from phase) {
 	returned = true
 }
 
-// figures returns the values for the handler's status. Any goroutine may call it.
-func (h *runner[T]) figures() (events uint64, age time.Duration, overtakings, skipped uint64) {
+// counts returns the values for the handler's status. Any goroutine may call it.
+func (h *runner[T]) counts() (events uint64, age time.Duration, overtakings, skipped uint64) {
 	overtakings, skipped = h.overtakings.Load(), h.skipped.Load()
 	next, head := h.next.Load(), h.store.log.Head()
 	events = uint64(h.remaining.Load())

@@ -365,8 +365,8 @@ func randomRevisions(s *source, state map[string]string, dice *rand.Rand) {
 	}
 }
 
-// The figures say what the status says, by names.
-func TestRF19FiguresForPrometheus(t *testing.T) {
+// The metrics say what the status says, by names.
+func TestRF19MetricsForPrometheus(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/a=1", "/b=bad")
 	in := s.informer(options{Name: "pods \"x\"", Clock: newClock()})
@@ -386,8 +386,8 @@ func TestRF19FiguresForPrometheus(t *testing.T) {
 	close(gate)
 }
 
-// Informers of one cache have its name, and handlers may have one name: each has figures of its own all the same.
-func TestRF19FiguresOfOneNameAreNumbered(t *testing.T) {
+// Informers of one cache have its name, and handlers may have one name: each has metrics of its own all the same.
+func TestRF19MetricsOfOneNameAreNumbered(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	in := []informer.Reporter{s.informer(options{Name: "pods"}), s.informer(options{Name: "pods 2"}), s.informer(options{Name: "pods"})}
 	one := in[0].(*informer.Informer[string])

@@ -39,13 +39,13 @@ func WriteMetrics(w io.Writer, informers ...Reporter) error {
 		s.Name = used.reserve(s.Name)
 		all = append(all, s)
 	}
-	for _, f := range informerFigures {
+	for _, f := range informerMetrics {
 		family(out, f.name, f.help)
 		for _, s := range all {
 			fmt.Fprintf(out, "watchcore_informer_%s{informer=%s} %s\n", f.name, label(s.Name), number(f.of(s)))
 		}
 	}
-	for _, f := range handlerFigures {
+	for _, f := range handlerMetrics {
 		family(out, f.name, f.help)
 		for _, s := range all {
 			for _, h := range s.Handlers {
@@ -71,12 +71,12 @@ func (used names) reserve(name string) string {
 	return free
 }
 
-type figure[S any] struct {
+type metric[S any] struct {
 	name, help string
 	of         func(S) float64
 }
 
-var informerFigures = []figure[Status]{
+var informerMetrics = []metric[Status]{
 	{"synced", "Whether the initial state is there.", func(s Status) float64 { return truth(s.Synced) }},
 	{"objects", "Objects in the lister.", func(s Status) float64 { return float64(s.Objects) }},
 	{"revision", "The lister's revision.", func(s Status) float64 { return float64(s.Position.Revision) }},
@@ -86,7 +86,7 @@ var informerFigures = []figure[Status]{
 	{"resyncs_total", "How often the source's history was replaced.", func(s Status) float64 { return float64(s.Resyncs) }},
 }
 
-var handlerFigures = []figure[HandlerStatus]{
+var handlerMetrics = []metric[HandlerStatus]{
 	{"handler_synced", "Whether the initial state was handled.", func(h HandlerStatus) float64 { return truth(h.Synced) }},
 	{"handler_lag_events", "Changes that were not given yet.", func(h HandlerStatus) float64 { return float64(h.LagEvents) }},
 	{"handler_lag_seconds", "The age of the oldest change that was not given yet.", func(h HandlerStatus) float64 { return h.LagAge.Seconds() }},

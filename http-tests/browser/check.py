@@ -115,8 +115,8 @@ class Browser:
             self.process.wait()
 
 
-def figure(name):
-    """The expression for a figure of the page, by its name."""
+def number(name):
+    """The expression for a number of the page, by its name."""
     return f"[...document.querySelectorAll('dt')].find(dt => dt.textContent === '{name}')?.nextElementSibling.textContent"
 
 
@@ -130,10 +130,10 @@ def look(browser, url, screenshot):
     browser.ask("Emulation.setDeviceMetricsOverride", width=1100, height=680, deviceScaleFactor=1, mobile=False)
     browser.ask("Page.navigate", url=url)
     browser.until("the page lives", "document.getElementById('live')?.textContent === 'live'")
-    revision = browser.value(figure("revision"))
-    browser.until("the revision moves", f"{figure('revision')} !== '{revision}'")
-    browser.until("a rate is shown", f"parseInt({figure('events/s')}) > 0")
-    require(True, "figures are live: the revision moves, and there is a rate")
+    revision = browser.value(number("revision"))
+    browser.until("the revision moves", f"{number('revision')} !== '{revision}'")
+    browser.until("a rate is shown", f"parseInt({number('events/s')}) > 0")
+    require(True, "numbers are live: the revision moves, and there is a rate")
     browser.until("a bar of lag is shown", "[...document.querySelectorAll('meter')].some(meter => meter.value > 0)")
     lags = browser.value("[...document.querySelectorAll('meter')].map(meter => meter.value)")
     require(len(lags) >= 3 and lags == sorted(lags, reverse=True), f"watchers are sorted by lag: {lags}")
@@ -171,7 +171,7 @@ def look(browser, url, screenshot):
             break
         time.sleep(0.05)
     sentence = re.search("<noscript>(.*?)</noscript>", markup, re.DOTALL)
-    require("/metrics" in sentence[1] and "/readyz?verbose" in sentence[1], "without script it says where figures are")
+    require("/metrics" in sentence[1] and "/readyz?verbose" in sentence[1], "without script it says where metrics are")
 
 
 # Turns the first stream that the page opens away, as a server does that has no place for it.

@@ -43,7 +43,7 @@ const open = (pathname) => {
   }
   vm.runInNewContext(script, {
     Node, EventSource, location: { pathname },
-    document: { getElementById: (id) => ({ figures: main, live })[id], createElement: (name) => new Node(name) },
+    document: { getElementById: (id) => ({ numbers: main, live })[id], createElement: (name) => new Node(name) },
     setTimeout: (run, after) => { const id = {}; timers.set(id, { run, after }); return id; },
     clearTimeout: (id) => timers.delete(id),
   });
@@ -65,11 +65,11 @@ const sample = (of) => ({
 
 const page = open("/");
 page.send(sample({}));
-const figure = (wanted) => page.main.all("div").find((pair) => pair.childNodes[0].textContent === wanted)?.childNodes[1].textContent;
+const number = (wanted) => page.main.all("div").find((pair) => pair.childNodes[0].textContent === wanted)?.childNodes[1].textContent;
 for (const [wanted, shown] of Object.entries({
   watches: "1,234,567", connections: undefined, "events sent": "999", "bytes sent": "3.0 TiB", "watches refused": "1,000",
   window: "1,234 revisions, 2 h, 200 MiB", memory: "1023 B", "events/s": "not known yet", resyncs: "2 · 1 compacted · 1 forced", source: undefined,
-})) assert.equal(figure(wanted), shown, wanted);
+})) assert.equal(number(wanted), shown, wanted);
 const rows = () => page.main.all("tr").map((row) => row.childNodes.map((cell) => cell.textContent));
 const plain = "<script>alert('1')</script>&\ufffd\ufffd\ufffd";
 assert.deepEqual(rows()[1], [`${plain} #1`, "Live", "40", "40", "1 ms", "7", "3", "never", "1"]);
@@ -84,7 +84,7 @@ assert.deepEqual([page.live.textContent, page.main.all("script").length], ["live
 const kept = page.main.all("tr")[1];
 page.send(sample({ state: "Ready", watchers: [watcher(1, { last_poll_seconds: 200000 })], more_watchers: 0, events_per_second: 1.6, window_seconds: 120 }));
 assert.deepEqual([page.main.all("tr")[1] === kept, rows()[1][7], rows()[1][2]], [true, "2 d ago", "0"]);
-assert.deepEqual([figure("events/s"), figure("window")], ["2", "1,234 revisions, 2 min, 200 MiB"]);
+assert.deepEqual([number("events/s"), number("window")], ["2", "1,234 revisions, 2 min, 200 MiB"]);
 assert.equal(page.main.all("span")[1].getAttribute("class"), "state good");
 page.send(sample({ last_error: null }));
 assert.deepEqual([rows().length, page.main.all("p").length], [5, 2]);

@@ -162,7 +162,7 @@ impl Cache {
     /// State, position, window, lag and the source's last error. Takes short locks that the
     /// writer does not take while it publishes, and no poll takes. O(open subscriptions).
     pub fn status(&self) -> Status {
-        self.figures().0
+        self.status_and_stats().0
     }
 
     fn state_of(&self, info: &Info) -> State {
@@ -178,7 +178,7 @@ impl Cache {
     }
 
     /// Status and statistics, both computed from one pass over the subscriptions.
-    pub(crate) fn figures(&self) -> (Status, Stats) {
+    pub(crate) fn status_and_stats(&self) -> (Status, Stats) {
         let inner = &self.inner;
         let totals = inner.totals();
         let stats = inner.stats(&totals);

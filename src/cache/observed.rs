@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The share of one subscription in the statistics of its cache.
-pub(crate) struct Figures {
+pub(crate) struct StatsShare {
     /// The events that it has not taken: see [`Lag::events`].
     pub(crate) lag_events: u64,
     /// Whether events that it had not taken have left the window, which no poll has reported.
@@ -284,12 +284,12 @@ impl Consumer {
     }
 
     /// Its share of the statistics of its cache.
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn stats_share(&self) -> StatsShare {
         let seen = self.seen();
         let is_over = seen.phase == ReportedPhase::Ended || self.is_too_slow();
         let unread = if is_over { None } else { self.unread(seen.phase) };
         let ring = &self.inner.ring;
-        Figures {
+        StatsShare {
             lag_events: unread.map_or(0, |(seqs, _)| ring.events_between(seqs.start, seqs.end.min(ring.head()))),
             overrun: seen.overrun,
             lagged: seen.losses + u64::from(seen.overrun),

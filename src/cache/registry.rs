@@ -5,7 +5,7 @@
 //! counts (cache, registry, subscription, cache) ends with the drop of the subscription, which keeps its cache anyway.
 //!
 //! The locks are taken to enter, to leave and to list, and by the notifier while there are limits: never by the writer,
-//! a poll or a park. Figures of subscriptions are computed outside of the locks.
+//! a poll or a park. Statistics of subscriptions are computed outside of the locks.
 //!
 //! A loss is counted at the subscription until that leaves; then `lost_before` has it. The list and `lost_before` are
 //! read under one lock, so no loss is counted twice, and none is missed.
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
 const PORTION: usize = 16;
 
-/// The figures of all subscriptions together.
+/// The statistics of all subscriptions together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct SubscriptionTotals {
     pub(crate) max_lag_events: u64,
@@ -108,7 +108,7 @@ impl Registry {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
-    /// The present figures of all subscriptions together. O(subscriptions).
+    /// The present statistics of all subscriptions together. O(subscriptions).
     pub(crate) fn totals(&self) -> SubscriptionTotals {
         let (all, lost_before): (Vec<_>, u64) = {
             let open = lock(&self.open);
@@ -116,10 +116,10 @@ impl Registry {
         };
         let mut sum = SubscriptionTotals { lagged: lost_before, ..SubscriptionTotals::default() };
         for one in all {
-            let figures = one.figures();
-            sum.overrun += u64::from(figures.overrun);
-            sum.lagged += figures.lagged;
-            sum.max_lag_events = sum.max_lag_events.max(figures.lag_events);
+            let share = one.stats_share();
+            sum.overrun += u64::from(share.overrun);
+            sum.lagged += share.lagged;
+            sum.max_lag_events = sum.max_lag_events.max(share.lag_events);
         }
         sum
     }

@@ -286,7 +286,7 @@ impl Inner {
         }
     }
 
-    /// The present figures of all subscriptions; raises the largest lag ever seen to theirs.
+    /// The present statistics of all subscriptions; raises the largest lag ever seen to theirs.
     pub(super) fn totals(&self) -> SubscriptionTotals {
         let now = self.registry.totals();
         self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);

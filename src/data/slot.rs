@@ -50,7 +50,7 @@ pub(crate) struct Slot {
 
 const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
 
-/// In the mark of a lone key: no figure of its cache has its bytes.
+/// In the mark of a lone key: no statistic of its cache counts its bytes.
 const UNCOUNTED: u64 = 1 << 63;
 
 /// The owner of a slot's key.
@@ -132,7 +132,7 @@ impl SlotCount {
         }
     }
 
-    /// Bytes of the slot and its key, where no figure of its cache has them.
+    /// Bytes of the slot and its key, where no statistic of its cache counts them.
     pub(crate) fn uncounted_bytes(&self) -> usize {
         match self.lone_key() {
             Some((_, length)) if self.slot().mark.load(Relaxed) & UNCOUNTED != 0 => lone_bytes(length),

@@ -294,7 +294,7 @@ impl Router {
     #[inline]
     pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) -> bool {
         self.touched.clear();
-        // The room for a large revision goes with it: no figure has that.
+        // The room for a large revision is freed too: no statistic counts it.
         self.touched.shrink_to(1024);
         self.linked = 0;
         let left = requests.left.load(Relaxed);

@@ -183,7 +183,7 @@ impl RingWriter {
         self.ordinary.bytes + self.removed
     }
 
-    /// Bytes of all segments of the window, without what other figures have.
+    /// Bytes of all segments of the window, without what other statistics count.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.ordinary.bytes + self.oversized.bytes - self.beside
     }

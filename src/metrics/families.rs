@@ -48,7 +48,7 @@ struct Family {
     series: String,
 }
 
-/// Families of series, for figures of a program's own in an answer that has those of its caches.
+/// Families of series, for metrics of a program's own in an answer that has those of its caches.
 ///
 /// They come in the order of their first series. Each name gets the prefix, and has its `HELP` and `TYPE` once, whatever
 /// order the series come in.
@@ -121,7 +121,7 @@ impl Families {
         self.family(name, kind, help).sample("", labels, value.into());
     }
 
-    /// A figure of the process: the newest value counts.
+    /// A metric of the process: the newest value counts.
     pub(super) fn once(&mut self, name: &str, kind: FamilyKind, help: &str, value: u64) {
         let family = self.family(name, kind, help);
         family.series.clear();

@@ -2,7 +2,7 @@
 //!
 //! [`text`] renders what [`Cache::status`], [`Cache::stats`] and [`Cache::subscriptions`] say, and what the feeder
 //! counts, of any number of caches at once, so that each name has its `HELP` and `TYPE` once. A server sends it with
-//! [`CONTENT_TYPE`], behind figures of its own where it has some ([`Families`]). docs/OPERATIONS.md has a table of all names, what they mean, and which to alert on.
+//! [`CONTENT_TYPE`], after metrics of its own where it has some ([`Families`]). docs/OPERATIONS.md has a table of all names, what they mean, and which to alert on.
 //!
 //! ```
 //! use watchcore::{Cache, Change, metrics};
@@ -16,7 +16,7 @@
 //! # Ok::<(), watchcore::Error>(())
 //! ```
 //!
-//! - **Labels.** `cache` is the cache's name (its prefix without one), on all but the figures of the process. Of caches with equal names the
+//! - **Labels.** `cache` is the cache's name (its prefix without one), on all but the metrics of the process. Of caches with equal names the
 //!   second is `name#2` and so on, in the order given. The other labels (`state`, `part`, `code`, `reason`) have few
 //!   values, all known; nothing has a series for each subscription unless [`Metrics::per_subscription`] asks for it.
 //! - **Counters** end in `_total` and never fall as long as the cache lives; those of the feeder begin anew with it.
@@ -45,7 +45,7 @@ pub fn text<'a>(caches: impl IntoIterator<Item = &'a Cache>) -> String {
     Metrics::new().text(caches)
 }
 
-/// Which figures to show.
+/// Which metrics to render.
 ///
 /// ```
 /// use watchcore::{Cache, Start, metrics::Metrics};
@@ -90,7 +90,7 @@ impl Metrics {
     }
 
     fn cache(self, families: &mut Families, cache: &Cache, name: &str) {
-        let (status, stats) = cache.figures();
+        let (status, stats) = cache.status_and_stats();
         let of_cache = &mut OfCache { families, name };
         let prefix = String::from_utf8_lossy(cache.prefix()).into_owned();
         of_cache.with("cache_info", Gauge, "A cache, and its prefix.", &[("prefix", &prefix)], 1);

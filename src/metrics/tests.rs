@@ -108,7 +108,7 @@ impl Source for Counting {
 }
 
 #[test]
-fn figures_are_those_of_status() {
+fn metrics_are_those_of_status() {
     let cache = Cache::builder("/a/").name("pods").build().unwrap();
     let mut writer = cache.writer().unwrap();
     writer.apply(3, [Change::put("/a/1", "x"), Change::put("/a/2", "y")]).unwrap();

@@ -171,7 +171,7 @@ impl Drop for Subscription {
         let inner = &shared.inner;
         if state.slot != NOWHERE {
             // Before it ends, so that a loss that no poll has met is counted, too.
-            inner.registry.leave(state.slot, shared, shared.figures().lagged);
+            inner.registry.leave(state.slot, shared, shared.stats_share().lagged);
         }
         shared.end.store(0, Release);
         inner.consumers.subscriptions.fetch_sub(1, Relaxed);

@@ -33,7 +33,7 @@ impl ChangeSet {
         ChangeSet { made: Vec::with_capacity(prepared.len()), prepared }
     }
 
-    /// Empties it, with room for a revision of usual length: that for a large one goes, for no figure has it.
+    /// Empties it, with room for a revision of usual length: that for a large one is freed, because no statistic counts it.
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.made.clear();

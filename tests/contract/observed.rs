@@ -1,4 +1,4 @@
-//! Subscriptions as others see them: lists, status and figures, whatever their consumers do.
+//! Subscriptions as others see them: lists, status and statistics, whatever their consumers do.
 
 use crate::tools::*;
 use std::time::{Duration, Instant};

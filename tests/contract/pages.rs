@@ -92,7 +92,7 @@ fn pages_keep_nothing_of_the_log() {
     }
 }
 
-/// Snapshots keep the log: the figures say how many they are, and how much of it.
+/// Snapshots keep the log: the statistics say how many they are, and how much of it.
 #[test]
 fn snapshots_are_counted_with_what_they_keep() {
     let (cache, mut writer) = tiny();

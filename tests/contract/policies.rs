@@ -80,7 +80,7 @@ fn what_was_shown_takes_at_most_32_bytes_a_key() {
             assert_eq!(stats.delivered_keys, KEYS);
             assert!(stats.delivered_bytes <= 32 * KEYS, "{stats:?}");
         }
-        // The cache's own figures have the sum.
+        // The cache's own statistics have the sum.
         let sum = whole.stats().delivered_bytes + now.stats().delivered_bytes;
         assert_eq!(cache.stats().delivered_bytes, sum);
         drop(whole);

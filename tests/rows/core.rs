@@ -86,9 +86,10 @@ impl Core {
             }
             "numbers" => one(fields(self.last.as_ref().expect("a refusal"))),
             "codes" => Ok(Code::ALL.iter().filter(|&&code| code != Code::Ok).map(|&code| of_code(code)).collect()),
-            "figures" => {
+            "stats" => {
                 let (status, stats) = (self.cache().status(), self.cache().stats());
-                let all: Vec<String> = words.0.iter().map(|name| figure(&status, &stats, name).to_string()).collect();
+                let all: Vec<String> =
+                    words.0.iter().map(|name| statistic(&status, &stats, name).to_string()).collect();
                 one(all.join(" "))
             }
             "subscriptions" => Ok(self.cache().subscriptions().iter().map(of_subscription).collect()),

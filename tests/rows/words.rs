@@ -213,7 +213,7 @@ pub(super) fn of_code(code: Code) -> String {
 }
 
 /// A number that a cache says of itself.
-pub(super) fn figure(status: &Status, stats: &Stats, name: &str) -> u64 {
+pub(super) fn statistic(status: &Status, stats: &Stats, name: &str) -> u64 {
     match name {
         "events" => stats.events,
         "extract-failures" => stats.extract_failures,
@@ -229,7 +229,7 @@ pub(super) fn figure(status: &Status, stats: &Stats, name: &str) -> u64 {
         "tombstone-bytes" => stats.tombstone_bytes,
         "window-bytes" => stats.window_bytes,
         "window-segments" => stats.window_segments,
-        _ => panic!("{name} is no figure"),
+        _ => panic!("{name} is no statistic"),
     }
 }
 

@@ -139,7 +139,7 @@ impl Observer {
         let last = list.into_iter().map(|info| (info.id, info)).collect();
         let before = std::mem::replace(&mut self.last, last);
         self.gone.extend(before.into_keys().filter(|id| !self.last.contains_key(id)));
-        self.figures();
+        self.statistics();
         self.looks += 1;
     }
 
@@ -161,7 +161,7 @@ impl Observer {
         self.events[(self.cache.position().revision / 2) as usize]
     }
 
-    fn figures(&mut self) {
+    fn statistics(&mut self) {
         let plan = &self.plan;
         let status = self.cache.status();
         let published = self.published();

@@ -188,11 +188,11 @@ pub const WATCHCORE_READ_PATH_SCAN: u32 = 0;
 /// The subscription reads only the events of one bucket of an index.
 pub const WATCHCORE_READ_PATH_CHAIN: u32 = 1;
 
-/// A subscription's counts so far, and its read path.
+/// The statistics of a subscription, and its read path.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct watchcore_subscription_figures {
-    /// sizeof(watchcore_subscription_figures).
+pub struct watchcore_subscription_statistics {
+    /// sizeof(watchcore_subscription_statistics).
     pub size: u32,
     /// The present read path: WATCHCORE_READ_PATH_...
     pub read_path: u32,
@@ -214,9 +214,9 @@ pub struct watchcore_subscription_figures {
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
-unsafe impl Sized32 for watchcore_subscription_figures {
-    const NAME: &'static str = "watchcore_subscription_figures";
-    const DEFAULT: Self = watchcore_subscription_figures {
+unsafe impl Sized32 for watchcore_subscription_statistics {
+    const NAME: &'static str = "watchcore_subscription_statistics";
+    const DEFAULT: Self = watchcore_subscription_statistics {
         size: size_of::<Self>() as u32,
         read_path: WATCHCORE_READ_PATH_SCAN,
         index: watchcore_bytes::ABSENT,
@@ -360,20 +360,20 @@ pub unsafe extern "C" fn watchcore_subscription_lag(
     })
 }
 
-/// The subscription's counts so far, and its read path. `figures`: the caller's struct. Never blocks. One
+/// The statistics of the subscription, and its read path. `stats`: the caller's struct. Never blocks. One
 /// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_stats(
     subscription: *mut watchcore_subscription,
-    figures: *mut watchcore_subscription_figures,
+    stats: *mut watchcore_subscription_statistics,
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_subscription_stats, error, {
-        let figures = try_out_struct!(figures);
+        let stats = try_out_struct!(stats);
         let subscription = try_own!(subscription);
         let now = subscription.stats();
         let index = watchcore::raw::index_name(&subscription);
-        let value = watchcore_subscription_figures {
+        let value = watchcore_subscription_statistics {
             read_path: if index.is_some() { WATCHCORE_READ_PATH_CHAIN } else { WATCHCORE_READ_PATH_SCAN },
             // The name belongs to a part of the cache that the subscription keeps alive; it never changes.
             index: index.map_or(watchcore_bytes::ABSENT, bytes_of),
@@ -383,9 +383,9 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
             lagged: now.lagged,
             delivered_keys: now.delivered_keys,
             delivered_bytes: now.delivered_bytes,
-            ..watchcore_subscription_figures::DEFAULT
+            ..watchcore_subscription_statistics::DEFAULT
         };
-        figures.write(value);
+        stats.write(value);
         Ok(())
     })
 }

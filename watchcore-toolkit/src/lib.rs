@@ -105,7 +105,7 @@ pub use informer::{
 };
 pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
-pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
+pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchStats};
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };

@@ -1,8 +1,8 @@
-//! The rows: what is done, at which sizes, what the figure is, what it includes, and the goals.
+//! The rows: what is done, at which sizes, what the metric is, what it includes, and the goals.
 
-/// What the figure of a row is.
+/// What the metric of a row is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Figure {
+pub enum Metric {
     /// Processor time of the whole process an operation, the wall's beside it; less is better.
     Cpu,
     /// Time by the clock on the wall, processor time beside it; less is better.
@@ -15,7 +15,7 @@ pub enum Figure {
     Part,
 }
 
-/// A size of a row. Goals are in nanoseconds, bytes or times, as the figure is.
+/// A size of a row. Goals are in nanoseconds, bytes or times, as the metric is.
 pub struct Size {
     pub number: usize,
     /// Measured in a quick run, too.
@@ -29,7 +29,7 @@ pub struct Row {
     pub title: &'static str,
     /// What a size counts.
     pub of: &'static str,
-    pub figure: Figure,
+    pub metric: Metric,
     pub sizes: &'static [Size],
     pub includes: &'static str,
 }
@@ -77,7 +77,7 @@ const BYTES: &str = "Bytes that the process takes for it: in Rust of the allocat
     memory after a collection.";
 const BYTES_SUBSCRIPTION: &str = "Bytes that the process takes for it: in Rust of the allocator, its heads included, and \
     with its task where it has one; in Go resident memory after a collection, without the goroutine. watchcore's best in \
-    Rust is a member of a wake set, which has no task: its other figure is the one to be held beside the peers'. Go's channels \
+    Rust is a member of a wake set, which has no task: its other metric is the one to be held beside the peers'. Go's channels \
     have room for a window of events.";
 
 const BROADCAST: &str = "As a delivery to sleeping watchers, of objects that the program makes (549 bytes and their \
@@ -94,7 +94,7 @@ pub const ROWS: &[Row] = &[
         name: "deliver",
         title: "Delivery to sleeping watchers",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[
             goal(1, 200.0, 400.0),
             goal(10, 50.0, 100.0),
@@ -108,7 +108,7 @@ pub const ROWS: &[Row] = &[
         name: "poll",
         title: "Polling a window that is there",
         of: "events a batch",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(64, 1.65, 3.0)],
         includes: "1024 published events are read by one watcher, the head of each; a new subscription each time.",
     },
@@ -116,7 +116,7 @@ pub const ROWS: &[Row] = &[
         name: "publish",
         title: "Publish beside idle watchers",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1, 200.0, 350.0), goal(1000, 200.0, 350.0), goal(10_000, 200.0, 350.0)],
         includes: "Events (549 bytes copied in) that interest none of the watchers, which sleep, each for a key of its \
             own. watchcore's log is full before.",
@@ -125,7 +125,7 @@ pub const ROWS: &[Row] = &[
         name: "publish-shared",
         title: "Publish by reference beside idle watchers",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1, 100.0, 350.0).no_goal_in_go()],
         includes: "The same, but the value of 512 bytes is in an Arc, of which the version has a count: nothing but the \
             key is copied in.",
@@ -134,7 +134,7 @@ pub const ROWS: &[Row] = &[
         name: "overwrite",
         title: "Overwrite",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(10_000, 330.0, 500.0), goal(100_000, 600.0, 800.0), goal(1_000_000, 850.0, 1100.0).not_quick()],
         includes: WRITE,
     },
@@ -142,7 +142,7 @@ pub const ROWS: &[Row] = &[
         name: "insert",
         title: "Insert",
         of: "objects before",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[
             goal(10_000, 1200.0, 1500.0),
             goal(100_000, 1200.0, 1500.0),
@@ -154,7 +154,7 @@ pub const ROWS: &[Row] = &[
         name: "selective-key",
         title: "Watchers of a key each",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1000, 1.0 * US, 4.0 * US), goal(10_000, 2.0 * US, 4.0 * US).not_quick()],
         includes: SELECTIVE,
     },
@@ -162,7 +162,7 @@ pub const ROWS: &[Row] = &[
         name: "selective-namespace",
         title: "Watchers of a namespace each",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1000, 1.0 * US, 4.0 * US), goal(10_000, 2.0 * US, 4.0 * US).not_quick()],
         includes: SELECTIVE,
     },
@@ -170,7 +170,7 @@ pub const ROWS: &[Row] = &[
         name: "selective-cold",
         title: "Watchers of a key each that come at once",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1000), size(10_000).not_quick()],
         includes: COLD,
     },
@@ -178,7 +178,7 @@ pub const ROWS: &[Row] = &[
         name: "publish-cold",
         title: "Publish beside idle watchers that come at once",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1000), size(10_000).not_quick()],
         includes: COLD,
     },
@@ -186,7 +186,7 @@ pub const ROWS: &[Row] = &[
         name: "get",
         title: "Get",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1000), goal(150_000, 200.0, 300.0), size(1_000_000).not_quick()],
         includes: "The newest version of a key, counted or copied so that it can be kept, one byte of it loaded; \
             scattered over all keys.",
@@ -195,7 +195,7 @@ pub const ROWS: &[Row] = &[
         name: "get-together",
         title: "Two threads of get against one",
         of: "objects",
-        figure: Figure::Times,
+        metric: Metric::Times,
         sizes: &[goal(150_000, 1.9, 1.9).no_goal_in_go()],
         includes: "How many times as many gets two threads do: twice the processor time of a get alone against that \
             beside another thread, so that other load on the machine does not count; the wall's ratio beside it.",
@@ -204,7 +204,7 @@ pub const ROWS: &[Row] = &[
         name: "list",
         title: "List",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1000), size(10_000).not_quick(), goal(150_000, 0.5 * MS, 0.5 * MS)],
         includes: LIST,
     },
@@ -212,7 +212,7 @@ pub const ROWS: &[Row] = &[
         name: "list-touched",
         title: "List, each value touched",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(150_000, 3.0 * MS, 3.0 * MS)],
         includes: TOUCHED,
     },
@@ -220,7 +220,7 @@ pub const ROWS: &[Row] = &[
         name: "prefix",
         title: "List of a prefix, of 150,000 objects",
         of: "objects of the prefix",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1000, 5.0 * US, 5.0 * US)],
         includes: LIST,
     },
@@ -228,7 +228,7 @@ pub const ROWS: &[Row] = &[
         name: "prefix-touched",
         title: "List of a prefix, each value touched",
         of: "objects of the prefix",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(1000, 15.0 * US, 15.0 * US)],
         includes: TOUCHED,
     },
@@ -236,7 +236,7 @@ pub const ROWS: &[Row] = &[
         name: "state",
         title: "Ten watchers take the state beside 1000 events/s",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(150_000, 30.0 * MS, 60.0 * MS)],
         includes: "From ten threads or goroutines that start until all have the whole state, one byte of each value \
             loaded; processor time of all, the writer's included.",
@@ -245,7 +245,7 @@ pub const ROWS: &[Row] = &[
         name: "wake",
         title: "Wake-up",
         of: "watchers, one of which is woken",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[goal(1, 9.0 * US, 5.0 * US), goal(1000, 9.0 * US, 5.0 * US)],
         includes: "From before a publish until a watcher that slept has read the event, by the clock on the wall; \
             more than one watcher: each waits for a key of its own. The median.",
@@ -254,7 +254,7 @@ pub const ROWS: &[Row] = &[
         name: "bytes-subscription",
         title: "Memory of an idle subscription",
         of: "subscriptions",
-        figure: Figure::Bytes,
+        metric: Metric::Bytes,
         sizes: &[goal(10_000, 160.0, 500.0)],
         includes: BYTES_SUBSCRIPTION,
     },
@@ -262,7 +262,7 @@ pub const ROWS: &[Row] = &[
         name: "bytes-object",
         title: "Memory of an object beyond its key and value",
         of: "objects",
-        figure: Figure::Bytes,
+        metric: Metric::Bytes,
         sizes: &[goal(100_000, 145.0, 145.0).no_goal_in_go()],
         includes: BYTES,
     },
@@ -270,7 +270,7 @@ pub const ROWS: &[Row] = &[
         name: "broadcast",
         title: "Broadcaster: delivery to its watchers",
         of: "watchers",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(1), size(10), size(100), goal(1000, 20.0, 20.0)],
         includes: BROADCAST,
     },
@@ -278,7 +278,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-write-0",
         title: "Informer: a change until a handler has it",
         of: "objects",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[size(10_000), size(150_000).not_quick()],
         includes: INFORMER,
     },
@@ -286,7 +286,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-write-8",
         title: "Informer: a change, beside 8 readers",
         of: "objects",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[size(10_000), size(150_000).not_quick()],
         includes: INFORMER,
     },
@@ -294,8 +294,8 @@ pub const ROWS: &[Row] = &[
         name: "informer-write-80",
         title: "Informer: a change, beside 80 readers",
         of: "objects",
-        figure: Figure::Wall,
-        // With 150,000 one figure takes minutes: each reader lists for as long as the others let it.
+        metric: Metric::Wall,
+        // With 150,000 one metric takes minutes: each reader lists for as long as the others let it.
         sizes: &[size(10_000).not_quick()],
         includes: INFORMER,
     },
@@ -303,7 +303,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-read-8",
         title: "Informer: a list of the namespace beside writes, 8 readers",
         of: "objects",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[size(10_000), size(150_000).not_quick()],
         includes: INFORMER,
     },
@@ -311,8 +311,8 @@ pub const ROWS: &[Row] = &[
         name: "informer-read-80",
         title: "Informer: a list of the namespace beside writes, 80 readers",
         of: "objects",
-        figure: Figure::Wall,
-        // With 150,000 one figure takes minutes: each reader lists for as long as the others let it.
+        metric: Metric::Wall,
+        // With 150,000 one metric takes minutes: each reader lists for as long as the others let it.
         sizes: &[size(10_000).not_quick()],
         includes: INFORMER,
     },
@@ -320,7 +320,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-beside-stalled",
         title: "Informer: a change beside a handler that never returns",
         of: "objects",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[size(10_000)],
         includes: STALLED,
     },
@@ -328,7 +328,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-stalled-bytes",
         title: "Memory of each change that a stalled handler was not given",
         of: "changes",
-        figure: Figure::Bytes,
+        metric: Metric::Bytes,
         sizes: &[size(100_000)],
         includes: STALLED,
     },
@@ -336,7 +336,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-bytes-1",
         title: "Memory of an informer with one handler, an object",
         of: "objects",
-        figure: Figure::Bytes,
+        metric: Metric::Bytes,
         sizes: &[size(150_000)],
         includes: INFORMER_BYTES,
     },
@@ -344,7 +344,7 @@ pub const ROWS: &[Row] = &[
         name: "informer-bytes-10",
         title: "Memory of an informer with ten handlers, an object",
         of: "objects",
-        figure: Figure::Bytes,
+        metric: Metric::Bytes,
         sizes: &[goal(150_000, 200.0, 200.0)],
         includes: INFORMER_BYTES,
     },
@@ -352,7 +352,7 @@ pub const ROWS: &[Row] = &[
         name: "largest-insert",
         title: "Largest single apply while so many keys are inserted",
         of: "keys",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[
             goal(400_000, 1.0 * MS, 1.0 * MS).no_goal_in_go(),
             goal(4_000_000, 1.0 * MS, 1.0 * MS).no_goal_in_go().not_quick(),
@@ -364,7 +364,7 @@ pub const ROWS: &[Row] = &[
         name: "largest-opened",
         title: "Largest single apply after so many subscriptions were opened",
         of: "subscriptions",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(60_000, 1.0 * MS, 1.0 * MS).no_goal_in_go()],
         includes: "The same of 50,000 applies that follow; each subscription asks for a bucket of its own.",
     },
@@ -372,7 +372,7 @@ pub const ROWS: &[Row] = &[
         name: "largest-dropped",
         title: "Largest single apply after so many subscriptions were dropped",
         of: "subscriptions",
-        figure: Figure::Cpu,
+        metric: Metric::Cpu,
         sizes: &[goal(60_000, 1.0 * MS, 1.0 * MS).no_goal_in_go()],
         includes: "The same after all were closed.",
     },
@@ -380,7 +380,7 @@ pub const ROWS: &[Row] = &[
         name: "listing",
         title: "First listing from etcd",
         of: "objects of 380 bytes",
-        figure: Figure::Wall,
+        metric: Metric::Wall,
         sizes: &[size(100_000), size(1_000_000).not_quick()],
         includes: "By the clock on the wall, etcd on the same machine; processor time is this process's alone. The goal is \
             1.2 times the best of the bare clients.",
@@ -389,7 +389,7 @@ pub const ROWS: &[Row] = &[
         name: "listing-memory",
         title: "Peak of memory while listing, against the finished cache",
         of: "objects of 380 bytes",
-        figure: Figure::Part,
+        metric: Metric::Part,
         sizes: &[goal(100_000, 1.25, 1.25).no_goal_in_go(), goal(1_000_000, 1.25, 1.25).no_goal_in_go().not_quick()],
         includes: "Resident memory at its peak over what the allocator has handed out after the listing, both less what the \
             process had before.",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// What one measurement says: one line of JSON on the standard output of its process.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Measured {
-    /// The figure of the row, in nanoseconds of processor time where the row says nothing else.
+    /// The metric of the row, in nanoseconds of processor time where the row says nothing else.
     pub value: f64,
     /// What stands beside it, where that has a meaning: the wall's time beside processor time, and the other
     /// way round.
@@ -117,7 +117,7 @@ pub fn distribution(mut samples: Vec<f64>) -> Measured {
     Measured { p99: Some(at(0.99)), ..Measured::plain(at(0.5), samples.len() as u64) }
 }
 
-/// The largest single step of a thread: processor time is the figure, beside it the wall's.
+/// The largest single step of a thread: processor time is the metric, beside it the wall's.
 #[derive(Default)]
 pub struct Largest {
     cpu: Duration,

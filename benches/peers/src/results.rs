@@ -74,7 +74,7 @@ impl Case {
         !self.is_ours()
     }
 
-    pub fn figures(&self) -> Spread {
+    pub fn metrics(&self) -> Spread {
         Spread::of(self.rounds.iter().map(|round| round.value).collect())
     }
 

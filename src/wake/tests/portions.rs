@@ -54,7 +54,7 @@ fn pass_asks_no_more_filters_than_it_has_steps() {
             (passes, visit) = (passes + 1, Visit::Queued);
             let asked = (log.asked() - before.0) as usize;
             assert!(asked <= FILTERS && log.calls() - before.1 <= FILTERS / VISIT, "{asked} in one pass");
-            assert_eq!(log.hubs.behind(head) > 0, end.is_behind, "the figure says so");
+            assert_eq!(log.hubs.behind(head) > 0, end.is_behind, "the statistic says so");
             if !end.is_behind {
                 break;
             }

@@ -54,7 +54,7 @@ fn as_json(buffer: &mut Vec<u8>, status: &Status) {
         .end();
 }
 
-/// Prints the status for people: a line per figure, then a line for each subscription of the cache in this process.
+/// Prints the status for people: a line per number, then a line for each subscription of the cache in this process.
 pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
     let status = cache.status();
     let revision = status.position.revision;

@@ -313,10 +313,10 @@ async fn values_that_are_no_objects_are_left_out() {
         let page = list(&ground, WIDGETS, "limit=3").await;
         assert!(page.names().len() < 3 && page.json()["metadata"]["continue"].is_string(), "a page with fewer objects");
         assert_eq!(get(ground.address, &format!("{SHOP}/b")).await.status(), (404, "NotFound".into()));
-        let figures = get(ground.address, "/metrics").await.text();
+        let metrics = get(ground.address, "/metrics").await.text();
         let of_widgets =
             |line: &&str| line.starts_with("watchcore_http_values_left_out_total") && line.contains("widgets");
-        let counted = figures.lines().find(of_widgets).and_then(|line| line.rsplit(' ').next()).expect("a counter");
+        let counted = metrics.lines().find(of_widgets).and_then(|line| line.rsplit(' ').next()).expect("a counter");
         assert!(counted.parse::<u64>().unwrap() >= 3 * 8, "{counted}");
     }
 }

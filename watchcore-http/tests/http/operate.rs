@@ -295,7 +295,7 @@ impl Source for NotedThreads {
 
 /// With ten thousand watches this takes milliseconds, which would delay events on an async thread.
 #[tokio::test]
-async fn figures_are_gathered_off_the_runtime() {
+async fn metrics_are_gathered_off_the_runtime() {
     let ground = Ground::builder().face(ServerKind::Own).start().await;
     let source = Arc::new(NotedThreads::default());
     ground.writer().attach(source.clone()).unwrap();

@@ -45,7 +45,7 @@ async fn sample(watching: &mut Watching) -> Value {
 
 /// Each member exists with its value, and no others: http-tests/browser/page.mjs shows a sample of these names.
 #[tokio::test]
-async fn sample_has_the_figures_of_the_page() {
+async fn sample_has_the_numbers_of_the_page() {
     let ground = Ground::start().await;
     for number in 0..1234 {
         ground.put_widget(&format!("shop/{number}"), "red");
@@ -174,7 +174,7 @@ async fn watchers_are_sorted_by_lag() {
 }
 
 #[tokio::test]
-async fn events_are_figures_each_second() {
+async fn events_are_numbers_each_second() {
     let ground = Ground::start().await;
     let mut events = Watching::open(ground.address, "/events").await;
     assert_eq!(events.head.header("content-type"), Some("text/event-stream"));

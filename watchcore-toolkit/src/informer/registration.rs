@@ -4,7 +4,7 @@
 
 use super::calls::{Calls, CallsView};
 use crate::foreign::guard;
-use crate::objects::{WatchFigures, WatchHandle};
+use crate::objects::{WatchHandle, WatchStats};
 use crate::sync::Lock;
 use crate::watch::Stopper;
 use std::fmt;
@@ -115,7 +115,7 @@ impl fmt::Display for HandlerState {
 /// let informer = Informer::<KeyValue>::new(&cache)?;
 /// let _kept = informer.add_handler_with(HandlerFns::new(), HandlerOptions::new().name("endpoints"))?;
 /// for status in informer.handlers() {
-///     println!("{} is {}, {} behind", status.name, status.state, status.figures.lag.events);
+///     println!("{} is {}, {} behind", status.name, status.state, status.stats.lag.events);
 /// }
 /// # Ok::<(), watchcore::Error>(())
 /// ```
@@ -135,7 +135,7 @@ pub struct HandlerStatus {
     /// Calls that panicked.
     pub panics: u64,
     /// Statistics of its watch: events, losses, lag.
-    pub figures: WatchFigures,
+    pub stats: WatchStats,
 }
 
 impl RegistrationShared {
@@ -194,7 +194,7 @@ impl RegistrationShared {
             synced,
             handled: self.handled.load(Ordering::Relaxed),
             panics: self.panics.load(Ordering::Relaxed),
-            figures: self.watch.figures(),
+            stats: self.watch.stats(),
         }
     }
 

@@ -39,12 +39,12 @@ pub(crate) struct WatchHandle {
 ///
 /// let cache = Cache::builder("/").build()?;
 /// let watch = ObjectWatch::<KeyValue>::open(&cache)?;
-/// assert_eq!((watch.figures().given, watch.figures().lag.events), (0, 0));
+/// assert_eq!((watch.stats().given, watch.stats().lag.events), (0, 0));
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct WatchFigures {
+pub struct WatchStats {
     /// Events delivered, including marks.
     pub given: u64,
     /// Revisions that the watch did not see one by one.
@@ -93,10 +93,10 @@ impl WatchHandle {
         drop(self.closer.replace(subscription));
     }
 
-    pub(crate) fn figures(&self) -> WatchFigures {
+    pub(crate) fn stats(&self) -> WatchStats {
         let lag = self.closer().lag();
-        let load = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        WatchFigures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WatchStats {
             given: load(&self.given),
             lost: load(&self.lost),
             compared: load(&self.compared),

@@ -22,7 +22,7 @@ mod options;
 #[cfg(test)]
 mod tests;
 
-pub use handle::WatchFigures;
+pub use handle::WatchStats;
 pub use options::ObjectWatchBuilder;
 
 pub(crate) use handle::{WatchHandle, WatchStep};
@@ -170,8 +170,8 @@ impl<O: FromKeyValue> ObjectWatch<O> {
     }
 
     /// The statistics of the watch.
-    pub fn figures(&self) -> WatchFigures {
-        self.handle.figures()
+    pub fn stats(&self) -> WatchStats {
+        self.handle.stats()
     }
 
     /// The memory of the known objects' table in bytes, without the objects, which belong to the
@@ -355,7 +355,7 @@ impl<O: FromKeyValue> ObjectWatch<O> {
         };
         // Only the watch's consumer writes these counters, so a load and a store suffice.
         let add =
-            |figure: &AtomicU64, more: u64| figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+            |counter: &AtomicU64, more: u64| counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         add(&handle.given, 1);
         if event.lost > 0 {
             add(&handle.lost, event.lost);
@@ -455,6 +455,6 @@ impl<O: FromKeyValue> Watch for ObjectWatch<O> {
 
 impl<O: FromKeyValue> fmt::Debug for ObjectWatch<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectWatch").field("position", &self.position()).field("figures", &self.figures()).finish()
+        f.debug_struct("ObjectWatch").field("position", &self.position()).field("stats", &self.stats()).finish()
     }
 }

@@ -89,7 +89,7 @@ fn comparison_outruns_a_moving_window() {
         between.left.store(3, Relaxed);
         assert_eq!([next(&mut watch), next(&mut watch)], [event("DELETED", "/a"), event("ADDED", last)]);
         assert_eq!(between.left.load(Relaxed), 0);
-        assert_eq!((watch.position(), watch.figures().compared), (between.cache.position(), 1));
+        assert_eq!((watch.position(), watch.stats().compared), (between.cache.position(), 1));
         between.left.store(u64::MAX, Relaxed);
         between.write(lap);
         assert!(watch.try_recv().is_pending(), "it lets others run between two attempts");

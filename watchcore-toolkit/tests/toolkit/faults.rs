@@ -48,7 +48,7 @@ fn fault_stalled_handler_holds_constant_memory() {
     // writers wait for more than 64 MiB.
     assert!(most < 96 << 20, "{most} bytes");
     until("the log is freed", || cache.stats().bytes() < 16 << 20);
-    assert!(stalled.status().figures.lag.events >= events - 1000);
+    assert!(stalled.status().stats.lag.events >= events - 1000);
     drop(gate);
     stalled.wait_synced(BOUND).unwrap();
 }

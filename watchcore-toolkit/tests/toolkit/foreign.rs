@@ -95,7 +95,7 @@ fn si_07_conversion_that_panics_costs_its_object() {
         journal.wait_for("+/e");
         assert_eq!(journal.lines(), ["+/a", "+/b", "+/d", "-/b=1", "+/e"], "{policy:?}");
         assert!(!matches!(registration.status().state, HandlerState::Ended(_)));
-        assert!(registration.status().figures.refused >= 3);
+        assert!(registration.status().stats.refused >= 3);
         let lister = informer.lister();
         lister.wait_until(4, BOUND).unwrap();
         assert_eq!(lister.by_index("all", "all").unwrap().len(), 3);
@@ -144,7 +144,7 @@ fn rf_14_conversion_that_panics_is_reported() {
     writer.apply(3, [Change::put("/a", "boom")]).unwrap();
     lap(&mut writer, "/lap");
     assert_eq!(names(&mut watch), ["ADDED"], "/a stays as it was given");
-    assert_eq!((watch.figures().compared, watch.figures().known), (1, 4));
+    assert_eq!((watch.stats().compared, watch.stats().known), (1, 4));
     let refused = refused.lock().unwrap();
     assert!(refused.iter().all(|(_, code)| *code == Code::Panic));
     assert_eq!(refused.iter().filter(|(key, _)| key == "/b").count(), 3, "{refused:?}");

@@ -474,8 +474,8 @@ fn counted(word: &str, hand: &Hand) -> String {
         },
         "handled" => status.handled.to_string(),
         "panics" => status.panics.to_string(),
-        "lag" => status.figures.lag.events.to_string(),
-        "seen" => (status.handled + status.figures.lost).to_string(),
+        "lag" => status.stats.lag.events.to_string(),
+        "seen" => (status.handled + status.stats.lost).to_string(),
         _ => panic!("{word} is no word of a handler"),
     }
 }

@@ -54,7 +54,7 @@ fn iw_05_deleted_while_overtaken_has_its_last_value() {
     assert_eq!(last.position, cache.position());
     put(&mut writer, "/a", "3");
     assert_eq!(lines(&mut watch, 1), ["~ /a=2>3"], "then live");
-    assert_eq!(watch.figures().compared, 1);
+    assert_eq!(watch.stats().compared, 1);
 }
 
 /// A predicate that panics at any point of a comparison costs nothing: polled again, the difference is exact.
@@ -87,7 +87,7 @@ fn iw_05_predicate_panics_while_overtaken() {
         assert_eq!(first, "- /k7=1");
         assert_eq!(lines(&mut watch, 2), ["~ /k3=1>2", "+ /z=199"]);
         assert_eq!(watch.try_recv(), Poll::Pending);
-        assert_eq!(watch.figures().known, 10);
+        assert_eq!(watch.stats().known, 10);
     }
 }
 
@@ -110,7 +110,7 @@ fn iw_03_state_that_is_overtaken_is_completed() {
     assert_eq!(seen.iter().filter(|line| line.starts_with("+ /k")).count(), 999);
     assert!(seen.contains(&"- /k0001=1".to_owned()) || !seen.contains(&"+ /k0001=1".to_owned()));
     assert_eq!(watch.try_recv(), Poll::Pending);
-    assert_eq!(watch.figures().known, 1000);
+    assert_eq!(watch.stats().known, 1000);
 }
 
 /// The policy Stop: one Error event that says 410, then the end.
@@ -223,7 +223,7 @@ fn rf_14_refused_value_is_no_deletion() {
     writer.apply(4, [Change::put("/a", &[0xff_u8])]).unwrap();
     delete(&mut writer, "/a");
     assert_eq!(lines(&mut watch, 4), ["+ /a=1", "synced", "~ /a=1>3", "- /a=3"]);
-    assert_eq!((refused.load(Ordering::Relaxed), watch.figures().refused), (2, 2));
+    assert_eq!((refused.load(Ordering::Relaxed), watch.stats().refused), (2, 2));
 }
 
 /// A function for refused values that panics takes nothing with it.
@@ -250,7 +250,7 @@ fn rf_14_refused_while_overtaken_stays() {
     assert_eq!(lines(&mut watch, 1), ["+ /z=199"]);
     delete(&mut writer, "/a");
     assert_eq!(lines(&mut watch, 1), ["- /a=1"]);
-    assert_eq!(watch.figures().refused, 1);
+    assert_eq!(watch.stats().refused, 1);
 }
 
 /// A second filter narrows the first one, for a watch and for an informer, as a subscription's does.
@@ -316,7 +316,7 @@ fn rf_13_start_in_the_future_is_overtaken() {
         seen.push(line(&next(&mut watch)));
     }
     seen.retain(|line| !line.contains("/z"));
-    assert_eq!((seen, watch.figures().compared), (vec!["- /a=1".to_owned()], 1));
+    assert_eq!((seen, watch.stats().compared), (vec!["- /a=1".to_owned()], 1));
 }
 
 /// A predicate that panics while the state of such a start is read: polled again, nothing is missing.
@@ -386,7 +386,7 @@ fn rf_13_now_overtaken_before_it_began() {
     let event = next(&mut watch);
     assert_eq!((event.name(), event.object().unwrap().value_str()), ("DELETED", Some("1")));
     assert!(event.lost > 0);
-    assert_eq!(watch.figures().known, 1000, "with /z, without the deleted one");
+    assert_eq!(watch.stats().known, 1000, "with /z, without the deleted one");
 }
 
 /// A start below the window is an error and not a silent gap, under every policy.
@@ -446,6 +446,6 @@ fn fault_stalled_watch_holds_constant_memory() {
     for watch in [&mut starting, &mut live, &mut differing] {
         // Between two slices of a comparison a poll has nothing to hand out, too.
         while watch.try_recv() != Poll::Pending || watch.position() != cache.position() {}
-        assert_eq!(watch.figures().known, 500);
+        assert_eq!(watch.stats().known, 500);
     }
 }

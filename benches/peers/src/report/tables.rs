@@ -1,11 +1,11 @@
 //! The tables: one line a row and size with the ratio to the best peer, and one table a row with everybody.
 
 use super::at_size;
-use crate::catalog::{Figure, ROWS, Row, Size};
+use crate::catalog::{Metric, ROWS, Row, Size};
 use crate::results::{Case, Language, Results, Spread};
 
 const SUMMARY: &str = "
-Medians. The ratio is watchcore's figure over that of the best peer in the same language and run: below 1 watchcore is \
+Medians. The ratio is watchcore's metric over that of the best peer in the same language and run: below 1 watchcore is \
 ahead, in bold it is behind (in the row of two threads, where more is better, the other way round). A goal is in bold \
 where it is missed.
 
@@ -33,7 +33,7 @@ pub fn summary(results: &Results) -> String {
 
 /// The case with the best median.
 fn best<'a>(row: &Row, cases: impl Iterator<Item = &'a Case>) -> Option<(&'a Case, f64)> {
-    cases.map(|case| (case, case.figures().median)).min_by(|a, b| row.figure.order(a.1, b.1))
+    cases.map(|case| (case, case.metrics().median)).min_by(|a, b| row.metric.order(a.1, b.1))
 }
 
 /// Four cells: ours, the best peer, the ratio, the goal.
@@ -41,17 +41,17 @@ fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal:
     let cases = || at_size(results, row.name, size.number).filter(|case| case.language == language);
     let ours = best(row, cases().filter(|case| case.is_ours()));
     let peer = best(row, cases().filter(|case| case.is_peer()));
-    let cell = |value: Option<f64>| value.map_or("-".to_string(), |value| row.figure.show(value));
+    let cell = |value: Option<f64>| value.map_or("-".to_string(), |value| row.metric.show(value));
     let peer_cell = peer.map_or("-".to_string(), |(case, value)| {
-        format!("{}, {}", row.figure.show(value), code(&case.listed.contestant))
+        format!("{}, {}", row.metric.show(value), code(&case.listed.contestant))
     });
     let ratio = ours.zip(peer).map_or("-".to_string(), |((_, ours), (_, peer))| {
         let ratio = format!("{:.2}", ours / peer);
-        if row.figure.order(ours, peer).is_gt() { format!("**{ratio}**") } else { ratio }
+        if row.metric.order(ours, peer).is_gt() { format!("**{ratio}**") } else { ratio }
     });
     let goal_cell = goal.map_or("-".to_string(), |goal| {
-        let missed = ours.is_some_and(|(_, value)| row.figure.order(value, goal).is_gt());
-        let goal = row.figure.show(goal);
+        let missed = ours.is_some_and(|(_, value)| row.metric.order(value, goal).is_gt());
+        let goal = row.metric.show(goal);
         if missed { format!("**{goal}**") } else { goal }
     });
     format!("{} | {peer_cell} | {ratio} | {goal_cell}", cell(ours.map(|(_, value)| value)))
@@ -86,7 +86,7 @@ pub fn row(results: &Results, row: &Row) -> String {
             let mut cases = at_size(results, row.name, size.number);
             let case =
                 cases.find(|case| case.listed.contestant == named.listed.contestant && case.language == language);
-            text += &format!(" {} |", case.map_or("-".to_string(), |case| measured(case, row.figure)));
+            text += &format!(" {} |", case.map_or("-".to_string(), |case| measured(case, row.metric)));
         }
         text += "\n";
     }
@@ -99,21 +99,21 @@ fn name(case: &Case, language: Language) -> String {
 }
 
 /// Median, spread, and what stands beside it.
-fn measured(case: &Case, figure: Figure) -> String {
+fn measured(case: &Case, metric: Metric) -> String {
     let spread = |spread: Spread| {
         let Spread { median, least, most } = spread;
         match case.rounds.len() {
-            1 => figure.show(median),
-            _ => format!("{} ({} to {})", figure.show(median), figure.show(least), figure.show(most)),
+            1 => metric.show(median),
+            _ => format!("{} ({} to {})", metric.show(median), metric.show(least), metric.show(most)),
         }
     };
-    let mut text = spread(case.figures());
+    let mut text = spread(case.metrics());
     if let Some(beside) = case.beside() {
-        let name = if figure == Figure::Wall { "CPU" } else { "wall" };
-        text += &format!("; {name} {}", figure.show(beside.median));
+        let name = if metric == Metric::Wall { "CPU" } else { "wall" };
+        text += &format!("; {name} {}", metric.show(beside.median));
     }
     if let Some(late) = case.p99() {
-        text += &format!("; p99 {}", figure.show(late));
+        text += &format!("; p99 {}", metric.show(late));
     }
     text
 }
@@ -137,11 +137,11 @@ fn grouped(number: usize) -> String {
     text
 }
 
-impl Figure {
+impl Metric {
     /// The better one first.
     fn order(self, a: f64, b: f64) -> std::cmp::Ordering {
         match self {
-            Figure::Times => b.total_cmp(&a),
+            Metric::Times => b.total_cmp(&a),
             _ => a.total_cmp(&b),
         }
     }
@@ -149,9 +149,9 @@ impl Figure {
     /// With its unit, in three digits.
     fn show(self, value: f64) -> String {
         match self {
-            Figure::Cpu | Figure::Wall => time(value),
-            Figure::Bytes => format!("{} B", grouped(value.max(0.0).round() as usize)),
-            Figure::Times | Figure::Part => format!("{value:.2}"),
+            Metric::Cpu | Metric::Wall => time(value),
+            Metric::Bytes => format!("{} B", grouped(value.max(0.0).round() as usize)),
+            Metric::Times | Metric::Part => format!("{value:.2}"),
         }
     }
 }

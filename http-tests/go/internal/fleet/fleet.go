@@ -404,7 +404,7 @@ func (m *member) watches(ctx context.Context) (int, error) {
 			return strconv.Atoi(value)
 		}
 	}
-	return 0, fmt.Errorf("%s: no figure of its watches: %w", response.Status, scanner.Err())
+	return 0, fmt.Errorf("%s: no number of its watches: %w", response.Status, scanner.Err())
 }
 
 // Each request of this package has a connection of its own, and so meets the next server. They are not the clients' traffic.
@@ -418,7 +418,7 @@ func ask(ctx context.Context, url string) (*http.Response, error) {
 	return single.Do(request)
 }
 
-// String has the figures of what was done.
+// String has the counts of what was done.
 func (f *Fleet) String() string {
 	lists, refused, anything, older := 0, 0, 0, 0
 	for _, l := range f.listers {

@@ -1,38 +1,38 @@
-/* The steps of contract/core that print figures: of a subscription, of a cache, of the last refusal. */
-#ifndef FIGURES_H
-#define FIGURES_H
+/* The steps of contract/core that print statistics: of a subscription, of a cache, of the last refusal. */
+#ifndef STATISTICS_H
+#define STATISTICS_H
 
 #include "words.h"
 
 /* What a subscription says of itself. */
-static void do_figure(struct step *step)
+static void do_of_subscription(struct step *step)
 {
     const char *word = verb(step);
     watchcore_subscription *subscription = named(step, SUBSCRIPTION)->subscription;
-    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_subscription_statistics statistics = WATCHCORE_SUBSCRIPTION_STATISTICS_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
     uint64_t revision = 0, epoch = 0;
     (void)watchcore_subscription_lag(subscription, &lag, NULL);
-    (void)watchcore_subscription_stats(subscription, &figures, NULL);
+    (void)watchcore_subscription_stats(subscription, &statistics, NULL);
     if (!granted(step, watchcore_subscription_position(subscription, &revision, &epoch, fresh(step)))) {
         return;
     }
     if (is(word, "lag")) {
         print(step, "%llu events %llu revisions", U(lag.events), U(lag.revisions));
     } else {
-        print_number(step, is(word, "delivered") ? figures.delivered_keys : is(word, "epoch") ? epoch & UINT32_MAX : revision);
+        print_number(step, is(word, "delivered") ? statistics.delivered_keys : is(word, "epoch") ? epoch & UINT32_MAX : revision);
     }
 }
 
-/* Status and stats of a cache, and where each figure of a row stands in them. */
-struct figures {
+/* Status and stats of a cache, and where each statistic of a row stands in them. */
+struct statistics {
     watchcore_status status;
     watchcore_stats stats;
 };
 
-static const struct option figures[] = {
-#define STATUS(word, field) {word, NUMBER, offsetof(struct figures, status.field)}
-#define STATS(word, field) {word, NUMBER, offsetof(struct figures, stats.field)}
+static const struct option statistics[] = {
+#define STATUS(word, field) {word, NUMBER, offsetof(struct statistics, status.field)}
+#define STATS(word, field) {word, NUMBER, offsetof(struct statistics, stats.field)}
     STATUS("current", revision), STATUS("epoch", epoch), STATUS("overrun", overrun), STATUS("max-lag", max_lag_events),
     STATUS("max-lag-seen", max_lag_seen), STATUS("objects", objects), STATUS("oldest", oldest),
     STATUS("subscriptions", subscriptions), STATS("events", events), STATS("extract-failures", extract_failures),
@@ -41,31 +41,31 @@ static const struct option figures[] = {
     STATS("window-bytes", window_bytes), STATS("window-segments", window_segments), {NULL, NUMBER, 0},
 };
 
-static uint64_t figure(struct step *step, const char *word)
+static uint64_t statistic(struct step *step, const char *word)
 {
-    struct figures now = {WATCHCORE_STATUS_INIT, WATCHCORE_STATS_INIT};
-    const struct option *option = option_of(word, figures);
+    struct statistics now = {WATCHCORE_STATUS_INIT, WATCHCORE_STATS_INIT};
+    const struct option *option = option_of(word, statistics);
     if (option == NULL) {
-        no_step(step, "%s is no figure", word);
+        no_step(step, "%s is no statistic", word);
     }
     (void)watchcore_cache_status(cache_of(step), &now.status, NULL);
     (void)watchcore_cache_stats(cache_of(step), &now.stats, NULL);
     return *(const uint64_t *)(const void *)((const char *)&now + option->field);
 }
 
-static void do_figures(struct step *step)
+static void do_stats(struct step *step)
 {
     char *name;
     while ((name = maybe(step)) != NULL) {
-        add(&step->line, "%s%llu", step->line.length > 0 ? " " : "", U(figure(step, name)));
+        add(&step->line, "%s%llu", step->line.length > 0 ? " " : "", U(statistic(step, name)));
     }
     end_line(step);
 }
 
-/* A figure that is a word of its own. */
+/* A statistic that is a step of its own. */
 static void do_number(struct step *step)
 {
-    uint64_t number = figure(step, verb(step));
+    uint64_t number = statistic(step, verb(step));
     print_number(step, is(verb(step), "epoch") ? number & UINT32_MAX : number);
 }
 
