@@ -256,7 +256,7 @@ func TestReleaseBesideReaders(t *testing.T) {
 
 // What was never released is given back when nobody can reach it; not where a view of it
 // may still be looked at.
-func TestForgottenLoansAreCollected(t *testing.T) {
+func TestForgottenBorrowsAreCollected(t *testing.T) {
 	cache, writer := embedded(t)
 	sub, other := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()}), subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	list := func() *watchcore.Page {
@@ -370,8 +370,8 @@ func TestEventsKeepTheirBatch(t *testing.T) {
 	runtime.KeepAlive(event)
 }
 
-// A loan that is already the collector's can still be released, and looked at.
-func TestCaughtLoansAreStillTheCallers(t *testing.T) {
+// A borrow that is already the collector's can still be released, and looked at.
+func TestCaughtBorrowsAreStillTheCallers(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	released, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})

@@ -17,18 +17,18 @@
 mod support;
 
 mod bare;
-mod faces;
 mod hostile;
 mod process;
 mod revoke;
 mod servers;
 mod soak;
+mod transports;
 mod watchers;
 
-use faces::Face;
 use servers::{Server, Widgets};
 use std::time::{Duration, Instant};
 use support::etcd::Etcd;
+use transports::Transport;
 use watchers::Watchers;
 
 /// In the value of the last object of a window: for this the watchers wait.
@@ -144,47 +144,47 @@ async fn bare_loop(count: usize, length: usize) -> Vec<f64> {
     taken
 }
 
-/// Memory of the server for a watch that has nothing to do, over each face.
+/// Memory of the server for a watch that has nothing to do, over each transport.
 async fn idle(etcd: &Etcd) {
     println!("| server | over | watches | bytes of memory a watch, median (range of 3) |\n| --- | --- | --- | --- |");
-    for face in Face::ALL {
+    for transport in Transport::ALL {
         let mut taken = Vec::new();
         for _ in 0..3 {
-            let (server, certificate) = match face {
-                Face::Tls => {
+            let (server, certificate) = match transport {
+                Transport::Tls => {
                     let (server, certificate) = Server::watchcore_tls(&etcd.url()).await;
                     (server, Some(certificate))
                 }
                 _ => (Server::ALL[0](&etcd.url()).await.expect("always there"), None),
             };
-            taken.push(idle_of(&server, face, certificate.as_ref()).await);
+            taken.push(idle_of(&server, transport, certificate.as_ref()).await);
         }
-        row_of_idle("watchcore serve", face, taken);
+        row_of_idle("watchcore serve", transport, taken);
     }
     let mut taken = Vec::new();
     for _ in 0..3 {
         let Some(server) = Server::ALL[1](&etcd.url()).await else { return };
-        taken.push(idle_of(&server, Face::Plain, None).await);
+        taken.push(idle_of(&server, Transport::Plain, None).await);
     }
-    row_of_idle("Kubernetes' server", Face::Plain, taken);
+    row_of_idle("Kubernetes' server", Transport::Plain, taken);
 }
 
 const IDLE: usize = 5000;
 
-fn row_of_idle(server: &str, face: Face, taken: Vec<f64>) {
+fn row_of_idle(server: &str, transport: Transport, taken: Vec<f64>) {
     let (median, least, most) = spread(taken);
-    println!("| {server} | {} | {IDLE} | {median:.0} ({least:.0} to {most:.0}) |", face.name());
+    println!("| {server} | {} | {IDLE} | {median:.0} ({least:.0} to {most:.0}) |", transport.name());
 }
 
-async fn idle_of(server: &Server, face: Face, certificate: Option<&servers::Certificate>) -> f64 {
+async fn idle_of(server: &Server, transport: Transport, certificate: Option<&servers::Certificate>) -> f64 {
     let path = format!(
         "{}?watch=1&resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
         servers::PATH
     );
-    let warm = face.open(server.address, &path, 100, certificate).await;
+    let warm = transport.open(server.address, &path, 100, certificate).await;
     at_rest(server).await;
     let before = process::memory(server.pid(), "VmRSS");
-    let watches = face.open(server.address, &path, IDLE, certificate).await;
+    let watches = transport.open(server.address, &path, IDLE, certificate).await;
     at_rest(server).await;
     let each = process::memory(server.pid(), "VmRSS").saturating_sub(before) as f64 / IDLE as f64;
     drop((warm, watches));

@@ -224,7 +224,7 @@ type witness struct {
 	has      map[string]*informer.Object[string]
 	revision map[string]uint64
 	dice     *rand.Rand
-	trouble  int          // one in so many callbacks makes trouble; 0: none does
+	faults   int          // one in this many callbacks panics or ends its goroutine; 0: none
 	stall    *atomic.Bool // it stands still meanwhile
 	skips    bool
 }
@@ -252,9 +252,9 @@ func (w *witness) given(old, new *informer.Object[string], initial bool) {
 		delete(w.has, key)
 	}
 	w.revision[key] = max(w.revision[key], revision)
-	if w.trouble > 0 && w.dice.IntN(w.trouble) == 0 {
+	if w.faults > 0 && w.dice.IntN(w.faults) == 0 {
 		if w.dice.IntN(2) == 0 {
-			panic("trouble")
+			panic("a fault")
 		}
 		runtime.Goexit()
 	}
@@ -277,7 +277,7 @@ func model(t *testing.T, dice *rand.Rand) {
 		switch dice.IntN(12) {
 		case 0:
 			w := &witness{t: t, has: map[string]*informer.Object[string]{}, revision: map[string]uint64{}, stall: new(atomic.Bool),
-				dice: rand.New(rand.NewPCG(dice.Uint64(), 1)), trouble: dice.IntN(3) * 5, skips: dice.IntN(4) == 0}
+				dice: rand.New(rand.NewPCG(dice.Uint64(), 1)), faults: dice.IntN(3) * 5, skips: dice.IntN(4) == 0}
 			o := informer.HandlerOptions{}
 			if w.skips {
 				o.OnLag = informer.SkipToOldest

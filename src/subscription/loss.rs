@@ -69,8 +69,8 @@ impl Loss {
             if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
                 continue;
             }
-            let told = if before.epoch == position.epoch { position.revision.max(reported) } else { position.revision };
-            let (from, next) = (told + 1, ReadFrom { seq, position: before });
+            let last = if before.epoch == position.epoch { position.revision.max(reported) } else { position.revision };
+            let (from, next) = (last + 1, ReadFrom { seq, position: before });
             let loss = Loss { from, to: before.revision.max(from), oldest, current: current.revision, next, of };
             return loss.up_to_the_close(consumer);
         }

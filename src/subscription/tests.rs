@@ -159,7 +159,7 @@ fn sleeper_stands_where_the_cache_was_seen() {
 
 /// A single event of a bucket since the last poll is a view of the log, several are gathered: both deliver the same.
 #[test]
-fn one_event_of_a_chain_is_told_as_several_are() {
+fn one_event_of_a_chain_is_handed_out_as_several_are() {
     let cache = Cache::builder("/").index(Index::key()).segment_slots(16).build().unwrap();
     let mut writer = cache.writer().unwrap();
     let mut readers = [false, true].map(|raw| cache.subscribe(Start::Now).key("/a").raw_types(raw).open().unwrap());
@@ -205,7 +205,7 @@ fn one_event_of_a_chain_is_told_as_several_are() {
 /// An event of a foreign key comes between a poll and the sleep behind it, and nothing after it: the notifier, which was
 /// called for the bookmark's time in that moment, looks all the same.
 #[test]
-fn bookmark_told_beside_an_event_comes() {
+fn bookmark_beside_an_event_is_delivered() {
     let cache = Cache::builder("/").build().unwrap();
     let mut writer = cache.writer().unwrap();
     let interval = Duration::from_millis(10);
@@ -318,7 +318,7 @@ fn idle_poller_is_not_behind() {
 
 /// A subscription that was closed for its lag before it began: no wait ends it otherwise, or takes its error.
 #[test]
-fn wait_leaves_the_lag_to_be_told() {
+fn wait_leaves_the_lag_to_the_poll() {
     type Look = fn(&mut Subscription) -> bool;
     let waits: [Look; 4] = [
         |one| one.wait(BOUND).unwrap(),

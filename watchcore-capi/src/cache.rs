@@ -16,7 +16,7 @@ pub struct watchcore_cache {
 
 impl Object for watchcore_cache {
     type Shared = Cache;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_0001;
     const NAME: &'static str = "watchcore_cache";
     fn close(shared: &Cache) {

@@ -12,7 +12,7 @@
 //! | `free!` | the name, a handle or NULL | |
 //! | `accessor!` | a function that is inline in the header, with a body that may be `const` | that function |
 //! | | `try_handle!` | a const handle | the part for many threads |
-//! | | `try_own!` | a handle | the part for one thread at a time |
+//! | | `try_exclusive!` | a handle | the part for one thread at a time |
 //! | | `try_out!`, `out_or_null!` | a pointer to an output | a writer of that output, usable once |
 //! | | `try_out_array!`, `try_out_text!` | an output array or buffer, and its capacity | a writer that fills it |
 //! | | `try_out_struct!` | a sized output struct | a writer that fills it as far as the caller's struct reaches |
@@ -205,7 +205,7 @@ macro_rules! try_handle {
     };
 }
 
-macro_rules! try_own {
+macro_rules! try_exclusive {
     ($handle:expr) => {
         // SAFETY: the contract: the handle is NULL or live; a free meanwhile is left to this thread.
         unsafe { $crate::handle::exclusive($handle, stringify!($handle))? }
@@ -282,6 +282,6 @@ macro_rules! try_slice {
 }
 
 pub(super) use {
-    accessor, frame, free, out_or_null, read, struct_or_default, try_bytes, try_handle, try_out, try_out_array,
-    try_out_struct, try_out_text, try_own, try_slice, try_struct, try_text,
+    accessor, frame, free, out_or_null, read, struct_or_default, try_bytes, try_exclusive, try_handle, try_out,
+    try_out_array, try_out_struct, try_out_text, try_slice, try_struct, try_text,
 };

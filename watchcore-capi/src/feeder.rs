@@ -7,7 +7,9 @@
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, try_bytes, try_handle, try_out, try_out_struct, try_own, try_struct, try_text};
+use super::contract::{
+    frame, free, try_bytes, try_exclusive, try_handle, try_out, try_out_struct, try_struct, try_text,
+};
 use super::error::watchcore_error;
 use super::handle::{self, Object};
 use super::subscription::watchcore_subscription;
@@ -320,7 +322,7 @@ pub unsafe extern "C" fn watchcore_feeder_counters(
 
 impl Object for watchcore_feeder {
     type Shared = imp::Running;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_0003;
     const NAME: &'static str = "watchcore_feeder";
     fn close(running: &imp::Running) {
@@ -452,7 +454,7 @@ mod imp {
             builder = builder.only_key(key);
         }
         if !options.pace.is_null() {
-            builder = builder.pace(&*try_own!(options.pace));
+            builder = builder.pace(&*try_exclusive!(options.pace));
         }
         builder.start(cache.writer()?)
     }

@@ -58,7 +58,7 @@ pub(super) trait Object: Sized {
     /// The part for many threads at once.
     type Shared: Send + Sync;
     /// The part for one thread at a time.
-    type Own: Send;
+    type Exclusive: Send;
     /// A number that distinguishes the kinds of handles; its lowest four bits do too.
     const KIND: u32;
     /// The type's name, for messages.
@@ -70,7 +70,7 @@ pub(super) trait Object: Sized {
 #[repr(C)]
 struct Handle<O: Object> {
     head: Head,
-    own: UnsafeCell<O::Own>,
+    exclusive: UnsafeCell<O::Exclusive>,
     shared: O::Shared,
 }
 
@@ -122,9 +122,10 @@ pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
 }
 
 /// Makes a handle, which belongs to C until `free`.
-pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
+pub(super) fn new<O: Object>(shared: O::Shared, exclusive: O::Exclusive) -> *mut O {
     let head = Head { kind: AtomicU32::new(O::KIND), state: AtomicU32::new(0) };
-    let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
+    let handle =
+        Box::into_raw(Box::new(Handle::<O> { head, exclusive: UnsafeCell::new(exclusive), shared })).cast::<O>();
     debug::register(handle as usize, O::KIND);
     // Relaxed: the count is only a statistic; a caller frees its handles before it asks.
     count_of(O::KIND).fetch_add(1, Ordering::Relaxed);
@@ -199,9 +200,9 @@ impl<O: Object> Live<O> {
         unsafe { &(*self.0.as_ptr()).shared }
     }
 
-    fn own(&self) -> *mut O::Own {
-        // SAFETY: the handle is live (`check`), and only the address of `own` is taken.
-        unsafe { (*self.0.as_ptr()).own.get() }
+    fn exclusive(&self) -> *mut O::Exclusive {
+        // SAFETY: the handle is live (`check`), and only the address of `exclusive` is taken.
+        unsafe { (*self.0.as_ptr()).exclusive.get() }
     }
 }
 
@@ -311,19 +312,19 @@ impl<O: Object> Guard<'_, O> {
 }
 
 impl<O: Object> Deref for Guard<'_, O> {
-    type Target = O::Own;
+    type Target = O::Exclusive;
     #[inline]
-    fn deref(&self) -> &O::Own {
-        // SAFETY: this thread set INSIDE, so no other thread accesses `own`.
-        unsafe { &*self.0.own() }
+    fn deref(&self) -> &O::Exclusive {
+        // SAFETY: this thread set INSIDE, so no other thread accesses `exclusive`.
+        unsafe { &*self.0.exclusive() }
     }
 }
 
 impl<O: Object> DerefMut for Guard<'_, O> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut O::Own {
-        // SAFETY: this thread set INSIDE, so no other thread accesses `own`.
-        unsafe { &mut *self.0.own() }
+    fn deref_mut(&mut self) -> &mut O::Exclusive {
+        // SAFETY: this thread set INSIDE, so no other thread accesses `exclusive`.
+        unsafe { &mut *self.0.exclusive() }
     }
 }
 
@@ -385,7 +386,7 @@ unsafe fn destroy<O: Object>(handle: Live<O>) {
         #[cfg(feature = "debug")]
         {
             // The debug build keeps the memory, so that no other handle gets the address.
-            std::ptr::drop_in_place((*handle).own.get());
+            std::ptr::drop_in_place((*handle).exclusive.get());
             std::ptr::drop_in_place(&raw mut (*handle).shared);
         }
     }

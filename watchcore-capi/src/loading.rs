@@ -1,6 +1,6 @@
 //! A first listing that comes in pieces.
 
-use super::contract::{frame, free, try_out, try_own};
+use super::contract::{frame, free, try_exclusive, try_out};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
 use super::writer::{records_of, watchcore_change, watchcore_writer};
@@ -14,7 +14,7 @@ pub struct watchcore_loading {
 impl Object for watchcore_loading {
     type Shared = ();
     /// `None` once `watchcore_loading_finish` has consumed it.
-    type Own = Option<Loading>;
+    type Exclusive = Option<Loading>;
     const KIND: u32 = 0x5743_000c;
     const NAME: &'static str = "watchcore_loading";
 }
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn watchcore_loading_new(
 ) -> i32 {
     frame!(watchcore_loading_new, error, {
         let loading = try_out!(loading);
-        let made = try_own!(writer).begin_load(revision)?;
+        let made = try_exclusive!(writer).begin_load(revision)?;
         loading.write(handle::new((), Some(made)));
         Ok(())
     })
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn watchcore_loading_add(
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_loading_add, error, {
-        let mut loading = try_own!(loading);
-        let mut writer = try_own!(writer);
+        let mut loading = try_exclusive!(loading);
+        let mut writer = try_exclusive!(writer);
         let listing = loading.as_mut().ok_or_else(spent)?;
         // SAFETY: the contract: `changes` has `count` elements.
         writer.load_more(listing, unsafe { records_of(changes, count)? })
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn watchcore_loading_finish(
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_loading_finish, error, {
-        let mut loading = try_own!(loading);
-        let mut writer = try_own!(writer);
+        let mut loading = try_exclusive!(loading);
+        let mut writer = try_exclusive!(writer);
         let listing = loading.take().ok_or_else(spent)?;
         writer.finish_load(listing)
     })

@@ -383,14 +383,14 @@ pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
 
 impl Object for watchcore_page {
     type Shared = Page;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_0006;
     const NAME: &'static str = "watchcore_page";
 }
 
 impl Object for watchcore_text {
     type Shared = Box<str>;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_000a;
     const NAME: &'static str = "watchcore_text";
 }

@@ -5,7 +5,7 @@
 //! A snapshot serves many reads of one state.
 
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own, try_slice};
+use super::contract::{frame, free, out_or_null, try_exclusive, try_handle, try_out, try_out_array, try_slice};
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn watchcore_iterator_next(
     frame!(watchcore_iterator_next, error, {
         let mut items = try_out_array!(items, capacity);
         let count = try_out!(count);
-        let mut walk = try_own!(iterator);
+        let mut walk = try_exclusive!(iterator);
         while items.room() > 0
             && let Some(kv) = walk.next()
         {
@@ -167,14 +167,14 @@ pub unsafe extern "C" fn watchcore_iterator_free(iterator: *mut watchcore_iterat
 
 impl Object for watchcore_snapshot {
     type Shared = Snapshot;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_0005;
     const NAME: &'static str = "watchcore_snapshot";
 }
 
 impl Object for watchcore_iterator {
     type Shared = ();
-    type Own = Walk;
+    type Exclusive = Walk;
     const KIND: u32 = 0x5743_0007;
     const NAME: &'static str = "watchcore_iterator";
     fn close(_: &()) {}

@@ -33,7 +33,9 @@
 use super::batch::{self, watchcore_batch};
 use super::bytes::{Sized32, switch, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, struct_or_default, try_handle, try_out, try_out_struct, try_own};
+use super::contract::{
+    frame, free, out_or_null, struct_or_default, try_exclusive, try_handle, try_out, try_out_struct,
+};
 use super::error::{invalid, watchcore_error};
 use super::filter::{selected, types_of};
 use super::handle::{self, Object, timeout};
@@ -273,7 +275,7 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
 ) -> i32 {
     frame!(watchcore_subscription_poll, error, {
         let batch = try_out!(batch);
-        let mut subscription = try_own!(subscription);
+        let mut subscription = try_exclusive!(subscription);
         let leaving = subscription.leaving();
         let polled = raw::poll(&mut subscription, if max == 0 { MOST } else { max }, leaving)?;
         batch.write(batch::into_c(polled));
@@ -294,7 +296,7 @@ pub unsafe extern "C" fn watchcore_subscription_wait(
 ) -> i32 {
     frame!(watchcore_subscription_wait, error, {
         let limit = timeout(timeout_ms)?;
-        let mut subscription = try_own!(subscription);
+        let mut subscription = try_exclusive!(subscription);
         let leaving = subscription.leaving();
         if raw::wait(&mut subscription, limit, leaving)? {
             return Ok(());
@@ -370,7 +372,7 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
 ) -> i32 {
     frame!(watchcore_subscription_stats, error, {
         let stats = try_out_struct!(stats);
-        let subscription = try_own!(subscription);
+        let subscription = try_exclusive!(subscription);
         let now = subscription.stats();
         let index = watchcore::raw::index_name(&subscription);
         let value = watchcore_subscription_statistics {
@@ -400,7 +402,7 @@ pub unsafe extern "C" fn watchcore_subscription_free(subscription: *mut watchcor
 
 impl Object for watchcore_subscription {
     type Shared = Closer;
-    type Own = Subscription;
+    type Exclusive = Subscription;
     const KIND: u32 = 0x5743_0004;
     const NAME: &'static str = "watchcore_subscription";
     fn close(closer: &Closer) {

@@ -53,7 +53,7 @@ pub struct watchcore_subscription_list {
 
 impl Object for watchcore_subscription_list {
     type Shared = Box<[SubscriptionInfo]>;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_000b;
     const NAME: &'static str = "watchcore_subscription_list";
 }

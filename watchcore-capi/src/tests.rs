@@ -36,7 +36,7 @@ struct Panics;
 
 impl super::handle::Object for Panics {
     type Shared = ();
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_ffff;
     const NAME: &'static str = "panics";
     fn close(_: &()) {
@@ -63,7 +63,7 @@ struct Single;
 
 impl super::handle::Object for Single {
     type Shared = ();
-    type Own = u32;
+    type Exclusive = u32;
     const KIND: u32 = 0x5743_fffe;
     const NAME: &'static str = "single";
 }

@@ -52,7 +52,7 @@
 //! tag is returned, and its poll answers CLOSED.
 
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
+use super::contract::{frame, free, out_or_null, try_exclusive, try_handle, try_out, try_out_array};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
 use super::subscription::watchcore_subscription;
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn watchcore_waiter_try(
 ) -> i32 {
     frame!(watchcore_waiter_try, error, {
         let done = try_out!(done);
-        let mut waiter = try_own!(waiter);
+        let mut waiter = try_exclusive!(waiter);
         let leaving = waiter.leaving();
         let position = raw::poll_waiter(&mut waiter, leaving)?;
         done.write(position.is_some() as u32);
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn watchcore_wakeset_add_subscription(
 ) -> i32 {
     frame!(watchcore_wakeset_add_subscription, error, {
         let set = try_handle!(set);
-        let mut subscription = try_own!(subscription);
+        let mut subscription = try_exclusive!(subscription);
         let leaving = subscription.leaving();
         raw::add_armed(&set, &mut subscription, tag, leaving)
     })
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn watchcore_wakeset_add_waiter(
 ) -> i32 {
     frame!(watchcore_wakeset_add_waiter, error, {
         let set = try_handle!(set);
-        let mut waiter = try_own!(waiter);
+        let mut waiter = try_exclusive!(waiter);
         let leaving = waiter.leaving();
         raw::add_waiter_armed(&set, &mut waiter, tag, leaving)
     })
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
 ) -> i32 {
     frame!(watchcore_wakeset_remove_subscription, error, {
         let set = try_handle!(set);
-        let mut subscription = try_own!(subscription);
+        let mut subscription = try_exclusive!(subscription);
         if set.remove(&mut subscription) {
             Ok(())
         } else {
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
 ) -> i32 {
     frame!(watchcore_wakeset_remove_waiter, error, {
         let set = try_handle!(set);
-        let mut waiter = try_own!(waiter);
+        let mut waiter = try_exclusive!(waiter);
         if set.remove_waiter(&mut waiter) {
             Ok(())
         } else {
@@ -356,7 +356,7 @@ unsafe fn make_waiter(
 
 impl Object for watchcore_waiter {
     type Shared = ();
-    type Own = Waiter;
+    type Exclusive = Waiter;
     const KIND: u32 = 0x5743_0008;
     const NAME: &'static str = "watchcore_waiter";
     fn close(_: &()) {}
@@ -364,7 +364,7 @@ impl Object for watchcore_waiter {
 
 impl Object for watchcore_wakeset {
     type Shared = WakeSet;
-    type Own = ();
+    type Exclusive = ();
     const KIND: u32 = 0x5743_0009;
     const NAME: &'static str = "watchcore_wakeset";
 }

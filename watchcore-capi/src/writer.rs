@@ -7,7 +7,7 @@
 
 use super::bytes::{Sized32, in_array, map_array, read_struct, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{frame, free, out_or_null, try_handle, try_out, try_own};
+use super::contract::{frame, free, out_or_null, try_exclusive, try_handle, try_out};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
 use watchcore::{Change, Error, Record, Result, ResyncReason, Writer};
@@ -19,7 +19,7 @@ pub struct watchcore_writer {
 
 impl Object for watchcore_writer {
     type Shared = ();
-    type Own = Writer;
+    type Exclusive = Writer;
     const KIND: u32 = 0x5743_0002;
     const NAME: &'static str = "watchcore_writer";
     fn close(_: &()) {}
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn watchcore_writer_load(
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_writer_load, error, {
-        let mut writer = try_own!(writer);
+        let mut writer = try_exclusive!(writer);
         // SAFETY: the contract: `changes` has `count` elements.
         writer.load(revision, unsafe { records_of(changes, count)? })
     })
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn watchcore_writer_apply(
     error: *mut watchcore_error,
 ) -> i32 {
     frame!(watchcore_writer_apply, error, {
-        let mut writer = try_own!(writer);
+        let mut writer = try_exclusive!(writer);
         if count == 1 {
             // The common case builds no list.
             // SAFETY: the contract: `changes` has one element.
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn watchcore_writer_resync(
                 "reason {reason} is none of a writer. Give one of WATCHCORE_RESYNC_COMPACTED to _REQUESTED."
             ))
         })?;
-        let mut writer = try_own!(writer);
+        let mut writer = try_exclusive!(writer);
         // SAFETY: the contract: `changes` has `count` elements.
         let now = writer.resync(revision, unsafe { records_of(changes, count)? }, why)?;
         out_or_null!(position).write(now.revision);
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn watchcore_writer_progress(
     revision: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_writer_progress, error, { try_own!(writer).progress(revision) })
+    frame!(watchcore_writer_progress, error, { try_exclusive!(writer).progress(revision) })
 }
 
 /// Drops the log's events up to and including a revision; the state at that revision stays readable.
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn watchcore_writer_compact(
     revision: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_writer_compact, error, { try_own!(writer).compact(revision) })
+    frame!(watchcore_writer_compact, error, { try_exclusive!(writer).compact(revision) })
 }
 
 /// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.

@@ -136,7 +136,7 @@ fn channel(
     Ok(endpoint.connect_with_connector_lazy(tls))
 }
 
-/// The part of every response that describes the store. Only [`OneCluster`] makes one from a response.
+/// The part of every response that describes the store. Only [`ClusterPin`] makes one from a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Header {
     pub(super) revision: u64,
@@ -148,9 +148,9 @@ pub(super) struct Header {
 /// behind one address, and a broken connection is reopened automatically. An answer of another cluster fails the
 /// session; the next one finds out which history that is.
 #[derive(Clone, Default)]
-pub(super) struct OneCluster(Rc<Cell<u64>>);
+pub(super) struct ClusterPin(Rc<Cell<u64>>);
 
-impl OneCluster {
+impl ClusterPin {
     /// Returns the header of a response; all zeros if it has none. A header without a cluster is accepted: proxies of
     /// etcd send such ones.
     pub(super) fn header(&self, header: Option<&PbResponseHeader>) -> Result<Header, Failure> {
@@ -175,7 +175,7 @@ pub(super) struct Reader {
     watch: WatchClient,
     timeout: Duration,
     message_limit: usize,
-    cluster: OneCluster,
+    cluster: ClusterPin,
     /// Whether to ask for streams; shared by all clones, which use the same connection.
     streams: Rc<Cell<bool>>,
 }
@@ -190,7 +190,7 @@ impl Reader {
             connection,
             timeout: options.request_timeout,
             message_limit,
-            cluster: OneCluster::default(),
+            cluster: ClusterPin::default(),
             // A user who sets a page size wants pages.
             streams: Rc::new(Cell::new(options.page_size.is_none())),
         }
@@ -204,7 +204,7 @@ impl Reader {
     }
 
     /// The cluster from which all answers of this session must come.
-    pub(super) fn cluster(&self) -> &OneCluster {
+    pub(super) fn cluster(&self) -> &ClusterPin {
         &self.cluster
     }
 
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn session_has_one_cluster() {
         let of = |cluster_id| PbResponseHeader { cluster_id, revision: 7, ..PbResponseHeader::default() };
-        let cluster = OneCluster::default();
+        let cluster = ClusterPin::default();
         assert_eq!(cluster.header(None), Ok(Header::default()));
         assert!(cluster.header(Some(&of(0))).is_ok(), "nothing is known yet");
         assert_eq!(cluster.header(Some(&of(1))).unwrap().cluster, 1);

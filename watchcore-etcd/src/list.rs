@@ -51,17 +51,17 @@ pub(super) trait PageSink {
     fn push(&mut self, page: Vec<KeyValue>) -> Result<(), Failure>;
 }
 
-/// Keeps all pages, for a resync: it compares the whole listing with the cache.
+/// Buffers all pages, for a resync: it compares the whole listing with the cache.
 #[derive(Default)]
-pub(super) struct KeptPages(Vec<Vec<KeyValue>>);
+pub(super) struct BufferedPages(Vec<Vec<KeyValue>>);
 
-impl KeptPages {
+impl BufferedPages {
     pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
         self.0.iter().flatten().map(|kv| record(&kv.0))
     }
 }
 
-impl PageSink for KeptPages {
+impl PageSink for BufferedPages {
     fn begin(&mut self, _revision: u64) -> Result<(), Failure> {
         self.0.clear();
         Ok(())

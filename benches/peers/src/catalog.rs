@@ -295,7 +295,7 @@ pub const ROWS: &[Row] = &[
         title: "Informer: a change, beside 80 readers",
         of: "objects",
         metric: Metric::Wall,
-        // With 150,000 one metric takes minutes: each reader lists for as long as the others let it.
+        // With 150,000 one measurement takes minutes: each reader lists for as long as the others let it.
         sizes: &[size(10_000).not_quick()],
         includes: INFORMER,
     },
@@ -312,7 +312,7 @@ pub const ROWS: &[Row] = &[
         title: "Informer: a list of the namespace beside writes, 80 readers",
         of: "objects",
         metric: Metric::Wall,
-        // With 150,000 one metric takes minutes: each reader lists for as long as the others let it.
+        // With 150,000 one measurement takes minutes: each reader lists for as long as the others let it.
         sizes: &[size(10_000).not_quick()],
         includes: INFORMER,
     },

@@ -46,7 +46,7 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 	if !strings.HasPrefix(target, "/") {
 		target = "/apis/matrix.test/v1/" + target
 	}
-	ctx, cancel := context.WithTimeout(ctx, world.Patience)
+	ctx, cancel := context.WithTimeout(ctx, world.Timeout)
 	defer cancel()
 	if strings.Contains(target, "{TOKEN}") {
 		target = strings.ReplaceAll(target, "{TOKEN}", url.QueryEscape(token(ctx, t, base)))

@@ -61,7 +61,7 @@ func TestClients(t *testing.T) {
 	if err := clients.Began(ctx, running); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Trouble(ctx, 5000); err != nil {
+	if err := w.Disrupt(ctx, 5000); err != nil {
 		t.Fatal(err)
 	}
 	for i, one := range all {

@@ -43,7 +43,7 @@ func next(t *testing.T, lines <-chan []byte) []byte {
 			t.Fatal("the watch ended")
 		}
 		return line
-	case <-time.After(world.Patience):
+	case <-time.After(world.Timeout):
 		t.Fatal("no event came")
 	}
 	return nil

@@ -241,7 +241,7 @@ func watchAsJSON(ctx context.Context, t *testing.T, w *world.World, home string)
 			Metadata struct{ ResourceVersion string }
 		}
 	}
-	giveUp := time.AfterFunc(world.Patience, func() { write.Close() })
+	giveUp := time.AfterFunc(world.Timeout, func() { write.Close() })
 	defer giveUp.Stop()
 	err = json.NewDecoder(read).Decode(&event)
 	read.Close()

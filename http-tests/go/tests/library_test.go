@@ -239,7 +239,7 @@ func TestTypedTables(t *testing.T) {
 		}
 	}
 	// The last revision may have several changes.
-	deadline := time.After(world.Patience)
+	deadline := time.After(world.Timeout)
 	for w.Writer.History.Check(log) != nil {
 		select {
 		case line := <-lines:

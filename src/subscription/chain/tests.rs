@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// Polls until a poll is empty, and returns the kinds and revisions of marks and of a key's events.
-fn told(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
+fn delivered(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
     let mut all = Vec::new();
     loop {
         let batch = one.poll(max).unwrap();
@@ -31,7 +31,7 @@ fn scan_ends_where_the_chain_begins() {
         writer.apply(revision, [Change::put("/other", "x")]).unwrap();
     }
     writer.apply(OTHERS + 1, [Change::put("/a", "x")]).unwrap();
-    assert_eq!(told(&mut one, 1024, "/a"), [(Kind::Added, OTHERS + 1)]);
+    assert_eq!(delivered(&mut one, 1024, "/a"), [(Kind::Added, OTHERS + 1)]);
     let stats = one.stats();
     assert!((2..100).contains(&stats.looked_at) && stats.skipped > OTHERS - 100, "{stats:?}");
 }
@@ -78,8 +78,8 @@ fn links_before_a_mark_are_walked_once() {
         let links = Rc::new(Cell::new(0));
         let counted = links.clone();
         let count = move |step: &'static str| counted.set(counted.get() + u64::from(step == "link"));
-        let own = hooked(count, || told(&mut one, max, "/a"));
-        assert_eq!(own, told(&mut all, 1024, "/a"), "batches of {max}");
+        let own = hooked(count, || delivered(&mut one, max, "/a"));
+        assert_eq!(own, delivered(&mut all, 1024, "/a"), "batches of {max}");
         assert!(own.len() as u64 >= 2 * OWN && own.last() == Some(&(Kind::Modified, last - 1)), "{own:?}");
         assert!(links.get() <= 5 * OWN, "batches of {max}, {marks} marks: {} links", links.get());
         // After the mark it reads its chain again, and looks only at its own event.
@@ -88,7 +88,7 @@ fn links_before_a_mark_are_walked_once() {
             writer.apply(last + other, [Change::put("/other", "x")]).unwrap();
         }
         writer.apply(last + 51, [Change::put("/a", "x")]).unwrap();
-        assert_eq!(told(&mut one, max, "/a"), [(Kind::Modified, last + 51)]);
+        assert_eq!(delivered(&mut one, max, "/a"), [(Kind::Modified, last + 51)]);
         let after = one.stats();
         assert!(matches!(after.read_path, ReadPath::Chain { .. }));
         assert_eq!((after.looked_at - before.looked_at, after.skipped - before.skipped), (1, 50));

@@ -1,6 +1,6 @@
 //! The command line against a real etcd: what each command prints, and how it ends.
 
-use crate::run::{PATIENCE, Running, command, members, run, words};
+use crate::run::{Running, TIMEOUT, command, members, run, words};
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::proxy::Proxy;
 use crate::support::tls::Authority;
@@ -184,7 +184,7 @@ fn bookmarks_come_while_events_do_and_never_inside_a_revision() {
         scope.spawn(|| {
             // Also ends where an assertion below has failed.
             let begin = Instant::now();
-            while !over.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+            while !over.load(Ordering::Relaxed) && begin.elapsed() < TIMEOUT {
                 puts(&client, &[("/a/1", "x"), ("/a/2", "x"), ("/a/3", "x")]);
             }
         });

@@ -169,7 +169,7 @@ fn signals_end_a_bench() {
 /// Until the process catches SIGINT and SIGTERM, as the kernel says.
 fn wait_for_handlers(running: &Running) {
     let path = format!("/proc/{}/status", running.id());
-    let deadline = std::time::Instant::now() + crate::run::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::run::TIMEOUT;
     while std::time::Instant::now() < deadline {
         let status = std::fs::read_to_string(&path).expect("it runs");
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("SigCgt");

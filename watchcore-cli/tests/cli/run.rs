@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Longer than anything here should take on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The words of a command with its endpoint, in JSON.
 pub(crate) fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -185,9 +185,9 @@ impl Running {
     /// The same, or `None` at the end.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Option<String> {
-        match self.out.as_ref().expect("read here").recv_timeout(PATIENCE) {
+        match self.out.as_ref().expect("read here").recv_timeout(TIMEOUT) {
             Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {TIMEOUT:?}"),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }
@@ -216,7 +216,7 @@ impl Running {
     pub(crate) fn end(mut self) -> Ended {
         let mut out = String::new();
         if let Some(receiver) = self.out.take() {
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             loop {
                 match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(line) => out += &(line + "\n"),
@@ -225,7 +225,7 @@ impl Running {
                 }
             }
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let code = loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status.code();

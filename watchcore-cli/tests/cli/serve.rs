@@ -2,7 +2,7 @@
 //! watchcore-http.
 
 use crate::fake::{Fake, Fault};
-use crate::run::{NOBODY, PATIENCE, Running, command, run};
+use crate::run::{NOBODY, Running, TIMEOUT, command, run};
 use crate::support::etcd::Etcd;
 use crate::support::tls::Authority;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -69,7 +69,7 @@ impl Serving {
     #[track_caller]
     fn ask(&self, path: &str) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).expect("sent");
         BufReader::new(stream)
     }
@@ -87,7 +87,7 @@ impl Serving {
     #[track_caller]
     fn until(&self, path: &str, first: &str) -> String {
         let mut last = String::new();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while std::time::Instant::now() < deadline {
             let (said, rest) = self.get(path);
             if said.starts_with(first) {
@@ -119,7 +119,7 @@ impl Serving {
 fn until(heard: &Receiver<String>, is: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines = Vec::new();
     loop {
-        match heard.recv_timeout(PATIENCE) {
+        match heard.recv_timeout(TIMEOUT) {
             Ok(line) => lines.push(line),
             Err(error) => panic!("{error}; it said {lines:?}"),
         }
@@ -453,7 +453,7 @@ fn systemd_is_told_when_it_listens_and_when_it_stops() {
     let scratch = Scratch::new("notify");
     let path = scratch.0.join("socket");
     let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let told = || {
         let mut buffer = [0; 512];
         let length = socket.recv(&mut buffer).expect("a word");
@@ -514,7 +514,7 @@ fn who_may_ask_is_configured() {
     let closed = scratch.file("closed.toml", &text.replace("[[cache]]", "[auth]\ntokens = \"tokens\"\n[[cache]]"));
     let code = |server: &Serving, headers: &str| {
         let mut stream = TcpStream::connect(&server.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         write!(stream, "GET /version HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").expect("sent");
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).expect("an answer");

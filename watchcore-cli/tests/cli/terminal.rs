@@ -1,6 +1,6 @@
 //! The command line at a terminal, which a pseudo-terminal is, and its surroundings.
 
-use crate::run::{PATIENCE, Running, command, run};
+use crate::run::{Running, TIMEOUT, command, run};
 use crate::support::etcd::{Ctl, Etcd};
 use std::fs::File;
 use std::io::Read as _;
@@ -34,7 +34,7 @@ fn seen(mut command: Command) -> String {
         }
         String::from_utf8_lossy(&text).replace("\r\n", "\n")
     });
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while child.try_wait().expect("a child").is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();

@@ -56,7 +56,7 @@ fn servers_answer_though_nobody_reads_their_log() {
     let path = format!("/livez?{}", "x".repeat(8_000));
     for _ in 0..400 {
         let mut stream = TcpStream::connect(&address).expect("it listens");
-        stream.set_read_timeout(Some(crate::run::PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(crate::run::TIMEOUT)).expect("a timeout");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("a whole answer");

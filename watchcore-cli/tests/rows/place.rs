@@ -102,10 +102,10 @@ impl Place {
     }
 
     /// What needs no subscription.
-    pub(crate) fn read(&self, step: &[String], patience: Option<Duration>) -> Printed {
+    pub(crate) fn read(&self, step: &[String], timeout: Option<Duration>) -> Printed {
         let (word, rest) = (&*step[0], &step[1..]);
         match word {
-            "get" => self.get(bytes(&rest[0]), &Question::of(&rest[1..]), patience),
+            "get" => self.get(bytes(&rest[0]), &Question::of(&rest[1..]), timeout),
             "list" | "count" => {
                 let question = Question::of(rest);
                 match &question.key {
@@ -154,7 +154,7 @@ impl Place {
     }
 
     /// One key-value. The command prints no revision: it is the one that was asked for, or what etcd has now.
-    fn get(&self, key: Vec<u8>, question: &Question, patience: Option<Duration>) -> Printed {
+    fn get(&self, key: Vec<u8>, question: &Question, timeout: Option<Duration>) -> Printed {
         let at = question.exact.unwrap_or_else(|| self.current());
         if question.is_filtered {
             // Which command takes a filter lists: the first of the keys that begin with it is the key itself.
@@ -167,7 +167,7 @@ impl Place {
         }
         let mut words = vec![OsString::from_vec(key)];
         words.extend(question.at());
-        words.extend(patience.map(|time| format!("--timeout={}s", time.as_secs()).into()));
+        words.extend(timeout.map(|time| format!("--timeout={}s", time.as_secs()).into()));
         let ended = self.start("get", &words, question).end();
         if ended.code == Some(3) {
             let ended = ended.is(3);

@@ -7,7 +7,7 @@ use crate::connect::Reader;
 use crate::failure::{Class, Failure};
 use crate::health::silence;
 use crate::integrity;
-use crate::list::{KeptPages, Listing, LoadedPages, PageSink, list};
+use crate::list::{BufferedPages, Listing, LoadedPages, PageSink, list};
 use crate::log::log;
 use crate::resume::Resume;
 use crate::server_text;
@@ -30,7 +30,7 @@ impl Session<'_> {
         let started = Instant::now();
         let listing = match step {
             NextStep::Resync(wanted) => {
-                let mut pages = KeptPages::default();
+                let mut pages = BufferedPages::default();
                 let listing = self.read(reader, at, url, &mut pages).await?;
                 self.resync(&listing, &pages, wanted)?;
                 listing
@@ -127,7 +127,7 @@ impl Session<'_> {
 
     /// Publishes the difference between the cache and a listing. If the listing proves another history, the reason is
     /// `HistoryReset` instead of `wanted`.
-    fn resync(&mut self, listing: &Listing, pages: &KeptPages, wanted: ResyncReason) -> Result<(), Failure> {
+    fn resync(&mut self, listing: &Listing, pages: &BufferedPages, wanted: ResyncReason) -> Result<(), Failure> {
         // With these reasons the evidence is gone, or the revisions between it and the point are unknown, so the
         // listing itself has to show whether the history is the same. With other reasons the cache itself may lack
         // what etcd had.
@@ -162,7 +162,7 @@ impl Session<'_> {
 
     /// Whether a listing can have followed from the state at `point`. A restored backup whose revisions were raised
     /// is recognized by keys that went back.
-    fn continues(&self, pages: &KeptPages, point: u64) -> bool {
+    fn continues(&self, pages: &BufferedPages, point: u64) -> bool {
         let writer = self.writer.borrow();
         let other =
             pages.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));

@@ -1,7 +1,7 @@
 //! The reason why an open watch was admitted, and the check whether it still would be.
 //!
 //! A request is authenticated once, but the watch that it opens lasts for up to an hour. So the watch keeps an
-//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::judge`] asks
+//! [`Admission`]: the credential of the request, and the question that the authorizers answered. [`Access::review`] asks
 //! the same authenticators and authorizers again about all watches of one user. Each distinct credential and each
 //! distinct question is asked once, however many watches share it.
 
@@ -165,9 +165,9 @@ async fn ask_all<Q: Copy + Eq + Hash, A, F: Future<Output = A>>(
 }
 
 impl Access {
-    /// Judges the watches of one user, in the order of the slice. Each call of an authenticator or authorizer may take
+    /// Reviews the watches of one user, in the order of the slice. Each call of an authenticator or authorizer may take
     /// `time_limit`, and each of the two rounds of calls three times as long.
-    pub(crate) async fn judge(&self, admissions: &[Arc<Admission>], time_limit: Duration) -> Vec<Verdict> {
+    pub(crate) async fn review(&self, admissions: &[Arc<Admission>], time_limit: Duration) -> Vec<Verdict> {
         let credentials: HashMap<_, _> =
             admissions.iter().map(|admission| (admission.credential.same(), &admission.credential)).collect();
         let order = admissions.iter().map(|admission| admission.credential.same()).collect();

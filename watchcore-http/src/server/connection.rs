@@ -114,7 +114,7 @@ async fn begin(accepted: Accepted, shared: Arc<Shared>) -> Option<ConnectionFutu
         };
         let session = stream.get_ref().1;
         let is_http2 = session.alpn_protocol() == Some(b"h2");
-        peer.certificate = tls.shown(session, &made).map(Box::new);
+        peer.certificate = tls.client_certificate(session, &made).map(Box::new);
         if peer.certificate.is_some() {
             activity.is_known();
         }

@@ -154,7 +154,11 @@ impl Certificates {
     }
 
     /// Returns the certificate of a client after a handshake with this configuration.
-    pub(super) fn shown(&self, session: &rustls::ServerConnection, made: &Made) -> Option<ClientCertificate> {
+    pub(super) fn client_certificate(
+        &self,
+        session: &rustls::ServerConnection,
+        made: &Made,
+    ) -> Option<ClientCertificate> {
         let (chain, authorities) = (session.peer_certificates()?, self.authorities.clone()?);
         Some(ClientCertificate::new(chain, authorities, made.authorities.clone()?))
     }
@@ -276,14 +280,14 @@ mod tests {
         let made = until(&certificates, true).await;
         let authorities = certificates.authorities.clone().unwrap();
         let chain = [CertificateDer::from(own.der().to_vec())];
-        let shown = ClientCertificate::new(&chain, authorities, made.authorities.clone().unwrap());
-        assert_eq!(shown.user().await.unwrap().map(|user| user.name()), Some("alice"));
+        let presented = ClientCertificate::new(&chain, authorities, made.authorities.clone().unwrap());
+        assert_eq!(presented.user().await.unwrap().map(|user| user.name()), Some("alice"));
         std::fs::remove_file(&ca).unwrap();
         until(&certificates, false).await;
-        assert_eq!(shown.user().await.unwrap_err().code(), 401);
+        assert_eq!(presented.user().await.unwrap_err().code(), 401);
         write("ca", &authority.pem());
         until(&certificates, true).await;
-        assert!(shown.user().await.is_ok(), "it is there again");
+        assert!(presented.user().await.is_ok(), "it is there again");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -65,14 +65,14 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
         // Yields now and then, so that other tasks of this thread are not delayed.
         consume_budget().await;
     }
-    let (mut judging, mut unknown) = (JoinSet::new(), Vec::new());
+    let (mut reviewing, mut unknown) = (JoinSet::new(), Vec::new());
     for (user, (numbers, admissions)) in users {
-        if judging.len() >= MAX_CONCURRENT {
-            unknown.extend(judging.join_next().await.and_then(Result::ok).flatten());
+        if reviewing.len() >= MAX_CONCURRENT {
+            unknown.extend(reviewing.join_next().await.and_then(Result::ok).flatten());
         }
         let (all, access) = (all.clone(), access.clone());
-        judging.spawn(async move {
-            let verdicts = access.judge(&admissions, time_limit).await;
+        reviewing.spawn(async move {
+            let verdicts = access.review(&admissions, time_limit).await;
             let (mut ended, mut why, mut unknown) = (0, None, None);
             for (number, verdict) in numbers.into_iter().zip(verdicts) {
                 if let Verdict::Unknown(error) = &verdict {
@@ -91,8 +91,8 @@ async fn pass(all: &Arc<OpenWatches>, access: &Arc<Access>, watches: Vec<(u64, A
         });
     }
     // If the runtime shuts down and drops the pass, the set aborts the tasks.
-    while let Some(judged) = judging.join_next().await {
-        unknown.extend(judged.ok().flatten());
+    while let Some(reviewed) = reviewing.join_next().await {
+        unknown.extend(reviewed.ok().flatten());
     }
     if let Some(why) = unknown.first() {
         let (users, why) = (unknown.len(), why.message());

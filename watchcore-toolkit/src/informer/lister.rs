@@ -191,7 +191,7 @@ impl<O: FromKeyValue> Lister<O> {
             let deadline = Instant::now().checked_add(left(begin, timeout));
             // An index in a later history is past the revision.
             if !indexes.wait(deadline, |at, synced| synced && at >= position)? {
-                return Err(not_shown(revision, position, timeout));
+                return Err(not_indexed(revision, position, timeout));
             }
         }
         Ok(position)
@@ -204,7 +204,7 @@ impl<O: FromKeyValue> Lister<O> {
         if let Some(indexes) = &self.shared.indexes {
             let timeout_left = left(begin, timeout);
             if !indexes.wait_async(timeout_left, |at, synced| synced && at >= position).await? {
-                return Err(not_shown(revision, position, timeout));
+                return Err(not_indexed(revision, position, timeout));
             }
         }
         Ok(position)
@@ -242,7 +242,7 @@ impl<O: FromKeyValue> Lister<O> {
 }
 
 /// The error if the cache has a revision, and the indexes do not reach it in time.
-fn not_shown(revision: u64, position: Position, timeout: Duration) -> Error {
+fn not_indexed(revision: u64, position: Position, timeout: Duration) -> Error {
     let message = format!(
         "wait until the indexes show revision {revision}: not within {} ms, though the cache does. Ask again, or look at what \
          the index functions do.",

@@ -100,7 +100,7 @@ func run(ctx context.Context, programs world.Programs, directory string, objects
 	if err := clients.Began(ctx, running); err != nil {
 		return err
 	}
-	if err := w.Trouble(ctx, changes); err != nil {
+	if err := w.Disrupt(ctx, changes); err != nil {
 		return err
 	}
 	say("all changes are made; each client is compared with etcd and with what happened")

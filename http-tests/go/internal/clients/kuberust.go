@@ -117,7 +117,7 @@ func (s *storeStates) ask(name string) (map[string]int64, error) {
 	if _, err := io.WriteString(s.asks, "state\n"); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(world.Patience)
+	deadline := time.Now().Add(world.Timeout)
 	for time.Now().Before(deadline) {
 		s.mutex.Lock()
 		state, there := s.arrived[name]

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Patience is how long anything may take that is waited for.
-const Patience = 60 * time.Second
+// Timeout is how long anything may take that is waited for.
+const Timeout = 60 * time.Second
 
 // A Process is a program that was started here. The kernel kills the process when this program dies, however that happens.
 type Process struct {
@@ -73,14 +73,14 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Output is the last of what it wrote.
 func (p *Process) Output() string { return p.output.String() }
 
-// Wait waits until it has ended. The error is how it ended, or that it did not within Patience.
+// Wait waits until it has ended. The error is how it ended, or that it did not within Timeout.
 func (p *Process) Wait() error {
 	select {
 	case <-p.ended:
 		return p.err
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		p.Kill()
-		return fmt.Errorf("%s did not end within %v", p.command.Path, Patience)
+		return fmt.Errorf("%s did not end within %v", p.command.Path, Timeout)
 	}
 }
 
@@ -96,9 +96,9 @@ func (p *Process) Terminate() error {
 	select {
 	case <-p.ended:
 		return p.err
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		p.Kill()
-		return fmt.Errorf("%s did not end %v after SIGTERM:\n%s", p.command.Path, Patience, p.Output())
+		return fmt.Errorf("%s did not end %v after SIGTERM:\n%s", p.command.Path, Timeout, p.Output())
 	}
 }
 
@@ -153,16 +153,16 @@ func FreeAddress() (string, error) {
 	return "", err
 }
 
-// Until asks again and again until there is no error, and gives up with the last one after Patience or with the context.
+// Until asks again and again until there is no error, and gives up with the last one after Timeout or with the context.
 func Until(ctx context.Context, what string, ask func() error) error {
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(Timeout)
 	for {
 		err := ask()
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within %v: %w", what, Patience, err)
+			return fmt.Errorf("%s: not within %v: %w", what, Timeout, err)
 		}
 		select {
 		case <-ctx.Done():

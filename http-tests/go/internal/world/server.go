@@ -174,7 +174,7 @@ func StartKubernetes(ctx context.Context, binary, etcd, directory string) (*Kube
 	case <-process.Ended():
 		k.Close()
 		return nil, fmt.Errorf("the API server ended:\n%s", process.Output())
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		process.Kill()
 		k.Close()
 		return nil, fmt.Errorf("the API server does not start:\n%s", process.Output())
@@ -241,7 +241,7 @@ func (k *Kubernetes) Close() {
 	k.input.Close()
 	select {
 	case <-k.process.Ended():
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		k.process.Kill()
 	}
 }

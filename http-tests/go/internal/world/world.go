@@ -112,9 +112,9 @@ func (w *World) CaughtUp(ctx context.Context) (int64, error) {
 	})
 }
 
-// Trouble makes changes while etcd is killed and comes back, then while a compaction happens that the server does not
+// Disrupt makes changes while etcd is killed and comes back, then while a compaction happens that the server does not
 // see, and then while the server itself is killed and, after that, is asked to end; each time it is started again.
-func (w *World) Trouble(ctx context.Context, changes int) error {
+func (w *World) Disrupt(ctx context.Context, changes int) error {
 	part := changes / 5
 	w.Say("%d changes", part)
 	if err := w.Writer.Churn(ctx, part); err != nil {

@@ -1,4 +1,4 @@
-//! Idle watches over each face of the server: plain HTTP/1.1, TLS, HTTP/2, WebSocket.
+//! Idle watches over each transport of the server: plain HTTP/1.1, TLS, HTTP/2, WebSocket.
 
 use crate::servers::Certificate;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 const STREAMS: usize = 1000;
 
 #[derive(Clone, Copy)]
-pub(crate) enum Face {
+pub(crate) enum Transport {
     Plain,
     Tls,
     Http2,
@@ -26,15 +26,15 @@ pub(crate) struct Idle {
     tasks: tokio::task::JoinSet<()>,
 }
 
-impl Face {
-    pub(crate) const ALL: [Face; 4] = [Face::Plain, Face::Tls, Face::Http2, Face::WebSocket];
+impl Transport {
+    pub(crate) const ALL: [Transport; 4] = [Transport::Plain, Transport::Tls, Transport::Http2, Transport::WebSocket];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Face::Plain => "HTTP/1.1",
-            Face::Tls => "HTTP/1.1 with TLS 1.3",
-            Face::Http2 => "HTTP/2, 1,000 a connection",
-            Face::WebSocket => "WebSocket",
+            Transport::Plain => "HTTP/1.1",
+            Transport::Tls => "HTTP/1.1 with TLS 1.3",
+            Transport::Http2 => "HTTP/2, 1,000 a connection",
+            Transport::WebSocket => "WebSocket",
         }
     }
 
@@ -48,12 +48,12 @@ impl Face {
     ) -> Idle {
         let mut idle = Idle::default();
         match self {
-            Face::Http2 => {
+            Transport::Http2 => {
                 for from in (0..count).step_by(STREAMS) {
                     idle.streams(address, path, STREAMS.min(count - from)).await;
                 }
             }
-            Face::Tls => {
+            Transport::Tls => {
                 let connector = connector(certificate.expect("a server with a certificate"));
                 for _ in 0..count {
                     let socket = TcpStream::connect(address).await.expect("a server");
@@ -62,9 +62,9 @@ impl Face {
                     idle.sockets.push(Box::new(watch(socket, path, "", "200").await));
                 }
             }
-            Face::Plain | Face::WebSocket => {
+            Transport::Plain | Transport::WebSocket => {
                 let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-                let (headers, code) = if matches!(self, Face::Plain) { ("", "200") } else { (upgrade, "101") };
+                let (headers, code) = if matches!(self, Transport::Plain) { ("", "200") } else { (upgrade, "101") };
                 for _ in 0..count {
                     let socket = TcpStream::connect(address).await.expect("a server");
                     idle.sockets.push(Box::new(watch(socket, path, headers, code).await));
