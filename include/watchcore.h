@@ -261,7 +261,7 @@ typedef struct watchcore_error {
     uint64_t lost_to;
     // The revision up to which the subscription had everything.
     uint64_t position;
-    // What was asked, what is true, what to do next. NUL-terminated UTF-8, cut if too long.
+    // A sentence each: what was asked, what is true, what to do next. NUL-terminated UTF-8, cut if too long.
     char message[512];
     // The epoch of `position`.
     uint64_t epoch;
@@ -846,7 +846,7 @@ typedef struct watchcore_etcd_options {
       0, NULL, 0, { NULL, 0 }, 0, 0 }
 #define WATCHCORE_ETCD_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_etcd_options) WATCHCORE_ETCD_OPTIONS_INITIALIZER
 
-// What a feeder has done since its start. Since 0.1.
+// The counters of a feeder since its start. Since 0.1.
 typedef struct watchcore_counters {
     // sizeof(watchcore_counters).
     uint32_t size;

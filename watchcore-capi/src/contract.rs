@@ -66,7 +66,7 @@ impl<T> OutOrNull<'_, T> {
     }
 }
 
-/// An output array of the caller. It need not be initialised: it is only written.
+/// An output array of the caller, which is only written, and need not be initialised.
 pub(super) struct OutArray<'a, T> {
     to: *mut T,
     filled: usize,

@@ -102,7 +102,7 @@ pub struct watchcore_error {
     pub lost_to: u64,
     /// The revision up to which the subscription had everything.
     pub position: u64,
-    /// What was asked, what is true, what to do next. NUL-terminated UTF-8, cut if too long.
+    /// A sentence each: what was asked, what is true, what to do next. NUL-terminated UTF-8, cut if too long.
     pub message: [c_char; 512],
     /// The epoch of `position`.
     pub epoch: u64,

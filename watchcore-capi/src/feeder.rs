@@ -119,7 +119,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
     };
 }
 
-/// What a feeder has done since its start.
+/// The counters of a feeder since its start.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_counters {

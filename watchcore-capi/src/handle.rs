@@ -16,7 +16,7 @@
 //! | free: close, then fetch_or(FREED) | leave | AcqRel: exactly one of the two frees |
 //!
 //! LEAVING is for members of wake sets. A poll arms its member, so another thread may take the member's tag and poll it
-//! before the first thread has left the handle. That is correct use, so the second thread is not answered BUSY: it
+//! before the first thread has left the handle. Both are used correctly, so the second thread is not answered BUSY: it
 //! waits for the few instructions that the first still has to execute.
 //!
 //! `free` closes before it sets FREED: until FREED is set no other thread frees, so the handle is still valid.
@@ -149,7 +149,7 @@ pub(super) fn living<O: Object>() -> (usize, &'static str) {
 
 /// A checked pointer to a live handle.
 ///
-/// It stays a raw pointer, because the last thread inside frees through it: a reference would forbid that while it
+/// This stays a raw pointer, because the last thread inside frees through it: a reference would forbid that while it
 /// exists, and memory must not be freed through a pointer derived from a shared reference. References go to single
 /// fields only.
 struct Live<O: Object>(NonNull<Handle<O>>);

@@ -51,7 +51,7 @@ pub(crate) struct Reloaded<T> {
     hasher: std::collections::hash_map::RandomState,
 }
 
-/// What a request reads.
+/// The part that a request reads.
 struct Published<T> {
     value: Arc<T>,
     checked_at: Instant,
@@ -59,7 +59,7 @@ struct Published<T> {
     unconfirmed_since: Option<Instant>,
 }
 
-/// What a check of the files reads and changes.
+/// The part that a check of the files reads and changes.
 struct ReloadState {
     /// When the running check began, if one is running.
     check_began: Option<Instant>,

@@ -36,7 +36,7 @@ pub type DecodeError = Box<dyn StdError + Send + Sync>;
 /// use std::io::{BufRead, BufReader, Cursor};
 /// use watchcore_toolkit::{DecodeError, Decoder, WatchEvent};
 ///
-/// /// One name a line. What it reads from never blocks, so there is nothing to close.
+/// /// One name a line. Reading from memory never blocks, so there is nothing to close.
 /// struct Lines(BufReader<Cursor<&'static str>>);
 ///
 /// impl Decoder for Lines {

@@ -91,7 +91,7 @@ pub enum Origin {
     /// The event is part of the difference between the consumer's state and the present one, after
     /// the window had overtaken the consumer, or the source had lost its history.
     Difference,
-    /// Nothing changed: the consumer requested its objects again, periodically.
+    /// No object changed: the consumer requested its objects again, periodically.
     Resync,
 }
 

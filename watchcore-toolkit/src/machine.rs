@@ -30,7 +30,7 @@ const MOST: u32 = 3;
 enum Verdict {
     /// 410: the revision has left the source's window, so no watch can start there.
     Gone,
-    /// 429, 503, and no answer in time: says nothing about the revision. The same request is made again later.
+    /// 429, 503, and no answer in time: says nothing about the revision. The machine repeats the request later.
     Busy,
     /// Any other 5xx: the server or a gateway has failed, and another watch may succeed. 504 may
     /// also mean that the revision has not been reached yet, as after a restored backup.

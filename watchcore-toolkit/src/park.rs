@@ -55,7 +55,7 @@ pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'
             }
         }
         // The deadline is checked even if the thread did not park, because a poll may wake itself
-        // each time. One more poll follows, for results of the last moment.
+        // each time. Then a last poll follows, for results of the last moment.
         time_is_up = left(deadline).is_some_and(|left| left.is_zero());
     }
 }

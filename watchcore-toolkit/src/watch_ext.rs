@@ -74,7 +74,7 @@ pub trait WatchExt: Watch {
         ObjectFilter::new(self, predicate)
     }
 
-    /// The same events, with a copy of each: for tests.
+    /// Returns a watch of these events that keeps a copy of each: for tests.
     fn record(self) -> Recorder<Self>
     where
         Self: Sized,

@@ -1,7 +1,7 @@
 //! Holds off the cancellation of the caller's thread while it is inside the library.
 //!
 //! `pthread_cancel` ends a thread at its next cancellation point (a `write`, a `poll`, a condition wait) by unwinding
-//! its stack. That unwinding is no panic: if it meets a Rust frame, the process is aborted, and a writer in the middle
+//! its stack. Such an unwinding is no panic: if it meets a Rust frame, the process is aborted, and a writer in the middle
 //! of a revision would be left half done. So each exported function first disables cancellation and last restores the
 //! caller's setting. A cancellation requested meanwhile stays pending and takes effect at the caller's next
 //! cancellation point; neither of the two calls is one. Both together cost some 4 ns (glibc 2.36, which exchanges a

@@ -86,7 +86,7 @@ pub(crate) struct ClientCertificate {
 /// The last successful verification of a chain.
 struct Proven {
     by: Arc<Authorities>,
-    /// The same authorities give the same result until then, in seconds since 1970.
+    /// The time, in seconds since 1970, until which these authorities give this result.
     until: u64,
 }
 

@@ -15,7 +15,7 @@ const MAX_NAMED: usize = 1024;
 pub(crate) struct SkippedValues {
     /// Number of skips. Relaxed: an independent statistic.
     count: AtomicU64,
-    /// Hashes of the keys that were logged: 8 bytes each, at most [`MAX_NAMED`]. Of two keys with equal hashes only
+    /// Hashes of the keys that were logged: 8 bytes each, at most [`MAX_NAMED`]. If two keys have equal hashes, only
     /// one is logged, which is improbable and harmless.
     named: Mutex<HashSet<u64>>,
     hasher: RandomState,

@@ -18,7 +18,7 @@ const BYTES_OF_NONE: usize = 64;
 
 const MIN_SLOTS: usize = 64;
 
-/// As many as a log of default capacity has events: 3 MiB of empty slots, however large the limit is.
+/// The number of events in a log of default capacity: 3 MiB of empty slots, however large the limit is.
 const MAX_SLOTS: usize = 1 << 16;
 
 /// Frames of one resource in all forms, or of one cache's keys. The limit in bytes covers all forms together.

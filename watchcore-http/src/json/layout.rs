@@ -52,7 +52,7 @@ struct MetadataScan {
     twice: bool,
 }
 
-/// Scans a value; `None` if it is not a JSON object. Of repeated members the last counts, as in Go.
+/// Scans a value; `None` if it is not a JSON object. The last of repeated members counts, as in Go.
 fn scan_metadata(value: &[u8]) -> Option<MetadataScan> {
     std::str::from_utf8(value).ok()?;
     let mut found = MetadataScan::default();

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 use watchcore::{Cache, FieldRequirement, Filter, Range};
 
-/// The decoded parameters: bytes, because a prefix need not be UTF-8. Of repeated parameters the first counts, and
+/// The decoded parameters: bytes, because a prefix need not be UTF-8. The first of repeated parameters counts, and
 /// unknown ones are ignored.
 pub(super) struct Query<'q>(Vec<(Text<'q>, Text<'q>)>);
 

@@ -218,7 +218,7 @@ impl PointerTree {
 
     /// Scans the next value and records the places of the columns inside it.
     fn walk(&self, scan: &mut JsonScan<'_>, places: &mut ValueRanges) -> Option<()> {
-        // Of repeated members the last counts, so places inside an earlier one are discarded.
+        // The last of repeated members counts, so places inside an earlier one are discarded.
         self.clear(places);
         let first = scan.peek()?;
         let from = scan.place();

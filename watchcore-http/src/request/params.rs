@@ -101,7 +101,7 @@ const EXACT: &str = "Exact";
 const NOT_OLDER: &str = "NotOlderThan";
 
 impl Params {
-    /// Parses the undecoded query of a request. Of repeated parameters the first counts.
+    /// Parses the undecoded query of a request. The first of repeated parameters counts.
     ///
     /// # Errors
     /// 400 if a parameter is malformed: an invalid percent escape, or not UTF-8.

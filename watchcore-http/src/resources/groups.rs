@@ -33,7 +33,7 @@ pub(super) fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<D
 
 /// Orders versions: `v2`, `v1`, `v2beta1`, `v1beta2`, `v1alpha1`, then names of other forms alphabetically.
 fn version_order(one: &str, other: &str) -> Ordering {
-    // By stability, then the higher major number, then the higher minor number.
+    // Sorted by stability, then the higher major number, then the higher minor number.
     let place = |version| version_parts(version).map(|(stability, major, minor)| (stability, Reverse((major, minor))));
     match (place(one), place(other)) {
         (Some(one), Some(other)) => one.cmp(&other),

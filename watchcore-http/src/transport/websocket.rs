@@ -160,7 +160,7 @@ pub(crate) struct SocketClient {
 /// The way a connection ends.
 #[derive(Debug)]
 enum Ending {
-    /// By our close frame, and the client's answer to it.
+    /// The server sends its close frame, and waits for the client's answer to it.
     Close(CloseCode, &'static str),
     /// The client has closed the connection, or has vanished.
     Gone,

@@ -155,7 +155,7 @@ impl OpenWatches {
         Arc::new(OpenWatches::of(limit, of_connection, grace, Duration::MAX, None))
     }
 
-    /// As above, with rechecks; and watches end when their cache has been without its source for `stale_limit`.
+    /// Creates the registry with rechecks. Its watches end when their cache has been without its source for `stale_limit`.
     pub(crate) fn rechecked(
         limit: usize,
         of_connection: usize,

@@ -59,8 +59,8 @@ impl Action {
 /// The value of the revision that ends the log.
 const END: u8 = b'e';
 
-/// The function that returns the keys of a broadcaster's objects. It is called before the log is
-/// changed, so a panic of it has no effect.
+/// The function that returns the keys of a broadcaster's objects. The broadcaster calls it before
+/// it changes the log, so a panic of it has no effect.
 pub(super) type Keys<T> = AssertUnwindSafe<Arc<dyn Fn(&T) -> Vec<u8> + Send + Sync>>;
 
 /// The longest key of an object: the log budgets [`BYTES`] for each of its events.

@@ -76,7 +76,7 @@ fn without(site: Site, model: fn()) {
     loom::model(model);
 }
 
-/// One publisher, one member: number 2 waits until 1 was taken.
+/// A publisher and one member: number 2 waits until 1 was taken.
 fn one_member() {
     let (gate, [member]) = gate();
     let publisher = thread::spawn({

@@ -76,8 +76,8 @@ impl WatchOptions {
         self.queue().saturating_add(INCOMING)
     }
 
-    /// The same for a watch that begins with events, of a prefix or of the log: these have places, and there is one more. A
-    /// log that keeps `window` events bounds it. The places of a prefix are free when it was taken.
+    /// The allowance of a watch that begins with events, of a prefix or of the log: these have places, and there is one
+    /// more. A log that keeps `window` events bounds it. The places of a prefix are free when it was taken.
     pub(super) fn allowance_beside(&self, prefix: u64, backlog: u64, window: u64) -> u64 {
         let asked = prefix + backlog;
         let places = if asked > 0 { self.queue().max(asked + 1) } else { self.queue() };

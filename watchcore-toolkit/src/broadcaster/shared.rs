@@ -25,7 +25,7 @@ pub(super) struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// One above the number of the last object.
+    /// The number of the next object.
     pub(super) fn head(&self) -> u64 {
         // Acquire pairs with the publisher's Release store, which precedes the publication in the
         // log: everything that was read in the log is below this number.

@@ -18,9 +18,9 @@ use watchcore::{
 pub(super) enum StartState {
     /// Everything, or nothing needs to be known.
     Known,
-    /// Nothing yet: the state is read before the first event after it is made.
+    /// Unread: the state is read before the first event after it is made.
     Awaited,
-    /// Nothing: the state has left the window. The log's own old values are used, and no difference can be made.
+    /// The state has left the window. The log's own old values are used, and no difference can be made.
     Unknown,
 }
 
@@ -98,8 +98,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// difference between the consumer's state and the present one. `Conflate` is the same. `Stop` delivers an Error
     /// event (410) and ends; `SkipToOldest` continues with the oldest event, and is `Stop` in the initial state. These
     /// two remember only the last good value of each key whose newest value cannot be decoded, so other old values come
-    /// from the log, and are absent if the log has none. Of a refused value in the range that `SkipToOldest` skipped
-    /// the watch knows nothing: a deletion after it is delivered as `DeletedUnknown`, if the key was there before the
+    /// from the log, and are absent if the log has none. The watch does not know the refused values in the range that
+    /// `SkipToOldest` skipped: a deletion after one is delivered as `DeletedUnknown`, if the key was there before the
     /// end of that range, and is reported as a refused value.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }

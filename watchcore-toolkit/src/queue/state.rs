@@ -23,7 +23,7 @@ enum KeyState {
 pub(super) struct QueueState<K> {
     keys: HashMap<KeyHandle<K>, KeyState>,
     order: VecDeque<KeyHandle<K>>,
-    /// By due time; the number distinguishes keys that are due at the same time.
+    /// The delayed keys by due time; the number distinguishes keys that are due at the same time.
     delayed: BTreeMap<(Instant, u64), KeyHandle<K>>,
     due: HashMap<KeyHandle<K>, (Instant, u64)>,
     /// Keys that were passed to the limiter and that no worker has taken since: they wait already.

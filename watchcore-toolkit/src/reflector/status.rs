@@ -23,15 +23,15 @@ pub enum ReflectorState {
     New,
     /// The reflector is listing.
     Listing,
-    /// It is reading the initial state from a watch, and waits for the end mark.
+    /// The reflector is reading the initial state from a watch, and waits for the end mark.
     ReadingState,
     /// The reflector is opening a watch.
     Opening,
     /// The reflector is following a watch.
     Watching,
-    /// It waits before the next attempt, after an error.
+    /// The reflector waits before the next attempt, after an error.
     Waiting,
-    /// It has ended: it was stopped, or the cache was closed.
+    /// The reflector has ended: it was stopped, or the cache was closed.
     Ended,
 }
 
